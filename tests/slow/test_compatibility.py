@@ -25,7 +25,7 @@ from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.backends import maker_of
 from bitbench.records.trial import Outcome
-from bitbench.study.plan import Verdict
+from bitbench.study.plan import Support
 from bitbench.study.recipe import Backend, Recipe
 from bitbench.study.study import EngineSetup
 from bitbench.study.variant import Variant
@@ -105,7 +105,7 @@ def test_the_table_says_what_the_engine_does(
     print(f"{recipe_name} on {engine_name}: {found.outcome} {found.cause}{found.answer!r} {found.kernels}")
     if row.refuse:
         assert found.outcome is not Outcome.OK, f"it runs with {found.kernels}; is that still not worth a try?"
-    elif row.verdict is Verdict.DOES_NOT_RUN:
+    elif row.verdict is Support.DOES_NOT_RUN:
         assert found.outcome is Outcome.UNSUPPORTED, found.cause
     else:
         assert found.outcome is Outcome.OK, found.cause

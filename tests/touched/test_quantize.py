@@ -19,7 +19,7 @@ from bitbench.engines.environments.installed import python_of, versions
 from bitbench.measure.study import Lab
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
-from bitbench.quantize.variants import MadeVariant, Order, SourceModel
+from bitbench.quantize.variants import MadeVariant, VariantRequest, SourceModel
 from bitbench.quantize.work import QuantizeProgress
 from bitbench.study.recipe import Recipe
 
@@ -52,14 +52,14 @@ def quick(name: str) -> Recipe:
     return recipe.model_copy(update={"steps": (*recipe.steps[:-1], last), "calibration": calibration})
 
 
-def order(recipe: Recipe, calibration: Path | None = None) -> Order:
+def order(recipe: Recipe, calibration: Path | None = None) -> VariantRequest:
     home = Lab().home
     model = library.resolve("smollm2-135m", home)
     source = SourceModel(model.name, model.path, model.content_hash)
     return variants.order(source, recipe, versions=versions("quantize", home), calibration=calibration, seed=1)
 
 
-def make(wanted: Order, home: Path, on_progress: object = lambda _: None) -> MadeVariant:
+def make(wanted: VariantRequest, home: Path, on_progress: object = lambda _: None) -> MadeVariant:
     python = python_of("quantize", Lab().home)
     return variants.ensure(wanted, home=home, python=python, on_progress=on_progress)  # type: ignore[arg-type]
 

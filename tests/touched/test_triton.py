@@ -16,7 +16,7 @@ import pytest
 import bitbench
 from bitbench.engines.environments.installed import python_of
 from bitbench.features.kernels import registry, runner
-from bitbench.features.kernels.case import Shape
+from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.computing import summarize_kernels
 from bitbench.features.kernels.types import KernelRun
 from bitbench.features.kernels.words import kernel_document
@@ -152,7 +152,7 @@ def bench(
     device: KernelDevice = KernelDevice.CPU,
 ) -> KernelRun:
     job = runner.KernelJob(
-        shapes=(Shape(72, 200),),
+        shapes=(KernelShape(72, 200),),
         batches=batches,
         cases=registry.case_sources(names),
         all_cases=named,

@@ -13,7 +13,7 @@ from bitbench.engines.environments.installed import python_of, versions
 from bitbench.measure.study import Lab
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
-from bitbench.quantize.variants import MadeVariant, Order, SourceModel
+from bitbench.quantize.variants import MadeVariant, VariantRequest, SourceModel
 from bitbench.quantize.work import QuantizeProgress
 from bitbench.study.recipe import Recipe
 
@@ -58,7 +58,7 @@ class Interrupted(Exception):
     pass
 
 
-def order(calibrated: int = 4) -> Order:
+def order(calibrated: int = 4) -> VariantRequest:
     home = Lab().home
     recipe = catalog.find("vptq-4096-256")
     brief = {"ignore": ("lm_head", LATER_BLOCKS), "main": 1024, "iterations": 2, "rounds": 1}

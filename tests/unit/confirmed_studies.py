@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bitbench.analysis.confirmation import chosen, confirmations
-from bitbench.analysis.sequential import Standing, baseline_of, headline_of, standing
+from bitbench.analysis.sequential import SequentialAnalysis, baseline_of, headline_of, standing
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.study.plan import Purpose
@@ -42,7 +42,7 @@ def _trials(figures: Floats, block: int, purpose: Purpose) -> Iterator[TrialReco
                 yield make_trial(cell, block, index, round=index, metrics=metrics, purpose=purpose)
 
 
-def _standing(trials: list[TrialRecord]) -> Standing:
+def _standing(trials: list[TrialRecord]) -> SequentialAnalysis:
     return standing(PLAN, trials, [], headline_of(PLAN), baseline_of(PLAN))
 
 

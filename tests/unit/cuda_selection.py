@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from bitbench.engines.vllm_kernels import read_choices
 from bitbench.measure.compatibility import CompatibilityRow, look_up
 from bitbench.study.capability import Capability, parse_capability
-from bitbench.study.plan import Verdict
+from bitbench.study.plan import Support
 
 # The wheel was asked by names of compressed-tensors and some of ours.
 FORMS = {
@@ -65,11 +65,11 @@ def disagreement(question: Question) -> str | None:
     if row is None:
         return said
     if question.form == REFUSED_LATER[0] and question.capability >= REFUSED_LATER[1]:
-        agrees = row.kernel == question.kernel and row.verdict is Verdict.DOES_NOT_RUN
+        agrees = row.kernel == question.kernel and row.verdict is Support.DOES_NOT_RUN
     elif question.kernel is None:
-        agrees = row.refuse and row.verdict is Verdict.DOES_NOT_RUN
+        agrees = row.refuse and row.verdict is Support.DOES_NOT_RUN
     else:
-        agrees = row.kernel == question.kernel and row.verdict is Verdict.RUNS
+        agrees = row.kernel == question.kernel and row.verdict is Support.RUNS
     return None if agrees else said
 
 

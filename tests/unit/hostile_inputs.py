@@ -8,7 +8,7 @@ from tempfile import TemporaryDirectory
 from time import process_time
 
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import Starts, Tool
+from bitbench.features.interop.types import ImportedStarts, Tool
 from bitbench.models.folder import read_facts
 from bitbench.quantize.checks import refuse_other_than_causal_lm
 from bitbench.quantize.gguf_header import read_tensors
@@ -44,7 +44,7 @@ class Input:
 
 
 def _importing(tool: Tool) -> Callable[[Path], object]:
-    return lambda path: import_files([path], tool, Starts.PER_FILE, path.parent / "out")
+    return lambda path: import_files([path], tool, ImportedStarts.PER_FILE, path.parent / "out")
 
 
 def _in_a_model(path: Path) -> object:

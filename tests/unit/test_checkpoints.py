@@ -11,7 +11,7 @@ from bitbench.measure.compatibility import look_up
 from bitbench.measure.study import Lab
 from bitbench.models.quantized import describe
 from bitbench.study.capability import Capability
-from bitbench.study.plan import Plan, Verdict
+from bitbench.study.plan import Plan, Support
 from bitbench.util.errors import ModelError, StudyFileError
 from tests.unit.quantize_stand_in import write_tensors
 
@@ -114,12 +114,12 @@ def test_where_it_comes_from_is_shown(place: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "engine", "verdict"),
     [
-        (AWQ, "transformers", Verdict.DOES_NOT_RUN),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "vllm", Verdict.DOES_NOT_RUN),
-        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "vllm", Verdict.RUNS),
+        (AWQ, "transformers", Support.DOES_NOT_RUN),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "vllm", Support.DOES_NOT_RUN),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "vllm", Support.RUNS),
     ],
 )
-def test_the_compatibility_table_knows_its_form(config: dict[str, Any], engine: str, verdict: Verdict) -> None:
+def test_the_compatibility_table_knows_its_form(config: dict[str, Any], engine: str, verdict: Support) -> None:
     row = look_up(describe(config).form, engine, "cuda", capability=Capability(9, 0))
     assert row is not None
     assert row.verdict is verdict

@@ -17,7 +17,7 @@ from bitbench.models.quantized import Quantization
 from bitbench.ports import Engine, Instance, Launch
 from bitbench.quantize import catalog
 from bitbench.study.capability import Capability
-from bitbench.study.plan import Plan, Verdict
+from bitbench.study.plan import Plan, Support
 from bitbench.study.recipe import Recipe
 from bitbench.study.study import EngineSetup, Study
 from bitbench.study.variant import AtLoad, ModelFacts, Variant
@@ -75,18 +75,18 @@ def test_every_built_in_recipe_is_known_on_every_engine_and_device() -> None:
                 assert row, f"{recipe.name} {engine} {capability}"
 
 
-def verdict(form: str, engine: str = "vllm", device: str = "cpu") -> Verdict | None:
+def verdict(form: str, engine: str = "vllm", device: str = "cpu") -> Support | None:
     row = look_up(form, engine, device, capability=Capability(9, 0))  # type: ignore[arg-type]
     return row.verdict if row else None
 
 
 def test_the_most_special_row_holds() -> None:
-    assert verdict(W8A8) is Verdict.RUNS
-    assert verdict(f"{W8A8}/sparse") is Verdict.RUNS_WITHOUT_SPEEDUP
-    assert verdict(f"{W8A16}/sparse") is Verdict.DOES_NOT_RUN
-    assert verdict(f"{W8A16}/sparse", device="cuda") is Verdict.RUNS_WITHOUT_SPEEDUP
-    assert verdict("compressed-tensors/w4a8-int", "transformers") is Verdict.RUNS_WITHOUT_SPEEDUP
-    assert verdict("gguf", "llamacpp") is Verdict.RUNS
+    assert verdict(W8A8) is Support.RUNS
+    assert verdict(f"{W8A8}/sparse") is Support.RUNS_WITHOUT_SPEEDUP
+    assert verdict(f"{W8A16}/sparse") is Support.DOES_NOT_RUN
+    assert verdict(f"{W8A16}/sparse", device="cuda") is Support.RUNS_WITHOUT_SPEEDUP
+    assert verdict("compressed-tensors/w4a8-int", "transformers") is Support.RUNS_WITHOUT_SPEEDUP
+    assert verdict("gguf", "llamacpp") is Support.RUNS
 
 
 def test_what_nobody_has_tried_is_not_known() -> None:
@@ -179,9 +179,9 @@ def test_a_plan_refuses_what_is_meaningless_and_tries_what_is_not_expected_to_ru
     assert "unquantized" in reasons["m/torchao-int8wo @ vllm · base"]
     expected = {one.contender.name: one.verdict for one in plan.expectations}
     assert expected == {
-        "m/w8a16-rtn @ vllm": Verdict.DOES_NOT_RUN,
-        "m/w8a8-sparse-smooth-gptq @ vllm": Verdict.RUNS_WITHOUT_SPEEDUP,
-        "m/torchao-int8wo @ transformers": Verdict.RUNS_WITHOUT_SPEEDUP,
+        "m/w8a16-rtn @ vllm": Support.DOES_NOT_RUN,
+        "m/w8a8-sparse-smooth-gptq @ vllm": Support.RUNS_WITHOUT_SPEEDUP,
+        "m/torchao-int8wo @ transformers": Support.RUNS_WITHOUT_SPEEDUP,
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from bitbench.analysis.results.crossover import Axis, Crossing, Crossover, Point, Standing, Stretch
+from bitbench.analysis.results.crossover import CrossoverAxis, Crossing, Crossover, Point, CrossoverSide, Stretch
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.reports.sections.crossover import verdict
 from bitbench.study.plan import Plan
@@ -76,7 +76,7 @@ def test_equals_do_not_surely_cross() -> None:
 def test_none_in_the_range_measured_is_said_with_its_confidence() -> None:
     found = crossover(*records((1, 4, 16), memory_then_arithmetic(500.0), 0.01, seed=1))
     assert found.crossings == ()
-    assert [one.standing for one in found.stretches] == [Standing.FASTER]
+    assert [one.standing for one in found.stretches] == [CrossoverSide.FASTER]
     assert found.none_confidence is not None
     assert found.none_confidence > 0.95
     assert verdict(found).startswith("none in the range measured: faster from 1 to 16 (")
@@ -84,13 +84,13 @@ def test_none_in_the_range_measured_is_said_with_its_confidence() -> None:
 
 def test_a_range_that_ends_too_early_is_not_called_sure() -> None:
     found = crossover(*records((1, 4, 16), memory_then_arithmetic(17.0), 0.02, seed=3))
-    assert found.stretches[0].standing is Standing.FASTER
-    assert found.stretches[-1].standing is Standing.UNSURE
+    assert found.stretches[0].standing is CrossoverSide.FASTER
+    assert found.stretches[-1].standing is CrossoverSide.UNSURE
     assert not any(one.is_sure for one in found.crossings)
 
 
 def test_a_point_that_is_sure_alone_is_named() -> None:
-    unsure = Stretch(low=1, high=4, standing=Standing.UNSURE)
+    unsure = Stretch(low=1, high=4, standing=CrossoverSide.UNSURE)
     points = (
         Point(at=1, workload="one", speed=1.49, low=1.12, high=2.07),
         Point(at=4, workload="four", speed=1.01, low=0.61, high=1.41),
@@ -108,8 +108,8 @@ def test_the_words_agree_with_the_intervals_beside_them() -> None:
         Point(at=1, workload="one", speed=0.85, low=0.73, high=0.99),
         Point(at=8, workload="eight", speed=0.57, low=0.47, high=0.70),
     )
-    surely = Stretch(low=1, high=2, standing=Standing.SLOWER)
-    unsure = Stretch(low=2, high=8, standing=Standing.UNSURE)
+    surely = Stretch(low=1, high=2, standing=CrossoverSide.SLOWER)
+    unsure = Stretch(low=2, high=8, standing=CrossoverSide.UNSURE)
     found = crossover(*records((1, 2, 4), memory_then_arithmetic(100), 0.001, seed=1))
     found = found.model_copy(update={"points": slower, "stretches": (surely, unsure), "none_confidence": 0.97})
     assert verdict(found) == "none seen: significantly slower at every point from 1 to 8, inconclusive between them"
@@ -134,7 +134,7 @@ def test_a_crossing_that_is_not_sure_says_which_side_is(sides: Sequence[tuple[fl
         Point(at=at, workload=str(at), speed=speed, low=low, high=high)
         for at, speed, (low, high) in zip((1, 8), (1.6, 0.89), sides, strict=True)
     )
-    between = Crossing(at=4, low=1, high=8, after=1, before=8, becomes=Standing.SLOWER, is_sure=False)
+    between = Crossing(at=4, low=1, high=8, after=1, before=8, becomes=CrossoverSide.SLOWER, is_sure=False)
     found = found.model_copy(update={"points": points, "crossings": (between,)})
     assert verdict(found) == f"inconclusive: faster at 1 and slower at 8, {said}"
     narrow = found.model_copy(update={"crossings": (between.model_copy(update={"low": 2.0}),)})
@@ -147,8 +147,8 @@ def test_several_crossings_are_all_named() -> None:
 
     found = crossover(*records((1, 2, 4, 8, 16, 32, 64), seconds, 0.005, seed=2))
     assert [(one.after, one.before, one.becomes) for one in found.crossings] == [
-        (2, 4, Standing.SLOWER),
-        (16, 32, Standing.FASTER),
+        (2, 4, CrossoverSide.SLOWER),
+        (16, 32, CrossoverSide.FASTER),
     ]
     assert all(one.is_sure for one in found.crossings)
     assert verdict(found).count("it crosses in between") == 2
@@ -158,7 +158,7 @@ def test_with_two_points_the_interval_is_what_lies_between_them() -> None:
     found = crossover(*records((8, 64), memory_then_arithmetic(20.0), 0.003, seed=4))
     (one,) = found.crossings
     assert (one.low, one.high, one.is_sure) == (pytest.approx(8), pytest.approx(64), True)
-    assert one.becomes is Standing.SLOWER
+    assert one.becomes is CrossoverSide.SLOWER
 
 
 def test_a_lower_is_better_headline_gives_the_same_answer() -> None:
@@ -166,7 +166,7 @@ def test_a_lower_is_better_headline_gives_the_same_answer() -> None:
     measure = plan.study.measure.model_copy(update={"headline": "tpot"})
     by_time = plan.model_copy(update={"study": plan.study.model_copy(update={"measure": measure})})
     (one,), (other,) = crossover(plan, trials).crossings, crossover(by_time, trials).crossings
-    assert one.becomes is other.becomes is Standing.SLOWER
+    assert one.becomes is other.becomes is CrossoverSide.SLOWER
     assert one.at == pytest.approx(other.at, rel=0.02)
 
 
@@ -185,6 +185,6 @@ def test_input_length_is_an_axis_too() -> None:
     )
     study = plan.study.model_copy(update={"workloads": workloads})
     found = crossover(plan.model_copy(update={"study": study}), trials)
-    assert found.axis is Axis.INPUT_TOKENS
+    assert found.axis is CrossoverAxis.INPUT_TOKENS
     assert [point.at for point in found.points] == [128, 1024, 8192]
     assert "tokens of input" in verdict(found)

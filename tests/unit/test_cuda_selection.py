@@ -7,7 +7,7 @@ import pytest
 
 from bitbench.measure.compatibility import SELECTION, look_up, rows
 from bitbench.study.capability import Capability, parse_capability
-from bitbench.study.plan import Verdict
+from bitbench.study.plan import Support
 from tests.unit.cuda_selection import disagreement, questions
 
 RECORD = json.loads((Path(__file__).parent / "data" / "vllm-0.32-cuda-selection.json").read_text(encoding="utf-8"))
@@ -45,7 +45,7 @@ def test_a_method_runs_from_its_least_capability_on(method: str, form: str) -> N
         capability = parse_capability(text)
         row = look_up(form, "vllm", "cuda", capability=capability)
         assert row is not None
-        expected = Verdict.RUNS if 10 * capability.major + capability.minor >= least else Verdict.DOES_NOT_RUN
+        expected = Support.RUNS if 10 * capability.major + capability.minor >= least else Support.DOES_NOT_RUN
         assert row.verdict is expected, f"{form} at {capability}"
 
 

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import Starts
+from bitbench.features.interop.types import ImportedStarts
 from bitbench.measure.study import Lab
 from bitbench.util.errors import ModelError
 from bitbench.util.tensor_files import read_header
@@ -60,7 +60,7 @@ def assert_reported(kind: str, content: bytes) -> None:
         path = Path(folder) / kind
         path.write_bytes(content)
         if is_read(kind, content):
-            study = import_files([path], TOOLS[kind], Starts.PER_FILE, path.parent / "out")
+            study = import_files([path], TOOLS[kind], ImportedStarts.PER_FILE, path.parent / "out")
             if study.study_file.exists():
                 Lab().report(study)
 

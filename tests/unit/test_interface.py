@@ -11,7 +11,7 @@ import pytest
 import bitbench
 from bitbench.feature import offered
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import Starts, Tool
+from bitbench.features.interop.types import ImportedStarts, Tool
 from bitbench.records.tables import TABLES
 from bitbench.util.errors import StoreError
 
@@ -60,7 +60,7 @@ assert workers.LoadWorkers and not hasattr(bitbench.loadgen, "workers")
 
 @pytest.fixture
 def results(tmp_path: Path) -> bitbench.Results:
-    return bitbench.read(import_files([RESULT_FILE], Tool.VLLM, Starts.PER_FILE, tmp_path / "imported").path)
+    return bitbench.read(import_files([RESULT_FILE], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "imported").path)
 
 
 def test_records_are_typed_and_tables_have_the_columns_of_query(results: bitbench.Results) -> None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from bitbench.loadgen.client import WorkerPart, run_job, run_part
-from bitbench.loadgen.frames import Task, decode_task, encode_task
+from bitbench.loadgen.frames import WorkerTask, decode_task, encode_task
 from bitbench.loadgen.verdict import judge
 from bitbench.loadgen.workers import LoadWorkers, workers_for
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
@@ -32,7 +32,7 @@ def job(endpoint: Endpoint, workload: Workload = WORKLOAD) -> LoadJob:
 
 def test_a_job_survives_the_journey() -> None:
     endpoint = Endpoint("http://h:1", "m", "secret", {"ignore_eos": True, "nested": {"list": [1]}}, "X-Batch")
-    sent = Task(job(endpoint), WorkerPart(1, 3), report=True)
+    sent = WorkerTask(job(endpoint), WorkerPart(1, 3), report=True)
     assert decode_task(encode_task(sent)) == sent
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from bitbench import __version__
 from bitbench.engines.null import NullEngine
-from bitbench.engines.workers.null_answers import Behaviour, Schedule
+from bitbench.engines.workers.null_answers import NullBehaviour, AnswerPlan
 from bitbench.loadgen.client import run_job
 from bitbench.loadgen.overhead import ThroughputRatio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
 from bitbench.loadgen.verdict import judge
@@ -92,16 +92,16 @@ def test_a_request_that_makes_no_sense_is_refused_and_the_server_lives(tmp_path:
         assert connection.getresponse().status == 404
 
 
-def behaviour(**changes: object) -> Behaviour:
+def behaviour(**changes: object) -> NullBehaviour:
     settings = {"ttft": 0.1, "tpot": 0.01, "vary": 0.0, "vary_instance": 0.0, "slow_requests": (), "slow_factor": 4.0,
                 "per_stream": 0.0, "capacity": None, "stall_at": None, "stall_for": 2.0, "fail": None, "memory_mb": 1,
                 "children": 0, "seed": 0}  # fmt: skip
-    return Behaviour(**settings | changes)  # type: ignore[arg-type]
+    return NullBehaviour(**settings | changes)  # type: ignore[arg-type]
 
 
 def test_variation_is_seeded_and_as_wide_as_asked() -> None:
-    factors = [Schedule(behaviour(vary=0.05)).request(number)[0] / 0.1 for number in range(4_000)]
-    again = [Schedule(behaviour(vary=0.05)).request(number)[0] / 0.1 for number in range(10)]
+    factors = [AnswerPlan(behaviour(vary=0.05)).request(number)[0] / 0.1 for number in range(4_000)]
+    again = [AnswerPlan(behaviour(vary=0.05)).request(number)[0] / 0.1 for number in range(10)]
     mean = sum(factors) / len(factors)
     deviation = (sum((factor - mean) ** 2 for factor in factors) / len(factors)) ** 0.5
     assert factors[:10] == again
@@ -110,7 +110,7 @@ def test_variation_is_seeded_and_as_wide_as_asked() -> None:
 
 
 def test_an_instance_has_its_own_pace() -> None:
-    first, other = (Schedule(behaviour(vary_instance=0.1, seed=seed)) for seed in (1, 2))
+    first, other = (AnswerPlan(behaviour(vary_instance=0.1, seed=seed)) for seed in (1, 2))
     assert first.request(1) == first.request(2)
     assert first.request(1) != other.request(1)
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bitbench.engines.workers.null_answers import Answers, Behaviour, StreamPlan
+from bitbench.engines.workers.null_answers import Answers, NullBehaviour, StreamPlan
 from bitbench.loadgen.client import run_job
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.study.study import Argument
@@ -73,7 +73,7 @@ def run(endpoint: Endpoint, streams: int, tokens: int) -> LoadResult:
 
 
 def test_the_bytes_are_those_that_the_answers_plan(tmp_path: Path) -> None:
-    behaviour = Behaviour(0.001, 0.001, 0, 0, (), 1, 0, None, None, 0, "short", memory_mb=1, children=0, seed=0)
+    behaviour = NullBehaviour(0.001, 0.001, 0, 0, (), 1, 0, None, None, 0, "short", memory_mb=1, children=0, seed=0)
     chat = {"messages": [{"role": "user", "content": "so it is"}]}
     with running({"ttft": "1ms", "tpot": "1ms", "fail": "short"}, tmp_path) as endpoint, connected(endpoint) as client:
         answers = Answers(endpoint.api_key, behaviour, dict)

@@ -13,7 +13,7 @@ import pytest
 from bitbench.quantize import backends, catalog, variants
 from bitbench.quantize.backends import Maker
 from bitbench.quantize.manifest import WorkerFacts
-from bitbench.quantize.variants import Order, SourceModel
+from bitbench.quantize.variants import VariantRequest, SourceModel
 from bitbench.quantize.work import OnProgress, Work
 from bitbench.study.recipe import Backend, Recipe
 from bitbench.util.errors import ModelError, QuantizeError, RecipeError
@@ -36,12 +36,12 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
     return stand_in
 
 
-def order(model: SourceModel, recipe: str | Recipe = "w8a8-rtn", **options: object) -> Order:
+def order(model: SourceModel, recipe: str | Recipe = "w8a8-rtn", **options: object) -> VariantRequest:
     chosen = catalog.find(recipe) if isinstance(recipe, str) else recipe
     return variants.order(model, chosen, versions=VERSIONS, **options)  # type: ignore[arg-type]
 
 
-def ensure(wanted: Order, home: Path, **options: object) -> variants.MadeVariant:
+def ensure(wanted: VariantRequest, home: Path, **options: object) -> variants.MadeVariant:
     return variants.ensure(wanted, home=home, python=Path("python"), **options)  # type: ignore[arg-type]
 
 

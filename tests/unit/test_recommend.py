@@ -8,7 +8,7 @@ import pytest
 
 from bitbench.analysis.quality import RISE
 from bitbench.analysis.recommend import recommend
-from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation, Standing
+from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation, LimitVerdict
 from bitbench.analysis.results.summary import ContenderQuality, Interval, QualityEstimate, Spread, StudySummary
 from bitbench.api.deploy import deploy_words
 from bitbench.records.folder import StudyFolder
@@ -102,7 +102,7 @@ def test_a_limit_rules_out_by_its_whole_interval() -> None:
     found = recommend(study(), Limits(memory_bytes=2000 * 2**20), workloads=["interactive"])
     choice = only(found)
     assert choice.chosen == named("quick")
-    assert choice.of(named("greedy")).standing is Standing.BROKEN
+    assert choice.of(named("greedy")).standing is LimitVerdict.BROKEN
     text = page(found)
     assert "Ruled out: `greedy`: memory 5,0" in text
     assert "against 1.95 GiB." in text
@@ -111,7 +111,7 @@ def test_a_limit_rules_out_by_its_whole_interval() -> None:
 def test_an_interval_that_contains_the_limit_neither_meets_nor_rules_out() -> None:
     limits = Limits(objectives=ttft_p99("290ms"), memory_bytes=2000 * 2**20)
     choice = only(recommend(study(), limits, workloads=["interactive"]))
-    assert choice.of(named("quick")).standing is Standing.UNSURE
+    assert choice.of(named("quick")).standing is LimitVerdict.UNSURE
     assert choice.chosen in (named("twin"), named("plain"))  # slower, but surely within
     text = page(recommend(study(), limits, workloads=["interactive"]))
     assert "`quick` may be better; whether it meets the limits is inconclusive: ttft_p99" in text
@@ -179,7 +179,7 @@ def test_none_is_an_answer_with_the_nearest() -> None:
 
 def test_inconclusive_has_an_exit_code_of_its_own() -> None:
     found = recommend(study(noise=0.2), Limits(objectives=ttft_p99("50ms")), workloads=["interactive"])
-    assert only(found).of(named("greedy")).standing is Standing.UNSURE
+    assert only(found).of(named("greedy")).standing is LimitVerdict.UNSURE
     assert found.exit_code == 2
     assert "**Inconclusive: ttft_p99 on `interactive`.** No contender is certain to meet it; one may." in page(found)
     assert "To decide, run the study again with a larger budget or more starts." in page(found)
@@ -228,10 +228,10 @@ def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
     choice = only(found)
     standings = {one.contender.engine: one.standing for one in choice.judged}
     assert standings == {
-        "greedy": Standing.BROKEN,
-        "quick": Standing.UNSURE,
-        "twin": Standing.UNSURE,
-        "plain": Standing.MET,
+        "greedy": LimitVerdict.BROKEN,
+        "quick": LimitVerdict.UNSURE,
+        "twin": LimitVerdict.UNSURE,
+        "plain": LimitVerdict.MET,
     }
     assert choice.chosen == named("plain")
     text = page(found)
@@ -250,7 +250,7 @@ def test_memory_is_shown_with_and_without_the_reserved_cache_and_judged_as_run()
     )
     with_reserve = summary.model_copy(update={"contenders": contenders})
     found = recommend(with_reserve, Limits(memory_bytes=4 * 10**9), workloads=["interactive"])
-    assert only(found).of(named("greedy")).standing is Standing.BROKEN  # although 2,000 MiB would do without the cache
+    assert only(found).of(named("greedy")).standing is LimitVerdict.BROKEN  # although 2,000 MiB would do without the cache
     text = page(found)
     assert "MiB (2,0" in text
     assert "without the reserved KV cache) against 4 GB" in text
@@ -296,11 +296,11 @@ def test_a_contender_without_a_result_is_ruled_out_by_its_cause() -> None:
 def test_the_p99_of_short_trials_meets_nothing_where_their_requests_were_not_kept() -> None:
     summary = study(requests=999)
     met = recommend(summary, Limits(objectives=ttft_p99("1s")), workloads=["interactive"])
-    assert {one.standing for one in only(met).judged} == {Standing.UNSURE}
+    assert {one.standing for one in only(met).judged} == {LimitVerdict.UNSURE}
     text = page(met)
     assert "its requests were not kept, and the p99 of a single trial means something from 1,000 requests on" in text
     missed = recommend(summary, Limits(objectives=ttft_p99("20ms")), workloads=["interactive"])
-    assert {one.standing for one in only(missed).judged} == {Standing.BROKEN}
+    assert {one.standing for one in only(missed).judged} == {LimitVerdict.BROKEN}
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from bitbench.analysis.log_speeds import Floats
 from bitbench.analysis.recommend import recommend
-from bitbench.analysis.results.recommendation import Finding, Limits, Standing
+from bitbench.analysis.results.recommendation import Finding, Limits, LimitVerdict
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.analysis.results.tails import Event, ObjectiveVerdict
+from bitbench.analysis.results.tails import CountedEvent, ObjectiveVerdict
 from bitbench.records.trial import InstanceFacts, TrialMetrics, TrialRecord
 from bitbench.reports.answers.recommend import recommendation_document
 from bitbench.reports.document.markdown import markdown
@@ -95,14 +95,14 @@ def test_a_p99_that_is_11_percent_beyond_the_limit_is_seldom_called_met(cell: si
     """As the mean of the p99 of trials, 6 starts of 5 trials of 8 requests met it in 91 % of such studies."""
     limits = asked(simulated_requests.true_percentile(99) / 1.11)
     standings = [finding(simulated(cell)(seed), limits).standing for seed in range(STUDIES)]
-    assert standings.count(Standing.MET) <= 0.05 * STUDIES
+    assert standings.count(LimitVerdict.MET) <= 0.05 * STUDIES
 
 
 def test_a_p99_far_within_the_limit_is_met_with_enough_requests() -> None:
     """Else a recommendation that never meets anything would pass, too."""
     limits = asked(2 * simulated_requests.true_percentile(99))
     standings = [finding(simulated(simulated_requests.Cell(6, 3, 100))(seed), limits).standing for seed in range(20)]
-    assert standings.count(Standing.MET) >= 16
+    assert standings.count(LimitVerdict.MET) >= 16
 
 
 def even(starts: int, trials: int, requests: int) -> list[list[Floats]]:
@@ -112,7 +112,7 @@ def even(starts: int, trials: int, requests: int) -> list[list[Floats]]:
 def test_eight_requests_are_inconclusive_and_it_says_how_many_more_would_tell() -> None:
     summary = study(even(3, 3, 8))
     found = finding(summary, asked(10.0))
-    assert found.standing is Standing.UNSURE
+    assert found.standing is LimitVerdict.UNSURE
     assert (found.value, found.high, found.note) == (pytest.approx(0.2), None, "slowest of 72")
     assert found.reason == "72 requests are too few for an upper end; about 1,900 more would tell"
     text = markdown(recommendation_document(recommend(summary, asked(10.0))))
@@ -122,23 +122,23 @@ def test_eight_requests_are_inconclusive_and_it_says_how_many_more_would_tell() 
 
 def test_what_is_beyond_the_limit_as_a_whole_is_ruled_out_without_an_upper_end() -> None:
     found = finding(study(even(3, 3, 100)), asked(0.05))
-    assert (found.standing, found.high) == (Standing.BROKEN, None)
+    assert (found.standing, found.high) == (LimitVerdict.BROKEN, None)
 
 
 def test_one_start_decides_nothing_unless_no_start_is_in_question() -> None:
     one_start = even(1, 6, 1000)
     found = finding(study(one_start), asked(10.0))
-    assert (found.standing, found.low, found.reason) == (Standing.UNSURE, None, "one start does not cover a restart")
-    assert finding(study(one_start, was_running=True), asked(10.0)).standing is Standing.MET
+    assert (found.standing, found.low, found.reason) == (LimitVerdict.UNSURE, None, "one start does not cover a restart")
+    assert finding(study(one_start, was_running=True), asked(10.0)).standing is LimitVerdict.MET
 
 
 def test_a_batch_has_no_p99_of_one_batch_per_trial() -> None:
     """3 × 6 batches of 64 are 1,152 requests, and 18 events."""
     summary = study(even(3, 6, 64), BATCH)
     tail = summary.cells[0].tails["ttft_p99_s"]
-    assert (tail.event, tail.events, tail.is_carried, tail.high) == (Event.BATCH, 18, False, None)
+    assert (tail.event, tail.events, tail.is_carried, tail.high) == (CountedEvent.BATCH, 18, False, None)
     found = finding(summary, asked(10.0))
-    assert (found.standing, found.note) == (Standing.UNSURE, "slowest of 18 batches")
+    assert (found.standing, found.note) == (LimitVerdict.UNSURE, "slowest of 18 batches")
     assert "18 batches are too few" in found.reason
 
 

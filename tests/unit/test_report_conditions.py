@@ -23,7 +23,7 @@ from bitbench.reports.sections.warm_up import warm_up_section
 from bitbench.reports.sections.workloads import workload_section
 from bitbench.study.base import Json
 from bitbench.study.imported import ImportedFile, ImportSource
-from bitbench.study.plan import Expectation, Plan, Verdict
+from bitbench.study.plan import Expectation, Plan, Support
 from bitbench.study.study import Count, EngineSetup, Measure
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -156,7 +156,7 @@ def test_secrets_in_settings_are_not_printed() -> None:
 def test_what_was_known_beforehand_stands_beside_the_contender() -> None:
     plan, trials, instances, _ = demo_study()
     known = Expectation(
-        contender=plan.contenders[0], verdict=Verdict.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped."
+        contender=plan.contenders[0], verdict=Support.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped."
     )
     summary = summarize(plan.model_copy(update={"expectations": (known,)}), trials, instances)
     text = text_of(contenders_section(summary, make_lock(plan)))

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bitbench.measure.settle import settle
-from bitbench.study.plan import Expectation, QualityRefusal, Refusal, Verdict
+from bitbench.study.plan import Expectation, QualityRefusal, Refusal, Support
 from tests.unit.test_compatibility import plan_of
 
 PLAN = plan_of("bf16", "w8a16-rtn")
@@ -21,7 +21,7 @@ def test_a_variant_that_was_made_changes_nothing_but_itself() -> None:
 def test_what_waited_for_a_variant_that_could_not_be_made_is_refused_with_the_reason() -> None:
     mine = [one for one in PLAN.contenders if one.variant == MADE.name]
     others = [one for one in PLAN.contenders if one.variant != MADE.name]
-    expected = Expectation(contender=mine[0], verdict=Verdict.RUNS_WITHOUT_SPEEDUP, why="slow")
+    expected = Expectation(contender=mine[0], verdict=Support.RUNS_WITHOUT_SPEEDUP, why="slow")
     plan = PLAN.model_copy(update={"quality": tuple(PLAN.contenders), "expectations": (expected,)})
     settled = settle(plan, [MADE.model_copy(update={"failure": "no luck"})])
     lost = [cell for cell in plan.cells if cell.contender in mine]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from bitbench.analysis.log_speeds import LogSpeeds, Turn, log_speeds
+from bitbench.analysis.log_speeds import LogSpeeds, TrialKey, log_speeds
 from bitbench.analysis.pairs import PairTable, lent_degrees_of_freedom, paired_ratios
 from bitbench.study.plan import Contender
 
@@ -233,7 +233,7 @@ def test_the_baseline_is_no_detour_where_rounds_are_common() -> None:
 
 
 def test_figures_by_turn() -> None:
-    figures = {Turn(A, 0, 0): 100.0, Turn(A, 4, 0): 50.0, Turn(B, 0, 0): 10.0, Turn(B, 4, 1): None, Turn(B, 4, 0): 0.0}
+    figures = {TrialKey(A, 0, 0): 100.0, TrialKey(A, 4, 0): 50.0, TrialKey(B, 0, 0): 10.0, TrialKey(B, 4, 1): None, TrialKey(B, 4, 0): 0.0}
     speeds = log_speeds(figures, higher_is_better=False)
     assert speeds.contenders == (A, B)
     expected = [[[-math.log(100), NAN], [-math.log(50), NAN]], [[-math.log(10), NAN], [NAN, NAN]]]
@@ -243,7 +243,7 @@ def test_figures_by_turn() -> None:
 @given(WHOLE, st.floats(0.01, 100))
 def test_the_unit_of_the_figures_does_not_matter(values: Grid, unit: float) -> None:
     turns = {
-        Turn((A, B, C, D)[i], block, round_): float(np.exp(value))
+        TrialKey((A, B, C, D)[i], block, round_): float(np.exp(value))
         for (i, block, round_), value in np.ndenumerate(values)
     }
     scaled = {turn: unit * figure for turn, figure in turns.items()}

@@ -6,7 +6,7 @@ from scipy import stats
 
 from bitbench.analysis.log_speeds import Floats
 from bitbench.analysis.percentiles import events_for_an_upper_end, judge_limit, percentile
-from bitbench.analysis.results.tails import Event, ObjectiveVerdict, PercentileEstimate, carries
+from bitbench.analysis.results.tails import CountedEvent, ObjectiveVerdict, PercentileEstimate, carries
 from bitbench.study.metrics import OBJECTIVES
 from tests.length import by_length
 from tests.unit.simulated_requests import (
@@ -108,7 +108,7 @@ def test_from_how_many_requests_chance_leaves_an_upper_end(percent: float, clust
 def test_a_batch_is_one_event() -> None:
     """Five starts of ten batches of 100: 5,000 requests, but 50 fates."""
     starts = even(5, 10, 100)
-    batches = percentile(starts, 95, 0.95, event=Event.BATCH, shared_by=100)
+    batches = percentile(starts, 95, 0.95, event=CountedEvent.BATCH, shared_by=100)
     single = percentile(starts, 95, 0.95)
     assert batches is not None
     assert (batches.events, batches.is_carried, batches.high) == (50, False, None)
@@ -126,7 +126,7 @@ def estimate(low: float, high: float | None) -> PercentileEstimate:
         high=high,
         slowest=2.0,
         confidence=0.95,
-        event=Event.REQUEST,
+        event=CountedEvent.REQUEST,
         events=2000,
         clusters=3,
     )

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from bitbench.analysis.requests import COLUMNS, MIN_REQUESTS, CellRequests, read_requests, spreads, tails
-from bitbench.analysis.results.tails import Event, PercentileEstimate
+from bitbench.analysis.results.tails import CountedEvent, PercentileEstimate
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.util.errors import RowsNotKeptError
@@ -76,14 +76,14 @@ def test_every_percentile_that_a_service_can_promise_is_there() -> None:
     assert {"ttft_p50_s", "ttft_p99_s", "tpot_p90_s", "latency_p95_s", "itl_p99_s"} <= set(made)
     assert made["latency_p90_s"].value == pytest.approx(1.9, abs=0.02)
     assert made["ttft_p99_s"].value == pytest.approx(made["latency_p99_s"].value / 10)
-    assert (made["ttft_p99_s"].event, made["ttft_p99_s"].events) == (Event.REQUEST, 256)
-    assert (made["itl_p99_s"].event, made["itl_p99_s"].events) == (Event.GAP, 512)
+    assert (made["ttft_p99_s"].event, made["ttft_p99_s"].events) == (CountedEvent.REQUEST, 256)
+    assert (made["itl_p99_s"].event, made["itl_p99_s"].events) == (CountedEvent.GAP, 512)
 
 
 def test_a_batch_is_one_event_of_each_time() -> None:
     made = found(BATCH)  # 32 at once, so these trials are two batches each
     assert {(made[name].event, made[name].events) for name in ("ttft_p99_s", "tpot_p99_s", "latency_p99_s")} == {
-        (Event.BATCH, 8)
+        (CountedEvent.BATCH, 8)
     }
     assert made["itl_p99_s"].events == 16
 

@@ -19,13 +19,13 @@ from bitbench.analysis.families import Claims
 from bitbench.analysis.log_ratio import LogRatio
 from bitbench.analysis.log_speeds import Floats, LogSpeeds, log_speeds
 from bitbench.analysis.pairs import PairedRatio, PairTable
-from bitbench.analysis.results.summary import AgainstBaseline, Confirmation
-from bitbench.analysis.sequential import Headline, Standing, turns_of
+from bitbench.analysis.results.summary import AgainstBaseline, ConfirmedChoice
+from bitbench.analysis.sequential import Headline, SequentialAnalysis, turns_of
 from bitbench.records.trial import TrialRecord
 from bitbench.study.plan import Cell, Contender
 
 
-def chosen(found: Standing, baseline: Contender | None) -> dict[str, Contender]:
+def chosen(found: SequentialAnalysis, baseline: Contender | None) -> dict[str, Contender]:
     """By workload: of those that may be the best and are faster than the baseline, the one with the largest ratio."""
     best = {
         workload: _best(claims, found.tables[workload], baseline)
@@ -35,7 +35,7 @@ def chosen(found: Standing, baseline: Contender | None) -> dict[str, Contender]:
     return {workload: contender for workload, contender in best.items() if contender is not None}
 
 
-def cells_to_confirm(found: Standing, baseline: Contender | None) -> frozenset[Cell]:
+def cells_to_confirm(found: SequentialAnalysis, baseline: Contender | None) -> frozenset[Cell]:
     return frozenset(
         Cell(contender=contender, workload=workload)
         for workload, best in chosen(found, baseline).items()
@@ -45,8 +45,8 @@ def cells_to_confirm(found: Standing, baseline: Contender | None) -> frozenset[C
 
 
 def confirmations(
-    trials: Sequence[TrialRecord], found: Standing, baseline: Contender | None, confidence: float
-) -> dict[str, Confirmation]:
+    trials: Sequence[TrialRecord], found: SequentialAnalysis, baseline: Contender | None, confidence: float
+) -> dict[str, ConfirmedChoice]:
     """By workload, where the contender that is chosen was measured once more."""
     confirming = [trial for trial in trials if trial.confirms]
     last = max((trial.block for trial in confirming), default=None)
@@ -56,7 +56,7 @@ def confirmations(
         pair = found.tables[workload].between(best, baseline) if baseline else None
         ratio = _fresh_ratio(own, pair, found.speeds[workload], found.headline) if pair else None
         if ratio is not None:
-            made[workload] = Confirmation(contender=best, ratio=ratio.ratio(confidence))
+            made[workload] = ConfirmedChoice(contender=best, ratio=ratio.ratio(confidence))
     return made
 
 

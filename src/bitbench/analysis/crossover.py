@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isinf, log, log2
 
-from bitbench.analysis.results.crossover import Axis, Crossing, Crossover, Point, Standing, Stretch
+from bitbench.analysis.results.crossover import CrossoverAxis, Crossing, Crossover, Point, CrossoverSide, Stretch
 from bitbench.analysis.results.summary import Ratio
 from bitbench.analysis.speeds import Speeds
 from bitbench.study.plan import Contender, Plan
@@ -29,7 +29,7 @@ from bitbench.study.workload import Workload
 ROUNDING = 1e-9  # of a place that goes through a logarithm and back
 
 # May differ along an axis: a closed loop sends more requests where it has more streams.
-_FREE = {Axis.CONCURRENCY: {"name", "concurrency", "requests"}, Axis.INPUT_TOKENS: {"name", "input_tokens"}}
+_FREE = {CrossoverAxis.CONCURRENCY: {"name", "concurrency", "requests"}, CrossoverAxis.INPUT_TOKENS: {"name", "input_tokens"}}
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class _Knot:
     high: float
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> CrossoverSide:
         return _stands(self.low, self.high)
 
 
@@ -79,12 +79,12 @@ def find_crossovers(plan: Plan, speeds: Speeds, baseline: Contender | None) -> t
     return tuple(found)
 
 
-def _series(workloads: Sequence[Workload]) -> Iterator[tuple[Axis, list[Workload]]]:
+def _series(workloads: Sequence[Workload]) -> Iterator[tuple[CrossoverAxis, list[Workload]]]:
     """Workloads that are equal but for one number, ascending in it."""
-    for axis in Axis:
+    for axis in CrossoverAxis:
         groups: dict[str, dict[int, Workload]] = {}
         for workload in workloads:
-            varies = axis is Axis.INPUT_TOKENS and not isinstance(workload.input_tokens, int)
+            varies = axis is CrossoverAxis.INPUT_TOKENS and not isinstance(workload.input_tokens, int)
             if workload.open_loop or axis.value in workload.unknown or varies:
                 continue
             groups.setdefault(workload.model_dump_json(exclude=_FREE[axis]), {}).setdefault(
@@ -93,13 +93,13 @@ def _series(workloads: Sequence[Workload]) -> Iterator[tuple[Axis, list[Workload
         yield from ((axis, [group[at] for at in sorted(group)]) for group in groups.values() if len(group) > 1)
 
 
-def _place(workload: Workload, axis: Axis) -> int:
-    place = workload.concurrency if axis is Axis.CONCURRENCY else workload.input_tokens
+def _place(workload: Workload, axis: CrossoverAxis) -> int:
+    place = workload.concurrency if axis is CrossoverAxis.CONCURRENCY else workload.input_tokens
     assert isinstance(place, int)
     return place
 
 
-def _point(axis: Axis, workload: Workload, ratio: Ratio) -> Point:
+def _point(axis: CrossoverAxis, workload: Workload, ratio: Ratio) -> Point:
     low, high = (ratio.interval.low, ratio.interval.high) if ratio.interval else (None, None)
     return Point(at=_place(workload, axis), workload=workload.name, speed=ratio.value, low=low, high=high)
 
@@ -140,7 +140,7 @@ class _Band:
         roots = (_root(0, 1, first + begin, last + end) for first, last in ends for begin, end in bends)
         return sorted(root for root in roots if root is not None)
 
-    def standing(self, share: float) -> Standing:
+    def standing(self, share: float) -> CrossoverSide:
         bends = (0.0, self.from_left * share, self.from_right * (1 - share))
         low = _between(self.left.low, self.right.low, share) + min(bends)
         return _stands(low, _between(self.left.high, self.right.high, share) + max(bends))
@@ -158,10 +158,10 @@ def _between(first: float, last: float, share: float) -> float:
     return first if first == last else first + share * (last - first)
 
 
-def _stands(low: float, high: float) -> Standing:
+def _stands(low: float, high: float) -> CrossoverSide:
     if low > 0:
-        return Standing.FASTER
-    return Standing.SLOWER if high < 0 else Standing.UNSURE
+        return CrossoverSide.FASTER
+    return CrossoverSide.SLOWER if high < 0 else CrossoverSide.UNSURE
 
 
 def _root(begin: float, end: float, first: float, last: float) -> float | None:
@@ -189,12 +189,12 @@ def _crossings(knots: Sequence[_Knot], stretches: Sequence[Stretch]) -> Iterator
             high=stretch.high,
             after=round(2**left.u),
             before=round(2**right.u),
-            becomes=Standing.FASTER if inside[-1][2].value > 0 else Standing.SLOWER,
-            is_sure=_sure_sides(knots, stretch) == {Standing.FASTER, Standing.SLOWER},
+            becomes=CrossoverSide.FASTER if inside[-1][2].value > 0 else CrossoverSide.SLOWER,
+            is_sure=_sure_sides(knots, stretch) == {CrossoverSide.FASTER, CrossoverSide.SLOWER},
         )
 
 
-def _sure_sides(knots: Sequence[_Knot], stretch: Stretch) -> set[Standing]:
+def _sure_sides(knots: Sequence[_Knot], stretch: Stretch) -> set[CrossoverSide]:
     """What the nearest point on either side of a stretch says."""
     before = [knot.standing for knot in knots if 2**knot.u <= stretch.low * (1 + ROUNDING)]
     after = [knot.standing for knot in knots if 2**knot.u >= stretch.high * (1 - ROUNDING)]
@@ -203,7 +203,7 @@ def _sure_sides(knots: Sequence[_Knot], stretch: Stretch) -> set[Standing]:
 
 def _place_in(stretches: Sequence[Stretch], at: float) -> int:
     inside = [place for place, one in enumerate(stretches) if one.low <= at <= one.high]
-    unsure = [place for place in inside if stretches[place].standing is Standing.UNSURE]
+    unsure = [place for place in inside if stretches[place].standing is CrossoverSide.UNSURE]
     return next(iter([*unsure, *inside]), 0)
 
 

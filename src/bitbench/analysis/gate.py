@@ -28,7 +28,7 @@ _CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9]*\.?[0-9]+)\s*(%?)
 
 
 @dataclass(frozen=True)
-class Condition:
+class GateCondition:
     """Broken when the change of `metric`, relative to the baseline, is below (`<`) or above (`>`) `change`."""
 
     text: str
@@ -51,7 +51,7 @@ def parse_metric(name: str) -> str:
     return metric.column
 
 
-def parse_condition(text: str) -> Condition:
+def parse_condition(text: str) -> GateCondition:
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise UsageError(f'--fail-if {text!r} cannot be parsed; write it as "output_throughput < -3%" or "ttft > 5%"')
@@ -63,7 +63,7 @@ def parse_condition(text: str) -> Condition:
     change = float(amount) / 100 * (-1 if minus == "-" else 1)
     if change <= -1:
         raise UsageError(f"--fail-if {text!r}: no figure can fall by 100 % or more")
-    return Condition(" ".join(text.split()), metric, sign == "<", change)
+    return GateCondition(" ".join(text.split()), metric, sign == "<", change)
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Judgement:
     unit: Replicate = Replicate.STARTS
 
 
-def judge(condition: Condition, change: Change, confidence: float, asked: int) -> Judgement:
+def judge(condition: GateCondition, change: Change, confidence: float, asked: int) -> Judgement:
     """`asked`: how many cells and conditions are judged at once."""
     single = 1 - (1 - confidence) / asked
     ratio = change.ratio(single)

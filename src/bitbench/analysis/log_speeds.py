@@ -17,7 +17,7 @@ from bitbench.study.plan import Contender
 Floats = npt.NDArray[np.float64]
 
 
-class Turn(NamedTuple):
+class TrialKey(NamedTuple):
     """Which trial of a workload: of which contender, in which block and round."""
 
     contender: Contender
@@ -33,7 +33,7 @@ class LogSpeeds:
     values: Floats  # contender × block × round; NaN where there is no trial that counts
 
 
-def log_speeds(figures: Mapping[Turn, float | None], *, higher_is_better: bool) -> LogSpeeds:
+def log_speeds(figures: Mapping[TrialKey, float | None], *, higher_is_better: bool) -> LogSpeeds:
     """A figure that is missing or not positive has no logarithm, and is taken as missing."""
     contenders = tuple(dict.fromkeys(turn.contender for turn in figures))
     sign = 1.0 if higher_is_better else -1.0
@@ -42,7 +42,7 @@ def log_speeds(figures: Mapping[Turn, float | None], *, higher_is_better: bool) 
     )
 
 
-def spread_out(values: Mapping[Turn, float], contenders: tuple[Contender, ...]) -> Floats:
+def spread_out(values: Mapping[TrialKey, float], contenders: tuple[Contender, ...]) -> Floats:
     """As an array of contender × block × round; blocks and rounds that no contender has take no place."""
     row = {contender: place for place, contender in enumerate(contenders)}
     block = {number: place for place, number in enumerate(sorted({turn.block for turn in values}))}

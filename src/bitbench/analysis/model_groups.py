@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.analysis.log_speeds import LogSpeeds
-from bitbench.analysis.sequential import Standing, baseline_of, headline_of, standing
+from bitbench.analysis.sequential import SequentialAnalysis, baseline_of, headline_of, standing
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.study.plan import Contender, Plan
@@ -25,7 +25,7 @@ class Field:
 
     def standing(
         self, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord] = ()
-    ) -> Standing:
+    ) -> SequentialAnalysis:
         """`trials`, `others`: all of the study, since its time is what all of them took."""
         return standing(self.plan, trials, others, headline_of(self.plan), self.baseline)
 
@@ -40,7 +40,7 @@ def fields_of(plan: Plan) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-def log_speeds_of(found: Mapping[Field, Standing]) -> dict[str, LogSpeeds]:
+def log_speeds_of(found: Mapping[Field, SequentialAnalysis]) -> dict[str, LogSpeeds]:
     """Of every workload of every model."""
     return {
         f"{field.model} {workload}": speeds

@@ -20,13 +20,13 @@ import numpy as np
 
 from bitbench.analysis.distributions import t_reach
 from bitbench.analysis.log_speeds import Floats
-from bitbench.analysis.results.tails import Event, ObjectiveVerdict, PercentileEstimate
+from bitbench.analysis.results.tails import CountedEvent, ObjectiveVerdict, PercentileEstimate
 
 Starts = Sequence[Sequence[Floats]]  # one per start: the times of each of its trials
 
 
 def percentile(
-    starts: Starts, percent: float, confidence: float, *, event: Event = Event.REQUEST, shared_by: int = 1
+    starts: Starts, percent: float, confidence: float, *, event: CountedEvent = CountedEvent.REQUEST, shared_by: int = 1
 ) -> PercentileEstimate | None:
     """None without a request. One start does not cover the next: both ends are open.
 

@@ -10,11 +10,11 @@ from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.model_groups import Field, log_speeds_of
 from bitbench.analysis.pairs import PairedRatio
 from bitbench.analysis.results.summary import Precision
-from bitbench.analysis.sequential import Standing
+from bitbench.analysis.sequential import SequentialAnalysis
 from bitbench.records.study_records import StudyRecords
 
 
-def precision(of: StudyRecords, found: Mapping[Field, Standing]) -> Precision | None:
+def precision(of: StudyRecords, found: Mapping[Field, SequentialAnalysis]) -> Precision | None:
     """Of all models together; None where no two contenders met in two blocks."""
     pairs = [
         pair

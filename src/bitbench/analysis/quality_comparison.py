@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from bitbench.analysis.divergence import Scores, scores_of
-from bitbench.analysis.gate import Condition
+from bitbench.analysis.gate import GateCondition
 from bitbench.analysis.quality import PERPLEXITY, RISE, estimates_of, last_alone
 from bitbench.analysis.results.comparison import QUALITY, ComparedCell, GateOutcome, GateResult, Unpaired, Verdict
 from bitbench.analysis.results.summary import Estimate, Interval, QualityEstimate, Ratio
@@ -56,7 +56,7 @@ def _measured(side: StudyRecords, contender: Contender) -> MeasuredQuality | Non
 def compare_quality(
     sides: tuple[StudyRecords, StudyRecords],
     pairs: Sequence[tuple[Contender, Contender]],
-    conditions: Sequence[Condition],
+    conditions: Sequence[GateCondition],
     *,
     confidence: float,
     asked: int,
@@ -130,7 +130,7 @@ def _ratio(rise: QualityEstimate) -> Ratio:
     return Ratio(value=1 + rise.value, interval=interval, p_value=None)
 
 
-def _judged(condition: Condition, one: Contender, other: Contender, rise: QualityEstimate) -> GateResult:
+def _judged(condition: GateCondition, one: Contender, other: Contender, rise: QualityEstimate) -> GateResult:
     ratio, limit = _ratio(rise), condition.limit
     outcome, reason = GateOutcome.UNSURE, "the interval contains the limit; more windows of text would narrow it"
     if ratio.interval is None:
@@ -142,7 +142,7 @@ def _judged(condition: Condition, one: Contender, other: Contender, rise: Qualit
     return _unsure(condition, one, other, reason).model_copy(update={"outcome": outcome, "ratio": ratio})
 
 
-def _unsure(condition: Condition, one: Contender, other: Contender, reason: str) -> GateResult:
+def _unsure(condition: GateCondition, one: Contender, other: Contender, reason: str) -> GateResult:
     return GateResult(
         condition=condition.text,
         metric=PERPLEXITY,

@@ -15,14 +15,14 @@ from bitbench.analysis.families import Claims, Ordered
 from bitbench.analysis.holm import holm
 from bitbench.analysis.intervals import Sample
 from bitbench.analysis.results.summary import AgainstBaseline, Ranking, RankingEntry, Ratio
-from bitbench.analysis.sequential import Standing
+from bitbench.analysis.sequential import SequentialAnalysis
 from bitbench.study.plan import Contender
 
 
 def rank(
     workload: str,
     samples: Mapping[Contender, Sample],
-    found: Standing,
+    found: SequentialAnalysis,
     *,
     baseline: Contender | None,
     confidence: float,

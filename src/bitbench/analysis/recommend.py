@@ -18,7 +18,7 @@ from bitbench.analysis.results.recommendation import (
     Judged,
     Limits,
     Recommendation,
-    Standing,
+    LimitVerdict,
 )
 from bitbench.analysis.results.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
 from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict
@@ -29,9 +29,9 @@ from bitbench.util.errors import UsageError
 
 MEMORIES = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
 STANDINGS = {
-    ObjectiveVerdict.MET: Standing.MET,
-    ObjectiveVerdict.MISSED: Standing.BROKEN,
-    ObjectiveVerdict.INCONCLUSIVE: Standing.UNSURE,
+    ObjectiveVerdict.MET: LimitVerdict.MET,
+    ObjectiveVerdict.MISSED: LimitVerdict.BROKEN,
+    ObjectiveVerdict.INCONCLUSIVE: LimitVerdict.UNSURE,
 }
 
 
@@ -167,16 +167,16 @@ def _quality(summary: StudySummary, contender: Contender, limit: float) -> Findi
     known = found.estimates.get(RISE) if found else None
     value, interval = (known.value, known.interval) if known else (None, None)
     if not summary.quality:
-        standing, reason = Standing.UNSURE, "quality was not measured in this study"
+        standing, reason = LimitVerdict.UNSURE, "quality was not measured in this study"
     elif contender == summary.baseline:
-        value, standing, reason = 0.0, Standing.MET, ""
+        value, standing, reason = 0.0, LimitVerdict.MET, ""
     elif found is not None and found.flagged and known is None:
-        standing, reason = Standing.BROKEN, found.reason or "it is flagged"
+        standing, reason = LimitVerdict.BROKEN, found.reason or "it is flagged"
     elif known is None:
         cause = (found.cause or found.reason) if found else None
-        standing, reason = Standing.UNSURE, f"its quality is unknown{f' ({cause})' if cause else ''}"
+        standing, reason = LimitVerdict.UNSURE, f"its quality is unknown{f' ({cause})' if cause else ''}"
     elif interval is None:
-        standing, reason = Standing.UNSURE, "too few windows for an interval"
+        standing, reason = LimitVerdict.UNSURE, "too few windows for an interval"
     else:
         standing, reason = decide(interval, limit)
     return Finding(
@@ -208,11 +208,11 @@ def _of_objective(judged: JudgedObjective) -> Finding:
 def _memory(limit: float, known: Estimate | None) -> Finding:
     interval = known.interval if known else None
     if known is None:
-        standing, reason = Standing.UNSURE, "it was not measured"
+        standing, reason = LimitVerdict.UNSURE, "it was not measured"
     elif interval is None:
-        standing, reason = Standing.UNSURE, "one trial has no interval"
+        standing, reason = LimitVerdict.UNSURE, "one trial has no interval"
     elif not known.covers_starts:
-        standing, reason = Standing.UNSURE, ONE_START
+        standing, reason = LimitVerdict.UNSURE, ONE_START
     else:
         standing, reason = decide(interval, limit)
     return Finding(
@@ -227,13 +227,13 @@ def _memory(limit: float, known: Estimate | None) -> Finding:
     )
 
 
-def decide(interval: Interval, limit: float) -> tuple[Standing, str]:
+def decide(interval: Interval, limit: float) -> tuple[LimitVerdict, str]:
     """For figures of which less is better."""
     if interval.high <= limit:
-        return Standing.MET, ""
+        return LimitVerdict.MET, ""
     if interval.low > limit:
-        return Standing.BROKEN, ""
-    return Standing.UNSURE, CONTAINS
+        return LimitVerdict.BROKEN, ""
+    return LimitVerdict.UNSURE, CONTAINS
 
 
 def _cost(speed: Estimate, price_per_hour: float) -> Cost:
@@ -247,7 +247,7 @@ def _cost(speed: Estimate, price_per_hour: float) -> Cost:
 
 
 def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -> Choice:
-    met = [one.contender for one in judged if one.standing is Standing.MET]
+    met = [one.contender for one in judged if one.standing is LimitVerdict.MET]
     chosen = met[0] if met else None
     entry = next((one for one in ranking.entries if one.contender == chosen), None)
     ties = tuple(one for one in met if entry is not None and one in entry.tied_with)
@@ -265,13 +265,13 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -
 def _nearest(judged: Sequence[Judged]) -> Contender | None:
     """Of those that may meet the limits, else of all: the one whose worst figure is the least beyond its limit."""
     measured = [one for one in judged if one.figure is not None]
-    candidates = [one for one in measured if one.standing is Standing.UNSURE] or measured
+    candidates = [one for one in measured if one.standing is LimitVerdict.UNSURE] or measured
     return min(candidates, key=_distance).contender if candidates else None
 
 
 def _distance(judged: Judged) -> tuple[int, float]:
     unknown = sum(finding.value is None for finding in judged.findings)
-    return unknown, max((_share(one) for one in judged.findings if one.standing is not Standing.MET), default=0.0)
+    return unknown, max((_share(one) for one in judged.findings if one.standing is not LimitVerdict.MET), default=0.0)
 
 
 def _share(finding: Finding) -> float:

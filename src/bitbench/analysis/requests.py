@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from bitbench.analysis.percentiles import Starts, percentile
 from bitbench.analysis.results.summary import RequestSpread
-from bitbench.analysis.results.tails import Event, PercentileEstimate
+from bitbench.analysis.results.tails import CountedEvent, PercentileEstimate
 from bitbench.records.request_rows import Floats, RequestRows
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialRecord
@@ -79,12 +79,12 @@ def _clusters(requests: CellRequests, time: str, *, by_trial: bool) -> Starts:
     return list(clusters.values())
 
 
-def _event(time: str, workload: Workload) -> tuple[Event, int]:
+def _event(time: str, workload: Workload) -> tuple[CountedEvent, int]:
     """What has a fate of its own, and how many times share it: a batch is prefilled and decoded as one."""
     size = workload.concurrency if workload.arrival.kind is Arrival.BATCH else 1
     if time == "itl":
-        return Event.GAP, size
-    return (Event.BATCH if size > 1 else Event.REQUEST), size
+        return CountedEvent.GAP, size
+    return (CountedEvent.BATCH if size > 1 else CountedEvent.REQUEST), size
 
 
 def spreads(requests: CellRequests) -> tuple[RequestSpread, ...]:

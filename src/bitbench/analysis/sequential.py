@@ -12,7 +12,7 @@ from bitbench.analysis.adjustment import adjust, machine_speed
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.families import Claims, claim
 from bitbench.analysis.interim_looks import FIRST_LOOK, End, Look, continuing, end, looks
-from bitbench.analysis.log_speeds import Floats, LogSpeeds, Turn, log_speeds, spread_out
+from bitbench.analysis.log_speeds import Floats, LogSpeeds, TrialKey, log_speeds, spread_out
 from bitbench.analysis.pairs import PairTable, paired_ratios
 from bitbench.analysis.results.summary import Ratio
 from bitbench.records.quality import QualityRecord
@@ -51,7 +51,7 @@ def baseline_of(plan: Plan) -> Contender | None:
 
 
 @dataclass(frozen=True)
-class Standing:
+class SequentialAnalysis:
     """By workload, where at least two contenders have a figure. `speeds` are at the machine's mean speed."""
 
     headline: Headline
@@ -79,7 +79,7 @@ def standing(
     others: Sequence[InstanceRecord | QualityRecord],
     headline: Headline,
     baseline: Contender | None,
-) -> Standing:
+) -> SequentialAnalysis:
     """`trials`: all of the study; those that do not count, or are of no cell of the plan, are passed over. `others`:
     for the time that they took."""
     counted = _counted(plan, trials)
@@ -100,7 +100,7 @@ def standing(
             break
     speeds, explained = _speeds(counted, headline)
     made = [look for look, _ in taken]
-    return Standing(headline, speeds, paired_ratios(speeds, baseline), claims, made, ended, explained)
+    return SequentialAnalysis(headline, speeds, paired_ratios(speeds, baseline), claims, made, ended, explained)
 
 
 def looks_taken(
@@ -133,7 +133,7 @@ def pair_tables(trials: Sequence[TrialRecord], headline: Headline, baseline: Con
     return paired_ratios(speeds, baseline)
 
 
-def open_cells(found: Standing, baseline: Contender | None) -> set[Cell]:
+def open_cells(found: SequentialAnalysis, baseline: Contender | None) -> set[Cell]:
     """Those with an undecided question."""
     return {
         Cell(contender=contender, workload=workload)
@@ -225,7 +225,7 @@ def figure_of(trial: TrialRecord, headline: Headline) -> float | None:
     return value
 
 
-def turns_of(trials: Sequence[TrialRecord]) -> dict[Turn, TrialRecord]:
+def turns_of(trials: Sequence[TrialRecord]) -> dict[TrialKey, TrialRecord]:
     """Where trials did not alternate, a round is a trial's place among those of its block that count; what a block
     that was resumed in the other way has already is passed over."""
     taken = {(trial.cell.contender, trial.block, trial.round) for trial in trials if trial.round is not None}
@@ -235,11 +235,11 @@ def turns_of(trials: Sequence[TrialRecord]) -> dict[Turn, TrialRecord]:
         contender, block, round_ = trial.cell.contender, trial.block, trial.round
         if round_ is None:
             round_ = next(place for place in places[contender, block] if (contender, block, place) not in taken)
-        found[Turn(contender, block, round_)] = trial
+        found[TrialKey(contender, block, round_)] = trial
     return found
 
 
-def _machine(turns: Mapping[Turn, TrialRecord], contenders: tuple[Contender, ...]) -> Floats:
+def _machine(turns: Mapping[TrialKey, TrialRecord], contenders: tuple[Contender, ...]) -> Floats:
     before = {turn: trial.probe_before_s or np.nan for turn, trial in turns.items()}
     after = {turn: trial.probe_after_s or np.nan for turn, trial in turns.items()}
     return machine_speed(spread_out(before, contenders), spread_out(after, contenders))

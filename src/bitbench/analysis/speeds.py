@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bitbench.analysis.comparison import compare_speed
 from bitbench.analysis.intervals import Sample
 from bitbench.analysis.results.summary import Ratio
-from bitbench.analysis.sequential import Standing
+from bitbench.analysis.sequential import SequentialAnalysis
 from bitbench.study.plan import Cell, Contender
 
 
@@ -14,7 +14,7 @@ from bitbench.study.plan import Cell, Contender
 class Speeds:
     """By the headline of the study."""
 
-    standing: Standing
+    standing: SequentialAnalysis
     samples: Mapping[Cell, Mapping[str, Sample]]
     confidence: float
 

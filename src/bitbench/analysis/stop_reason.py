@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bitbench.analysis.interim_looks import continuing
 from bitbench.analysis.model_groups import Field
 from bitbench.analysis.results.summary import StopReason
-from bitbench.analysis.sequential import Standing
+from bitbench.analysis.sequential import SequentialAnalysis
 from bitbench.analysis.stopping import enough_instances
 from bitbench.records.trial import TrialRecord
 from bitbench.study.plan import Cell
@@ -13,7 +13,7 @@ from bitbench.study.study import Measure
 
 
 def stop_reason(
-    field: Field, cell: Cell, counted: Sequence[TrialRecord], found: Standing, *, failed: bool
+    field: Field, cell: Cell, counted: Sequence[TrialRecord], found: SequentialAnalysis, *, failed: bool
 ) -> StopReason:
     """`counted`: its trials that count; `failed`: a trial or a start of this cell failed."""
     measure = field.plan.study.measure
@@ -33,7 +33,7 @@ def _has_the_least(counted: Sequence[TrialRecord], measure: Measure) -> bool:
     return len({trial.block for trial in counted}) >= measure.instances.min
 
 
-def _of_one_alone(counted: Sequence[TrialRecord], found: Standing, measure: Measure) -> StopReason:
+def _of_one_alone(counted: Sequence[TrialRecord], found: SequentialAnalysis, measure: Measure) -> StopReason:
     """With no other to compare with, its own precision decides."""
     groups: dict[int, list[float]] = {}
     for trial in counted:

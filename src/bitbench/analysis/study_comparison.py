@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bitbench.analysis.changes import Change, Changes, Pair, changes_between, changes_within
 from bitbench.analysis.comparability import differences
 from bitbench.analysis.comparison import SHARE_OF_ERROR
-from bitbench.analysis.gate import Condition, judge
+from bitbench.analysis.gate import GateCondition, judge
 from bitbench.analysis.holm import holm
 from bitbench.analysis.intervals import estimate
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
@@ -40,7 +40,7 @@ def compare_studies(
     after: StudyRecords,
     *,
     metrics: Sequence[str],
-    conditions: Sequence[Condition],
+    conditions: Sequence[GateCondition],
     allowed: Iterable[Fact],
 ) -> Comparison:
     """Cells of the same contender and workload. Raises CannotCompareError where a fact differs that is not "
@@ -70,7 +70,7 @@ def compare_contenders(
     pairs: Sequence[tuple[Contender, Contender]],
     *,
     metrics: Sequence[str],
-    conditions: Sequence[Condition],
+    conditions: Sequence[GateCondition],
 ) -> Comparison:
     """(before, after) within one study: what differs between them is the question, and is only named."""
     cells = set(side.plan.cells)
@@ -102,7 +102,7 @@ def _compared(
     contenders: Sequence[tuple[Contender, Contender]],
     *,
     metrics: Sequence[str],
-    conditions: Sequence[Condition],
+    conditions: Sequence[GateCondition],
 ) -> Comparison:
     before, after = sides
     measure = before.plan.study.measure
@@ -171,13 +171,13 @@ def _verdict(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinitio
 class _Asked:
     """One limit on one pair of cells."""
 
-    condition: Condition
+    condition: GateCondition
     pair: Pair
     has_before: bool
     change: Change | None
 
 
-def _asked(pairs: Sequence[Pair], changes: Changes, conditions: Sequence[Condition]) -> list[_Asked]:
+def _asked(pairs: Sequence[Pair], changes: Changes, conditions: Sequence[GateCondition]) -> list[_Asked]:
     """A cell without a figure on one side cannot be judged; without one on either it is not asked.
 
     Unless that is so of all cells: a limit that nothing was held against was not kept.

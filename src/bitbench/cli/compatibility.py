@@ -10,11 +10,11 @@ from rich.text import Text
 from bitbench.measure.compatibility import DOCUMENTATION, CompatibilityRow, look_up
 from bitbench.study.capability import Capability
 from bitbench.study.environment import Device
-from bitbench.study.plan import Verdict
+from bitbench.study.plan import Support
 from bitbench.study.recipe import Recipe
 from bitbench.util.units import UNKNOWN
 
-STYLES = {Verdict.RUNS: "green", Verdict.RUNS_WITHOUT_SPEEDUP: "yellow", Verdict.DOES_NOT_RUN: "red"}
+STYLES = {Support.RUNS: "green", Support.RUNS_WITHOUT_SPEEDUP: "yellow", Support.DOES_NOT_RUN: "red"}
 
 
 def place(device: Device, capability: Capability | None) -> str:

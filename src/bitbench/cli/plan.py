@@ -21,7 +21,7 @@ from bitbench.reports.document.words import listing, plural
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.causes import refusals_by_reason
 from bitbench.reports.sections.quality import rounded_sentences
-from bitbench.study.plan import Contender, Plan, Verdict
+from bitbench.study.plan import Contender, Plan, Support
 from bitbench.study.prompts import show_length
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.util.exit_codes import ExitCode
@@ -31,8 +31,8 @@ MOST_MARKS = 1_000  # cells that are shown one by one; a larger plan is shown in
 MOST_LINES = 100  # workloads and variants that have a line each
 MOST_NAMES = 30  # contenders that are named where they share a remark
 EXPECTED = {
-    Verdict.DOES_NOT_RUN: "tried once, unsupported is expected",
-    Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected",
+    Support.DOES_NOT_RUN: "tried once, unsupported is expected",
+    Support.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected",
 }
 LONG_S = 48 * 3600
 TOO_LONG = ": `measure: {budget: 2h}` in the file limits it."
@@ -138,7 +138,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _hopeless(plan: Plan) -> set[Contender]:
-    return {expectation.contender for expectation in plan.expectations if expectation.verdict is Verdict.DOES_NOT_RUN}
+    return {expectation.contender for expectation in plan.expectations if expectation.verdict is Support.DOES_NOT_RUN}
 
 
 def _cells(plan: Plan, labels: Labels) -> Table:

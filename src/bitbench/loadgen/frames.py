@@ -20,7 +20,7 @@ from bitbench.util.frames import read_frame, write_frame
 _ZERO = struct.Struct("<d")
 
 
-class Task(NamedTuple):
+class WorkerTask(NamedTuple):
     """What a worker is asked to do."""
 
     job: LoadJob
@@ -46,14 +46,14 @@ class _Header(Record):
     duration_s: float = 0.0
 
 
-_TASK = TypeAdapter(Task)
+_TASK = TypeAdapter(WorkerTask)
 
 
-def encode_task(task: Task) -> bytes:
+def encode_task(task: WorkerTask) -> bytes:
     return _TASK.dump_json(task)
 
 
-def decode_task(frame: bytes) -> Task:
+def decode_task(frame: bytes) -> WorkerTask:
     return _TASK.validate_json(frame)
 
 

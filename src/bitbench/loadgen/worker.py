@@ -4,7 +4,7 @@ import contextlib
 import subprocess
 import tempfile
 
-from bitbench.loadgen.frames import JobFailed, Ready, Task, encode_task, encode_zero, read_message
+from bitbench.loadgen.frames import JobFailed, Ready, WorkerTask, encode_task, encode_zero, read_message
 from bitbench.loadgen.progress import Snapshot
 from bitbench.ports import LoadResult
 from bitbench.util.child_environment import bitbench_environment
@@ -48,7 +48,7 @@ class Worker:
         assert self._process.stdout is not None
         return self._process.stdout.fileno()
 
-    def begin(self, task: Task) -> None:
+    def begin(self, task: WorkerTask) -> None:
         self._doing = f"workload {task.job.workload.name}"
         self._key = task.job.endpoint.api_key
         self._write(encode_task(task))

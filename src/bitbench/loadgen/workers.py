@@ -10,7 +10,7 @@ from typing import Self
 import pyarrow as pa
 
 from bitbench.loadgen.client import WHOLE, WorkerPart
-from bitbench.loadgen.frames import Task
+from bitbench.loadgen.frames import WorkerTask
 from bitbench.loadgen.health import client_health
 from bitbench.loadgen.progress import Snapshot, sum_of
 from bitbench.loadgen.worker import Worker
@@ -76,7 +76,7 @@ class LoadWorkers:
             workers = self._have(count)
             for index, worker in enumerate(workers):
                 own = WorkerPart(part.worker + index * part.workers, count * part.workers)
-                worker.begin(Task(job, own, report=on_snapshots is not None))
+                worker.begin(WorkerTask(job, own, report=on_snapshots is not None))
             for worker in workers:
                 worker.read()  # that it is ready
             zero = choose_zero()

@@ -13,7 +13,7 @@ from bitbench.analysis.confirmation import cells_to_confirm
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.interim_looks import another_fits
 from bitbench.analysis.model_groups import Field, fields_of, log_speeds_of
-from bitbench.analysis.sequential import Standing, baseline_of, headline_of, kept_back, kept_back_s, open_cells
+from bitbench.analysis.sequential import SequentialAnalysis, baseline_of, headline_of, kept_back, kept_back_s, open_cells
 from bitbench.analysis.stopping import enough_instances
 from bitbench.measure.block_rounds import BlockRounds, Room
 from bitbench.measure.estimate import Estimator
@@ -22,7 +22,7 @@ from bitbench.ports import Engine
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.study.plan import Cell, Contender, Plan, Purpose
-from bitbench.study.study import Schedule
+from bitbench.study.study import Interleaving
 
 OpenCells = Callable[[int], frozenset[Cell]]
 
@@ -93,7 +93,7 @@ class StudyPace:
         self._rounds_of_baseline: Counter[int] = Counter()  # its own, apart: it has a turn in the rounds of every shift
         self._peaks: dict[Contender, int] = {}  # bytes, as measured
         self._elapsed = Elapsed()
-        self._standings: dict[int, dict[Field, Standing]] = {}  # after so many blocks
+        self._standings: dict[int, dict[Field, SequentialAnalysis]] = {}  # after so many blocks
         self._open_cells: dict[int, frozenset[Cell]] = {}  # likewise; asked for with every cell of a plan
         self._all_cells = frozenset(plan.cells)
         self._all_contenders = tuple(dict.fromkeys(cell.contender for cell in plan.cells))
@@ -101,7 +101,7 @@ class StudyPace:
         self._contenders = Counter(contender.engine for contender in self._all_contenders)  # by setup
         self._kept_back = max((kept_back(field.plan) for field in self._fields), default=0.0)
         # Of the first block, before any memory is known; only a budget asks for it.
-        is_in_shifts = plan.study.measure.budget is not None and plan.study.measure.schedule is not Schedule.VISITS
+        is_in_shifts = plan.study.measure.budget is not None and plan.study.measure.schedule is not Interleaving.VISITS
         self._guessed_shifts = self._shifts(self._all_contenders) if is_in_shifts else 1
         self._shifts_of_all: int | None = None  # beside the baseline; None: not counted since a peak became known
         self._rounds: dict[int, BlockRounds] = {}
@@ -171,12 +171,12 @@ class StudyPace:
 
     def fit_together(self, contenders: Iterable[Contender]) -> bool:
         schedule = self._plan.study.measure.schedule
-        if schedule is Schedule.VISITS:
+        if schedule is Interleaving.VISITS:
             return False
         free_bytes = RESIDENT_SHARE * self._available_bytes
         for contender in contenders:
             free_bytes -= self._peak_bytes(contender)
-            if free_bytes < 0 or (schedule is Schedule.AUTO and not self._suits_rounds(contender)):
+            if free_bytes < 0 or (schedule is Interleaving.AUTO and not self._suits_rounds(contender)):
                 return False
         return True
 
@@ -195,7 +195,7 @@ class StudyPace:
             return max(0.0, measure.budget - max(self._elapsed.block_ends().values(), default=0.0))
         return self._estimator.remaining_s() / self._at_once
 
-    def standings(self, blocks: int) -> Mapping[Field, Standing]:
+    def standings(self, blocks: int) -> Mapping[Field, SequentialAnalysis]:
         """What the records of the first blocks say of each model. Asked for once they are complete."""
         if blocks not in self._standings:
             trials = [trial for trial in self._trials if trial.block < blocks]
@@ -398,7 +398,7 @@ class StudyPace:
     def _again(self, cells: frozenset[Cell]) -> list[Cell]:
         """Of the baseline, in each shift beside the first: there it has its rounds once more."""
         own = [cell for cell in self._of_baseline if cell in cells]
-        if not own or self._plan.study.measure.schedule is Schedule.VISITS:
+        if not own or self._plan.study.measure.schedule is Interleaving.VISITS:
             return []
         if cells is not self._all_cells:
             present = {cell.contender for cell in cells}

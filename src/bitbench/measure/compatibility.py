@@ -11,7 +11,7 @@ from bitbench.feature import loaded
 from bitbench.study.base import Spec
 from bitbench.study.capability import Capability, CapabilityRange, parse_range
 from bitbench.study.environment import Device
-from bitbench.study.plan import Verdict
+from bitbench.study.plan import Support
 from bitbench.study.processor import Instructions, Level
 from bitbench.study.study import Argument
 from bitbench.study.variant import AtLoad
@@ -21,7 +21,7 @@ DOCUMENTATION = "documentation"
 # Its own code was run to see what it chooses, and nothing was computed.
 SELECTION = "vllm 0.32.0 asked without a GPU"
 UNTESTED = (DOCUMENTATION, SELECTION)
-_WORDS = {Verdict.RUNS: "runs", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up", Verdict.DOES_NOT_RUN: "does not run"}
+_WORDS = {Support.RUNS: "runs", Support.RUNS_WITHOUT_SPEEDUP: "no speed-up", Support.DOES_NOT_RUN: "does not run"}
 _FILE = Path(__file__).with_name("compatibility.yaml")
 
 
@@ -42,7 +42,7 @@ class CompatibilityRow(Spec):
     capability: str | None = Field(
         default=None, description="compute capabilities that it holds for, such as `>=8.0 <8.9`; default: all"
     )
-    verdict: Verdict
+    verdict: Support
     why: str = Field(default="", description="a sentence; required unless it runs")
     refuse: bool = Field(default=False, description="its speed would be meaningless, or it is known to fail")
     unless: str | None = Field(
@@ -85,9 +85,9 @@ class CompatibilityRow(Spec):
 
     @model_validator(mode="after")
     def _says_why(self) -> "CompatibilityRow":
-        if self.verdict is not Verdict.RUNS and not self.why:
+        if self.verdict is not Support.RUNS and not self.why:
             raise ValueError(f"{self.form} on {self.engine}: `why` is missing")
-        if self.verdict is Verdict.RUNS and self.refuse:
+        if self.verdict is Support.RUNS and self.refuse:
             raise ValueError(f"{self.form} on {self.engine}: a form that runs cannot be refused")
         return self
 
@@ -136,7 +136,7 @@ def look_up(
             form=form,
             engine=engine,
             device=device,
-            verdict=Verdict.DOES_NOT_RUN,
+            verdict=Support.DOES_NOT_RUN,
             why=f"Only {at_load.engine} compresses it at load; another engine would run the model unquantized.",
             refuse=True,
             checked="follows from the recipe",

@@ -16,7 +16,7 @@ from bitbench.study.arrival import ClosedLoop
 from bitbench.study.base import Json
 from bitbench.study.metrics import PROMISED, Promised
 from bitbench.study.objective import Objective
-from bitbench.study.study import Limits
+from bitbench.study.study import Timeouts
 from bitbench.study.workload import Workload
 from bitbench.util.errors import LoadError, UnreachableError
 from bitbench.util.units import show_seconds, written_seconds
@@ -58,7 +58,7 @@ def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadCl
     alone = workload.model_copy(
         update={"concurrency": 1, "arrival": ClosedLoop(), "requests": REQUESTS, "duration": None}
     )
-    limits = Limits(request=TIMEOUT_S, stall=TIMEOUT_S)
+    limits = Timeouts(request=TIMEOUT_S, stall=TIMEOUT_S)
     try:
         result = load.run(load_job(endpoint, alone, seed=(0, 0), limits=limits))
     except LoadLost as lost:

@@ -8,7 +8,7 @@ from bitbench.measure.kv_cache import as_arguments
 from bitbench.ports import Engine, Load
 from bitbench.study.capability import Capability
 from bitbench.study.environment import Device
-from bitbench.study.plan import Cell, Contender, Expectation, Plan, ProcessorNote, QualityRefusal, Refusal, Verdict
+from bitbench.study.plan import Cell, Contender, Expectation, Plan, ProcessorNote, QualityRefusal, Refusal, Support
 from bitbench.study.processor import Level
 from bitbench.study.quality import Quality
 from bitbench.study.study import Checkpoint, EngineSetup, Study
@@ -58,7 +58,7 @@ def expand(
                     quality.append(contender)
                 else:
                     quality_refusals.append(QualityRefusal(contender=contender, reason=reason))
-            if row and not row.refuse and row.verdict is not Verdict.RUNS:
+            if row and not row.refuse and row.verdict is not Support.RUNS:
                 expectations.append(Expectation(contender=contender, verdict=row.verdict, why=row.why))
             notes += _processor_notes(contender, setup, row, level)
     asked = [*(cell.contender for cell in cells), *(refusal.cell.contender for refusal in refusals), *quality]
@@ -99,7 +99,7 @@ def _no_quality(
         return no_quality_of_random_weights(variant.model)
     if engine.scoring is None:
         return f"The {engine.name} engine returns no log-probabilities, which quality needs."
-    if row is not None and row.refuse and row.verdict is Verdict.DOES_NOT_RUN:
+    if row is not None and row.refuse and row.verdict is Support.DOES_NOT_RUN:
         return row.why
     longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
     return _refused(engine, setup, variant, longest, index)

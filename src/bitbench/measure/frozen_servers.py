@@ -17,7 +17,7 @@ MOST_IDLE_CORES = 0.02
 
 
 @dataclass
-class Turn:
+class TurnConditions:
     """What was around a trial; the reading after it is known when its turn is over."""
 
     residents: int  # others in memory
@@ -58,9 +58,9 @@ class Residents:
             ready.instance.stop()
 
     @contextmanager
-    def turn(self, ready: ReadyInstance, touch: Callable[[ReadyInstance], None] | None = None) -> Iterator[Turn]:
+    def turn(self, ready: ReadyInstance, touch: Callable[[ReadyInstance], None] | None = None) -> Iterator[TurnConditions]:
         """`touch` wakes it up before it is measured: caches, clocks, the first request after a thaw."""
-        turn = Turn(residents=len(self._present) - 1)
+        turn = TurnConditions(residents=len(self._present) - 1)
         if self._probe is None:
             yield turn
             return

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 
-from bitbench.measure.frozen_servers import Residents, Turn
+from bitbench.measure.frozen_servers import Residents, TurnConditions
 from bitbench.measure.machine.device_memory import find_devices
 from bitbench.measure.machine.memory import MemoryWatch
 from bitbench.measure.progress import Progress
@@ -254,7 +254,7 @@ def _cell(ready: ReadyInstance, workload: Workload) -> Cell:
     return Cell(contender=ready.contender, workload=workload.name)
 
 
-def _circumstances(turn: Turn, number: int | None) -> dict[str, float | int | None]:
+def _circumstances(turn: TurnConditions, number: int | None) -> dict[str, float | int | None]:
     """`number`: None where it took no turns."""
     return {
         "round": number,

@@ -16,7 +16,7 @@ from bitbench.measure.machine.memory import MemoryWatch
 from bitbench.ports import Endpoint, Instance, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Cell, Contender
-from bitbench.study.study import Limits, Study
+from bitbench.study.study import Timeouts, Study
 from bitbench.study.workload import Workload
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def load_job(
     workload: Workload,
     *,
     seed: tuple[int, ...],
-    limits: Limits,
+    limits: Timeouts,
     vocabulary: Vocabulary | None = None,
     folder: Path = Path(),
 ) -> LoadJob:

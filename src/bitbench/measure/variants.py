@@ -40,7 +40,7 @@ class Workshop:
         # Many variants are of one model, and many of one recipe: each is read once.
         self._recipe = cache(lambda reference: catalog.find(reference, recipe_folder))
         self._model = cache(lambda reference: library.look_up(reference, home))
-        self._orders: dict[Asked, variants.Order] = {}
+        self._orders: dict[Asked, variants.VariantRequest] = {}
         self._makers: dict[Asked, str] = {}  # the environment that makes each
         self._efforts_s: dict[Asked, float] = {}  # how long that takes, about
 
@@ -117,7 +117,7 @@ class Workshop:
                 return _on_disk(unmade, made)
         return unmade.model_copy(update={"refusal": _refusal(found, recipe)})
 
-    def _order(self, found: FoundModel, recipe: Recipe) -> variants.Order | None:
+    def _order(self, found: FoundModel, recipe: Recipe) -> variants.VariantRequest | None:
         """None while the model is not downloaded, or the environment that would make the variant not installed."""
         if isinstance(found, library.ResolvedModel):
             with suppress(EngineEnvironmentError):
@@ -129,7 +129,7 @@ class Workshop:
 
 def order_variant(
     model: library.ResolvedModel, recipe: Recipe, home: Path, *, calibration: Path | None = None, seed: int = 0
-) -> variants.Order:
+) -> variants.VariantRequest:
     """One variant by all that decides what it becomes, with the packages that would make it here."""
     return variants.order(
         variants.SourceModel(model.name, model.path, model.content_hash),
@@ -140,7 +140,7 @@ def order_variant(
     )
 
 
-def make_variant(order: variants.Order, home: Path, on_progress: OnProgress = lambda _: None) -> variants.MadeVariant:
+def make_variant(order: variants.VariantRequest, home: Path, on_progress: OnProgress = lambda _: None) -> variants.MadeVariant:
     """The variant, made now unless it exists. Raises before any work where that is known to be impossible."""
     python = python_of(maker_of(order.recipe).environment, home)
     return variants.ensure(order, home=home, python=python, on_progress=on_progress)

@@ -19,7 +19,7 @@ Fields = dict[str, Kind]
 Message = dict[str, str]  # role and content
 
 
-class Exchange(Spec):
+class ScriptedExchange(Spec):
     say: str
     answer: dict[str, Json]
 
@@ -28,31 +28,31 @@ class Exchange(Spec):
         return [{"role": "user", "content": self.say}, {"role": "assistant", "content": json.dumps(self.answer)}]
 
 
-class Task(Spec):
+class ScriptedTask(Spec):
     """What is to be answered: an object with these fields, or a call of one of these tools."""
 
     name: str
     asks: str
     fields: Fields | None = None
     tools: dict[str, Fields] | None = None
-    examples: tuple[Exchange, ...]
-    turns: tuple[Exchange, ...] = Field(description="of its conversations, one after the other")
+    examples: tuple[ScriptedExchange, ...]
+    turns: tuple[ScriptedExchange, ...] = Field(description="of its conversations, one after the other")
 
     @model_validator(mode="after")
-    def _is_one_of_two(self) -> "Task":
+    def _is_one_of_two(self) -> "ScriptedTask":
         if (self.fields is None) == (self.tools is None):
             raise ValueError(f"{self.name}: give `fields` or `tools`")
         return self
 
 
 class _Tasks(Spec):
-    tasks: tuple[Task, ...]
+    tasks: tuple[ScriptedTask, ...]
 
 
 class ScriptedConversation(Spec):
     name: str
-    task: Task
-    turns: tuple[Exchange, ...]
+    task: ScriptedTask
+    turns: tuple[ScriptedExchange, ...]
 
     @property
     def messages(self) -> list[list[Message]]:
@@ -67,7 +67,7 @@ class ScriptedConversation(Spec):
 
 
 @cache
-def tasks() -> dict[str, Task]:
+def tasks() -> dict[str, ScriptedTask]:
     text = _FILE.read_text(encoding="utf-8")
     read = yaml_file.parse(text, _Tasks, name=_FILE.name, outline="`tasks:` and a list", error=ValueError)
     return {task.name: task for task in read.tasks}

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Mapping
 from math import isfinite
 
-from bitbench.quality.conversations import Fields, Kind, Task
+from bitbench.quality.conversations import Fields, Kind, ScriptedTask
 from bitbench.study.base import Json
 from bitbench.util.quotation import printable
 
@@ -16,7 +16,7 @@ LONGEST = 4_096  # characters: an answer has `TURN_TOKENS` tokens
 _SHOWN = 24  # characters of a key that a fault repeats
 
 
-def fault_of(text: str, task: Task) -> str | None:
+def fault_of(text: str, task: ScriptedTask) -> str | None:
     """Why it is not valid; None where it is."""
     said = text.strip()
     if not said:

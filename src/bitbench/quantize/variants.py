@@ -50,7 +50,7 @@ class SourceModel:
 
 
 @dataclass(frozen=True)
-class Order:
+class VariantRequest:
     """One variant, by all that decides what it becomes."""
 
     model: SourceModel
@@ -116,18 +116,18 @@ def order(
     versions: Mapping[str, str],
     calibration: Path | None = None,
     seed: int = 0,
-) -> Order:
+) -> VariantRequest:
     """`versions`: packages of the recipe's environment. `calibration` goes before the source that the recipe names."""
     telling = {name: versions[name] for name in maker_of(recipe).telling_packages if name in versions}
     text = read_calibration(calibration or recipe.calibration.source) if recipe.needs_calibration else None
-    return Order(model, recipe, telling, text, seed)
+    return VariantRequest(model, recipe, telling, text, seed)
 
 
-def find(wanted: Order, home: Path) -> MadeVariant | None:
+def find(wanted: VariantRequest, home: Path) -> MadeVariant | None:
     return _read(_variants(home) / wanted.folder_name)
 
 
-def ensure(wanted: Order, *, home: Path, python: Path, on_progress: OnProgress = lambda _: None) -> MadeVariant:
+def ensure(wanted: VariantRequest, *, home: Path, python: Path, on_progress: OnProgress = lambda _: None) -> MadeVariant:
     """The variant, created now unless it exists. Raises before any work where it is known not to be possible."""
     if (there := find(wanted, home)) is not None:
         return there
@@ -184,7 +184,7 @@ def remove(variant: MadeVariant) -> None:
         SafeFolder(place).remove_folder(doomed)
 
 
-def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: OnProgress) -> MadeVariant:
+def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_progress: OnProgress) -> MadeVariant:
     maker = maker_of(wanted.recipe)
     refuse_without_room(place, maker.room * weight_bytes(wanted.model.path))
     began = monotonic()
@@ -219,7 +219,7 @@ def _make(wanted: Order, place: Path, python: Path, lock_fd: int, on_progress: O
     return MadeVariant(target, manifest)
 
 
-def _origin(wanted: Order, place: Path) -> Path | None:
+def _origin(wanted: VariantRequest, place: Path) -> Path | None:
     """The checkpoint of the same model, by the same packages, that this recipe's backend starts from."""
     name = maker_of(wanted.recipe).origin
     if name is None:
@@ -228,7 +228,7 @@ def _origin(wanted: Order, place: Path) -> Path | None:
     return there.path if there else None
 
 
-def _describe(wanted: Order, work: Work, facts: WorkerFacts, seconds: float) -> Manifest:
+def _describe(wanted: VariantRequest, work: Work, facts: WorkerFacts, seconds: float) -> Manifest:
     files = file_hashes(work.checkpoint)
     calibration = wanted.calibration and CalibrationFacts(
         description=wanted.calibration.description,

@@ -50,7 +50,7 @@ class QualityRefusal(Record):
     reason: str
 
 
-class Verdict(StrEnum):
+class Support(StrEnum):
     """What is known about a variant on an engine before it is tried."""
 
     RUNS = "runs"
@@ -62,7 +62,7 @@ class Expectation(Record):
     """A contender that is tried although it is known not to run, or not to gain anything, and why."""
 
     contender: Contender
-    verdict: Verdict
+    verdict: Support
     why: str
 
 

@@ -160,7 +160,7 @@ class Count(Spec):
         return self
 
 
-class Schedule(StrEnum):
+class Interleaving(StrEnum):
     AUTO = "auto"
     ROUNDS = "rounds"
     VISITS = "visits"
@@ -184,8 +184,8 @@ class Measure(Spec):
         default=Count(min=3, max=10),
         description="trials of each workload per start; a number or {min, max} for a budget to choose from",
     )
-    schedule: Schedule = Field(
-        default=Schedule.AUTO,
+    schedule: Interleaving = Field(
+        default=Interleaving.AUTO,
         description="rounds: all contenders resident, trials alternate; visits: one contender after the other; "
         "auto: rounds where memory and the engines allow it",
     )
@@ -219,7 +219,7 @@ class Measure(Spec):
         return metric.name if metric is not None else value
 
 
-class Limits(Spec):
+class Timeouts(Spec):
     """What a cell may take before it becomes a typed outcome."""
 
     start: Seconds = Field(default=600.0, gt=0, description="from start to ready")
@@ -293,7 +293,7 @@ class Study(Spec):
     objectives: Objectives = Field(default=(), description="what each trial is held against, and goodput counts")
     quality: Quality | None = Field(default=None, description="what compression costs in quality; {} for the defaults")
     measure: Measure = Measure()
-    limits: Limits = Limits()
+    limits: Timeouts = Timeouts()
     baseline: str | None = Field(
         default=None, description="what the others are compared to: an engine, or `variant @ engine`"
     )

@@ -10,7 +10,7 @@ from bitbench.features.exports.targets import exporter
 from bitbench.features.exports.to_prometheus import export, exposition
 from bitbench.features.exports.types import ExportError, Target
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import Starts, Tool
+from bitbench.features.interop.types import ImportedStarts, Tool
 from bitbench.measure.study import Lab
 from tests.command_line import bitbench
 from tests.features.exports.exported_study import exported_study
@@ -49,7 +49,7 @@ def test_a_gateway_that_does_not_answer_is_named(url: str) -> None:
 
 def test_a_study_is_exported_with_its_intervals_and_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [DATA / "vllm-serve-1.json", DATA / "vllm-serve-2.json"]
-    folder = import_files(files, Tool.VLLM, Starts.PER_FILE, tmp_path / "out", "nightly")
+    folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out", "nightly")
     records = folder.read()
     study = exported(Lab().summary(folder, records), records.lock)
     (cell,) = study.cells

@@ -16,10 +16,10 @@ from bitbench.analysis.trial import measure
 from bitbench.features.fleet.channel import ChannelClosed, Seat
 from bitbench.features.fleet.deliveries import MATERIALS, pack
 from bitbench.features.fleet.messages import Message, decode, encode, message
-from bitbench.features.fleet.orders import Order
+from bitbench.features.fleet.orders import BlockOrder
 from bitbench.features.fleet.part_report import PartReport
 from bitbench.loadgen.client import WHOLE, WorkerPart
-from bitbench.loadgen.frames import Task, decode_task
+from bitbench.loadgen.frames import WorkerTask, decode_task
 from bitbench.loadgen.health import client_health
 from bitbench.loadgen.progress import Snapshot
 from bitbench.loadgen.requests import plan_requests
@@ -76,7 +76,7 @@ class ScriptedNode:
         self._on_arrival, self._lie, self._lies = on_arrival, lie, lies
         self._sent: deque[bytes] = deque()
         self._results: list[Message] = []
-        self._task: Task | None = None
+        self._task: WorkerTask | None = None
         self._empty, self._has_lied = 0, False
 
     def send(self, one: Message) -> None:
@@ -103,7 +103,7 @@ class ScriptedNode:
             self._results = load_results(self._task)
         else:
             self._results = block_results(
-                Order.model_validate_json(one.header.record), MATERIALS.validate_json(one.parts[0])
+                BlockOrder.model_validate_json(one.header.record), MATERIALS.validate_json(one.parts[0])
             )
 
     def _say(self, one: Message) -> None:
@@ -134,7 +134,7 @@ def seat(name: str, lie: Lie = lambda _: None, lies: int = 1) -> Seat:
     return Seat(name, name, lambda on_arrival: ScriptedNode(on_arrival, lie, lies))
 
 
-def block_results(order: Order, materials: dict[str, QualityMaterial]) -> list[Message]:
+def block_results(order: BlockOrder, materials: dict[str, QualityMaterial]) -> list[Message]:
     """Of an order: what a node program would send, one after the other."""
     made = [*_drafts(order, materials)]
     logs = [{draft.id: b"a line\n"} if isinstance(draft, InstanceRecord) else {} for draft in made]
@@ -142,7 +142,7 @@ def block_results(order: Order, materials: dict[str, QualityMaterial]) -> list[M
     return [*drafts, message("end", order=order.id)]
 
 
-def _drafts(order: Order, materials: dict[str, QualityMaterial]) -> Iterator[Draft]:
+def _drafts(order: BlockOrder, materials: dict[str, QualityMaterial]) -> Iterator[Draft]:
     before = [trial for trial in order.history if trial.block == order.block and trial.kind == "measured"]
     indices, counted = Counter(one.cell for one in before), Counter(one.cell for one in before if one.counts)
     instances = {contender: f"i{place:04d}" for place, contender in enumerate(order.plan.contenders, start=1)}
@@ -174,7 +174,7 @@ def _instance(contender: Contender, name: str, block: int) -> InstanceRecord:
     )
 
 
-def _trial(order: Order, cell: Cell, instance: str, index: int, number: int | None) -> TrialDraft:
+def _trial(order: BlockOrder, cell: Cell, instance: str, index: int, number: int | None) -> TrialDraft:
     """`number`: of its round; None for a warm-up."""
     study, kind = order.plan.study, "warmup" if number is None else "measured"
     workload = next(one for one in study.workloads if one.name == cell.workload)
@@ -210,7 +210,7 @@ def _trial(order: Order, cell: Cell, instance: str, index: int, number: int | No
     )
 
 
-def _quality(order: Order, contender: Contender, instance: str, material: QualityMaterial) -> QualityDraft:
+def _quality(order: BlockOrder, contender: Contender, instance: str, material: QualityMaterial) -> QualityDraft:
     quality = order.plan.study.quality
     assert quality is not None
     places = [[{token: -1.0, 9: -0.5} for token in window[1:]] for window in material.windows]
@@ -252,7 +252,7 @@ def rows_of(job: LoadJob, part: WorkerPart = WHOLE, speed: float = 1.0) -> pa.Ta
     return request_rows(*found)
 
 
-def load_results(task: Task) -> list[Message]:
+def load_results(task: WorkerTask) -> list[Message]:
     rows = rows_of(task.job, task.part)
     report = PartReport.of(LoadResult(rows, HEALTH, "", DURATION_S))
     sink = pa.BufferOutputStream()
@@ -262,7 +262,7 @@ def load_results(task: Task) -> list[Message]:
     return [message("draft", draft="load", record=report.model_dump_json()), *pieces, message("end")]
 
 
-def progress_of(task: Task | None) -> str:
+def progress_of(task: WorkerTask | None) -> str:
     sketch = LatencySketch()
     sketch.add(0.01)
     counts = {"requests": 5, "sent": 1, "running": 0, "succeeded": 1, "failed": 0, "chunks": 3}

@@ -20,7 +20,7 @@ from bitbench.features.fleet.incoming import BlockResults
 from bitbench.features.fleet.machine_lock import MachineBusy, MachineLock
 from bitbench.features.fleet.machines import ENDED, Fleet, Machine
 from bitbench.features.fleet.messages import Message, decode, encode, message
-from bitbench.features.fleet.orders import Order, differences, make_order
+from bitbench.features.fleet.orders import BlockOrder, differences, make_order
 from bitbench.features.fleet.run import refuse_other_classes, refuse_what_one_machine_does
 from bitbench.features.fleet.station import MOST_LOSSES, QUARANTINE_S, Station
 from bitbench.measure.observer import LogObserver
@@ -51,7 +51,7 @@ STUDY = {
 }
 
 
-def order_of(folder: Path, order_id: str = "o1", **changes: object) -> Order:
+def order_of(folder: Path, order_id: str = "o1", **changes: object) -> BlockOrder:
     plan = Lab().plan(Study.model_validate(STUDY))
     engines = Lab().engines_of(plan.study)
     order = make_order(
@@ -76,10 +76,10 @@ class Driver:
             time.sleep(0.01)
         raise AssertionError(f"no {wanted} after {kind}")
 
-    def start(self, order: Order) -> Message:
+    def start(self, order: BlockOrder) -> Message:
         return self.ask("start", "started", "refused", order=order.id, record=order.model_dump_json())
 
-    def next(self, order: Order, seq: int) -> Message:
+    def next(self, order: BlockOrder, seq: int) -> Message:
         return self.ask("next", "draft", "end", "failed", order=order.id, seq=seq)
 
 
@@ -106,7 +106,7 @@ def test_what_is_no_message_is_said(frame: bytes) -> None:
 def test_an_order_has_some_kilobytes_and_no_figures(tmp_path: Path) -> None:
     order = order_of(tmp_path)
     assert len(order.model_dump_json()) < 12_000
-    assert Order.model_validate_json(order.model_dump_json()) == order
+    assert BlockOrder.model_validate_json(order.model_dump_json()) == order
     plan, pace, _ = planned(instances=2, trials=2)
     cell, other = plan.cells[0], plan.cells[1]
     trials = [
@@ -313,7 +313,7 @@ class QualityThenGone:
     def machines(self) -> list[Machine]:
         return [Machine("m", HOST)]
 
-    def start(self, order: Order, machine: Machine) -> "QualityThenGone":
+    def start(self, order: BlockOrder, machine: Machine) -> "QualityThenGone":
         return self
 
     def next(self, seq: int) -> object:

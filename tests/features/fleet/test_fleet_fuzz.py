@@ -25,7 +25,7 @@ from bitbench.features.fleet.channel import RunLost, RunRefused
 from bitbench.features.fleet.load_fleet import LoadFleet
 from bitbench.features.fleet.machines import RemoteRun
 from bitbench.features.fleet.messages import Message, encode, message
-from bitbench.features.fleet.orders import Order
+from bitbench.features.fleet.orders import BlockOrder
 from bitbench.features.fleet.station import Station
 from bitbench.measure.group import Draft
 from bitbench.measure.quality import QualityDraft
@@ -75,11 +75,11 @@ WORKLOADS = (
 )
 
 
-def order() -> Order:
+def order() -> BlockOrder:
     plan = make_plan(["a"], WORKLOADS, quality=Quality(windows=2, window_tokens=8, top_tokens=2))
     quality = plan.contenders[:1]
     plan = plan.model_copy(update={"quality": quality})
-    return Order(id="o1", bitbench="", plan=plan, folder="/", block=1, rounds=1, open_cells=(0, 1), quality=quality)
+    return BlockOrder(id="o1", bitbench="", plan=plan, folder="/", block=1, rounds=1, open_cells=(0, 1), quality=quality)
 
 
 class Folder:

@@ -22,7 +22,7 @@ from bitbench.features.fleet.load_fleet import LoadFleet
 from bitbench.features.fleet.machines import Fleet
 from bitbench.features.fleet.messages import Message, encode, message
 from bitbench.loadgen.client import WorkerPart
-from bitbench.loadgen.frames import Task
+from bitbench.loadgen.frames import WorkerTask
 from bitbench.measure.observer import LogObserver
 from bitbench.measure.schedule import Schedule
 from bitbench.measure.study import Lab
@@ -328,7 +328,7 @@ def test_a_load_node_that_lies_is_named_and_the_trial_can_be_repeated(
 
 def test_a_node_never_answers_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
     be_quick(monkeypatch)
-    others = load_results(Task(JOB, WorkerPart(0, 2), report=False))
+    others = load_results(WorkerTask(JOB, WorkerPart(0, 2), report=False))
 
     def lie(one: Message) -> bytes | None:
         if one.header.draft not in ("load", "rows"):

@@ -25,7 +25,7 @@ from bitbench.features.fleet.orders import LoadOrder
 from bitbench.features.fleet.part_report import SKETCHED
 from bitbench.features.fleet.types import LoadNodes
 from bitbench.loadgen.client import WorkerPart, run_job
-from bitbench.loadgen.frames import Task, decode_task, encode_task
+from bitbench.loadgen.frames import WorkerTask, decode_task, encode_task
 from bitbench.loadgen.sketch import RELATIVE_ERROR
 from bitbench.loadgen.verdict import judge
 from bitbench.loadgen.workers import LoadWorkers
@@ -302,7 +302,7 @@ def test_the_key_is_in_nothing_that_is_said_or_kept(tmp_path: Path) -> None:
                 said.append(str(problem))
         commands = [" ".join(child.cmdline()) for child in psutil.Process().children(recursive=True)]
         variables = [str(child.environ()) for child in node_programs()]
-    task = Task(job(Endpoint("http://h:1", "m", KEY)), WorkerPart(0, 1), report=False)
+    task = WorkerTask(job(Endpoint("http://h:1", "m", KEY)), WorkerPart(0, 1), report=False)
     order = LoadOrder(id="o", bitbench=__version__, numpy=np.__version__)
     damaged = encode_task(task).replace(b'"seed"', b'"weed"')
     for asked in (message("start", damaged, record=order.model_dump_json()), message("start", encode_task(task))):
@@ -317,7 +317,7 @@ def test_a_node_that_would_draw_another_plan_refuses(tmp_path: Path) -> None:
     texts.write_text('{"text": "one two three"}\n')
     shape = {"text": {"file": "texts.jsonl"}, "input_tokens": 8, "output_forced": False}
     asked = replace(job(Endpoint("http://h:1", "m"), **shape), folder=tmp_path)
-    task = Task(asked, WorkerPart(0, 1), report=False)
+    task = WorkerTask(asked, WorkerPart(0, 1), report=False)
     order = LoadOrder(id="o", bitbench="0.0", numpy="1.0", files={"texts.jsonl": "another"})
     with pytest.raises(FleetError, match=r"bitbench .* instead of 0.0; numpy .* instead of 1.0; another texts.jsonl"):
         LoadPart(order, task).require_same()

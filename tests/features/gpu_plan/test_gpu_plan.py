@@ -20,7 +20,7 @@ from bitbench.measure.study import Lab
 from bitbench.models.shapes import SHAPES
 from bitbench.study.capability import Capability
 from bitbench.study.model_cost import decode_cost
-from bitbench.study.plan import Plan, Verdict
+from bitbench.study.plan import Plan, Support
 from bitbench.study.study import EngineSetup
 from bitbench.study.study_file import parse_study
 from bitbench.util.exit_codes import ExitCode
@@ -183,7 +183,7 @@ def test_compatibility_is_asked_with_the_capability_of_the_class(
     def look_up(form: str, engine: str, *_: object, capability: Capability) -> CompatibilityRow:
         asked.add(capability)
         return CompatibilityRow(
-            form=form, engine=engine, device="cuda", verdict=Verdict.RUNS, kernel="MacheteLinearKernel", checked="x"
+            form=form, engine=engine, device="cuda", verdict=Support.RUNS, kernel="MacheteLinearKernel", checked="x"
         )
 
     monkeypatch.setattr(computing, "look_up", look_up)

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.analysis.results.crossover import Axis
+from bitbench.analysis.results.crossover import CrossoverAxis
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.text import decoded
-from bitbench.features.interop.types import Starts, Tool
+from bitbench.features.interop.types import ImportedStarts, Tool
 from bitbench.measure.expand import expand
 from bitbench.measure.study import Lab
 from bitbench.records.folder import StudyFolder
@@ -21,7 +21,7 @@ from tests.command_line import bitbench
 DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
 
-def imported(name: str, into: Path, starts: Starts = Starts.PER_FILE) -> tuple[StudyFolder, StudySummary, str]:
+def imported(name: str, into: Path, starts: ImportedStarts = ImportedStarts.PER_FILE) -> tuple[StudyFolder, StudySummary, str]:
     folder = import_files([DATA / name], Tool.VENDOR_TABLE, starts, into)
     report = Lab().report(folder)
     return folder, Lab().summary(folder), report.read_text(encoding="utf-8")
@@ -86,7 +86,7 @@ def test_repeated_names_of_runs_are_said(runs: Imported) -> None:
 
 def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, tmp_path: Path) -> None:
     _, as_one, report = runs
-    _, as_three, other = imported("seed-runs.md", tmp_path / "out", Starts.PER_RUN)
+    _, as_three, other = imported("seed-runs.md", tmp_path / "out", ImportedStarts.PER_RUN)
     assert "Assumed: each file is one start" in report
     assert "some cells have a single instance" in report
     assert "each run was its own start" in other
@@ -212,9 +212,9 @@ def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
     """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
     summary = Lab().summary(
-        import_files([DATA / "seed-crossing.md"], Tool.VENDOR_TABLE, Starts.PER_RUN, tmp_path / "out")
+        import_files([DATA / "seed-crossing.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_RUN, tmp_path / "out")
     )
-    found = {one.contender.variant: one for one in summary.crossovers if one.axis is Axis.CONCURRENCY}
+    found = {one.contender.variant: one for one in summary.crossovers if one.axis is CrossoverAxis.CONCURRENCY}
     (crossing,) = found["w8a16_awq"].crossings
     assert (crossing.after, crossing.before, crossing.is_sure) == (8, 64, True)
     assert found["w8a8_smooth_gptq"].crossings == ()

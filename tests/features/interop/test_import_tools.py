@@ -11,7 +11,7 @@ from rich.console import Console
 from bitbench.analysis.results.summary import CellSummary, StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.tools import read
-from bitbench.features.interop.types import ImportFileError, Starts, Tool
+from bitbench.features.interop.types import ImportFileError, ImportedStarts, Tool
 from bitbench.measure.study import Lab
 from bitbench.reports.document.terminal import render
 from bitbench.reports.study import study_document
@@ -21,7 +21,7 @@ from bitbench.study.study_file import read_study
 DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
 
-def imported(tool: Tool, into: Path, *names: str, starts: Starts = Starts.PER_FILE) -> tuple[StudySummary, str]:
+def imported(tool: Tool, into: Path, *names: str, starts: ImportedStarts = ImportedStarts.PER_FILE) -> tuple[StudySummary, str]:
     folder = import_files([DATA / name for name in names], tool, starts, into)
     return Lab().summary(folder), Lab().report(folder).read_text(encoding="utf-8")
 
@@ -128,7 +128,7 @@ def test_what_is_no_result_is_refused_in_a_sentence(tool: Tool, content: bytes, 
     path = tmp_path / "result.json"
     path.write_bytes(content)
     with pytest.raises(ImportFileError, match=r"result\.json") as refused:
-        import_files([path], tool, Starts.PER_FILE, tmp_path / "out")
+        import_files([path], tool, ImportedStarts.PER_FILE, tmp_path / "out")
     assert "\n" not in str(refused.value)
     assert not (tmp_path / "out").exists()
 
@@ -138,7 +138,7 @@ def test_a_result_without_any_request_is_a_result(tmp_path: Path) -> None:
     content |= {"completed": 0, "failed": 64, "output_throughput": 0.0, "request_throughput": 0.0, "mean_ttft_ms": 0.0}
     path = tmp_path / "empty.json"
     path.write_text(json.dumps(content))
-    folder = import_files([path], Tool.VLLM, Starts.PER_FILE, tmp_path / "out")
+    folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
     report = Lab().report(folder).read_text(encoding="utf-8")
     assert "**invalid**" in report
     assert "No request was completed." in report
@@ -160,7 +160,7 @@ def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: P
     path = tmp_path / "result.json"
     path.write_text(content)
     with pytest.raises(ImportFileError, match=r"result\.json is not a known result format of vllm") as refused:
-        import_files([path], Tool.VLLM, Starts.PER_FILE, tmp_path / "out")
+        import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
     assert said.lower() in str(refused.value).lower()
     assert len(str(refused.value)) < 1_000
 
@@ -168,13 +168,13 @@ def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: P
 def test_half_a_character_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text((DATA / "vllm-serve-1.json").read_text().replace('"smollm2-135m"', '"smol\\ud800"'))
-    summary = Lab().summary(import_files([path], Tool.VLLM, Starts.PER_FILE, tmp_path / "out"))
+    summary = Lab().summary(import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out"))
     assert summary.cells[0].cell.contender.variant == "smol?"
 
 
 def test_a_study_is_called_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = import_files([DATA / "vllm-serve-1.json"], Tool.VLLM, Starts.PER_FILE, None, "nightly-8b")
+    folder = import_files([DATA / "vllm-serve-1.json"], Tool.VLLM, ImportedStarts.PER_FILE, None, "nightly-8b")
     assert folder.path == Path("nightly-8b")
     assert folder.read().lock.plan.study.name == "nightly-8b"
 
@@ -183,7 +183,7 @@ def test_a_study_is_called_what_was_asked_for(tmp_path: Path, monkeypatch: pytes
 def test_what_no_study_can_be_called_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ImportFileError, match="cannot be a study's name"):
-        import_files([DATA / "vllm-serve-1.json"], Tool.VLLM, Starts.PER_FILE, None, name)
+        import_files([DATA / "vllm-serve-1.json"], Tool.VLLM, ImportedStarts.PER_FILE, None, name)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -206,7 +206,7 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
     content |= {"model_id": name, "backend": name, "label": name}
     path = tmp_path / ("hostile<b>|.json" if len(name) < 100 else "hostile.json")
     path.write_text(json.dumps(content))
-    folder = import_files([path], Tool.VLLM, Starts.PER_FILE, tmp_path / "out")
+    folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
     summary = Lab().summary(folder)
     report = Lab().report(folder).read_text(encoding="utf-8")
     html = str(MarkdownIt("commonmark").enable("table").render(report))
@@ -238,6 +238,6 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_the_study_file_of_an_import_can_be_read(tmp_path: Path, tool: Tool, name: str) -> None:
-    folder = import_files([DATA / name], tool, Starts.PER_FILE, tmp_path / "out")
+    folder = import_files([DATA / name], tool, ImportedStarts.PER_FILE, tmp_path / "out")
     assert read_study(folder.study_file)[0] == folder.read().study
     assert folder.study_file.read_text().startswith("# Written by `bitbench import`: it can be reported, not run.\n")

@@ -14,7 +14,7 @@ from bitbench.features.interop import latex, rst
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers import vendor_backends
 from bitbench.features.interop.rst import escape, grid_table
-from bitbench.features.interop.types import Starts, Tool
+from bitbench.features.interop.types import ImportedStarts, Tool
 from bitbench.features.interop.words import imported_section
 from bitbench.measure.study import Lab
 from bitbench.records.folder import StudyFolder
@@ -94,7 +94,7 @@ def test_rst_text_is_only_text(text: str) -> None:
 
 def test_the_markdown_of_runs_can_be_imported_again(demo: ReportedStudy, tmp_path: Path) -> None:
     (tmp_path / "out.md").write_text(study_text(demo, "vendor-md"), encoding="utf-8")
-    folder = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, Starts.PER_RUN, tmp_path / "again")
+    folder = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_RUN, tmp_path / "again")
     again = Lab().summary(folder)
     known = {(cell.cell.contender.name, cell.cell.workload): cell.metrics for cell in demo.summary.cells}
     assert len(again.cells) == 6
@@ -117,7 +117,7 @@ def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: ReportedStu
 
 
 def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_path: Path) -> None:
-    folder = import_files([DATA / "seed-runs.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "out")
+    folder = import_files([DATA / "seed-runs.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "out")
     text = study_text(imported(folder), "vendor-md")
     assert "Outlier: `w8a16_sparse_awq`: output throughput 1,526.74 tok/s" in text
     ranks = {
@@ -142,10 +142,10 @@ def test_backends_have_their_kernel_beside_their_times(demo: ReportedStudy) -> N
 
 
 def test_backends_can_be_imported_again(tmp_path: Path) -> None:
-    folder = import_files([DATA / "seed-backends.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "once")
+    folder = import_files([DATA / "seed-backends.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "once")
     once = imported(folder)
     (tmp_path / "out.md").write_text(study_text(once, "backend-md"))
-    again = Lab().summary(import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "again"))
+    again = Lab().summary(import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "again"))
     for metric in ("ttft_s", "tpot_s"):
         before = {cell.cell.contender.engine: cell.metrics[metric].mean for cell in once.summary.cells}
         after = {cell.cell.contender.engine.replace("\\", ""): cell.metrics[metric].mean for cell in again.cells}
@@ -172,7 +172,7 @@ def test_names_do_no_harm_in_markdown(hostile: ReportedStudy, form: str) -> None
 
 
 def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = import_files([DATA / "seed-grids.rst"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "study")
+    folder = import_files([DATA / "seed-grids.rst"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "study")
     said = bitbench(capsys, "report", str(folder.path), "--format", "vendor-rst")
     parsed(said.out)
     assert "gpu\\_memory\\_utilization=1.0" in said.out  # a setting as a column

@@ -12,7 +12,7 @@ from typing import NoReturn
 import pytest
 
 import bitbench.features.kernels
-from bitbench.features.kernels.case import Shape, Traits, WeightPool
+from bitbench.features.kernels.case import KernelShape, Traits, WeightPool
 from bitbench.study.base import Json
 
 WORKER = Path(bitbench.features.kernels.__file__).parent / "workers" / "kernel_worker.py"
@@ -20,13 +20,13 @@ WORKER = Path(bitbench.features.kernels.__file__).parent / "workers" / "kernel_w
 
 @dataclass(frozen=True)
 class DoesNotCompile(Traits):
-    def weight_bytes(self, shape: Shape) -> int:
+    def weight_bytes(self, shape: KernelShape) -> int:
         return shape.in_features * shape.out_features
 
-    def why_not(self, shape: Shape) -> None:
+    def why_not(self, shape: KernelShape) -> None:
         pass
 
-    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> NoReturn:
+    def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> NoReturn:
         raise RuntimeError("no image for this device\nand more")
 
 
@@ -47,7 +47,7 @@ def test_a_case_that_fails_is_a_result_and_ends_nothing() -> None:
     bench._device = SimpleNamespace(name="cpu")
     bench._reports = SimpleNamespace(send=lambda event, **fields: sent.append((event, fields)))
     bench._times = lambda prepared, *_: {name: [1.0] for name in prepared}
-    bench._point(Shape(8, 8), 1, SimpleNamespace(size_bytes=64, threads=1))
+    bench._point(KernelShape(8, 8), 1, SimpleNamespace(size_bytes=64, threads=1))
     (case, told), (point, timed) = sent
     assert (case, told["cause"]) == ("case", "failed: RuntimeError: no image for this device")
     assert (point, timed["seconds"]) == ("point", {})

@@ -10,7 +10,7 @@ import pytest
 from bitbench import feature
 from bitbench.feature import Feature
 from bitbench.features.kernels import bench, registry, runner
-from bitbench.features.kernels.case import Shape
+from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.chart import WIDTH, roofline_figure
 from bitbench.features.kernels.computing import median, median_of_passes, ratio, summarize_kernels
 from bitbench.features.kernels.shapes import parse_shapes
@@ -85,7 +85,7 @@ def test_the_seed_has_thirty_shapes_and_a_quick_look_fewer() -> None:
 
 
 def test_shapes_are_in_by_out_each_once() -> None:
-    assert parse_shapes("64x128, 128x64,64x128", no_model, quick=True) == (Shape(64, 128), Shape(128, 64))
+    assert parse_shapes("64x128, 128x64,64x128", no_model, quick=True) == (KernelShape(64, 128), KernelShape(128, 64))
 
 
 @pytest.mark.parametrize("text", ["", "64", "64x", "64x0", "64x64x64", "model:", "seeds"])
@@ -103,7 +103,7 @@ def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
         "lm_head.weight": (100, 8),
     }
     write_tensors(tmp_path / "model.safetensors", {name: ("BF16", shape) for name, shape in shapes.items()})
-    assert parse_shapes("model:x", lambda _: tmp_path, quick=False) == (Shape(8, 32), Shape(8, 100))
+    assert parse_shapes("model:x", lambda _: tmp_path, quick=False) == (KernelShape(8, 32), KernelShape(8, 100))
 
 
 def test_a_case_that_nobody_offers_is_named() -> None:
@@ -303,7 +303,7 @@ def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypat
         {"event": "machine", **MACHINE.model_dump()},
     ]
     monkeypatch.setattr(runner, "run_short_job", lambda *_, **__: iter(events))
-    job = runner.KernelJob(shapes=(Shape(1024, 1024),), batches=(1,), cases=(), all_cases=False)
+    job = runner.KernelJob(shapes=(KernelShape(1024, 1024),), batches=(1,), cases=(), all_cases=False)
     run = runner.run_kernels(job, Path("python"), "A processor", lambda *_: None)
     assert [(one.case, one.cause, one.seconds, one.pass_rounds) for one in run.timings] == [
         ("right", None, (1.0, 2.0, 3.0), (2, 1)),

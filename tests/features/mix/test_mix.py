@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bitbench.analysis.results.recommendation import Standing
+from bitbench.analysis.results.recommendation import LimitVerdict
 from bitbench.analysis.results.summary import QualityEstimate
 from bitbench.cli.json_answers import answer_schema, answer_text
 from bitbench.features.mix.asked import Mix, MixLimits, parse_limits
@@ -300,22 +300,22 @@ def test_fresh_text_lies_between_that_of_the_single_swaps() -> None:
     assert Quality().offset == 0.0
 
 
-@pytest.mark.parametrize(("value", "standing"), [(1.05, Standing.MET), (1.0, Standing.UNSURE), (0.95, Standing.BROKEN)])
-def test_a_limit_of_speed_is_held_against_the_interval(value: float, standing: Standing) -> None:
+@pytest.mark.parametrize(("value", "standing"), [(1.05, LimitVerdict.MET), (1.0, LimitVerdict.UNSURE), (0.95, LimitVerdict.BROKEN)])
+def test_a_limit_of_speed_is_held_against_the_interval(value: float, standing: LimitVerdict) -> None:
     ratio = mixture(speed=value).confirmed
     assert ratio is not None
     assert judge_speed("x", ratio.speed).standing is standing
-    assert judge_speed("x", None).standing is Standing.UNSURE
+    assert judge_speed("x", None).standing is LimitVerdict.UNSURE
 
 
 def test_limits_of_divergence_and_of_bits() -> None:
-    assert judge_divergence(0.03, quality(0.02)).standing is Standing.MET
-    assert judge_divergence(0.021, quality(0.02)).standing is Standing.UNSURE
-    assert judge_divergence(0.01, quality(0.02)).standing is Standing.BROKEN
+    assert judge_divergence(0.03, quality(0.02)).standing is LimitVerdict.MET
+    assert judge_divergence(0.021, quality(0.02)).standing is LimitVerdict.UNSURE
+    assert judge_divergence(0.01, quality(0.02)).standing is LimitVerdict.BROKEN
     confirmed = mixture().confirmed
     assert confirmed is not None
-    assert judge_difference("x", confirmed.difference).standing is Standing.MET
-    assert [judge_bits(5.0, bits).standing for bits in (5.0, 5.01)] == [Standing.MET, Standing.BROKEN]
+    assert judge_difference("x", confirmed.difference).standing is LimitVerdict.MET
+    assert [judge_bits(5.0, bits).standing for bits in (5.0, 5.01)] == [LimitVerdict.MET, LimitVerdict.BROKEN]
 
 
 @pytest.mark.parametrize(

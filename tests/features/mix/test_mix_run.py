@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.results.recommendation import Standing
+from bitbench.analysis.results.recommendation import LimitVerdict
 from bitbench.features.mix.asked import Mix, MixLimits
 from bitbench.features.mix.search import DECODE, mix
 from bitbench.measure.observer import LogObserver
@@ -208,7 +208,7 @@ def test_a_mix_is_found_made_and_confirmed(lab: Server, tools: Tools, tmp_path: 
     confirmed = found.confirmed
     assert confirmed is not None
     assert found.exit_code is ExitCode.DONE
-    assert confirmed.standing is Standing.MET
+    assert confirmed.standing is LimitVerdict.MET
     assert confirmed.is_less_divergent
     assert confirmed.mix.divergence is not None
     assert confirmed.mix.step is not None

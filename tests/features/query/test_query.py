@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import Starts, Tool
+from bitbench.features.interop.types import ImportedStarts, Tool
 from bitbench.features.query.studies import REFUSED, Studies
 from bitbench.features.query.tables import TABLES, sql_type
 from bitbench.records.arrow_tables import study_table
@@ -140,7 +140,7 @@ def test_quality_and_kernels(place: Path) -> None:
 
 def test_imported_kernel_tables_stand_beside_our_own(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "kernels", tmp_path / "own")
-    import_files([IMPORTS / "seed-kernels.md"], Tool.VENDOR_TABLE, Starts.PER_FILE, tmp_path / "theirs")
+    import_files([IMPORTS / "seed-kernels.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "theirs")
     _, rows = Studies(str(tmp_path)).query(
         "SELECT folder, imported_from, count(*) FROM kernels GROUP BY ALL ORDER BY 1"
     )

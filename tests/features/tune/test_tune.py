@@ -15,7 +15,7 @@ from bitbench.analysis.budget_plan import Design, plan_confirmation
 from bitbench.analysis.components import VarianceComponents
 from bitbench.analysis.interim_looks import Look
 from bitbench.analysis.pairs import PairedRatio, PairTable
-from bitbench.analysis.results.recommendation import Finding, Judged, Limits, Standing
+from bitbench.analysis.results.recommendation import Finding, Judged, Limits, LimitVerdict
 from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, Ratio
 from bitbench.analysis.sequential import Headline, kept_back
 from bitbench.cli.json_answers import answer_schema, answer_text
@@ -154,7 +154,7 @@ def test_one_that_misses_a_limit_beats_nobody() -> None:
     assert unsure.shortfall > 0.3
 
 
-def finding(standing: Standing, value: float | None, reason: str = "") -> Finding:
+def finding(standing: LimitVerdict, value: float | None, reason: str = "") -> Finding:
     return Finding(name="ttft", unit="s", limit=0.1, value=value, standing=standing, reason=reason)
 
 
@@ -179,14 +179,14 @@ def estimate(mean: float) -> Estimate:
 def test_who_may_win_and_who_may_beat_others() -> None:
     found = admission(
         [
-            judged(A, finding(Standing.MET, 0.05)),
-            judged(B, finding(Standing.UNSURE, 0.12)),
-            judged(C, finding(Standing.BROKEN, 0.3)),
+            judged(A, finding(LimitVerdict.MET, 0.05)),
+            judged(B, finding(LimitVerdict.UNSURE, 0.12)),
+            judged(C, finding(LimitVerdict.BROKEN, 0.3)),
         ]
     )
     assert (found.able, found.fit) == ({A, B}, {A})
-    assert admission([judged(A, finding(Standing.UNSURE, 0.09))]).fit == {A}
-    assert admission([judged(A, finding(Standing.UNSURE, None))]).fit == set()
+    assert admission([judged(A, finding(LimitVerdict.UNSURE, 0.09))]).fit == {A}
+    assert admission([judged(A, finding(LimitVerdict.UNSURE, None))]).fit == set()
     assert admission([judged(A, failed=1)]).able == set()
 
 
@@ -295,7 +295,7 @@ def ratio(value: float) -> Ratio:
     return Ratio(value=value, interval=Interval(low=0.97 * value, high=1.03 * value, confidence=0.95), p_value=0.01)
 
 
-MET, MISSED = finding(Standing.MET, 0.05), finding(Standing.BROKEN, 0.3)
+MET, MISSED = finding(LimitVerdict.MET, 0.05), finding(LimitVerdict.BROKEN, 0.3)
 FOUND = Tuning(
     name="x",
     goal=Goal.THROUGHPUT,
@@ -346,11 +346,11 @@ ANSWERS = {
     "Use b. In a fresh study, its output throughput is 140": (FOUND, ExitCode.DONE),
     "The gain of b is not confirmed.": (with_confirmed(is_gain=False, ratio=ratio(1.01)), ExitCode.INCONCLUSIVE),
     "Inconclusive: ttft 120": (
-        with_confirmed(findings=(finding(Standing.UNSURE, 0.12, "its interval contains the limit"),)),
+        with_confirmed(findings=(finding(LimitVerdict.UNSURE, 0.12, "its interval contains the limit"),)),
         ExitCode.INCONCLUSIVE,
     ),
     "Use b, but whether it meets the limit on ttft is inconclusive.": (
-        with_confirmed(findings=(finding(Standing.UNSURE, 0.09, "its interval contains the limit"),)),
+        with_confirmed(findings=(finding(LimitVerdict.UNSURE, 0.09, "its interval contains the limit"),)),
         ExitCode.INCONCLUSIVE,
     ),
     "the best of the search, b, misses them.": (with_confirmed(findings=(MISSED,)), ExitCode.FAILED),
@@ -419,7 +419,7 @@ def test_it_says_what_was_searched_and_ruled_out_and_how_to_deploy() -> None:
 
 
 def test_what_looks_better_than_the_choice_is_said_with_why_it_is_not_it() -> None:
-    beyond = finding(Standing.UNSURE, 0.12, "its interval contains the limit")
+    beyond = finding(LimitVerdict.UNSURE, 0.12, "its interval contains the limit")
     tried = tuple(
         one.model_copy(update={"fate": Fate.LEFT, "findings": (beyond,)}) if one.contender == C else one
         for one in FOUND.tried

@@ -6,12 +6,12 @@ from bitbench.study.base import Record
 from bitbench.study.plan import Contender
 
 
-class Axis(StrEnum):
+class CrossoverAxis(StrEnum):
     CONCURRENCY = "concurrency"
     INPUT_TOKENS = "input_tokens"
 
 
-class Standing(StrEnum):
+class CrossoverSide(StrEnum):
     """Against the baseline, at the confidence of the study."""
 
     FASTER = "faster"
@@ -34,7 +34,7 @@ class Stretch(Record):
 
     low: float
     high: float
-    standing: Standing
+    standing: CrossoverSide
 
 
 class Crossing(Record):
@@ -45,14 +45,14 @@ class Crossing(Record):
     high: float
     after: int
     before: int
-    becomes: Standing  # what it is beyond it
+    becomes: CrossoverSide  # what it is beyond it
     is_sure: bool  # significantly one on this side of low … high, and significantly the other on that side
 
 
 class Crossover(Record):
     """One contender along one axis, everything else equal."""
 
-    axis: Axis
+    axis: CrossoverAxis
     contender: Contender
     baseline: Contender
     metric: str

@@ -14,7 +14,7 @@ from bitbench.util.exit_codes import ExitCode
 MEMORY, QUALITY_LOSS = "memory", "quality loss"  # names of findings
 
 
-class Standing(StrEnum):
+class LimitVerdict(StrEnum):
     MET = "met"  # the whole interval is within the limit
     BROKEN = "ruled out"  # the whole interval lies beyond it
     UNSURE = "inconclusive"  # the interval contains the limit, or there is none to trust
@@ -38,16 +38,16 @@ class Finding(Record):
     low: float | None = None
     high: float | None = None  # None beside a `low`: open upwards
     note: str = ""  # what the value is where it is no more than that: "slowest of 24"
-    standing: Standing
+    standing: LimitVerdict
     reason: str = ""  # why it is inconclusive
 
 
-def standing_of(figure: Estimate | None, findings: Iterable[Finding]) -> Standing:
+def standing_of(figure: Estimate | None, findings: Iterable[Finding]) -> LimitVerdict:
     """Of all limits together; without a figure there is nothing that could meet them."""
     standings = {finding.standing for finding in findings}
-    if figure is None or Standing.BROKEN in standings:
-        return Standing.BROKEN
-    return Standing.UNSURE if Standing.UNSURE in standings else Standing.MET
+    if figure is None or LimitVerdict.BROKEN in standings:
+        return LimitVerdict.BROKEN
+    return LimitVerdict.UNSURE if LimitVerdict.UNSURE in standings else LimitVerdict.MET
 
 
 class Cost(Record):
@@ -86,7 +86,7 @@ class Judged(Record):
 
     @computed_field  # type: ignore[prop-decorator]
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> LimitVerdict:
         """Of all limits together: one that is broken rules out, one that is inconclusive leaves it open."""
         return standing_of(self.figure, self.findings)
 
@@ -107,8 +107,8 @@ class Choice(Record):
         return next(one for one in self.judged if one.contender == contender)
 
     @property
-    def with_standing(self) -> dict[Standing, list[Judged]]:
-        return {one: [judged for judged in self.judged if judged.standing is one] for one in Standing}
+    def with_standing(self) -> dict[LimitVerdict, list[Judged]]:
+        return {one: [judged for judged in self.judged if judged.standing is one] for one in LimitVerdict}
 
 
 class Recommendation(Record):
@@ -127,6 +127,6 @@ class Recommendation(Record):
         if not any(judged.figure for choice in self.choices for judged in choice.judged):
             return ExitCode.NOTHING_MEASURED
         unanswered = [choice for choice in self.choices if choice.chosen is None]
-        if any(not choice.with_standing[Standing.UNSURE] for choice in unanswered):
+        if any(not choice.with_standing[LimitVerdict.UNSURE] for choice in unanswered):
             return ExitCode.FAILED
         return ExitCode.INCONCLUSIVE if unanswered else ExitCode.DONE

@@ -238,7 +238,7 @@ class RankingEntry(Record):
     against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
 
 
-class Confirmation(Record):
+class ConfirmedChoice(Record):
     """The chosen contender against the baseline, in a block of fresh starts that the choice knew nothing of."""
 
     contender: Contender
@@ -262,7 +262,7 @@ class Ranking(Record):
     baseline: Contender | None  # None where it has no result on this workload
     entries: tuple[RankingEntry, ...]
     possible_bests: tuple[Contender, ...] = ()  # the best is one of these; empty where too little is known
-    confirmed: Confirmation | None = None  # None: no contender was chosen, or the study did not measure it once more
+    confirmed: ConfirmedChoice | None = None  # None: no contender was chosen, or the study did not measure it once more
 
 
 class SearchStop(StrEnum):

@@ -9,7 +9,7 @@ from bitbench.study.objective import Objective
 MEDIAN = 50.0
 
 
-class Event(StrEnum):
+class CountedEvent(StrEnum):
     """What is counted: whatever has a fate of its own."""
 
     REQUEST = "requests"
@@ -27,7 +27,7 @@ class PercentileEstimate(Record):
     high: float | None
     slowest: float
     confidence: float
-    event: Event
+    event: CountedEvent
     events: int
     clusters: int  # starts; of an endpoint that was running already its trials
 
@@ -49,7 +49,7 @@ class PercentileEstimate(Record):
     @property
     def note(self) -> str:
         """What the shown value is, where it does not deserve its name: `slowest of 24`."""
-        counted = f"{self.events:,}{'' if self.event is Event.REQUEST else f' {self.event.value}'}"
+        counted = f"{self.events:,}{'' if self.event is CountedEvent.REQUEST else f' {self.event.value}'}"
         if self.is_carried:
             return ""
         return f"slowest of {counted}" if self._is_slowest else f"of {counted}"

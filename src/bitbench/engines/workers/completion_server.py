@@ -42,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
-    server: "Server"
+    server: "CompletionServer"
     more_paths: tuple[str, ...] = ()
 
     def do_GET(self) -> None:
@@ -99,7 +99,7 @@ class Handler(BaseHTTPRequestHandler):
         """A line per request would be written while the next batch is computed."""
 
 
-class Server(ThreadingHTTPServer):
+class CompletionServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 4096  # a batch of thousands connects at once
 

@@ -36,7 +36,7 @@ class QuantizeParameters(ctypes.Structure):
     )
 
 
-class TensorType(ctypes.Structure):
+class GgufType(ctypes.Structure):
     """`llama_model_tensor_override`; a list of them ends with one without a pattern."""
 
     _fields_ = (("pattern", ctypes.c_char_p), ("type", ctypes.c_int32))
@@ -94,8 +94,8 @@ def tensor_types(options: list[str], known: Any) -> Any:
     if option != "--tensor-type-file":
         sys.exit(f"error: the prebuilt llama-quantize does not know {option}")
     pairs = [line.rpartition("=") for line in Path(file).read_text(encoding="utf-8").split()]
-    rows = [TensorType(pattern.encode(), known[name.upper()]) for pattern, _, name in pairs]
-    return (TensorType * (len(rows) + 1))(*rows, TensorType(None, 0))
+    rows = [GgufType(pattern.encode(), known[name.upper()]) for pattern, _, name in pairs]
+    return (GgufType * (len(rows) + 1))(*rows, GgufType(None, 0))
 
 
 if __name__ == "__main__":

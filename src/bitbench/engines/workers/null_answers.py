@@ -18,7 +18,7 @@ Ending = Literal["keep", "hang", "close"]
 
 
 @dataclass(frozen=True)
-class Behaviour:
+class NullBehaviour:
     """The fields of `engines.null.NullArguments`, where they are explained, and a seed."""
 
     ttft: float
@@ -40,10 +40,10 @@ class Behaviour:
     draft_step: float = 1.5
 
 
-class Schedule:
+class AnswerPlan:
     """The times of each request, from the behaviour and the request's number alone."""
 
-    def __init__(self, behaviour: Behaviour) -> None:
+    def __init__(self, behaviour: NullBehaviour) -> None:
         self._behaviour = behaviour
         self._instance_factor = self._factor("instance", behaviour.vary_instance)
 
@@ -87,10 +87,10 @@ class StreamPlan:
 class Answers:
     """Turns requests into replies (bytes) and streams."""
 
-    def __init__(self, key: str, behaviour: Behaviour, take_truth: Callable[[], Mapping[str, float | None]]) -> None:
+    def __init__(self, key: str, behaviour: NullBehaviour, take_truth: Callable[[], Mapping[str, float | None]]) -> None:
         self._authorization = f"Bearer {key}" if key else None  # without a key it asks for none
         self._behaviour = behaviour
-        self._schedule = Schedule(behaviour)
+        self._schedule = AnswerPlan(behaviour)
         self._take_truth = take_truth
         self._requests = 0
         self._drafts = 0.0

@@ -1,6 +1,6 @@
 """The null engine: a real HTTP server that streams tokens at moments that are known beforehand.
 
-`python -m bitbench.engines.workers.null_server PORT BEHAVIOUR`, where BEHAVIOUR is JSON with the fields of `Behaviour`,
+`python -m bitbench.engines.workers.null_server PORT BEHAVIOUR`, where BEHAVIOUR is JSON with the fields of `NullBehaviour`,
 and the key that requests must show is in BITBENCH_NULL_KEY (empty: none is asked for). The loop that serves is native
 (`native/src/server.cpp`).
 
@@ -17,7 +17,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from bitbench.engines.workers.null_answers import Answers, Behaviour
+from bitbench.engines.workers.null_answers import Answers, NullBehaviour
 
 if TYPE_CHECKING:
     from bitbench._native import NullServer
@@ -28,7 +28,7 @@ KEY_VARIABLE = "BITBENCH_NULL_KEY"
 MEMORY_STEP_BYTES, MEMORY_PAUSE_S = 8_000_000, 0.02
 
 
-def make_server(port: int, key: str, behaviour: Behaviour) -> "NullServer":
+def make_server(port: int, key: str, behaviour: NullBehaviour) -> "NullServer":
     from bitbench._native import NullServer
 
     def take_truth() -> dict[str, float | None]:
@@ -68,7 +68,7 @@ def start_children(count: int) -> None:
 
 
 def main(port: str, behaviour_json: str) -> None:
-    behaviour = Behaviour(**json.loads(behaviour_json))
+    behaviour = NullBehaviour(**json.loads(behaviour_json))
     print(f"null engine: {behaviour}", flush=True)
     if behaviour.fail == "exit":
         sys.stderr.write("NullEngineError: it was told to exit at its start (fail: exit)\n")

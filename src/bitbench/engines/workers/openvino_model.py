@@ -29,7 +29,7 @@ RUNNING = openvino_genai.GenerationStatus.RUNNING
 ROWS_AT_ONCE = 256  # of the logits, in 64 bits: a vocabulary of 128,000 then takes 262 MB
 
 
-class Model:
+class OpenvinoModel:
     """The loaded model and what it says about itself."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:

@@ -15,13 +15,13 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
 import whole_answers  # type: ignore[import-not-found]
-from completion_server import Server, end_with  # type: ignore[import-not-found]
-from openvino_model import Model  # type: ignore[import-not-found]
+from completion_server import CompletionServer, end_with  # type: ignore[import-not-found]
+from openvino_model import OpenvinoModel  # type: ignore[import-not-found]
 
 FACTS = "bitbench-facts: "
 
 
-def serve(model: Model, jobs: "queue.SimpleQueue[Any]") -> None:
+def serve(model: OpenvinoModel, jobs: "queue.SimpleQueue[Any]") -> None:
     """Steps for ever. After an error the state of the pipeline is unknown, so the process ends with it in its log."""
     taken: list[Any] = []
     while True:
@@ -35,7 +35,7 @@ def serve(model: Model, jobs: "queue.SimpleQueue[Any]") -> None:
             end_with(error, taken)
 
 
-def take(job: Any, model: Model) -> None:
+def take(job: Any, model: OpenvinoModel) -> None:
     if isinstance(job, whole_answers.WholeJob):
         whole_answers.answer(job, model)
         job.done.set()
@@ -67,11 +67,11 @@ def main() -> None:
     parser.add_argument("--enable-prefix-caching", action="store_true")
     arguments = parser.parse_args()
     try:
-        model = Model(arguments)
+        model = OpenvinoModel(arguments)
     except RuntimeError as error:  # of OpenVINO, over several lines; the last of a log is read for the reason
         print(f"RuntimeError: {' '.join(str(error).split())}", flush=True)
         sys.exit(1)
-    server = Server(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)
+    server = CompletionServer(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)
     print(FACTS + json.dumps(model.facts()), flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     serve(model, server.jobs)

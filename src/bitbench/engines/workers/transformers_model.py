@@ -46,7 +46,7 @@ class BatchStreamer(BaseStreamer):  # type: ignore[misc]
         pass
 
 
-class Model:
+class TransformersModel:
     """The loaded model and what it says about itself."""
 
     def __init__(self, arguments: argparse.Namespace) -> None:

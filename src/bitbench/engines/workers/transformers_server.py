@@ -21,7 +21,7 @@ import completion_server  # type: ignore[import-not-found]
 import whole_answers  # type: ignore[import-not-found]
 from completion_server import Handler, end_with
 from streamed_answers import Job  # type: ignore[import-not-found]
-from transformers_model import QUANTIZE, Model  # type: ignore[import-not-found]
+from transformers_model import QUANTIZE, TransformersModel  # type: ignore[import-not-found]
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
 FACTS = "bitbench-facts: "
@@ -70,8 +70,8 @@ class ProfilingHandler(Handler):  # type: ignore[misc]
             self.answer(HTTPStatus.OK, {})
 
 
-class Server(completion_server.Server):  # type: ignore[misc]
-    def __init__(self, port: int, key: str, model: Model) -> None:
+class TransformersServer(completion_server.Server):  # type: ignore[misc]
+    def __init__(self, port: int, key: str, model: TransformersModel) -> None:
         super().__init__(port, key, model, ProfilingHandler)
 
 
@@ -91,7 +91,7 @@ def gather(jobs: "queue.SimpleQueue[Job | Switch]", profiler: StepProfiler) -> l
     return batch
 
 
-def serve(model: Model, jobs: "queue.SimpleQueue[Job | Switch]") -> None:
+def serve(model: TransformersModel, jobs: "queue.SimpleQueue[Job | Switch]") -> None:
     """Runs batches for ever. After an error the state of torch is unknown, so the process ends with it in its log."""
     while True:
         batch = gather(jobs, model.profiler)
@@ -122,8 +122,8 @@ def main() -> None:
     parser.add_argument("--trace-folder", type=Path, help="makes /start_profile and /stop_profile work")
     parser.add_argument("--quantize", choices=QUANTIZE, help="what to do with the linear layers")
     arguments = parser.parse_args()
-    model = Model(arguments)
-    server = Server(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)
+    model = TransformersModel(arguments)
+    server = TransformersServer(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)
     print(FACTS + json.dumps(model.facts()), flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     serve(model, server.jobs)  # in the main thread, where torch's number of threads was set

@@ -7,7 +7,7 @@ from bitbench.analysis.config_facts import TRIALS, side_of, variant_of
 from bitbench.analysis.crossover import find_crossovers
 from bitbench.analysis.intervals import estimate
 from bitbench.analysis.phases import phase_side, step_sample
-from bitbench.analysis.results.crossover import Axis, Crossover, Standing
+from bitbench.analysis.results.crossover import CrossoverAxis, Crossover, CrossoverSide
 from bitbench.analysis.results.sides import Side, Source
 from bitbench.analysis.roofline import cell_roofs
 from bitbench.analysis.summarize import samples_by_cell, speeds_of
@@ -142,9 +142,9 @@ def _phases(
 
 def _is_beyond(one: Crossover, workload: Workload) -> bool:
     """The nearest sure crossing before this workload made it slower."""
-    place = workload.concurrency if one.axis is Axis.CONCURRENCY else workload.input_tokens
+    place = workload.concurrency if one.axis is CrossoverAxis.CONCURRENCY else workload.input_tokens
     before = [crossing for crossing in one.crossings if isinstance(place, int) and place >= crossing.before]
-    return bool(before) and before[-1].is_sure and before[-1].becomes is Standing.SLOWER
+    return bool(before) and before[-1].is_sure and before[-1].becomes is CrossoverSide.SLOWER
 
 
 def _gaps(

@@ -12,7 +12,7 @@ from bitbench import __version__
 from bitbench.analysis.sequential import baseline_of
 from bitbench.features.fleet.deliveries import MATERIALS, pack
 from bitbench.features.fleet.messages import Message
-from bitbench.features.fleet.orders import ORDER_FORMAT, Order, differences
+from bitbench.features.fleet.orders import ORDER_FORMAT, BlockOrder, differences
 from bitbench.features.fleet.serving import Node
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.budget import StudyPace
@@ -32,7 +32,7 @@ from bitbench.util.safe_files import SafeFolder, read_bytes
 
 
 class BlockJob:
-    def __init__(self, order: Order, materials: dict[str, QualityMaterial]) -> None:
+    def __init__(self, order: BlockOrder, materials: dict[str, QualityMaterial]) -> None:
         self._order, self._materials = order, materials
 
     @property
@@ -44,7 +44,7 @@ class BlockJob:
         """Raises FleetError."""
         try:
             materials = MATERIALS.validate_json(asked.parts[0]) if asked.parts else {}
-            return cls(Order.model_validate_json(asked.header.record), materials)
+            return cls(BlockOrder.model_validate_json(asked.header.record), materials)
         except ValidationError as error:
             said = f"it does not understand the order; is its bitbench ({__version__}) the driver's? {error}"
             raise FleetError(said) from error
@@ -62,7 +62,7 @@ class BlockJob:
 class _Work:
     """A block on this machine: what the order says, with what is here."""
 
-    def __init__(self, order: Order, materials: dict[str, QualityMaterial], node: Node) -> None:
+    def __init__(self, order: BlockOrder, materials: dict[str, QualityMaterial], node: Node) -> None:
         if order.format != ORDER_FORMAT:
             raise FleetError(f"it reads orders of format {ORDER_FORMAT}, not {order.format}; install the same bitbench")
         self._order, self._materials = order, materials
@@ -119,7 +119,7 @@ class _Work:
 class _OrderPace:
     """A `measure.progress.Pace`: the driver decided, but for who fits into the memory of this machine."""
 
-    def __init__(self, order: Order, memory: StudyPace) -> None:
+    def __init__(self, order: BlockOrder, memory: StudyPace) -> None:
         self._order, self._cells, self.memory = order, order.cells, memory
 
     def rounds(self, block: int) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bitbench.features.fleet.channel import RunLost, RunRefused
 from bitbench.features.fleet.machines import Ended, Fleet, Machine, RemoteRun
-from bitbench.features.fleet.orders import Order, make_order
+from bitbench.features.fleet.orders import BlockOrder, make_order
 from bitbench.measure.group import Draft
 from bitbench.measure.loop import record_draft
 from bitbench.measure.quality import QualityDraft, new_draft, with_failure
@@ -27,7 +27,7 @@ from bitbench.util.errors import StoreError
 class UnderWay:
     """An order, and the number of its next result."""
 
-    order: Order
+    order: BlockOrder
     machine: Machine
     run: RemoteRun
     seq: int = 0
@@ -91,7 +91,7 @@ class StudyDriver:
             return None
         return 0, 0
 
-    def _order(self, block: int, rounds: int) -> Order:
+    def _order(self, block: int, rounds: int) -> BlockOrder:
         self._orders += 1
         return make_order(
             f"o{self._orders}",

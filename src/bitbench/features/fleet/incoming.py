@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from bitbench.analysis.values import compare_values
 from bitbench.features.fleet.channel import RunLost
 from bitbench.features.fleet.messages import Message
-from bitbench.features.fleet.orders import Order
+from bitbench.features.fleet.orders import BlockOrder
 from bitbench.features.fleet.part_report import SKETCHED, PartProgress, PartReport
 from bitbench.loadgen.client import WorkerPart
 from bitbench.loadgen.progress import Snapshot
@@ -95,7 +95,7 @@ def host_facts(hello: Message) -> HostFacts:
 class BlockResults:
     """Those of one order, in the sequence in which they come."""
 
-    def __init__(self, order: Order, materials: Mapping[str, QualityMaterial]) -> None:
+    def __init__(self, order: BlockOrder, materials: Mapping[str, QualityMaterial]) -> None:
         """`materials`: what is asked about quality, by the name of a model."""
         self._order, self._materials = order, materials
         self._workloads = {workload.name: workload for workload in order.plan.study.workloads}

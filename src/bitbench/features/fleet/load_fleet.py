@@ -23,7 +23,7 @@ from bitbench.features.fleet.orders import LoadOrder
 from bitbench.features.fleet.part_report import PartReport, merged_times
 from bitbench.features.fleet.station import HELLO_S, MOST_LOSSES, WAIT_S, Station, end_all
 from bitbench.loadgen.client import WorkerPart
-from bitbench.loadgen.frames import Task, encode_task
+from bitbench.loadgen.frames import WorkerTask, encode_task
 from bitbench.loadgen.inputs import hash_files
 from bitbench.loadgen.progress import Snapshot, sum_of
 from bitbench.loadgen.workers import merge
@@ -92,7 +92,7 @@ class LoadFleet:
         )
         count = len(self._stations)
         parts = [
-            _Part(station, order, Task(job, WorkerPart(place, count), report=on_progress is not None))
+            _Part(station, order, WorkerTask(job, WorkerPart(place, count), report=on_progress is not None))
             for place, station in enumerate(self._stations)
         ]
         try:
@@ -224,7 +224,7 @@ class _Part:
     """What one machine was told to send, and what it has said about that. Raises _PartLost from any of its methods
     that speak to the machine, and LoadError where the machine refuses."""
 
-    def __init__(self, station: Station, order: LoadOrder, task: Task) -> None:
+    def __init__(self, station: Station, order: LoadOrder, task: WorkerTask) -> None:
         self._station, self._order, self._task = station, order, task
         self.name = station.seat.name
         self.is_started = False

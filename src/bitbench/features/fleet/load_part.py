@@ -15,7 +15,7 @@ from bitbench.features.fleet.messages import Message, message
 from bitbench.features.fleet.orders import LOAD_ORDER_FORMAT, LoadOrder
 from bitbench.features.fleet.part_report import PartReport
 from bitbench.features.fleet.serving import Node
-from bitbench.loadgen.frames import Task, decode_task
+from bitbench.loadgen.frames import WorkerTask, decode_task
 from bitbench.loadgen.inputs import hash_files
 from bitbench.util.errors import FleetError
 from bitbench.util.safe_files import SafeFolder, open_to_read
@@ -27,7 +27,7 @@ _ROWS = "rows.parquet"
 @dataclass(frozen=True)
 class LoadPart:
     order: LoadOrder
-    task: Task
+    task: WorkerTask
 
     @property
     def id(self) -> str:

@@ -9,7 +9,7 @@ from bitbench.features.fleet.channel import Roster, RunLost, RunRefused
 from bitbench.features.fleet.deliveries import MATERIALS
 from bitbench.features.fleet.incoming import BlockResults, clock_s
 from bitbench.features.fleet.messages import PING_S, Message, message
-from bitbench.features.fleet.orders import Order
+from bitbench.features.fleet.orders import BlockOrder
 from bitbench.features.fleet.station import HELLO_S, WAIT_S, Station, end_all
 from bitbench.measure.group import Draft
 from bitbench.measure.quality import QualityDraft
@@ -98,7 +98,7 @@ class Fleet:
             if station.facts and not station.is_out
         ]
 
-    def start(self, order: Order, machine: Machine) -> "RemoteRun":
+    def start(self, order: BlockOrder, machine: Machine) -> "RemoteRun":
         self._observer.group_started(_as_group(order), None)
         assert self._writer is not None
         return RemoteRun(self._named(machine.name)[0], order, self._writer)
@@ -162,7 +162,7 @@ class RemoteRun:
     the same one again: nothing is lost with the driver, and nothing is written twice.
     """
 
-    def __init__(self, station: Station, order: Order, writer: Writer) -> None:
+    def __init__(self, station: Station, order: BlockOrder, writer: Writer) -> None:
         self._station, self._order, self._writer = station, order, writer
         self._ids: dict[str, str] = {}  # of this study, by those of the node
         self._is_started = False
@@ -255,7 +255,7 @@ class RemoteRun:
         return self._ids[instance]
 
 
-def _as_group(order: Order) -> Group:
+def _as_group(order: BlockOrder) -> Group:
     contenders = dict.fromkeys(order.plan.cells[place].contender for place in order.open_cells)
     members = tuple(Member(contender=contender, workloads=()) for contender in contenders or order.quality)
     return Group(block=order.block, members=members, rounds=order.rounds, purpose=order.purpose)

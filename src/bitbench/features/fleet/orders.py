@@ -22,7 +22,7 @@ ORDER_FORMAT: Literal[1] = 1
 #   1  first form; `excused` came later
 
 
-class Order(Record):
+class BlockOrder(Record):
     """A block, or what is left of one: all of its contenders, so that what is special about a machine cancels out.
 
     The machine works only where its own versions, variants and files are those that the driver found. No weights, rows
@@ -83,13 +83,13 @@ def make_order(
     block: int,
     rounds: int,
     quality: tuple[Contender, ...],
-) -> Order:
+) -> BlockOrder:
     """`folder`: what file names in the study are relative to. `trials`: all that were recorded so far.
     `excused`: ids of those that do not count against another one."""
     plan = lock.plan
     history = tuple(_history(trials, block))
     is_open = [place for place, cell in enumerate(plan.cells) if rounds and pace.is_open(cell, block)]
-    return Order(
+    return BlockOrder(
         id=order_id,
         bitbench=__version__,
         plan=plan,
@@ -107,7 +107,7 @@ def make_order(
     )
 
 
-def differences(order: Order, found: Lock, plan: Plan) -> list[str]:
+def differences(order: BlockOrder, found: Lock, plan: Plan) -> list[str]:
     """What a machine finds otherwise than the driver, each in a few words. `plan`: as it expands the study itself."""
     missing = {variant.name for variant in order.plan.variants} - {variant.name for variant in plan.variants}
     return [

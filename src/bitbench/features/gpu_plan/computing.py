@@ -18,7 +18,7 @@ from bitbench.measure.readiness import Readiness
 from bitbench.measure.study import Lab
 from bitbench.measure.variants import Workshop
 from bitbench.study.model_cost import StepCost, decode_cost, expected_weight_bytes, prefill_cost, why_not
-from bitbench.study.plan import Cell, Contender, Plan, QualityRefusal, Refusal, Verdict
+from bitbench.study.plan import Cell, Contender, Plan, QualityRefusal, Refusal, Support
 from bitbench.study.prompts import typical
 from bitbench.study.source import StudySource
 from bitbench.study.study import EngineSetup, Study
@@ -238,7 +238,7 @@ class _Times:
         starts, trials = (
             (measure.instances.max, measure.trials.max) if most else (measure.instances.min, measure.trials.min)
         )
-        hopeless = {one.contender for one in self._plan.expectations if one.verdict is Verdict.DOES_NOT_RUN}
+        hopeless = {one.contender for one in self._plan.expectations if one.verdict is Support.DOES_NOT_RUN}
         cells = [cell for cell in self._plan.cells if cell.contender not in hopeless]
         timed = {cell.contender for cell in cells}
         workloads = {workload.name: workload for workload in self._plan.study.workloads}

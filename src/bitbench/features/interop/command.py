@@ -9,7 +9,7 @@ from rich.text import Text
 from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.terminal import Terminal
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import Starts, Tool
+from bitbench.features.interop.types import ImportedStarts, Tool
 from bitbench.measure.folders import folder_report
 from bitbench.measure.study import Lab
 from bitbench.reports.document.terminal import render
@@ -27,8 +27,8 @@ def import_results(
         str | None, typer.Option("--name", metavar="NAME", help="Name of the study [default: that of the file].")
     ] = None,
     starts: Annotated[
-        Starts, typer.Option("--starts", help="What was one start of the engine: each file, each run, or everything.")
-    ] = Starts.PER_FILE,
+        ImportedStarts, typer.Option("--starts", help="What was one start of the engine: each file, each run, or everything.")
+    ] = ImportedStarts.PER_FILE,
 ) -> None:
     """Turn other tools' results into a study folder, and report.
 

@@ -10,7 +10,7 @@ from bitbench.analysis.operator_groups import built_in_table
 from bitbench.features.interop.readers.reading import LONGEST_NAME, Reading, plain_name
 from bitbench.features.interop.readers.tools import read
 from bitbench.features.interop.records import ImportedStudy, as_study
-from bitbench.features.interop.types import ImportFileError, Starts, Tool
+from bitbench.features.interop.types import ImportFileError, ImportedStarts, Tool
 from bitbench.records.folder import StudyFolder
 from bitbench.records.host import HostFacts
 from bitbench.records.lock import Lock
@@ -29,7 +29,7 @@ LARGEST_FILE_BYTES = (
 
 
 def import_files(
-    paths: Sequence[Path], tool: Tool, starts: Starts, into: Path | None, name: str | None = None
+    paths: Sequence[Path], tool: Tool, starts: ImportedStarts, into: Path | None, name: str | None = None
 ) -> StudyFolder:
     """Fill a new folder; it and the study are called `name`, or like the first file. Raises ImportFileError.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from bitbench.features.interop.readers.reading import ImportedRun, Reading
-from bitbench.features.interop.types import Starts
+from bitbench.features.interop.types import ImportedStarts
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.study.imported import ImportSource
 from bitbench.study.metrics import METRICS
@@ -20,9 +20,9 @@ MOST_COUNTED = 1000  # what core.asked.study allows for a count
 
 
 ASSUMED = {
-    Starts.PER_FILE: "Assumed: each file is one start of the engine, and its runs are trials of that start.",
-    Starts.PER_RUN: "By --starts: each run was its own start of the engine.",
-    Starts.ONE: "By --starts: all runs are trials of one start of the engine.",
+    ImportedStarts.PER_FILE: "Assumed: each file is one start of the engine, and its runs are trials of that start.",
+    ImportedStarts.PER_RUN: "By --starts: each run was its own start of the engine.",
+    ImportedStarts.ONE: "By --starts: all runs are trials of one start of the engine.",
 }
 
 
@@ -63,7 +63,7 @@ class _Names:
         return self._given[content]
 
 
-def as_study(name: str, readings: Sequence[Reading], starts: Starts, source: ImportSource) -> ImportedStudy:
+def as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, source: ImportSource) -> ImportedStudy:
     """One plan and its records from all files. `source` gets the assumption about starts added to its notes."""
     names, trials = _Names(), list[TrialRecord]()
     instances: dict[tuple[Contender, int], InstanceRecord] = {}
@@ -74,7 +74,7 @@ def as_study(name: str, readings: Sequence[Reading], starts: Starts, source: Imp
             contender = Contender(variant=run.variant, engine=names.engine(run.engine))
             cell = Cell(contender=contender, workload=names.workload(run.workload))
             index = seen[cell] = seen.get(cell, -1) + 1
-            block = {Starts.PER_FILE: file, Starts.PER_RUN: index, Starts.ONE: 0}[starts]
+            block = {ImportedStarts.PER_FILE: file, ImportedStarts.PER_RUN: index, ImportedStarts.ONE: 0}[starts]
             instance = instances.setdefault((contender, block), _instance(contender, block, len(instances), run))
             trials.append(_trial(cell, instance, index, run))
             variants.setdefault(

@@ -24,7 +24,7 @@ class Tool(StrEnum):
     OPTIMUM = "optimum-benchmark"
 
 
-class Starts(StrEnum):
+class ImportedStarts(StrEnum):
     """What a start of the engine was: the files do not say, and intervals depend on it."""
 
     PER_FILE = "per-file"

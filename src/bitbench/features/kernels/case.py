@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shape:
+class KernelShape:
     """Weights of a linear layer: W is [out_features, in_features]."""
 
     in_features: int
@@ -69,12 +69,12 @@ class Case(Protocol):
     labels: dict[str, int]  # further columns of the table, such as the size of a codebook
     on_request: bool  # left out unless it is named
 
-    def why_not(self, shape: Shape) -> str | None:
+    def why_not(self, shape: KernelShape) -> str | None:
         """Why it cannot run here or for this shape; None where it can."""
 
-    def weight_bytes(self, shape: Shape) -> int: ...
+    def weight_bytes(self, shape: KernelShape) -> int: ...
 
-    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared: ...
+    def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared: ...
 
     def held_to(self, isas: Sequence[str]) -> "Sequence[Case]":
         """One case per instruction set, with names of their own; itself where it does not choose among several."""

@@ -59,18 +59,18 @@ def _point(row: KernelFigures, label: str, series: str) -> fig.Row:
     }
 
 
-def _axes(machine: KernelMachine, points: Sequence[fig.Row]) -> tuple[fig.Axis, fig.Axis]:
+def _axes(machine: KernelMachine, points: Sequence[fig.Row]) -> tuple[fig.ChartAxis, fig.ChartAxis]:
     intensities, speeds = fig.numbers(points, "x"), fig.numbers(points, "y")
-    x = fig.Axis("arithmetic intensity (flop per byte)", min(intensities) / MARGIN, max(intensities) * MARGIN, True)
+    x = fig.ChartAxis("arithmetic intensity (flop per byte)", min(intensities) / MARGIN, max(intensities) * MARGIN, True)
     top = max(_roof_at(machine, x.high), *speeds)
-    return x, fig.Axis("Gflop/s, more is better", min(speeds) / MARGIN, top * MARGIN, True)
+    return x, fig.ChartAxis("Gflop/s, more is better", min(speeds) / MARGIN, top * MARGIN, True)
 
 
 def _roof_at(machine: KernelMachine, intensity: float) -> float:
     return min(machine.flops_per_s, intensity * machine.read_bytes_per_s) / 1e9
 
 
-def _roof(machine: KernelMachine, x: fig.Axis) -> list[fig.Row]:
+def _roof(machine: KernelMachine, x: fig.ChartAxis) -> list[fig.Row]:
     ridge = machine.flops_per_s / machine.read_bytes_per_s
     corners = [x.low, *([ridge] if x.low < ridge < x.high else []), x.high]
     read, compute = roof_quantities(machine)
@@ -78,7 +78,7 @@ def _roof(machine: KernelMachine, x: fig.Axis) -> list[fig.Row]:
     return [{"kind": "roof", "series": said, "x": value, "y": _roof_at(machine, value)} for value in corners]
 
 
-def _layers(x: fig.Axis, y: fig.Axis, series: Sequence[str]) -> list[Layer]:
+def _layers(x: fig.ChartAxis, y: fig.ChartAxis, series: Sequence[str]) -> list[Layer]:
     roof, kernels = fig.where("datum.kind == 'roof'"), fig.where("datum.kind == 'kernel'")
     beside = legend("Median share of the roof (least – most)")
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(series))]

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.features.kernels.case import Shape
+from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.registry import CaseSource, native_module, package_folders
 from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
 from bitbench.records.roof import ROOF_FORMAT, MachineRoof
@@ -37,7 +37,7 @@ BRIEF = Effort(passes=1, point_s=1.0, least_rounds=7, most_rounds=60)
 
 @dataclass(frozen=True)
 class KernelJob:
-    shapes: tuple[Shape, ...]
+    shapes: tuple[KernelShape, ...]
     batches: tuple[int, ...]
     cases: tuple[CaseSource, ...]
     all_cases: bool  # also those that are left out unless named

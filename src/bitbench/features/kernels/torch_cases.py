@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bitbench.features.kernels.case import Prepared, Shape, Traits, WeightPool
+from bitbench.features.kernels.case import Prepared, KernelShape, Traits, WeightPool
 
 GROUP = 128  # columns that share a scale in int4
 BLOCK = 64  # rows that torch packs together in int4
@@ -16,13 +16,13 @@ BLOCK = 64  # rows that torch packs together in int4
 class _Bfloat16(Traits):
     devices: tuple[str, ...] = ("cpu", "cuda")
 
-    def why_not(self, shape: Shape) -> str | None:  # noqa: ARG002
+    def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
         return None
 
-    def weight_bytes(self, shape: Shape) -> int:
+    def weight_bytes(self, shape: KernelShape) -> int:
         return 2 * shape.in_features * shape.out_features
 
-    def _weights(self, shape: Shape, copies: int, pool: WeightPool) -> list[torch.Tensor]:
+    def _weights(self, shape: KernelShape, copies: int, pool: WeightPool) -> list[torch.Tensor]:
         count = shape.in_features * shape.out_features
         form = (shape.out_features, shape.in_features)
         return [pool.bfloat16_at(copy * count, count).view(form) for copy in range(copies)]
@@ -38,7 +38,7 @@ class TorchLinear(_Bfloat16):
 
     name: str = "torch-linear"
 
-    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
+    def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
         weights = self._weights(shape, copies, pool)
         return Prepared(
             run=lambda x, copy: torch.nn.functional.linear(x, weights[copy]),
@@ -56,13 +56,13 @@ class TorchLinearFloat32(Traits):
     check_dtype: str = "float32"
     on_request: bool = True  # twice the memory of bfloat16
 
-    def why_not(self, shape: Shape) -> str | None:  # noqa: ARG002
+    def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
         return None
 
-    def weight_bytes(self, shape: Shape) -> int:
+    def weight_bytes(self, shape: KernelShape) -> int:
         return 4 * shape.in_features * shape.out_features
 
-    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
+    def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
         count, form = shape.in_features * shape.out_features, (shape.out_features, shape.in_features)
         weights = [pool.float32_at(copy * count, count).view(form) for copy in range(copies)]
         return Prepared(
@@ -79,7 +79,7 @@ class TorchMv(_Bfloat16):
     name: str = "torch-mv"
     batches: tuple[int, int] = (1, 1)
 
-    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
+    def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
         weights = self._weights(shape, copies, pool)
         return Prepared(
             run=lambda x, copy: torch.mv(weights[copy], x.view(-1)).view(1, -1),
@@ -94,16 +94,16 @@ class TorchInt8(Traits):
 
     name: str = "torch-int8"
 
-    def why_not(self, shape: Shape) -> str | None:
+    def why_not(self, shape: KernelShape) -> str | None:
         # torch 2.13 reads past the end of the rows otherwise: wrong results at 1032x64, a crash at 1000x203.
         if shape.in_features % 32 or shape.out_features % 16:
             return "in_features is not a multiple of 32 or out_features not one of 16"
         return None
 
-    def weight_bytes(self, shape: Shape) -> int:
+    def weight_bytes(self, shape: KernelShape) -> int:
         return shape.in_features * shape.out_features + 2 * shape.out_features
 
-    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
+    def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
         count, form = shape.in_features * shape.out_features, (shape.out_features, shape.in_features)
         weights = [pool.bytes_at(copy * count, count).view(torch.int8).view(form) for copy in range(copies)]
         scales = torch.full((shape.out_features,), 2**-7, dtype=torch.bfloat16)
@@ -120,16 +120,16 @@ class TorchInt4(Traits):
 
     name: str = "torch-int4-g128"
 
-    def why_not(self, shape: Shape) -> str | None:
+    def why_not(self, shape: KernelShape) -> str | None:
         if shape.in_features % GROUP or shape.out_features % BLOCK:
             return f"in_features is not a multiple of {GROUP} or out_features not one of {BLOCK}"
         return None
 
-    def weight_bytes(self, shape: Shape) -> int:
+    def weight_bytes(self, shape: KernelShape) -> int:
         weights = shape.in_features * shape.out_features
         return weights // 2 + 4 * weights // GROUP
 
-    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
+    def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
         k, n = shape.in_features, shape.out_features
         count, form = k * n // 2, (n, k // 2)
         scale_and_zero = torch.zeros((k // GROUP, n, 2), dtype=torch.bfloat16)

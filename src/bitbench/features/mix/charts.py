@@ -114,7 +114,7 @@ def _point(kind: str, name: str, step_s: float, divergence: float, scale: Scale)
     }
 
 
-def _mixes_layers(x: fig.Axis, y: fig.Axis) -> list[Layer]:
+def _mixes_layers(x: fig.ChartAxis, y: fig.ChartAxis) -> list[Layer]:
     about = fig.tooltips(name="Type or mix", step="Step", shown="Divergence")
     line, types, best = (fig.where(f"datum.kind == '{kind}'") for kind in ("front", "type", "mix"))
     names = [

@@ -22,7 +22,7 @@ import numpy as np
 from bitbench.analysis.divergence import divergence, scores_of
 from bitbench.analysis.intervals import Resampler, sample
 from bitbench.analysis.quality import window_means, with_interval
-from bitbench.analysis.results.recommendation import Finding, Standing
+from bitbench.analysis.results.recommendation import Finding, LimitVerdict
 from bitbench.analysis.results.summary import QualityEstimate, Ratio
 from bitbench.features.mix.asked import MixLimits
 from bitbench.features.mix.types import GroupChoice, Option, Predicted, TensorGroup
@@ -236,16 +236,16 @@ def judge_difference(limit: str, difference: QualityEstimate | None) -> Finding:
 
 def judge_bits(limit: float, bits: float) -> Finding:
     """As stored: there is no doubt about it."""
-    standing = Standing.MET if bits <= limit else Standing.BROKEN
+    standing = LimitVerdict.MET if bits <= limit else LimitVerdict.BROKEN
     return Finding(name="bits per weight", unit="", limit=limit, value=bits, standing=standing)
 
 
-def _standing(low: float | None, high: float | None, limit: float, *, more_is_better: bool) -> Standing:
+def _standing(low: float | None, high: float | None, limit: float, *, more_is_better: bool) -> LimitVerdict:
     if low is None or high is None:
-        return Standing.UNSURE
+        return LimitVerdict.UNSURE
     if (low >= limit) if more_is_better else (high <= limit):
-        return Standing.MET
-    return Standing.BROKEN if ((high < limit) if more_is_better else (low > limit)) else Standing.UNSURE
+        return LimitVerdict.MET
+    return LimitVerdict.BROKEN if ((high < limit) if more_is_better else (low > limit)) else LimitVerdict.UNSURE
 
 
 def ceilings_of(

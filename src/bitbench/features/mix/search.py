@@ -51,7 +51,7 @@ from bitbench.study.plan import Contender
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import Recipe
 from bitbench.study.source import StudySource
-from bitbench.study.study import Count, EngineSetup, Measure, Schedule, Study
+from bitbench.study.study import Count, EngineSetup, Measure, Interleaving, Study
 from bitbench.study.workload import Workload
 from bitbench.util.errors import LoadError, QualityError, QuantizeError
 from bitbench.util.safe_files import SafeFolder
@@ -162,7 +162,7 @@ class _MixRun:
             "sensitivity",
             [DENSE, *self.asked.references, *map(self._written, recipes)],
             quality=self._quality(),
-            measure=Measure(schedule=Schedule.VISITS),
+            measure=Measure(schedule=Interleaving.VISITS),
         )
         folder = StudyFolder(self.place / "sensitivity")
         if not _is_scored(folder, study):  # else the variants would be made for nothing: they were removed

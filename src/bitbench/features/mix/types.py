@@ -3,7 +3,7 @@ says of the whole."""
 
 from pydantic import Field
 
-from bitbench.analysis.results.recommendation import Finding, Standing
+from bitbench.analysis.results.recommendation import Finding, LimitVerdict
 from bitbench.analysis.results.summary import Estimate, QualityEstimate, Ratio
 from bitbench.features.mix.asked import MixLimits
 from bitbench.study.base import Record
@@ -96,11 +96,11 @@ class ConfirmedMix(Record):
     findings: tuple[Finding, ...]  # the limits
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> LimitVerdict:
         """Of all limits together."""
         standings = {finding.standing for finding in self.findings}
         return next(
-            (standing for standing in (Standing.BROKEN, Standing.UNSURE) if standing in standings), Standing.MET
+            (standing for standing in (LimitVerdict.BROKEN, LimitVerdict.UNSURE) if standing in standings), LimitVerdict.MET
         )
 
     @property
@@ -148,5 +148,5 @@ class Mixture(Record):
         """DONE: every limit is met with confidence."""
         if self.confirmed is None or self.confirmed.mix.step is None:
             return ExitCode.NOTHING_MEASURED
-        codes = {Standing.BROKEN: ExitCode.FAILED, Standing.UNSURE: ExitCode.INCONCLUSIVE, Standing.MET: ExitCode.DONE}
+        codes = {LimitVerdict.BROKEN: ExitCode.FAILED, LimitVerdict.UNSURE: ExitCode.INCONCLUSIVE, LimitVerdict.MET: ExitCode.DONE}
         return codes[self.confirmed.standing]

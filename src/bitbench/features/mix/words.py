@@ -4,7 +4,7 @@ tensors are sensitive."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bitbench.analysis.results.recommendation import Finding, Standing
+from bitbench.analysis.results.recommendation import Finding, LimitVerdict
 from bitbench.analysis.results.summary import Estimate, MetricDefinition, QualityEstimate
 from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
 from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, TypeTime
@@ -70,9 +70,9 @@ def _verdict(found: Mixture) -> Phrase:
         verdict = strong("Nothing is confirmed: ", name, " has no result in a fresh study.")
         return say(verdict, " Why not: ", Name(f"{confirmed.folder}/report/index.html"), ".")
     heads = {
-        Standing.MET: strong("Use ", name, "."),
-        Standing.UNSURE: strong("Inconclusive: ", name, " may meet its limits."),
-        Standing.BROKEN: strong(name, " misses its limits."),
+        LimitVerdict.MET: strong("Use ", name, "."),
+        LimitVerdict.UNSURE: strong("Inconclusive: ", name, " may meet its limits."),
+        LimitVerdict.BROKEN: strong(name, " misses its limits."),
     }
     uniform = f" Every group got {found.only_type}: under these limits no mix is better." if found.only_type else ""
     return say(heads[confirmed.standing], " In a fresh study, ", _beside(confirmed), _limits(confirmed), uniform)
@@ -108,7 +108,7 @@ def _how_much(confirmed: ConfirmedMix) -> str:
 
 
 def _limits(confirmed: ConfirmedMix) -> Phrase:
-    words = {Standing.MET: "meets", Standing.BROKEN: "misses", Standing.UNSURE: "may meet"}
+    words = {LimitVerdict.MET: "meets", LimitVerdict.BROKEN: "misses", LimitVerdict.UNSURE: "may meet"}
     return say(*(part for finding in confirmed.findings for part in _finding(finding, words[finding.standing])))
 
 

@@ -60,15 +60,15 @@ def compact(store: ObjectStore) -> None:
             continue
 
 
-def open_catalog(place: str) -> "Catalog | None":
+def open_catalog(place: str) -> "ObjectCatalog | None":
     """Return that of studies that bitbench wrote there; None where other means have to read what lies there."""
     if importlib.util.find_spec("obstore") is None:
         return None
-    catalog = Catalog(place)
+    catalog = ObjectCatalog(place)
     return None if catalog.is_empty else catalog
 
 
-class Catalog:
+class ObjectCatalog:
     """`is_empty`: no study below this place has written its tables, such as a folder that was copied there."""
 
     def __init__(self, place: str) -> None:

@@ -22,7 +22,7 @@ QUALITY_SHARE = 0.5  # of the time that is left, at most
 
 
 @dataclass(frozen=True)
-class Confirmation:
+class ConfirmationPlan:
     """Of the best of a search and its baseline. `scored`: whose quality is measured, beside it what it is compared
     with; empty where no limit asks for that, or the text has nothing fresh."""
 
@@ -31,7 +31,7 @@ class Confirmation:
     scored: tuple[Contender, ...] = ()
 
     @classmethod
-    def begun(cls, lock: Lock) -> "Confirmation":
+    def begun(cls, lock: Lock) -> "ConfirmationPlan":
         """One that is under way, or complete, stays as it was planned."""
         return cls(lock.plan.study.measure, lock.plan.study.quality, lock.plan.quality)
 
@@ -55,9 +55,9 @@ class ConfirmationPlanner:
     baseline: Contender
     left_s: float  # of the budget
 
-    def plan(self) -> Confirmation:
+    def plan(self) -> ConfirmationPlan:
         quality, scored, takes_s = self._quality()
-        return Confirmation(self._measure(self.left_s - takes_s), quality, scored)
+        return ConfirmationPlan(self._measure(self.left_s - takes_s), quality, scored)
 
     def _quality(self) -> tuple[Quality | None, tuple[Contender, ...], float]:
         """The windows, of whom, and how long they take."""

@@ -23,7 +23,7 @@ from math import exp
 
 from bitbench.analysis.interim_looks import Look
 from bitbench.analysis.pairs import PairTable
-from bitbench.analysis.results.recommendation import Finding, Judged, Standing
+from bitbench.analysis.results.recommendation import Finding, Judged, LimitVerdict
 from bitbench.analysis.sequential import Headline, baseline_of, looks_taken, pair_tables
 from bitbench.features.tune.types import RaceEnd
 from bitbench.records.study_records import StudyRecords
@@ -63,13 +63,13 @@ def race_of(of: StudyRecords, judged: Iterable[Judged], headline: Headline, with
 
 def admission(judged: Iterable[Judged]) -> Admission:
     """One whose trials failed in part is not able: it would fail in service, too."""
-    able = [entry for entry in judged if entry.standing is not Standing.BROKEN and not entry.failed_trials]
+    able = [entry for entry in judged if entry.standing is not LimitVerdict.BROKEN and not entry.failed_trials]
     fit = [entry for entry in able if all(_figure_meets(finding) for finding in entry.findings)]
     return Admission(frozenset(entry.contender for entry in able), frozenset(entry.contender for entry in fit))
 
 
 def _figure_meets(finding: Finding) -> bool:
-    return finding.standing is Standing.MET or (finding.value is not None and finding.value <= finding.limit)
+    return finding.standing is LimitVerdict.MET or (finding.value is not None and finding.value <= finding.limit)
 
 
 def race(

@@ -10,13 +10,13 @@ from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.quality import baseline_of as quality_baseline
 from bitbench.analysis.recommend import MEMORIES, recommend
-from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits, Recommendation, Standing
+from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits, Recommendation, LimitVerdict
 from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio, StudySummary
 from bitbench.analysis.sequential import Headline, baseline_of, headline_of, pair_tables
 from bitbench.analysis.summarize import summarize
 from bitbench.api.deploy import deploy_words
 from bitbench.features.tune.asked import Goal, Tune
-from bitbench.features.tune.confirmation import Confirmation, ConfirmationPlanner
+from bitbench.features.tune.confirmation import ConfirmationPlan, ConfirmationPlanner
 from bitbench.features.tune.draw import draw
 from bitbench.features.tune.race import Race, race_of
 from bitbench.features.tune.types import Confirmed, Fate, Tried, Tuning
@@ -212,7 +212,7 @@ class _TuneRun:
             lock = folder.lock()
             if lock is None or {cell.contender for cell in lock.plan.cells} == both:
                 break
-        fresh = Confirmation.begun(lock) if lock else self._planner(found, chosen, baseline).plan()
+        fresh = ConfirmationPlan.begun(lock) if lock else self._planner(found, chosen, baseline).plan()
         used = {each.engine for each in (*both, *fresh.scored)}
         study = self._study.model_copy(
             update={
@@ -354,7 +354,7 @@ def _fate(found: _Searched, judged: Judged) -> Fate:
         return Fate.NO_RESULT
     if contender == found.race.leader:
         return Fate.BEST
-    if judged.failed_trials or judged.standing is Standing.BROKEN:
+    if judged.failed_trials or judged.standing is LimitVerdict.BROKEN:
         return Fate.RULED_OUT
     return Fate.BEATEN if contender in found.race.beaten_by else Fate.LEFT
 

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from bitbench.analysis.results.recommendation import Cost, Finding, Limits, Standing, standing_of
+from bitbench.analysis.results.recommendation import Cost, Finding, Limits, LimitVerdict, standing_of
 from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
 from bitbench.features.tune.asked import Goal
 from bitbench.study.base import Record
@@ -59,7 +59,7 @@ class Confirmed(Record):
     windows: int | None = None  # of fresh text, that quality was judged by; None: it was not, or by the search's
 
     @property
-    def standing(self) -> Standing:
+    def standing(self) -> LimitVerdict:
         """Of all limits together."""
         return standing_of(self.figure, self.findings)
 
@@ -90,14 +90,14 @@ class Tuning(Record):
     confirmation_s: float
 
     @property
-    def chosen_standing(self) -> Standing:
+    def chosen_standing(self) -> LimitVerdict:
         """Of the chosen one and its limits: as confirmed, or as searched where it is the baseline."""
         if self.confirmed is not None:
             return self.confirmed.standing
         found = next((tried for tried in self.tried if tried.contender == self.chosen), None)
         standings = {finding.standing for finding in found.findings} if found else set()
         return next(
-            (standing for standing in (Standing.BROKEN, Standing.UNSURE) if standing in standings), Standing.MET
+            (standing for standing in (LimitVerdict.BROKEN, LimitVerdict.UNSURE) if standing in standings), LimitVerdict.MET
         )
 
     @property
@@ -108,7 +108,7 @@ class Tuning(Record):
         if self.chosen is None:
             open_ = any(tried.fate in (Fate.LEFT, Fate.BEATEN) for tried in self.tried)
             return ExitCode.INCONCLUSIVE if open_ else ExitCode.FAILED
-        if self.chosen_standing is Standing.BROKEN:
+        if self.chosen_standing is LimitVerdict.BROKEN:
             return ExitCode.FAILED
         is_best = self.shortfall is not None if self.confirmed is None else self.confirmed.is_gain
-        return ExitCode.DONE if is_best and self.chosen_standing is Standing.MET else ExitCode.INCONCLUSIVE
+        return ExitCode.DONE if is_best and self.chosen_standing is LimitVerdict.MET else ExitCode.INCONCLUSIVE

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from bitbench.analysis.results.recommendation import QUALITY_LOSS, Cost, Finding, Standing
+from bitbench.analysis.results.recommendation import QUALITY_LOSS, Cost, Finding, LimitVerdict
 from bitbench.features.tune.asked import Goal
 from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tried, Tuning
 from bitbench.reports.answers.deploy import deployment_section
@@ -90,7 +90,7 @@ def _kept(found: Tuning, baseline: Contender) -> Phrase:
 
 def _doubt(found: Tuning) -> Phrase:
     """Said with the verdict, since it is no answer without it."""
-    open_ = [finding.name for finding in _chosen_findings(found) if finding.standing is Standing.UNSURE]
+    open_ = [finding.name for finding in _chosen_findings(found) if finding.standing is LimitVerdict.UNSURE]
     if not open_:
         return ()
     limits = "limit" if len(open_) == 1 else "limits"
@@ -110,7 +110,7 @@ def _confirmed(found: Tuning, confirmed: Confirmed) -> Phrase:
     if ratio is None:
         beside = say("; the baseline ", baseline, " has too few results there to compare it with")
     what = say(f"its {found.headline.name} is ", figure, beside, ".")
-    if confirmed.standing is Standing.BROKEN:
+    if confirmed.standing is LimitVerdict.BROKEN:
         verdict = strong("No command is certain to meet the limits: the best of the search, ", chosen, ", misses them.")
         return say(verdict, " In a fresh study, ", what)
     if confirmed.is_gain:
@@ -139,12 +139,12 @@ def _limits(found: Tuning) -> Phrase:
         standing: joined(
             [_held(finding, _basis(found, finding)) for finding in findings if finding.standing is standing], "; "
         )
-        for standing in Standing
+        for standing in LimitVerdict
     }
-    met = say(" It meets ", said[Standing.MET], ".") if said[Standing.MET] else ()
-    missed = say(" It misses ", said[Standing.BROKEN], ".") if said[Standing.BROKEN] else ()
-    open_ = say(" Inconclusive: ", said[Standing.UNSURE], ".") if said[Standing.UNSURE] else ()
-    is_open = any(finding.name == QUALITY_LOSS and finding.standing is Standing.UNSURE for finding in findings)
+    met = say(" It meets ", said[LimitVerdict.MET], ".") if said[LimitVerdict.MET] else ()
+    missed = say(" It misses ", said[LimitVerdict.BROKEN], ".") if said[LimitVerdict.BROKEN] else ()
+    open_ = say(" Inconclusive: ", said[LimitVerdict.UNSURE], ".") if said[LimitVerdict.UNSURE] else ()
+    is_open = any(finding.name == QUALITY_LOSS and finding.standing is LimitVerdict.UNSURE for finding in findings)
     return say(met, missed, open_, _ADVICE if is_open else ())
 
 
@@ -228,7 +228,7 @@ def _passed_over(found: Tuning) -> Iterator[Phrase]:
 
 def _seems_missed(finding: Finding) -> bool:
     """Its interval may contain the limit; its figure is beyond it, or unknown."""
-    return finding.standing is not Standing.MET and (finding.value is None or finding.value > finding.limit)
+    return finding.standing is not LimitVerdict.MET and (finding.value is None or finding.value > finding.limit)
 
 
 def _ruled_out(found: Tuning) -> Iterator[Phrase]:
@@ -238,7 +238,7 @@ def _ruled_out(found: Tuning) -> Iterator[Phrase]:
         if tried.fate is Fate.NO_RESULT:
             reason = say(f"no result ({plain(tried.reason, MAX_CAUSE)})")
         elif tried.fate is Fate.RULED_OUT:
-            broken = [_held(finding) for finding in tried.findings if finding.standing is Standing.BROKEN]
+            broken = [_held(finding) for finding in tried.findings if finding.standing is LimitVerdict.BROKEN]
             reason = joined([*([tried.reason] if tried.reason else []), *broken], "; ")
         else:
             continue

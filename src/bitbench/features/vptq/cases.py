@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from bitbench.features.kernels.case import Prepared, Shape, Traits, WeightPool
+from bitbench.features.kernels.case import Prepared, KernelShape, Traits, WeightPool
 from bitbench.features.kernels.instruction_sets import usable_isas
 from bitbench.features.vptq import packed
 from bitbench.features.vptq.multiply import multiply
@@ -23,7 +23,7 @@ class VptqCase(Traits):
     needs: tuple[str, ...] = ("the native part of bitbench",)
     check_dtype: str = "float32"
 
-    def why_not(self, shape: Shape) -> str | None:  # noqa: ARG002
+    def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
         try:
             import bitbench._native  # noqa: F401
         except ImportError as error:
@@ -36,10 +36,10 @@ class VptqCase(Traits):
     def held_to(self, isas: Sequence[str]) -> "tuple[VptqCase, ...]":
         return tuple(replace(self, name=f"{self.name}-{isa}", isa=isa) for isa in isas)
 
-    def weight_bytes(self, shape: Shape) -> int:
+    def weight_bytes(self, shape: KernelShape) -> int:
         return self._stream_bytes(shape) + packed.VECTOR * (self.main + self.residual)
 
-    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
+    def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
         matrices = [self._matrix(shape, copy * self.weight_bytes(shape), pool) for copy in range(copies)]
         kernels = [packed.native_matrix(matrix) for matrix in matrices]
         isa = self.isa or usable_isas()[0]
@@ -50,7 +50,7 @@ class VptqCase(Traits):
 
         return Prepared(run, lambda rows: self._reference(matrices[0], rows), self.weight_bytes(shape), isa)
 
-    def _stream_bytes(self, shape: Shape) -> int:
+    def _stream_bytes(self, shape: KernelShape) -> int:
         blocks, strips = -(-shape.out_features // packed.VECTOR), -(-shape.in_features // packed.STRIP)
         return blocks * strips * packed.strip_bytes(self._main_bits, self._residual_bits)
 
@@ -62,7 +62,7 @@ class VptqCase(Traits):
     def _residual_bits(self) -> int:
         return packed.index_bits(self.residual, packed.RESIDUAL_BITS)
 
-    def _matrix(self, shape: Shape, offset: int, pool: WeightPool) -> packed.PackedMatrix:
+    def _matrix(self, shape: KernelShape, offset: int, pool: WeightPool) -> packed.PackedMatrix:
         stream_bytes = self._stream_bytes(shape)
         blocks, strips = -(-shape.out_features // packed.VECTOR), -(-shape.in_features // packed.STRIP)
         stream = pool.huge_page_bytes_at(offset, stream_bytes).numpy().reshape(blocks, strips, -1)

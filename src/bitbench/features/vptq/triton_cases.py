@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bitbench.features.kernels.case import Prepared, Shape, Traits, WeightPool
+from bitbench.features.kernels.case import Prepared, KernelShape, Traits, WeightPool
 from bitbench.features.vptq.layout import WORD_BITS, VptqLayer, dequantize, unpack
 
 if TYPE_CHECKING:
@@ -36,14 +36,14 @@ class TritonVptq(Traits):
     allowed_error: float = 2e-4  # single precision, in sums of another order than the reference's
     batches: tuple[int, int] = (1, 8)  # `TRITON_ROWS` of `bitbench.features.vptq.linear`
 
-    def why_not(self, shape: Shape) -> str | None:  # noqa: ARG002
+    def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
         return "triton is not installed here" if importlib.util.find_spec("triton") is None else None
 
-    def weight_bytes(self, shape: Shape) -> int:
+    def weight_bytes(self, shape: KernelShape) -> int:
         rows, row_words = self._form(shape)
         return 4 * rows * row_words + 2 * VECTOR * (self.main + self.residual)
 
-    def prepare(self, shape: Shape, copies: int, pool: WeightPool) -> Prepared:
+    def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
         step = -(-self.weight_bytes(shape) // ALIGNED) * ALIGNED
         segments = [self._segment(shape, copy * step, pool) for copy in range(copies)]
         return Prepared(
@@ -56,10 +56,10 @@ class TritonVptq(Traits):
     def _bits(self) -> tuple[int, int]:
         return (self.main - 1).bit_length(), (self.residual - 1).bit_length()
 
-    def _form(self, shape: Shape) -> tuple[int, int]:
+    def _form(self, shape: KernelShape) -> tuple[int, int]:
         return -(-shape.out_features // VECTOR), -(-shape.in_features * sum(self._bits) // WORD_BITS)
 
-    def _segment(self, shape: Shape, offset: int, pool: WeightPool) -> "Segment":
+    def _segment(self, shape: KernelShape, offset: int, pool: WeightPool) -> "Segment":
         from bitbench.features.vptq.triton_layer import CODEBOOK_TYPE, Segment
 
         rows, row_words = self._form(shape)
@@ -71,7 +71,7 @@ class TritonVptq(Traits):
         return Segment(shape.in_features, words, self._bits, *books)
 
 
-def _reference(segment: "Segment", shape: Shape, rows: slice) -> npt.NDArray[np.float64]:
+def _reference(segment: "Segment", shape: KernelShape, rows: slice) -> npt.NDArray[np.float64]:
     last = shape.out_features if rows.stop is None else rows.stop
     words = segment.words[rows.start // VECTOR : -(-last // VECTOR)].cpu().numpy()
     main, residual = unpack(words, segment.columns, *segment.bits)

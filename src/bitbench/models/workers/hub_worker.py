@@ -157,7 +157,7 @@ def download(job: Json, reports: Reports) -> Json:
     from huggingface_hub.utils import tqdm
 
     missing = [file for file in job["files"] if not is_cached(job["repository"], job["commit"], file)]
-    progress = Progress(reports, total=sum(file["size_bytes"] for file in missing))
+    progress = DownloadProgress(reports, total=sum(file["size_bytes"] for file in missing))
     refuse_without_room(progress.total)
 
     class Counted(tqdm):  # type: ignore[misc]
@@ -191,7 +191,7 @@ def repository_folder(repository: str) -> Path:
     return Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")
 
 
-class Progress:
+class DownloadProgress:
     """Of all files together; told a few times a second."""
 
     def __init__(self, reports: Reports, total: int) -> None:

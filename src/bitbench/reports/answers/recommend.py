@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bitbench.analysis.results.recommendation import MEMORY, Choice, Finding, Judged, Limits, Recommendation, Standing
+from bitbench.analysis.results.recommendation import MEMORY, Choice, Finding, Judged, Limits, Recommendation, LimitVerdict
 from bitbench.reports.answers.deploy import deployment_section
 from bitbench.reports.document.model import (
     Block,
@@ -27,8 +27,8 @@ from bitbench.reports.sections.ranked import LESS_MEMORY
 from bitbench.util.exit_codes import ExitCode
 from bitbench.util.units import show_bytes
 
-MARKS = {Standing.MET: "✓", Standing.BROKEN: "✗", Standing.UNSURE: "?"}
-VERDICTS = {Standing.MET: "meets", Standing.UNSURE: "inconclusive", Standing.BROKEN: "ruled out"}
+MARKS = {LimitVerdict.MET: "✓", LimitVerdict.BROKEN: "✗", LimitVerdict.UNSURE: "?"}
+VERDICTS = {LimitVerdict.MET: "meets", LimitVerdict.UNSURE: "inconclusive", LimitVerdict.BROKEN: "ruled out"}
 MAX_CAUSE = 160
 _NO_WORKLOADS = say(
     strong("No contender has a result:"),
@@ -103,7 +103,7 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
 
 def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
     """No limit was given on quality, so that a flag rules nothing out; what to use where it does."""
-    met = (one for one in choice.judged if one.standing is Standing.MET and not one.quality_doubt)
+    met = (one for one in choice.judged if one.standing is LimitVerdict.MET and not one.quality_doubt)
     sound = next(met, None)
     if sound is None:
         return say(" That of the others which meet the limits is flagged or unknown.")
@@ -145,16 +145,16 @@ def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
     limits = listing(list(dict.fromkeys(one.name for one in nearest.findings)))
     by = _missed(nearest, nearest.standing)
     where = say(" The nearest is ", Name(nearest.contender.name), ": ", by, ".")
-    if nearest.standing is Standing.BROKEN:
+    if nearest.standing is LimitVerdict.BROKEN:
         return say(strong("No contender meets ", limits, " on ", Name(choice.workload), "."), where)
-    count = len(choice.with_standing[Standing.UNSURE])
+    count = len(choice.with_standing[LimitVerdict.UNSURE])
     may = f" No contender is certain to meet it; {'one' if count == 1 else count} may."
     verdict = strong("Inconclusive: ", limits, " on ", Name(choice.workload), ".")
     return say(verdict, may, where, " To decide, ", _to_decide(nearest), ".")
 
 
 def _to_decide(judged: Judged) -> Phrase:
-    open_ones = [finding for finding in judged.findings if finding.standing is Standing.UNSURE]
+    open_ones = [finding for finding in judged.findings if finding.standing is LimitVerdict.UNSURE]
     if any(finding.unit == Unit.SHARE and finding.value is None for finding in open_ones):
         return say("add ", Name("quality: {}"), " to the study and run it again")
     return say("run the study again with a larger budget or more starts")
@@ -187,27 +187,27 @@ def _better_but_open(choice: Choice) -> Iterator[Phrase]:
         return
     places = [one.contender for one in choice.judged]
     for one in choice.judged[: places.index(choice.chosen)]:
-        if one.standing is Standing.UNSURE:
+        if one.standing is LimitVerdict.UNSURE:
             why = " may be better; whether it meets the limits is inconclusive: "
-            yield say(Name(one.contender.name), why, _missed(one, Standing.UNSURE), ".")
+            yield say(Name(one.contender.name), why, _missed(one, LimitVerdict.UNSURE), ".")
 
 
 def _ruled_out(choice: Choice) -> Iterator[Phrase]:
     """One line per reason: several without a result may share one."""
     reasons: dict[Phrase, list[str]] = {}
-    for one in choice.with_standing[Standing.BROKEN]:
+    for one in choice.with_standing[LimitVerdict.BROKEN]:
         if one.figure is None:
             reason = say(f"no result ({plain(one.why_no_result, MAX_CAUSE)})")
         elif one.contender == choice.nearest:  # the verdict says why
             continue
         else:
-            reason = _missed(one, Standing.BROKEN)
+            reason = _missed(one, LimitVerdict.BROKEN)
         reasons.setdefault(reason, []).append(one.contender.name)
     for reason, contenders in reasons.items():
         yield say("Ruled out: ", listing(names(contenders)), ": ", reason, ".")
 
 
-def _missed(judged: Judged, standing: Standing) -> Phrase:
+def _missed(judged: Judged, standing: LimitVerdict) -> Phrase:
     """The limits of which it has this standing, with its figures."""
     said = []
     for finding in judged.findings:

@@ -263,6 +263,6 @@ def _point(summary: StudySummary, line: _Line, cell: CellSummary, scale: Scale) 
     }
 
 
-def _axis(title: str, rows: Sequence[fig.Row], field: str) -> fig.Axis:
+def _axis(title: str, rows: Sequence[fig.Row], field: str) -> fig.ChartAxis:
     ends = fig.numbers(rows, f"{field}_low", f"{field}_high")
     return fig.axis_for(title, fig.numbers(rows, field), ends, zero=True)

@@ -84,7 +84,7 @@ def axis_title(definition: MetricDefinition, scale: Scale) -> str:
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChartAxis:
     """One direction of a figure: every layer shares its title and its ends."""
 
     title: str
@@ -153,7 +153,7 @@ def halo(
     return [layer.mark("text", style=styles, align=align, dx=dx, dy=dy) for styles in ([style, "rim"], [style])]
 
 
-def error_bars(x: Axis, y: Axis, *, colour: Spec | None = None, **look: Any) -> list[Layer]:
+def error_bars(x: ChartAxis, y: ChartAxis, *, colour: Spec | None = None, **look: Any) -> list[Layer]:
     """Intervals along both axes, cut off at the edge."""
     colours: dict[str, Any] = {} if colour is None else {"color": colour}
     upright = where("isValid(datum.y_low)").mark("rule", clip=True, **look)
@@ -172,7 +172,7 @@ def axis_for(
     zero: bool = False,
     ticks: Sequence[float] = (),
     least_span: float = 0.0,
-) -> Axis:
+) -> ChartAxis:
     """Wide enough for all means; for `others`, the ends of intervals, as far as the means stay apart.
 
     An interval of few trials can be many times as wide as all that was measured: it is cut off at the edge then.
@@ -182,11 +182,11 @@ def axis_for(
     if low > 0 and high / low >= LOG_FROM:
         reach = (high / low) ** MOST_BEYOND
         inner = [value for value in others if low / reach <= value <= high * reach]
-        return Axis(title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True, ticks=ticks)
+        return ChartAxis(title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True, ticks=ticks)
     if (more := least_span * abs(high) - (high - low)) > 0:
         low, high = low - more / 2, high + more / 2
     size = (high - low) or abs(high) or 1.0
     reach = MOST_BEYOND * size
     bottom = max(min([low, *others]), low - reach) - 0.06 * size
     top = min(max([high, *others]), high + reach) + 0.06 * size
-    return Axis(title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False, ticks=ticks)
+    return ChartAxis(title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False, ticks=ticks)

@@ -34,8 +34,8 @@ def lines_figure(
     caption: Sequence[str],
     rows: Sequence[fig.Row],
     *,
-    x: fig.Axis,
-    y: fig.Axis,
+    x: fig.ChartAxis,
+    y: fig.ChartAxis,
     at: str,
     marked: bool,
     pair: Sequence[str] = (),
@@ -55,7 +55,7 @@ def lines_figure(
     return replace(figure(direct=not one), narrow=None if one else figure(direct=False).spec)
 
 
-def _layers(x: fig.Axis, y: fig.Axis, at: str, names: Sequence[str], *, direct: bool, marked: bool) -> list[Layer]:
+def _layers(x: fig.ChartAxis, y: fig.ChartAxis, at: str, names: Sequence[str], *, direct: bool, marked: bool) -> list[Layer]:
     base = fig.where("isValid(datum.series)")
     colour = channel("series:N", sort=list(names), legend=None if direct or len(names) == 1 else legend())
     shape = channel("series:N", sort=list(names), legend=None)
@@ -81,12 +81,12 @@ def _layers(x: fig.Axis, y: fig.Axis, at: str, names: Sequence[str], *, direct: 
     ]
 
 
-def _loads(base: Layer, x: fig.Axis, y: fig.Axis, series: str) -> list[Layer]:
+def _loads(base: Layer, x: fig.ChartAxis, y: fig.ChartAxis, series: str) -> list[Layer]:
     first = base.where({"field": "series", "equal": series})
     return [text.encode(x=x.x(), y=y.y(), text="at:N") for text in fig.halo(first, "dim", align="center", dy=-12)]
 
 
-def _names(x: fig.Axis, y: fig.Axis, colour: Spec) -> list[Layer]:
+def _names(x: fig.ChartAxis, y: fig.ChartAxis, colour: Spec) -> list[Layer]:
     """Right of the figure, with a thin line to where their own line ends."""
     leader = fig.where("datum.is_end").mark("rule", style="leader")
     named = [leader.encode(x=x.x(), x2=value("width"), y=y.y(), y2="label_y", color=colour)]
@@ -96,7 +96,7 @@ def _names(x: fig.Axis, y: fig.Axis, colour: Spec) -> list[Layer]:
     return named
 
 
-def _guides(x: fig.Axis, y: fig.Axis, guides: Sequence[Guide]) -> list[Layer]:
+def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[Guide]) -> list[Layer]:
     """Behind the lines. A label stands where its guide meets the edge."""
     layers: list[Layer] = []
     if any(guide.x_low is not None for guide in guides):
@@ -115,7 +115,7 @@ def _guides(x: fig.Axis, y: fig.Axis, guides: Sequence[Guide]) -> list[Layer]:
     return layers
 
 
-def _with_ends(rows: Sequence[fig.Row], axis: fig.Axis) -> list[fig.Row]:
+def _with_ends(rows: Sequence[fig.Row], axis: fig.ChartAxis) -> list[fig.Row]:
     """The last point of each line carries its name, as high as it lies and where no other name is."""
     places = {row["series"]: number for number, row in enumerate(rows)}.values()
     of_row = dict(zip(places, axis.apart(fig.numbers((rows[place] for place in places), "y")), strict=True))

@@ -39,7 +39,7 @@ class _Measure:
         known = [self.sign * end for end in (quantity.value, quantity.low, quantity.high) if end is not None]
         return Reach(known[0], min(known), max(known))
 
-    def axis(self, rows: Sequence[fig.Row], field: str, title: str, *, zero: bool) -> fig.Axis:
+    def axis(self, rows: Sequence[fig.Row], field: str, title: str, *, zero: bool) -> fig.ChartAxis:
         ends = fig.numbers(rows, f"{field}_low", f"{field}_high")
         return fig.axis_for(title, fig.numbers(rows, field), ends, zero=zero, least_span=LEAST_SPAN.get(self.key, 0.0))
 
@@ -141,7 +141,7 @@ def _lacking(measures: Sequence[_Measure]) -> str:
     return f"{plain_text(listing([one.key for one in measures[1:]], 'or'))} unknown"
 
 
-def _layers(x: fig.Axis, y: fig.Axis, cost: _Measure, *, line: bool, up: float) -> list[Layer]:
+def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, up: float) -> list[Layer]:
     """`up`: pixels by which names are moved, downwards where that is more."""
     best, beaten = fig.where("datum.front"), fig.where("!datum.front")
     about = fig.tooltips(contender="Contender", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
@@ -164,7 +164,7 @@ def _layers(x: fig.Axis, y: fig.Axis, cost: _Measure, *, line: bool, up: float) 
     ]
 
 
-def _placed(rows: list[fig.Row], x: fig.Axis, y: fig.Axis, better: float) -> list[fig.Row]:
+def _placed(rows: list[fig.Row], x: fig.ChartAxis, y: fig.ChartAxis, better: float) -> list[fig.Row]:
     """Labels beside their marks, on the side where there is room, none over another."""
     label_y = y.apart(fig.numbers(rows, "y"))
     return [

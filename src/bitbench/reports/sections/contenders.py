@@ -9,13 +9,13 @@ from bitbench.reports.document.model import Block, CodeBlock, Heading, Name, Phr
 from bitbench.reports.document.tables import number_column, table, words_column
 from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, plural, say, strong
 from bitbench.reports.grouping import grouped
-from bitbench.study.plan import Verdict
+from bitbench.study.plan import Support
 from bitbench.study.secrets import is_secret
 from bitbench.study.study import EngineSetup
 from bitbench.util.units import UNKNOWN
 
 SHOWN_HASH = 16  # hexadecimal digits: enough to tell variants apart by eye
-KNOWN = {Verdict.DOES_NOT_RUN: "it does not run here", Verdict.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected"}
+KNOWN = {Support.DOES_NOT_RUN: "it does not run here", Support.RUNS_WITHOUT_SPEEDUP: "no speed-up is to be expected"}
 PATHS = {
     KernelPath.QUANTIZED: "low-bit weights times low-bit activations",
     KernelPath.WEIGHT_ONLY: "low-bit weights, expanded inside the product",

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import floor
 
-from bitbench.analysis.results.crossover import Axis, Crossing, Crossover, Point, Standing
+from bitbench.analysis.results.crossover import CrossoverAxis, Crossing, Crossover, Point, CrossoverSide
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.reports.document.model import Block, Heading, Link, Name, Quantity, Section, Table, Unit, plain_text
 from bitbench.reports.document.numbers import percent, shown
@@ -15,7 +15,7 @@ from bitbench.reports.labels import Labels
 from bitbench.study.prompts import show_length
 from bitbench.study.workload import Workload
 
-UNITS = {Axis.CONCURRENCY: "requests at once", Axis.INPUT_TOKENS: "tokens of input"}
+UNITS = {CrossoverAxis.CONCURRENCY: "requests at once", CrossoverAxis.INPUT_TOKENS: "tokens of input"}
 MOST_SURE = 0.999  # the few starts of a study cannot say more
 SENTENCE_WIDTH, RATIO_WIDTH = 70, 20  # characters of a terminal: a name with its verdict, and each ratio beside them
 
@@ -63,10 +63,10 @@ def _table(group: Sequence[Crossover], labels: Labels) -> Table:
     )
 
 
-def series_title(axis: Axis, workload: Workload) -> str:
+def series_title(axis: CrossoverAxis, workload: Workload) -> str:
     """What is the same in all workloads of a series."""
     out = show_length(workload.output_tokens)
-    if axis is Axis.CONCURRENCY:
+    if axis is CrossoverAxis.CONCURRENCY:
         return f"Along concurrency, {show_length(workload.input_tokens)} tokens in and {out} out"
     return f"Along input length, concurrency {workload.concurrency} and {out} tokens out"
 
@@ -77,7 +77,7 @@ def verdict(one: Crossover) -> str:
         return "; ".join(crossing(found, one) for found in one.crossings)
     side = "faster" if one.points[0].speed > 1 else "slower"
     reached = f"{one.points[0].at:,} to {one.points[-1].at:,}"
-    gaps = [stretch for stretch in one.stretches if stretch.standing is Standing.UNSURE]
+    gaps = [stretch for stretch in one.stretches if stretch.standing is CrossoverSide.UNSURE]
     if gaps and {_side(point) for point in one.points} == {side}:
         return f"none seen: significantly {side} at every point from {reached}, inconclusive between them"
     if len(gaps) == len(one.stretches):
@@ -102,7 +102,7 @@ def _side(point: Point) -> str:
 def crossing(found: Crossing, of: Crossover) -> str:
     """`faster up to about 23 [20, 27] requests at once, then slower; measured at 16 and 32`. An interval as wide as the
     gap between the two points says no more than that it is somewhere between them."""
-    side, unit = "slower" if found.becomes is Standing.FASTER else "faster", UNITS[of.axis]
+    side, unit = "slower" if found.becomes is CrossoverSide.FASTER else "faster", UNITS[of.axis]
     about = f"about {shown(Quantity(found.at, unit, found.low, found.high, digits=2))}"
     points = f"measured at {found.after:,} and {found.before:,}"
     after = found.becomes.value

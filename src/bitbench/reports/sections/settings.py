@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from bitbench.analysis.results.crossover import Axis
+from bitbench.analysis.results.crossover import CrossoverAxis
 from bitbench.analysis.results.summary import ContenderQuality, QualityEstimate, SettingSummary, StudySummary
 from bitbench.reports.document.model import Block, Heading, Name, Quantity, Section, Unit
 from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
@@ -28,7 +28,7 @@ def settings_section(summary: StudySummary) -> Section | None:
     if not summary.settings:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    verdicts = {one.contender: verdict(one) for one in summary.crossovers if one.axis is Axis.INPUT_TOKENS}
+    verdicts = {one.contender: verdict(one) for one in summary.crossovers if one.axis is CrossoverAxis.INPUT_TOKENS}
     baselines = {one.baseline for one in summary.crossovers}
 
     def pays(one: SettingSummary) -> str | None:

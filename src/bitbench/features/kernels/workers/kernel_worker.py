@@ -124,7 +124,7 @@ class KernelBench:
     def __init__(self, job: Json, reports: Reports) -> None:
         import torch
 
-        from bitbench.features.kernels.case import Shape
+        from bitbench.features.kernels.case import KernelShape
         from bitbench.features.kernels.device import open_device
 
         self._torch, self._job, self._reports = torch, job, reports
@@ -134,7 +134,7 @@ class KernelBench:
         self._cold_bytes = max(job["cold_bytes"], COLD_CACHES * self._device.cache_bytes)
         usual = [case for case in self._importable() if job["all_cases"] or self._is_usual(case)]
         self._cases = [one for case in usual for one in (case.held_to(job["isas"]) if job["isas"] else (case,))]
-        self._shapes = [Shape(*pair) for pair in job["shapes"]]
+        self._shapes = [KernelShape(*pair) for pair in job["shapes"]]
         self._rng = random.Random(job["seed"])
 
     def _importable(self) -> Iterator[Any]:
