@@ -13,7 +13,7 @@ from bitbench.engines.environments.installed import python_of, versions
 from bitbench.measure.study import Lab
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
-from bitbench.quantize.variants import MadeVariant, VariantRequest, SourceModel
+from bitbench.quantize.variants import MadeVariant, SourceModel, VariantRequest
 from bitbench.quantize.work import QuantizeProgress
 from bitbench.study.recipe import Recipe
 

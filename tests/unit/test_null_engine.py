@@ -14,7 +14,7 @@ import pytest
 
 from bitbench import __version__
 from bitbench.engines.null import NullEngine
-from bitbench.engines.workers.null_answers import NullBehaviour, AnswerPlan
+from bitbench.engines.workers.null_answers import AnswerPlan, NullBehaviour
 from bitbench.loadgen.client import run_job
 from bitbench.loadgen.overhead import ThroughputRatio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
 from bitbench.loadgen.verdict import judge

@@ -13,7 +13,7 @@ import pytest
 from bitbench.quantize import backends, catalog, variants
 from bitbench.quantize.backends import Maker
 from bitbench.quantize.manifest import WorkerFacts
-from bitbench.quantize.variants import VariantRequest, SourceModel
+from bitbench.quantize.variants import SourceModel, VariantRequest
 from bitbench.quantize.work import OnProgress, Work
 from bitbench.study.recipe import Backend, Recipe
 from bitbench.util.errors import ModelError, QuantizeError, RecipeError

@@ -8,7 +8,7 @@ import pytest
 
 from bitbench.analysis.quality import RISE
 from bitbench.analysis.recommend import recommend
-from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation, LimitVerdict
+from bitbench.analysis.results.recommendation import Choice, Limits, LimitVerdict, Recommendation
 from bitbench.analysis.results.summary import ContenderQuality, Interval, QualityEstimate, Spread, StudySummary
 from bitbench.api.deploy import deploy_words
 from bitbench.records.folder import StudyFolder
@@ -250,7 +250,9 @@ def test_memory_is_shown_with_and_without_the_reserved_cache_and_judged_as_run()
     )
     with_reserve = summary.model_copy(update={"contenders": contenders})
     found = recommend(with_reserve, Limits(memory_bytes=4 * 10**9), workloads=["interactive"])
-    assert only(found).of(named("greedy")).standing is LimitVerdict.BROKEN  # although 2,000 MiB would do without the cache
+    assert (
+        only(found).of(named("greedy")).standing is LimitVerdict.BROKEN
+    )  # although 2,000 MiB would do without the cache
     text = page(found)
     assert "MiB (2,0" in text
     assert "without the reserved KV cache) against 4 GB" in text

@@ -128,7 +128,11 @@ def test_what_is_beyond_the_limit_as_a_whole_is_ruled_out_without_an_upper_end()
 def test_one_start_decides_nothing_unless_no_start_is_in_question() -> None:
     one_start = even(1, 6, 1000)
     found = finding(study(one_start), asked(10.0))
-    assert (found.standing, found.low, found.reason) == (LimitVerdict.UNSURE, None, "one start does not cover a restart")
+    assert (found.standing, found.low, found.reason) == (
+        LimitVerdict.UNSURE,
+        None,
+        "one start does not cover a restart",
+    )
     assert finding(study(one_start, was_running=True), asked(10.0)).standing is LimitVerdict.MET
 
 

@@ -233,7 +233,13 @@ def test_the_baseline_is_no_detour_where_rounds_are_common() -> None:
 
 
 def test_figures_by_turn() -> None:
-    figures = {TrialKey(A, 0, 0): 100.0, TrialKey(A, 4, 0): 50.0, TrialKey(B, 0, 0): 10.0, TrialKey(B, 4, 1): None, TrialKey(B, 4, 0): 0.0}
+    figures = {
+        TrialKey(A, 0, 0): 100.0,
+        TrialKey(A, 4, 0): 50.0,
+        TrialKey(B, 0, 0): 10.0,
+        TrialKey(B, 4, 1): None,
+        TrialKey(B, 4, 0): 0.0,
+    }
     speeds = log_speeds(figures, higher_is_better=False)
     assert speeds.contenders == (A, B)
     expected = [[[-math.log(100), NAN], [-math.log(50), NAN]], [[-math.log(10), NAN], [NAN, NAN]]]

@@ -62,7 +62,7 @@ def _relative(first: Sample, second: Sample) -> Uncertainty | None:
 
 
 def _pairs(*samples: Sample) -> list[tuple[Uncertainty, float]]:
-    return [(one.uncertainty, one.mean) for one in samples if one.uncertainty is not None]
+    return [(sample.uncertainty, sample.mean) for sample in samples if sample.uncertainty is not None]
 
 
 def _sides(first: Sample, second: Sample, confidence: float) -> tuple[float, float]:

@@ -22,7 +22,7 @@ def side_of(of: StudyRecords, contender: Contender, workload: Workload) -> Side:
     cell = Cell(contender=contender, workload=workload.name)
     trials = of.counted(cell)
     used = {trial.instance_id for trial in trials}
-    instances = [one for one in of.instances if one.id in used]
+    instances = [instance for instance in of.instances if instance.id in used]
     variant = variant_of(of.plan, contender)
     loaded = next((one.facts.weight_bytes_loaded for one in instances if one.facts.weight_bytes_loaded), None)
     stored = loaded if variant and variant.at_load else variant.weight_bytes if variant else None
@@ -55,14 +55,14 @@ def _dtype(plan: Plan, contender: Contender) -> str | None:
 
 
 def variant_of(plan: Plan, contender: Contender) -> Variant | None:
-    return next((one for one in plan.variants if one.name == contender.variant), None)
+    return next((variant for variant in plan.variants if variant.name == contender.variant), None)
 
 
 def _path(instances: Sequence[InstanceRecord]) -> KernelPath | None:
     """Of most quantized layers; None where the engine does not say."""
     counts: Counter[KernelPath] = Counter()
-    for one in instances:
-        for choice in one.facts.kernel_choices:
+    for instance in instances:
+        for choice in instance.facts.kernel_choices:
             if choice.path is not None:
                 counts[choice.path] += choice.layers or 1
     if len(counts) > 1:

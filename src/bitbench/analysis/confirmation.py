@@ -63,9 +63,11 @@ def confirmations(
 def _best(claims: Claims, table: PairTable, baseline: Contender | None) -> Contender | None:
     faster = {one for one, said in claims.against_baseline.items() if said is AgainstBaseline.FASTER}
     ratios = {
-        one: pair.log_mean
-        for one in claims.contenders
-        if baseline and one in faster & claims.possible_bests and (pair := table.between(one, baseline)) is not None
+        contender: pair.log_mean
+        for contender in claims.contenders
+        if baseline
+        and contender in faster & claims.possible_bests
+        and (pair := table.between(contender, baseline)) is not None
     }
     return max(ratios, key=ratios.__getitem__, default=None)
 

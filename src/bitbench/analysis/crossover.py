@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isinf, log, log2
 
-from bitbench.analysis.results.crossover import CrossoverAxis, Crossing, Crossover, Point, CrossoverSide, Stretch
+from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, Point, Stretch
 from bitbench.analysis.results.summary import Ratio
 from bitbench.analysis.speeds import Speeds
 from bitbench.study.plan import Contender, Plan
@@ -29,7 +29,10 @@ from bitbench.study.workload import Workload
 ROUNDING = 1e-9  # of a place that goes through a logarithm and back
 
 # May differ along an axis: a closed loop sends more requests where it has more streams.
-_FREE = {CrossoverAxis.CONCURRENCY: {"name", "concurrency", "requests"}, CrossoverAxis.INPUT_TOKENS: {"name", "input_tokens"}}
+_FREE = {
+    CrossoverAxis.CONCURRENCY: {"name", "concurrency", "requests"},
+    CrossoverAxis.INPUT_TOKENS: {"name", "input_tokens"},
+}
 
 
 @dataclass(frozen=True)

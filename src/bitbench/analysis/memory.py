@@ -45,5 +45,7 @@ def _per_instance(
     figure: Callable[[Memory], int | None],
     combine: Callable[[list[int]], float],
 ) -> Spread | None:
-    known = ([value for one in memories if (value := figure(one)) is not None] for memories in by_instance.values())
+    known = (
+        [value for memory in memories if (value := figure(memory)) is not None] for memories in by_instance.values()
+    )
     return spread(combine(values) for values in known if values)

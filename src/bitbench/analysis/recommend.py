@@ -17,8 +17,8 @@ from bitbench.analysis.results.recommendation import (
     Finding,
     Judged,
     Limits,
-    Recommendation,
     LimitVerdict,
+    Recommendation,
 )
 from bitbench.analysis.results.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
 from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict
@@ -83,8 +83,8 @@ def _on_engines(summary: StudySummary, engines: Sequence[str]) -> set[Contender]
     if missing:
         known = ", ".join(one.name for one in setups)
         raise UsageError(f"this study has no engine {missing[0]}; it has {known}")
-    wanted = {one.name for one in setups if not engines or one.name in engines or one.engine in engines}
-    return {one for one in contenders if one.engine in wanted}
+    wanted = {setup.name for setup in setups if not engines or setup.name in engines or setup.engine in engines}
+    return {contender for contender in contenders if contender.engine in wanted}
 
 
 def _in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
@@ -144,9 +144,9 @@ def _quality_doubt(summary: StudySummary, contender: Contender) -> str:
 def _refused(summary: StudySummary, workload: str) -> list[Judged]:
     """Where no contender was tried on a workload, why not."""
     return [
-        Judged(contender=one.cell.contender, figure=None, why_no_result=f"refused up front: {one.reason}")
-        for one in summary.refusals
-        if one.cell.workload == workload
+        Judged(contender=refusal.cell.contender, figure=None, why_no_result=f"refused up front: {refusal.reason}")
+        for refusal in summary.refusals
+        if refusal.cell.workload == workload
     ]
 
 
@@ -288,7 +288,7 @@ def _for_all(choices: Sequence[Choice]) -> tuple[Contender, ...]:
 
 
 def _notes(summary: StudySummary, limits: Limits, choices: Sequence[Choice]) -> Iterable[str]:
-    if any(one.statistic != "mean" for one in limits.objectives):
+    if any(objective.statistic != "mean" for objective in limits.objectives):
         yield (
             "A percentile is that of the requests of all trials together. It is met only where its interval has an "
             "upper end, and called by its name where ten requests or more lie beyond it (p99: 1,000); with fewer, the "

@@ -10,7 +10,7 @@ from bitbench.records.study_records import StudyRecords
 
 def roof_shares(before: StudyRecords, after: StudyRecords) -> tuple[RoofShare, ...]:
     """Of the cells that both have; none where one of the roofs was not measured."""
-    known = {(one.cell, one.phase): one.share for one in cell_roofs(before)}
+    known = {(cell_roof.cell, cell_roof.phase): cell_roof.share for cell_roof in cell_roofs(before)}
     return tuple(
         RoofShare(cell=one.cell, phase=one.phase, before=known[one.cell, one.phase], after=one.share)
         for one in cell_roofs(after)

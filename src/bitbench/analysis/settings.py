@@ -21,7 +21,7 @@ def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
     for trial in of.trials:
         if trial.counts and trial.cell.contender in trials:
             trials[trial.cell.contender].append(trial)
-    kv_bytes = {one.contender: size for one in of.instances if (size := one.facts.kv_bytes_per_token)}
+    kv_bytes = {instance.contender: size for instance in of.instances if (size := instance.facts.kv_bytes_per_token)}
     contexts = _contexts(of)
     found = []
     for contender, own in trials.items():
@@ -43,7 +43,7 @@ def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
 def with_other_settings(plan: Plan) -> list[Contender]:
     """The same under two names is no other setting."""
     setups = {setup.name: setup for setup in plan.study.engines}
-    known = [one for one in plan.contenders if one.engine in setups]
+    known = [contender for contender in plan.contenders if contender.engine in setups]
     settings: dict[tuple[str, str], set[str]] = {}
     for one in known:
         chosen = setups[one.engine].model_dump_json(exclude={"name"})

@@ -46,7 +46,7 @@ def compare_studies(
     """Cells of the same contender and workload. Raises CannotCompareError where a fact differs that is not "
     "allowed."""
     common = [cell for cell in before.plan.cells if cell in set(after.plan.cells)]
-    shared = [(one, one) for one in before.plan.contenders if one in set(after.plan.contenders)]
+    shared = [(contender, contender) for contender in before.plan.contenders if contender in set(after.plan.contenders)]
     contenders = list(dict.fromkeys([*((cell.contender, cell.contender) for cell in common),
                                      *quality_pairs((before, after), shared)]))  # fmt: skip
     if not contenders:
@@ -109,7 +109,7 @@ def _compared(
     shown = metrics or ([METRICS[measure.headline].column] if pairs else [])
     named = [*shown, *(one.metric for one in conditions)]
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
-    about_quality = [one for one in conditions if one.metric == PERPLEXITY]
+    about_quality = [condition for condition in conditions if condition.metric == PERPLEXITY]
     about_speed = [one for one in conditions if one.metric != PERPLEXITY]
     if about_speed and not pairs:  # else a limit that nothing is held against would be kept
         raise CannotCompareError(f"a limit on {about_speed[0].metric} needs a workload that both ran")

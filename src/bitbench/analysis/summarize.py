@@ -227,7 +227,7 @@ def _warm_up(records: Sequence[TrialRecord], counted: Sequence[TrialRecord]) -> 
 
 
 def _mean_ttft(metrics: Iterable[TrialMetrics]) -> float | None:
-    known = [one.ttft_s for one in metrics if one.ttft_s is not None]
+    known = [metric.ttft_s for metric in metrics if metric.ttft_s is not None]
     return float(np.mean(known)) if known else None
 
 

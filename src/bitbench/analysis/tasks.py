@@ -11,7 +11,7 @@ def compare_tasks(results: Sequence[TaskResult], baseline: Sequence[TaskResult])
     """Both answer the same questions, but lm-eval gives sums: the error of the difference is that of independent
     ones, which is too wide rather than too narrow."""
     others = {(one.task, one.metric): one for one in baseline}
-    return tuple(_compare(one, others.get((one.task, one.metric))) for one in results)
+    return tuple(_compare(result, others.get((result.task, result.metric))) for result in results)
 
 
 def _compare(one: TaskResult, other: TaskResult | None) -> TaskEstimate:

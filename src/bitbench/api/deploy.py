@@ -26,7 +26,9 @@ def deploy_words(records: StudyRecords, contender: Contender) -> tuple[str, ...]
         return ()
     if not isinstance(engine, Deployable):
         return ()
-    capabilities = [known for one in records.lock.host.accelerators if (known := one.compute_capability)]
+    capabilities = [
+        known for accelerator in records.lock.host.accelerators if (known := accelerator.compute_capability)
+    ]
     launch = Launch(
         setup=as_arguments(setup, engine),
         variant=plan.variant(contender.variant),

@@ -96,7 +96,10 @@ def show_commands(console: Terminal, title: str, commands: Sequence[str]) -> Non
 def labels_of(plan: Plan) -> Labels:
     """Of all that the plan is about, refused ones as well: what they share is said once."""
     refused = (refusal.cell.contender for refusal in plan.refusals)
-    return Labels([*plan.contenders, *refused, *(one.contender for one in plan.quality_refusals)], MAX_NAME)
+    return Labels(
+        [*plan.contenders, *refused, *(quality_refusal.contender for quality_refusal in plan.quality_refusals)],
+        MAX_NAME,
+    )
 
 
 def _workloads(plan: Plan) -> Table:

@@ -125,7 +125,7 @@ class ConfigStarts:
         if self._openmp is not None:
             return
         variables = map(openmp_variables, {process.pid, *descendants(process.pid)})
-        largest, *others = sorted({frozenset(one.items()) for one in variables}, key=len, reverse=True)
+        largest, *others = sorted({frozenset(variable.items()) for variable in variables}, key=len, reverse=True)
         if not all(other < largest for other in others):  # what a server sets for all, then more for its workers
             self._refused = "its processes run with different OpenMP variables"
         self._openmp = dict(largest)

@@ -13,7 +13,14 @@ from bitbench.analysis.confirmation import cells_to_confirm
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.interim_looks import another_fits
 from bitbench.analysis.model_groups import Field, fields_of, log_speeds_of
-from bitbench.analysis.sequential import SequentialAnalysis, baseline_of, headline_of, kept_back, kept_back_s, open_cells
+from bitbench.analysis.sequential import (
+    SequentialAnalysis,
+    baseline_of,
+    headline_of,
+    kept_back,
+    kept_back_s,
+    open_cells,
+)
 from bitbench.analysis.stopping import enough_instances
 from bitbench.measure.block_rounds import BlockRounds, Room
 from bitbench.measure.estimate import Estimator
@@ -402,7 +409,9 @@ class StudyPace:
             return []
         if cells is not self._all_cells:
             present = {cell.contender for cell in cells}
-            return own * (self._shifts([one for one in self._all_contenders if one in present]) - 1)
+            return own * (
+                self._shifts([all_contender for all_contender in self._all_contenders if all_contender in present]) - 1
+            )
         if self._shifts_of_all is None:
             self._shifts_of_all = self._shifts(self._all_contenders)
         return own * (self._shifts_of_all - 1)
@@ -411,7 +420,7 @@ class StudyPace:
         """1 where all fit at once, and where none would come in shifts but one after the other."""
         if self._baseline is None or self.fit_together(contenders):
             return 1
-        others = [one for one in contenders if one != self._baseline]
+        others = [contender for contender in contenders if contender != self._baseline]
         return len(shifts_beside(self._baseline, others, self.fit_together) or (others,))
 
     def _suits_rounds(self, contender: Contender) -> bool:

@@ -58,7 +58,9 @@ class Residents:
             ready.instance.stop()
 
     @contextmanager
-    def turn(self, ready: ReadyInstance, touch: Callable[[ReadyInstance], None] | None = None) -> Iterator[TurnConditions]:
+    def turn(
+        self, ready: ReadyInstance, touch: Callable[[ReadyInstance], None] | None = None
+    ) -> Iterator[TurnConditions]:
         """`touch` wakes it up before it is measured: caches, clocks, the first request after a thaw."""
         turn = TurnConditions(residents=len(self._present) - 1)
         if self._probe is None:

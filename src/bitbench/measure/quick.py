@@ -84,7 +84,7 @@ def prepare_server(server: FoundServer, client: LoadClient, folder: Path) -> Pre
 def engine_study(home: Path, device: Device) -> Study:
     """The installed engines on the smallest model that is downloaded, unquantized. Raises NotReadyError with the
     commands that are missing."""
-    installed = {one.name for one in list_environments(home) if one.complete}
+    installed = {found.name for found in list_environments(home) if found.complete}
     ready = {
         name: engine
         for name, engine in registry.engines().items()

@@ -62,8 +62,8 @@ def _problem(name: str, home: Path) -> str | None:
 
 def _of_another_device(name: str, home: Path, device: Device) -> str | None:
     """Where an engine's was made from the lock of another device: there the engine would compute."""
-    of_engines = {known.name: known for one in registry.engines().values() if (known := one.own_environment)}
-    installed = next((one for one in list_environments(home) if one.name == name), None)
+    of_engines = {known.name: known for engine in registry.engines().values() if (known := engine.own_environment)}
+    installed = next((found for found in list_environments(home) if found.name == name), None)
     if name not in of_engines or installed is None:
         return None
     locks = {lock.name: other for other, lock in of_engines[name].locks.items()}

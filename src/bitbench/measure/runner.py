@@ -277,7 +277,7 @@ def refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, fol
     if search is None:
         return
     requests = [one.workloads[0] for one in (lock.plan.study, study)]
-    before, after = ({**dict(one), "arrival": one.arrival.kind} for one in requests)
+    before, after = ({**dict(request), "arrival": request.arrival.kind} for request in requests)
     differing = sorted(name for name in after if name not in CHOSEN_BY_SEARCH and before[name] != after[name])
     if differing:
         raise StoreError(f"{folder} contains a search with other requests ({', '.join(differing)}); {elsewhere}")

@@ -16,7 +16,7 @@ from bitbench.measure.machine.memory import MemoryWatch
 from bitbench.ports import Endpoint, Instance, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Cell, Contender
-from bitbench.study.study import Timeouts, Study
+from bitbench.study.study import Study, Timeouts
 from bitbench.study.workload import Workload
 
 if TYPE_CHECKING:

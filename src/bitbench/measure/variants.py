@@ -140,7 +140,9 @@ def order_variant(
     )
 
 
-def make_variant(order: variants.VariantRequest, home: Path, on_progress: OnProgress = lambda _: None) -> variants.MadeVariant:
+def make_variant(
+    order: variants.VariantRequest, home: Path, on_progress: OnProgress = lambda _: None
+) -> variants.MadeVariant:
     """The variant, made now unless it exists. Raises before any work where that is known to be impossible."""
     python = python_of(maker_of(order.recipe).environment, home)
     return variants.ensure(order, home=home, python=python, on_progress=on_progress)

@@ -127,7 +127,9 @@ def find(wanted: VariantRequest, home: Path) -> MadeVariant | None:
     return _read(_variants(home) / wanted.folder_name)
 
 
-def ensure(wanted: VariantRequest, *, home: Path, python: Path, on_progress: OnProgress = lambda _: None) -> MadeVariant:
+def ensure(
+    wanted: VariantRequest, *, home: Path, python: Path, on_progress: OnProgress = lambda _: None
+) -> MadeVariant:
     """The variant, created now unless it exists. Raises before any work where it is known not to be possible."""
     if (there := find(wanted, home)) is not None:
         return there

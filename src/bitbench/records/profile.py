@@ -98,7 +98,7 @@ class OperatorProfile(Record):
     @property
     def groups_s(self) -> float:
         """The sum of what makes a step: to be held against `profiled.mean_s`."""
-        return sum(one.step_s for one in self.groups if one.group is not ProfileGroup.FIRST_CALL)
+        return sum(group.step_s for group in self.groups if group.group is not ProfileGroup.FIRST_CALL)
 
     @property
     def overhead(self) -> float:

@@ -68,7 +68,7 @@ def read_from(
 
 def following(ids: Iterable[str]) -> int:
     """The number after the highest of `t00001`, `t00002`, …: also where a line between them was removed."""
-    return 1 + max((int(one[1:]) for one in ids if one[1:].isascii() and one[1:].isdigit()), default=0)
+    return 1 + max((int(number[1:]) for number in ids if number[1:].isascii() and number[1:].isdigit()), default=0)
 
 
 def complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:

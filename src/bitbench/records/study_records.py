@@ -51,7 +51,7 @@ class StudyRecords:
 
     def was_running(self, contender: Contender) -> bool:
         """Whether bitbench did not start it: its trials are what was repeated, and no start is in question."""
-        return any(one.facts.was_running for one in self.instances if one.contender == contender)
+        return any(instance.facts.was_running for instance in self.instances if instance.contender == contender)
 
     def counted(self, cell: Cell) -> list[TrialRecord]:
         """The trials of a cell that enter its figures."""

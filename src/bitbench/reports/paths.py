@@ -10,7 +10,7 @@ from bitbench.records.trial import InstanceRecord
 
 def shortener(folders: Iterable[Path]) -> Callable[[str], str]:
     """A function that writes `…/envs/vllm/x.py` for `FOLDER/envs/vllm/x.py`; the longest folder goes first."""
-    known = sorted({str(one) for one in folders if len(one.parts) > 1}, key=len, reverse=True)
+    known = sorted({str(folder) for folder in folders if len(folder.parts) > 1}, key=len, reverse=True)
     if not known:
         return str
     pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(re.escape(one) for one in known)})(?![\w.-])")
@@ -20,18 +20,18 @@ def shortener(folders: Iterable[Path]) -> Callable[[str], str]:
 def shorten_summary(summary: StudySummary, short: Callable[[str], str]) -> StudySummary:
     """Where an engine's own words, or a command, stand in a summary."""
     contenders = [
-        one.model_copy(
+        contender.model_copy(
             update={
-                "kernels": _all(one.kernels, short),
-                "commands": _all(one.commands, short),
-                "notes": _all(one.notes, short),
+                "kernels": _all(contender.kernels, short),
+                "commands": _all(contender.commands, short),
+                "notes": _all(contender.notes, short),
             }
         )
-        for one in summary.contenders
+        for contender in summary.contenders
     ]
-    refusals = [one.model_copy(update={"reason": short(one.reason)}) for one in summary.refusals]
+    refusals = [refusal.model_copy(update={"reason": short(refusal.reason)}) for refusal in summary.refusals]
     update = {
-        "cells": tuple(_cell(one, short) for one in summary.cells),
+        "cells": tuple(_cell(cell, short) for cell in summary.cells),
         "contenders": tuple(contenders),
         "refusals": tuple(refusals),
     }

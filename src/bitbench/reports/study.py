@@ -207,7 +207,7 @@ def _facts(summary: StudySummary, lock: Lock) -> Iterator[tuple[str, str]]:
     host = lock.host
     machine = [host.cpu_model, f"{host.cores} cores" if host.cores else None]
     machine += [show_bytes(host.memory_bytes)] if host.memory_bytes else []
-    machine += [one.name for one in host.accelerators]
+    machine += [accelerator.name for accelerator in host.accelerators]
     rows = [
         ("Cells", f"{len(summary.cells):,}"),
         ("Trials", f"{sum(len(cell.runs) for cell in summary.cells):,}"),

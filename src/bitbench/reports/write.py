@@ -28,7 +28,7 @@ def report_document(study: StudyRecords, folder: StudyFolder, summary: StudySumm
     return study_document(
         summary,
         study.lock,
-        instances=[shorten_instance(one, short) for one in study.instances],
+        instances=[shorten_instance(instance, short) for instance in study.instances],
     )
 
 
@@ -42,6 +42,6 @@ def write_report(document: "Document", folder: StudyFolder, home: Path, drawing:
 
 def path_shortener(folder: StudyFolder, plan: Plan, home: Path) -> Callable[[str], str]:
     """For what lies in this home, in the study's folder, or in the home in which it was run."""
-    paths = [one.path for one in plan.variants if one.path is not None]
+    paths = [variant.path for variant in plan.variants if variant.path is not None]
     homes = [up.parent for path in paths for up in path.parents if up.name in ("models", "variants")]
     return shortener([home, folder.path.resolve(), Path.home(), *homes])

@@ -108,7 +108,7 @@ class Group(Record):
     def stays(self) -> Member | None:
         """Has a turn in every round of every shift, so that each contender meets it in all of its rounds."""
         comes = {contender for shift in self.shifts for contender in shift}
-        return next((one for one in self.members if self.shifts and one.contender not in comes), None)
+        return next((member for member in self.members if self.shifts and member.contender not in comes), None)
 
     @property
     def shifts_of_members(self) -> tuple[tuple[Member, ...], ...]:
@@ -164,7 +164,7 @@ class Plan(Record):
         return self.model_copy(
             update={
                 "cells": tuple(cell for cell in self.cells if model_of(cell.contender) == model),
-                "refusals": tuple(one for one in self.refusals if model_of(one.cell.contender) == model),
+                "refusals": tuple(refusal for refusal in self.refusals if model_of(refusal.cell.contender) == model),
                 "quality": tuple(one for one in self.quality if model_of(one) == model),
             }
         )
@@ -176,10 +176,16 @@ class Plan(Record):
             update={
                 "variants": tuple(variant for variant in self.variants if variant.name in variants),
                 "cells": tuple(cell for cell in self.cells if cell.contender in contenders),
-                "refusals": tuple(one for one in self.refusals if one.cell.contender in contenders),
-                "expectations": tuple(one for one in self.expectations if one.contender in contenders),
+                "refusals": tuple(refusal for refusal in self.refusals if refusal.cell.contender in contenders),
+                "expectations": tuple(
+                    expectation for expectation in self.expectations if expectation.contender in contenders
+                ),
                 "quality": tuple(one for one in self.quality if one in contenders),
-                "quality_refusals": tuple(one for one in self.quality_refusals if one.contender in contenders),
+                "quality_refusals": tuple(
+                    quality_refusal
+                    for quality_refusal in self.quality_refusals
+                    if quality_refusal.contender in contenders
+                ),
             }
         )
 

@@ -79,7 +79,9 @@ def order() -> BlockOrder:
     plan = make_plan(["a"], WORKLOADS, quality=Quality(windows=2, window_tokens=8, top_tokens=2))
     quality = plan.contenders[:1]
     plan = plan.model_copy(update={"quality": quality})
-    return BlockOrder(id="o1", bitbench="", plan=plan, folder="/", block=1, rounds=1, open_cells=(0, 1), quality=quality)
+    return BlockOrder(
+        id="o1", bitbench="", plan=plan, folder="/", block=1, rounds=1, open_cells=(0, 1), quality=quality
+    )
 
 
 class Folder:

@@ -21,7 +21,9 @@ from tests.command_line import bitbench
 DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
 
-def imported(name: str, into: Path, starts: ImportedStarts = ImportedStarts.PER_FILE) -> tuple[StudyFolder, StudySummary, str]:
+def imported(
+    name: str, into: Path, starts: ImportedStarts = ImportedStarts.PER_FILE
+) -> tuple[StudyFolder, StudySummary, str]:
     folder = import_files([DATA / name], Tool.VENDOR_TABLE, starts, into)
     report = Lab().report(folder)
     return folder, Lab().summary(folder), report.read_text(encoding="utf-8")

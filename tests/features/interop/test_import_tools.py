@@ -11,7 +11,7 @@ from rich.console import Console
 from bitbench.analysis.results.summary import CellSummary, StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.tools import read
-from bitbench.features.interop.types import ImportFileError, ImportedStarts, Tool
+from bitbench.features.interop.types import ImportedStarts, ImportFileError, Tool
 from bitbench.measure.study import Lab
 from bitbench.reports.document.terminal import render
 from bitbench.reports.study import study_document
@@ -21,7 +21,9 @@ from bitbench.study.study_file import read_study
 DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
 
-def imported(tool: Tool, into: Path, *names: str, starts: ImportedStarts = ImportedStarts.PER_FILE) -> tuple[StudySummary, str]:
+def imported(
+    tool: Tool, into: Path, *names: str, starts: ImportedStarts = ImportedStarts.PER_FILE
+) -> tuple[StudySummary, str]:
     folder = import_files([DATA / name for name in names], tool, starts, into)
     return Lab().summary(folder), Lab().report(folder).read_text(encoding="utf-8")
 

@@ -145,7 +145,9 @@ def test_backends_can_be_imported_again(tmp_path: Path) -> None:
     folder = import_files([DATA / "seed-backends.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "once")
     once = imported(folder)
     (tmp_path / "out.md").write_text(study_text(once, "backend-md"))
-    again = Lab().summary(import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "again"))
+    again = Lab().summary(
+        import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "again")
+    )
     for metric in ("ttft_s", "tpot_s"):
         before = {cell.cell.contender.engine: cell.metrics[metric].mean for cell in once.summary.cells}
         after = {cell.cell.contender.engine.replace("\\", ""): cell.metrics[metric].mean for cell in again.cells}

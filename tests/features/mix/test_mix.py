@@ -300,7 +300,9 @@ def test_fresh_text_lies_between_that_of_the_single_swaps() -> None:
     assert Quality().offset == 0.0
 
 
-@pytest.mark.parametrize(("value", "standing"), [(1.05, LimitVerdict.MET), (1.0, LimitVerdict.UNSURE), (0.95, LimitVerdict.BROKEN)])
+@pytest.mark.parametrize(
+    ("value", "standing"), [(1.05, LimitVerdict.MET), (1.0, LimitVerdict.UNSURE), (0.95, LimitVerdict.BROKEN)]
+)
 def test_a_limit_of_speed_is_held_against_the_interval(value: float, standing: LimitVerdict) -> None:
     ratio = mixture(speed=value).confirmed
     assert ratio is not None

@@ -364,7 +364,7 @@ class ContenderQuality(Record):
     @property
     def equal_answers(self) -> int | None:
         """How many answers are the baseline's, token for token; None where there is nothing to compare with."""
-        known = [one for one in self.answers if one.baseline_text is not None]
+        known = [answer for answer in self.answers if answer.baseline_text is not None]
         return sum(one.first_difference is None for one in known) if known else None
 
 
@@ -433,17 +433,21 @@ class StudySummary(Record):
         return self.model_copy(
             update={
                 "baseline": model.baseline,
-                "cells": tuple(one for one in self.cells if one.cell.contender in own),
-                "contenders": tuple(one for one in self.contenders if one.contender in own),
-                "rankings": tuple(one for one in self.rankings if one.model == model.name),
+                "cells": tuple(cell for cell in self.cells if cell.cell.contender in own),
+                "contenders": tuple(contender for contender in self.contenders if contender.contender in own),
+                "rankings": tuple(ranking for ranking in self.rankings if ranking.model == model.name),
                 "models": (),
                 "model": model.name,
-                "refusals": tuple(one for one in self.refusals if one.cell.contender in own),
-                "expectations": tuple(one for one in self.expectations if one.contender in own),
-                "processor_notes": tuple(one for one in self.processor_notes if one.contender in own),
+                "refusals": tuple(refusal for refusal in self.refusals if refusal.cell.contender in own),
+                "expectations": tuple(expectation for expectation in self.expectations if expectation.contender in own),
+                "processor_notes": tuple(
+                    processor_note for processor_note in self.processor_notes if processor_note.contender in own
+                ),
                 "quality": tuple(one for one in self.quality if one.contender in own),
-                "quality_refusals": tuple(one for one in self.quality_refusals if one.contender in own),
-                "crossovers": tuple(one for one in self.crossovers if one.contender in own),
+                "quality_refusals": tuple(
+                    quality_refusal for quality_refusal in self.quality_refusals if quality_refusal.contender in own
+                ),
+                "crossovers": tuple(crossover for crossover in self.crossovers if crossover.contender in own),
             }
         )
 

@@ -87,7 +87,9 @@ class StreamPlan:
 class Answers:
     """Turns requests into replies (bytes) and streams."""
 
-    def __init__(self, key: str, behaviour: NullBehaviour, take_truth: Callable[[], Mapping[str, float | None]]) -> None:
+    def __init__(
+        self, key: str, behaviour: NullBehaviour, take_truth: Callable[[], Mapping[str, float | None]]
+    ) -> None:
         self._authorization = f"Bearer {key}" if key else None  # without a key it asks for none
         self._behaviour = behaviour
         self._schedule = AnswerPlan(behaviour)

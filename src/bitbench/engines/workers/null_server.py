@@ -1,6 +1,6 @@
 """The null engine: a real HTTP server that streams tokens at moments that are known beforehand.
 
-`python -m bitbench.engines.workers.null_server PORT BEHAVIOUR`, where BEHAVIOUR is JSON with the fields of `NullBehaviour`,
+`python -m bitbench.engines.workers.null_server PORT BEHAVIOUR`, where BEHAVIOUR is JSON with fields of `NullBehaviour`,
 and the key that requests must show is in BITBENCH_NULL_KEY (empty: none is asked for). The loop that serves is native
 (`native/src/server.cpp`).
 

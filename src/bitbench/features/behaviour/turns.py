@@ -71,7 +71,7 @@ def curves_of(of: Mapping[Contender, Records], plan: Plan) -> tuple[Conversation
 
 def _lifetimes(conversations: Records) -> Lifetimes:
     return Lifetimes(
-        ended=tuple(one.broke_at for one in conversations if one.broke_at is not None),
+        ended=tuple(conversation.broke_at for conversation in conversations if conversation.broke_at is not None),
         lasted=tuple(one.turns for one in conversations if one.broke_at is None),
     )
 
@@ -93,7 +93,7 @@ def _same(one: Records, other: Records) -> bool:
 def _fewer(contender: Contender, own: Records, others: Records, plan: Plan) -> QualityEstimate:
     """Valid turns that the others have more, mean over conversations."""
     valid = {one.name: one.valid_turns for one in own}
-    lost = [float(one.valid_turns - valid[one.name]) for one in others]
+    lost = [float(other.valid_turns - valid[other.name]) for other in others]
     resampler = Resampler(np.random.default_rng([plan.study.seed, crc32(contender.name.encode())]))
     return with_interval(sample([lost], resampler), plan.study.measure.confidence, float)
 
@@ -116,7 +116,7 @@ def _left_after_first(curve: Survival) -> float:
 
 
 def _faults(conversations: Records) -> Iterator[TurnFault]:
-    answers = (answer for one in conversations for answer in one.answers)
+    answers = (answer for conversation in conversations for answer in conversation.answers)
     broken = [(answer.fault, answer.text) for answer in answers if answer.fault is not None]
     counted = Counter(fault for fault, _ in broken)
     for fault, count in counted.most_common(MOST_FAULTS):

@@ -50,7 +50,7 @@ def account(
     parts = [expanded] if expanded else []
     if profiles is not None:
         groups = (_seconds(profiles[0], own.step.mean), _seconds(profiles[1], baseline.step.mean))
-        sources = tuple(Source(file=f"profiles/{one.id}.json") for one in profiles)
+        sources = tuple(Source(file=f"profiles/{profile.id}.json") for profile in profiles)
         parts = _from_groups(groups, share, sides[0], sources, is_dense=expanded is not None)
     excess = own.step.mean - share * baseline.step.mean
     rest = excess - sum(part.excess_s for part in parts)
@@ -74,9 +74,9 @@ def pick_profiles(
     """Of both, at the same batch and context; None where one is missing."""
     found: list[Mapping[int, OperatorProfile]] = [
         {
-            one.context_tokens: one
-            for one in profiles
-            if (one.contender, one.phase, one.batch) == (contender, phase, batch)
+            profile.context_tokens: profile
+            for profile in profiles
+            if (profile.contender, profile.phase, profile.batch) == (contender, phase, batch)
         }
         for contender in contenders
     ]
@@ -147,9 +147,9 @@ def _seconds(profile: OperatorProfile, step_s: float) -> Seconds:
     """
     scale = min(median(profile.unprofiled.seconds), step_s) / profile.groups_s
     found: Seconds = {}
-    for one in profile.groups:
-        if one.group in CAUSES:
-            found[CAUSES[one.group]] = found.get(CAUSES[one.group], 0.0) + scale * one.step_s
+    for group in profile.groups:
+        if group.group in CAUSES:
+            found[CAUSES[group.group]] = found.get(CAUSES[group.group], 0.0) + scale * group.step_s
     return found
 
 

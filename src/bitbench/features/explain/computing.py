@@ -7,7 +7,7 @@ from bitbench.analysis.config_facts import TRIALS, side_of, variant_of
 from bitbench.analysis.crossover import find_crossovers
 from bitbench.analysis.intervals import estimate
 from bitbench.analysis.phases import phase_side, step_sample
-from bitbench.analysis.results.crossover import CrossoverAxis, Crossover, CrossoverSide
+from bitbench.analysis.results.crossover import Crossover, CrossoverAxis, CrossoverSide
 from bitbench.analysis.results.sides import Side, Source
 from bitbench.analysis.roofline import cell_roofs
 from bitbench.analysis.summarize import samples_by_cell, speeds_of
@@ -75,9 +75,9 @@ def explain(
     speeds = workload_speeds(of, contender, baseline)
     sides = (side_of(of, contender, workload), side_of(of, baseline, workload))
     crossovers = tuple(
-        one
-        for one in find_crossovers(plan, speeds_of(of, contender), baseline)
-        if one.contender == contender and any(point.workload == workload.name for point in one.points)
+        crossover
+        for crossover in find_crossovers(plan, speeds_of(of, contender), baseline)
+        if crossover.contender == contender and any(point.workload == workload.name for point in crossover.points)
     )
     phases = tuple(_phases(of, pair, workload, sides))
     return Explanation(
@@ -88,13 +88,15 @@ def explain(
         baseline=sides[1],
         own_headline=estimate(own, confidence) if own else None,
         baseline_headline=estimate(other, confidence) if other else None,
-        speed=next((one.speed for one in speeds if one.workload == workload.name), None),
+        speed=next((speed.speed for speed in speeds if speed.workload == workload.name), None),
         confidence=confidence,
         phases=phases,
         elsewhere=tuple(one for one in speeds if one.workload != workload.name),
         crossovers=crossovers,
-        beyond=tuple(one for one in crossovers if _is_beyond(one, workload)),
-        known_beforehand=next((one.why for one in plan.expectations if one.contender == contender), None),
+        beyond=tuple(crossover for crossover in crossovers if _is_beyond(crossover, workload)),
+        known_beforehand=next(
+            (expectation.why for expectation in plan.expectations if expectation.contender == contender), None
+        ),
         roof=of.roof,
         gaps=tuple(_gaps(of, pair, phases, sides, no_roof)),
     )
@@ -158,8 +160,10 @@ def _gaps(
     variant = variant_of(of.plan, pair[0])
     if not phases:
         gaps.append(Gap(missing=Missing.PHASES))
-    elif not all(one.is_profiled for one in phases if one.expected_gain is not None):
-        own, other = ({one.batch for one in of.profiles if one.contender == contender} for contender in pair)
+    elif not all(phase.is_profiled for phase in phases if phase.expected_gain is not None):
+        own, other = (
+            {profile.batch for profile in of.profiles if profile.contender == contender} for contender in pair
+        )
         batches = sorted(own & other)
         kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE
         gaps.append(Gap(missing=kind, detail=", ".join(map(str, batches))))

@@ -59,9 +59,9 @@ def divide(
         operators = [*kernels, *(one.model_copy(update={"self_device_s": 0.0}) for one in operators)]
     seconds = dict.fromkeys(ProfileGroup, 0.0)
     calls = dict.fromkeys(ProfileGroup, 0)
-    for one in operators:
-        seconds[one.group] += (one.self_device_s or 0.0) if on_device else one.self_cpu_s
-        calls[one.group] += one.calls
+    for operator in operators:
+        seconds[operator.group] += (operator.self_device_s or 0.0) if on_device else operator.self_cpu_s
+        calls[operator.group] += operator.calls
     seconds[ProfileGroup.FRAMEWORK] += step_s * len(steps) - sum(seconds.values())
     groups = [
         GroupTime(group=group, step_s=seconds[group] / len(steps), calls=calls[group] / len(steps))

@@ -51,12 +51,14 @@ EXPLANATION = small_print(
 
 def profile_document(profiles: Sequence[OperatorProfile], limit: int | None = None) -> Document:
     """A section per profile, with its groups and its operators; `limit`: no more than so many of these."""
-    return Document(TITLE, (), tuple(Section(_title(one), _blocks(shorten(one, limit))) for one in profiles))
+    return Document(
+        TITLE, (), tuple(Section(_title(profile), _blocks(shorten(profile, limit))) for profile in profiles)
+    )
 
 
 def profile_section(found: Profiles, _: StudySummary) -> Section:
     """For the report of a study: the groups of all profiles side by side, then the longest operators of each."""
-    each = [block for one in found.profiles for block in (Heading(_title(one.profile)), *_blocks(one))]
+    each = [block for profile in found.profiles for block in (Heading(_title(profile.profile)), *_blocks(profile))]
     return Section(TITLE, (EXPLANATION, _side_by_side([one.profile for one in found.profiles]), *each))
 
 

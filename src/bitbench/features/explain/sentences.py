@@ -83,7 +83,7 @@ def expected(of: Explanation) -> Phrase:
 
 def reached(of: Explanation) -> Phrase:
     """`Reached: in decode 21.0 % of this machine's roof, the baseline 34.0 %.` Empty where no share is known."""
-    known = [one for one in of.phases if one.own.roof_share is not None and one.baseline.roof_share is not None]
+    known = [phase for phase in of.phases if phase.own.roof_share is not None and phase.baseline.roof_share is not None]
     if not known:
         return ()
     parts = []

@@ -114,7 +114,7 @@ class Explanation(Record):
     def causes(self) -> tuple[Cause, ...]:
         """Every cause that is named, those that take the most time first."""
         parts = sorted((part for one in self.phases for part in one.parts), key=lambda part: -part.excess_s)
-        left = [one.unexplained for one in self.phases if one.unexplained is not None]
+        left = [phase.unexplained for phase in self.phases if phase.unexplained is not None]
         return tuple(dict.fromkeys(part.cause for part in (*parts, *left)))
 
 

@@ -34,7 +34,9 @@ class _Records:
 
     def mark(self, sources: Sequence[Source]) -> str:
         """`[1, 4]`"""
-        named = [self._numbers.setdefault(one, len(self._numbers) + 1) for one in sources if one.ids or one.file]
+        named = [
+            self._numbers.setdefault(source, len(self._numbers) + 1) for source in sources if source.ids or source.file
+        ]
         return f"[{', '.join(str(number) for number in dict.fromkeys(named))}]" if named else ""
 
     def cited(self, sentences: Iterator[Said] | Sequence[Said]) -> tuple[Bullets, ...]:
@@ -70,7 +72,7 @@ def _title(of: Explanation) -> Phrase:
 
 def _sections(of: Explanation, records: _Records) -> Iterator[Section]:
     """In the order of the document, which is that of the numbers of its records."""
-    if any(one.own.cost and one.baseline.cost for one in of.phases):
+    if any(phase.own.cost and phase.baseline.cost for phase in of.phases):
         yield _cost_section(of, records)
     yield from (_parts_section(of, one, records) for one in of.phases if one.expected_gain is not None)
     kernels = [(sentences.kernel(side), (side.instances,)) for side in (of.own, of.baseline)]
@@ -99,7 +101,7 @@ def _short(of: Explanation) -> Iterator[Said]:
         yield f"Known beforehand: {of.known_beforehand}", (LOCK,)
     for phase in of.phases:
         yield from _causes(of, phase)
-    if not any(one.unexplained for one in of.phases):
+    if not any(phase.unexplained for phase in of.phases):
         yield f"Where the time goes is unexplained: the records do not say enough (see {NOT_KNOWN.lower()}).", trials
 
 
@@ -176,8 +178,8 @@ def _crossover_section(of: Explanation, records: _Records) -> Section:
         words_column("Records", lambda one: records.mark(one.sources)),
     )
     found: list[Said] = [
-        (say(f"Along {one.axis.value.replace('_', ' ')}: ", verdict(one), "."), _trials(of, one))
-        for one in of.crossovers
+        (say(f"Along {crossover.axis.value.replace('_', ' ')}: ", verdict(crossover), "."), _trials(of, crossover))
+        for crossover in of.crossovers
     ]
     nothing = "No other workload differs from this one in concurrency or input length alone: no crossover can be found."
     said = records.cited(found or [(nothing, ())])

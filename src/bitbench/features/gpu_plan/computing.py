@@ -144,7 +144,9 @@ def plan_on_device(
         update={
             "cells": kept,
             "refusals": (*plan.refusals, *refusals),
-            "expectations": tuple(one for one in plan.expectations if one.contender not in without_room),
+            "expectations": tuple(
+                expectation for expectation in plan.expectations if expectation.contender not in without_room
+            ),
             "quality": tuple(contender for contender in plan.quality if contender not in without_room),
             "quality_refusals": (
                 *plan.quality_refusals,
@@ -195,7 +197,7 @@ def _need(asked: Plan, limited: Plan, contender: Contender, fit: _Fit) -> Device
     )
     by_length = sorted(runs or wanted, key=lambda workload: workload.context_tokens)
     shown = (by_length[-1] if runs else by_length[0]) if by_length else None
-    most_tokens = max((one.concurrency * one.context_tokens for one in runs), default=None)
+    most_tokens = max((run.concurrency * run.context_tokens for run in runs), default=None)
     return DeviceNeed(
         contender=contender,
         use=fit.use,
@@ -238,7 +240,11 @@ class _Times:
         starts, trials = (
             (measure.instances.max, measure.trials.max) if most else (measure.instances.min, measure.trials.min)
         )
-        hopeless = {one.contender for one in self._plan.expectations if one.verdict is Support.DOES_NOT_RUN}
+        hopeless = {
+            expectation.contender
+            for expectation in self._plan.expectations
+            if expectation.verdict is Support.DOES_NOT_RUN
+        }
         cells = [cell for cell in self._plan.cells if cell.contender not in hopeless]
         timed = {cell.contender for cell in cells}
         workloads = {workload.name: workload for workload in self._plan.study.workloads}

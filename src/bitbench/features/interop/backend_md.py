@@ -47,7 +47,7 @@ def _backends(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSumma
 
 
 def _facts(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Iterator[tuple[str, list[Words]]]:
-    known = {one.contender: one for one in summary.contenders}
+    known = {contender.contender: contender for contender in summary.contenders}
     contenders = [cell.cell.contender for cell in cells]
     yield "Model", [plain(one.variant, MAX_NAME) for one in contenders]
     yield "Version", [_words(known[one].engine_versions if one in known else ()) for one in contenders]

@@ -27,7 +27,8 @@ def import_results(
         str | None, typer.Option("--name", metavar="NAME", help="Name of the study [default: that of the file].")
     ] = None,
     starts: Annotated[
-        ImportedStarts, typer.Option("--starts", help="What was one start of the engine: each file, each run, or everything.")
+        ImportedStarts,
+        typer.Option("--starts", help="What was one start of the engine: each file, each run, or everything."),
     ] = ImportedStarts.PER_FILE,
 ) -> None:
     """Turn other tools' results into a study folder, and report.

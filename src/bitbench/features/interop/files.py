@@ -10,7 +10,7 @@ from bitbench.analysis.operator_groups import built_in_table
 from bitbench.features.interop.readers.reading import LONGEST_NAME, Reading, plain_name
 from bitbench.features.interop.readers.tools import read
 from bitbench.features.interop.records import ImportedStudy, as_study
-from bitbench.features.interop.types import ImportFileError, ImportedStarts, Tool
+from bitbench.features.interop.types import ImportedStarts, ImportFileError, Tool
 from bitbench.records.folder import StudyFolder
 from bitbench.records.host import HostFacts
 from bitbench.records.lock import Lock

@@ -89,7 +89,7 @@ def vendor_rst(of: ReportedStudy) -> str:
 
 
 def _machine(host: HostFacts) -> Iterator[str]:
-    yield from (one.name for one in host.accelerators)
+    yield from (accelerator.name for accelerator in host.accelerators)
     if host.cpu_model:
         yield f"{host.cpu_model}{f', {host.cores} cores' if host.cores else ''}"
     elif not host.accelerators:
@@ -99,14 +99,17 @@ def _machine(host: HostFacts) -> Iterator[str]:
 
 
 def _versions(summary: StudySummary) -> Iterator[str]:
-    for one in summary.contenders:
-        yield from (f"{summary.study.engine(one.contender.engine).engine} {version}" for version in one.engine_versions)
+    for contender in summary.contenders:
+        yield from (
+            f"{summary.study.engine(contender.contender.engine).engine} {version}"
+            for version in contender.engine_versions
+        )
 
 
 def _rows(summary: StudySummary) -> list[_Row]:
     """All cells that were asked for, by input length and then in the order of the study."""
     found = {cell.cell: cell for cell in summary.cells}
-    refused = {one.cell: one for one in summary.refusals}
+    refused = {refusal.cell: refusal for refusal in summary.refusals}
     rows = [
         _Row(
             cell,

@@ -61,7 +61,9 @@ def _point(row: KernelFigures, label: str, series: str) -> fig.Row:
 
 def _axes(machine: KernelMachine, points: Sequence[fig.Row]) -> tuple[fig.ChartAxis, fig.ChartAxis]:
     intensities, speeds = fig.numbers(points, "x"), fig.numbers(points, "y")
-    x = fig.ChartAxis("arithmetic intensity (flop per byte)", min(intensities) / MARGIN, max(intensities) * MARGIN, True)
+    x = fig.ChartAxis(
+        "arithmetic intensity (flop per byte)", min(intensities) / MARGIN, max(intensities) * MARGIN, True
+    )
     top = max(_roof_at(machine, x.high), *speeds)
     return x, fig.ChartAxis("Gflop/s, more is better", min(speeds) / MARGIN, top * MARGIN, True)
 

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bitbench.features.kernels.case import Prepared, KernelShape, Traits, WeightPool
+from bitbench.features.kernels.case import KernelShape, Prepared, Traits, WeightPool
 
 GROUP = 128  # columns that share a scale in int4
 BLOCK = 64  # rows that torch packs together in int4

@@ -51,7 +51,7 @@ from bitbench.study.plan import Contender
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import Recipe
 from bitbench.study.source import StudySource
-from bitbench.study.study import Count, EngineSetup, Measure, Interleaving, Study
+from bitbench.study.study import Count, EngineSetup, Interleaving, Measure, Study
 from bitbench.study.workload import Workload
 from bitbench.util.errors import LoadError, QualityError, QuantizeError
 from bitbench.util.safe_files import SafeFolder

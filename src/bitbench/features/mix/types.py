@@ -100,7 +100,8 @@ class ConfirmedMix(Record):
         """Of all limits together."""
         standings = {finding.standing for finding in self.findings}
         return next(
-            (standing for standing in (LimitVerdict.BROKEN, LimitVerdict.UNSURE) if standing in standings), LimitVerdict.MET
+            (standing for standing in (LimitVerdict.BROKEN, LimitVerdict.UNSURE) if standing in standings),
+            LimitVerdict.MET,
         )
 
     @property
@@ -148,5 +149,9 @@ class Mixture(Record):
         """DONE: every limit is met with confidence."""
         if self.confirmed is None or self.confirmed.mix.step is None:
             return ExitCode.NOTHING_MEASURED
-        codes = {LimitVerdict.BROKEN: ExitCode.FAILED, LimitVerdict.UNSURE: ExitCode.INCONCLUSIVE, LimitVerdict.MET: ExitCode.DONE}
+        codes = {
+            LimitVerdict.BROKEN: ExitCode.FAILED,
+            LimitVerdict.UNSURE: ExitCode.INCONCLUSIVE,
+            LimitVerdict.MET: ExitCode.DONE,
+        }
         return codes[self.confirmed.standing]

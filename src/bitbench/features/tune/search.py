@@ -10,7 +10,7 @@ from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.quality import baseline_of as quality_baseline
 from bitbench.analysis.recommend import MEMORIES, recommend
-from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits, Recommendation, LimitVerdict
+from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits, LimitVerdict, Recommendation
 from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio, StudySummary
 from bitbench.analysis.sequential import Headline, baseline_of, headline_of, pair_tables
 from bitbench.analysis.summarize import summarize

@@ -97,7 +97,8 @@ class Tuning(Record):
         found = next((tried for tried in self.tried if tried.contender == self.chosen), None)
         standings = {finding.standing for finding in found.findings} if found else set()
         return next(
-            (standing for standing in (LimitVerdict.BROKEN, LimitVerdict.UNSURE) if standing in standings), LimitVerdict.MET
+            (standing for standing in (LimitVerdict.BROKEN, LimitVerdict.UNSURE) if standing in standings),
+            LimitVerdict.MET,
         )
 
     @property

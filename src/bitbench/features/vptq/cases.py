@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from bitbench.features.kernels.case import Prepared, KernelShape, Traits, WeightPool
+from bitbench.features.kernels.case import KernelShape, Prepared, Traits, WeightPool
 from bitbench.features.kernels.instruction_sets import usable_isas
 from bitbench.features.vptq import packed
 from bitbench.features.vptq.multiply import multiply

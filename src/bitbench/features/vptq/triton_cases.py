@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bitbench.features.kernels.case import Prepared, KernelShape, Traits, WeightPool
+from bitbench.features.kernels.case import KernelShape, Prepared, Traits, WeightPool
 from bitbench.features.vptq.layout import WORD_BITS, VptqLayer, dequantize, unpack
 
 if TYPE_CHECKING:

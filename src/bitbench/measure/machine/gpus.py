@@ -33,7 +33,7 @@ class GpuSurvey:
     @property
     def capability(self) -> Capability | None:
         """The least, which decides what runs on all; None where one is unknown."""
-        known = [one.compute_capability for one in self.accelerators]
+        known = [accelerator.compute_capability for accelerator in self.accelerators]
         return min((one for one in known if one is not None), default=None) if None not in known else None
 
 

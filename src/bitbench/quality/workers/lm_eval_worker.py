@@ -56,7 +56,7 @@ def evaluate(job: Json) -> list[Json]:
         bootstrap_iters=1000,
         log_samples=False,
     )
-    return [one for name, metrics in found["results"].items() for one in rows(name, metrics, found)]
+    return [row for name, metrics in found["results"].items() for row in rows(name, metrics, found)]
 
 
 def refuse_likelihoods(tasks: Iterable[Any]) -> None:

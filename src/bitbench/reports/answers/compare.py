@@ -153,10 +153,14 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
         )
     for lost in comparison.unpaired:
         yield say(Name(lost.cell.name), f" {lost.reason}{': it had one before' if lost.was_lost else ''}.")
-    for one in comparison.differences:
-        subject = say(" of ", Name(one.subject)) if one.subject else ()
-        allowed = " (allowed)" if one.is_allowed else ""
-        yield say(f"Differs{allowed}: {one.fact.value}", subject, f": {one.before} before, {one.after} after.")
+    for difference in comparison.differences:
+        subject = say(" of ", Name(difference.subject)) if difference.subject else ()
+        allowed = " (allowed)" if difference.is_allowed else ""
+        yield say(
+            f"Differs{allowed}: {difference.fact.value}",
+            subject,
+            f": {difference.before} before, {difference.after} after.",
+        )
     if comparison.levels is not None:
         before, after = (level.shown if level else "unknown" for level in comparison.levels)
         yield say(f"The processors are of different levels: {before} before, {after} after.")

@@ -3,7 +3,15 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bitbench.analysis.results.recommendation import MEMORY, Choice, Finding, Judged, Limits, Recommendation, LimitVerdict
+from bitbench.analysis.results.recommendation import (
+    MEMORY,
+    Choice,
+    Finding,
+    Judged,
+    Limits,
+    LimitVerdict,
+    Recommendation,
+)
 from bitbench.reports.answers.deploy import deployment_section
 from bitbench.reports.document.model import (
     Block,
@@ -62,7 +70,7 @@ def _asked(found: Recommendation) -> Phrase:
 
 
 def asked_for(goal: str, limits: Limits, memory_name: str) -> Phrase:
-    asked = [f"{one.name} of at most {limit_text('s', one.limit)}" for one in limits.objectives]
+    asked = [f"{objective.name} of at most {limit_text('s', objective.limit)}" for objective in limits.objectives]
     if limits.memory_bytes is not None:
         asked.append(f"{memory_name} of at most {limit_text('bytes', limits.memory_bytes)}")
     if limits.quality_loss is not None:
@@ -131,7 +139,7 @@ def _gain(choice: Choice, judged: Judged) -> Phrase:
 def _ties(choice: Choice, chosen: Judged) -> Phrase:
     if not choice.ties:
         return ()
-    tied = [choice.of(one) for one in choice.ties]
+    tied = [choice.of(tie) for tie in choice.ties]
     gain = "; its gain over the baseline is not significant" if choice.baseline in choice.ties else ""
     known = [(one.memory.mean, one) for one in (chosen, *tied) if one.memory is not None]
     least: Phrase = ()
@@ -142,7 +150,7 @@ def _ties(choice: Choice, chosen: Judged) -> Phrase:
 
 
 def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
-    limits = listing(list(dict.fromkeys(one.name for one in nearest.findings)))
+    limits = listing(list(dict.fromkeys(finding.name for finding in nearest.findings)))
     by = _missed(nearest, nearest.standing)
     where = say(" The nearest is ", Name(nearest.contender.name), ": ", by, ".")
     if nearest.standing is LimitVerdict.BROKEN:

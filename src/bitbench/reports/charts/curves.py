@@ -117,7 +117,10 @@ def _rate_figure(
         rows.append({**_point(summary, line, cell, scale), "x": rate, "order": rate, "at": shown(setting(rate))})
     guides = [*_limits(summary, time, scale), *_answer(summary.search)]
     words = METRICS[time].words
-    rates = [*fig.numbers(rows, "x"), *(end for one in guides for end in (one.x_low, one.x_high) if end is not None)]
+    rates = [
+        *fig.numbers(rows, "x"),
+        *(end for guide in guides for end in (guide.x_low, guide.x_high) if end is not None),
+    ]
     heights = [*fig.numbers(rows, "y"), *(one.y for one in guides if one.y is not None)]
     said = "Red: the limit that was asked for." if any(one.y is not None for one in guides) else ""
     band = "Band: the interval of the highest rate that meets it." if any(one.x for one in guides) else ""
@@ -138,9 +141,12 @@ def _rate_figure(
 
 def _limits(summary: StudySummary, time: str, scale: Scale) -> list[Guide]:
     return [
-        Guide(f"{one.name} ≤ {shown(Quantity(one.limit, Unit.SECONDS, digits=ROUGH))}", y=one.limit / scale.factor)
-        for one in summary.study.objectives
-        if one.metric == time
+        Guide(
+            f"{objective.name} ≤ {shown(Quantity(objective.limit, Unit.SECONDS, digits=ROUGH))}",
+            y=objective.limit / scale.factor,
+        )
+        for objective in summary.study.objectives
+        if objective.metric == time
     ]
 
 
@@ -248,7 +254,7 @@ def _cells(summary: StudySummary, line: _Line, group: Sequence[Workload]) -> lis
 def _y_scale(summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]) -> Scale:
     definitions = {line.metric: definition_of(summary, line.metric) for line in lines}
     figures = (figure_of(cell, line.metric, definitions[line.metric]) for line, cell in _points(summary, lines, group))
-    return scale_for(unit_of(definitions[lines[0].metric]), [one.value for one in figures if one is not None])
+    return scale_for(unit_of(definitions[lines[0].metric]), [figure.value for figure in figures if figure is not None])
 
 
 def _point(summary: StudySummary, line: _Line, cell: CellSummary, scale: Scale) -> fig.Row:

@@ -189,4 +189,6 @@ def axis_for(
     reach = MOST_BEYOND * size
     bottom = max(min([low, *others]), low - reach) - 0.06 * size
     top = min(max([high, *others]), high + reach) + 0.06 * size
-    return ChartAxis(title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False, ticks=ticks)
+    return ChartAxis(
+        title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False, ticks=ticks
+    )

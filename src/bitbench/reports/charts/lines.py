@@ -50,12 +50,14 @@ def lines_figure(
 
     def figure(*, direct: bool) -> fig.Figure:
         layers = [*_guides(x, y, guides), *_layers(x, y, at, series, direct=direct, marked=marked)]
-        return fig.drawn(name, title, caption, layers, [*drawn_rows, *(one.row for one in guides)], height=HEIGHT)
+        return fig.drawn(name, title, caption, layers, [*drawn_rows, *(guide.row for guide in guides)], height=HEIGHT)
 
     return replace(figure(direct=not one), narrow=None if one else figure(direct=False).spec)
 
 
-def _layers(x: fig.ChartAxis, y: fig.ChartAxis, at: str, names: Sequence[str], *, direct: bool, marked: bool) -> list[Layer]:
+def _layers(
+    x: fig.ChartAxis, y: fig.ChartAxis, at: str, names: Sequence[str], *, direct: bool, marked: bool
+) -> list[Layer]:
     base = fig.where("isValid(datum.series)")
     colour = channel("series:N", sort=list(names), legend=None if direct or len(names) == 1 else legend())
     shape = channel("series:N", sort=list(names), legend=None)

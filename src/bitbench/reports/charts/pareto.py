@@ -15,7 +15,9 @@ class Reach:
 
 def on_front(contenders: Sequence[Sequence[Reach]]) -> list[bool]:
     """For each contender (the same measures in the same order). One that is worse only within noise stays on it."""
-    return [not any(_beats(other, one) for other in contenders if other is not one) for one in contenders]
+    return [
+        not any(_beats(other, contender) for other in contenders if other is not contender) for contender in contenders
+    ]
 
 
 def _beats(other: Sequence[Reach], one: Sequence[Reach]) -> bool:

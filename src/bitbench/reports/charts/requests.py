@@ -31,13 +31,13 @@ def _figure(
     scale = scale_for(Unit.SECONDS, [one.p50 for one in spreads])
     rows: list[fig.Row] = [
         {
-            "contender": labels[one.cell.contender],
-            **{field: getattr(one, field) / scale.factor for field in FIELDS},
-            "shown": f"{_time(one.p50)}, {_tail(one)}",
-            "requests": one.requests,
-            "slowest": f"{plain(one.highest_trial, MAX_NAME)}, request {one.highest_request}",
+            "contender": labels[spread.cell.contender],
+            **{field: getattr(spread, field) / scale.factor for field in FIELDS},
+            "shown": f"{_time(spread.p50)}, {_tail(spread)}",
+            "requests": spread.requests,
+            "slowest": f"{plain(spread.highest_trial, MAX_NAME)}, request {spread.highest_request}",
         }
-        for one in spreads
+        for spread in spreads
     ]
     axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, *FIELDS))
     order = {entry.contender: place for place, entry in enumerate(ranking.entries)}

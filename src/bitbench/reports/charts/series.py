@@ -14,7 +14,11 @@ def by_load(workloads: Sequence[Workload]) -> list[list[Workload]]:
 
 def by_input_length(workloads: Sequence[Workload]) -> list[list[Workload]]:
     """Groups of at least two that differ only in the length of the prompt, by rising length."""
-    fixed = [one for one in workloads if isinstance(one.input_tokens, int) and "input_tokens" not in one.unknown]
+    fixed = [
+        workload
+        for workload in workloads
+        if isinstance(workload.input_tokens, int) and "input_tokens" not in workload.unknown
+    ]
     return _groups(fixed, {"input_tokens"}, input_length)
 
 

@@ -23,7 +23,7 @@ def draw(specification: dict[str, Any]) -> str:
 def main() -> None:
     draw(EMPTY)
     specifications = json.loads(read_frame(sys.stdin.buffer))
-    write_frame(sys.stdout.buffer, json.dumps([draw(one) for one in specifications]).encode())
+    write_frame(sys.stdout.buffer, json.dumps([draw(specification) for specification in specifications]).encode())
 
 
 if __name__ == "__main__":

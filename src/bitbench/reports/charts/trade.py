@@ -51,7 +51,7 @@ def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> li
     costs = [
         cost
         for cost in (_memory(summary), _divergence(summary))
-        if cost is not None and sum(one in cost.of for one in contenders) > 1
+        if cost is not None and sum(contender in cost.of for contender in contenders) > 1
     ]
     known = [cell for cell in cells if all(cell.cell.contender in cost.of for cost in costs)]
     if not costs or len(known) < 2:
@@ -72,10 +72,12 @@ def _speed(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]
 def _memory(summary: StudySummary) -> _Measure | None:
     on_device = any(one.memory.device_peak_bytes for one in summary.contenders)
     of = {}
-    for one in summary.contenders:
-        peak = over_instances(one.memory.device_peak_bytes if on_device else one.memory.peak_bytes, Unit.BYTES)
+    for contender in summary.contenders:
+        peak = over_instances(
+            contender.memory.device_peak_bytes if on_device else contender.memory.peak_bytes, Unit.BYTES
+        )
         if peak is not None:
-            of[one.contender] = peak
+            of[contender.contender] = peak
     return _Measure("memory", "peak device memory" if on_device else "peak memory", Unit.BYTES, of) if of else None
 
 
@@ -124,7 +126,7 @@ def _figure(
     x = cost.axis(rows, "x", f"{cost.name}{unit}, less is better", zero=False)
     on = [labels[contender] for contender, is_on in front.items() if is_on]
     named = f": {plain_text(listing(on))}" if len(on) <= fig.MOST_LABELS else ""
-    caption = f"On the Pareto front of {plain_text(listing([one.key for one in measures]))}{named}."
+    caption = f"On the Pareto front of {plain_text(listing([measure.key for measure in measures]))}{named}."
     is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
     return fig.drawn(
         f"{cost.key}-{ranking.workload}",
@@ -138,7 +140,7 @@ def _figure(
 
 def _lacking(measures: Sequence[_Measure]) -> str:
     """Of a contender that has a speed: `memory or quality unknown`."""
-    return f"{plain_text(listing([one.key for one in measures[1:]], 'or'))} unknown"
+    return f"{plain_text(listing([measure.key for measure in measures[1:]], 'or'))} unknown"
 
 
 def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, up: float) -> list[Layer]:

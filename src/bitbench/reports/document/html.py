@@ -192,5 +192,5 @@ def _asset(environment: Environment, name: str) -> str:
 
 def _policy(*scripts: str) -> str:
     """No network, no frames, no other script: the page holds everything, and what names hold stays text."""
-    hashes = " ".join(f"'sha256-{b64encode(sha256(one.encode()).digest()).decode()}'" for one in scripts)
+    hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"

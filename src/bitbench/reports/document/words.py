@@ -57,5 +57,5 @@ def small_print(*parts: Words) -> Paragraph:
 
 def bullets(sentences: Iterable[Words]) -> tuple[Bullets, ...]:
     """One list, or nothing at all: to be unpacked into the blocks of a section."""
-    items = tuple(say(one) for one in sentences)
+    items = tuple(say(sentence) for sentence in sentences)
     return (Bullets(items),) if items else ()

@@ -23,11 +23,13 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
     if refused := [refusal.cell for refusal in summary.refusals if not refusal.was_tried]:
         contenders = list(dict.fromkeys(labels[cell.contender] for cell in refused))
         named = listing(names(contenders)) if len(contenders) <= MAX_NAMED else say(f"{len(contenders)} contenders")
-        whole = [one.name for one in summary.study.workloads if not summary.cells_of(one.name)]
+        whole = [workload.name for workload in summary.study.workloads if not summary.cells_of(workload.name)]
         if whole and {cell.workload for cell in refused} <= set(whole):
             named = say("every contender on ", listing(names(whole)))
         yield say(f"Refused up front: {plural(len(refused), 'cell')} of ", named, ".")
-    for dtype, noted in grouped([one for one in summary.processor_notes if one.dtype], lambda one: one.dtype).items():
+    for dtype, noted in grouped(
+        [processor_note for processor_note in summary.processor_notes if processor_note.dtype], lambda one: one.dtype
+    ).items():
         affected = list(dict.fromkeys(labels[one.contender] for one in noted))
         who = listing(names(affected)) if len(affected) <= MAX_NAMED else say(f"{len(affected)} contenders")
         why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."

@@ -84,7 +84,7 @@ def _kernels(one: ContenderSummary) -> Iterator[Words]:
 def _same_weights(summary: StudySummary) -> Iterator[Phrase]:
     """Contenders that run the same artifact on the same engine and differ in the kernel that they got."""
     engines = {setup.name: setup.engine for setup in summary.study.engines}
-    known = [one for one in summary.contenders if one.kernel_choices]
+    known = [contender for contender in summary.contenders if contender.kernel_choices]
 
     def weights(one: ContenderSummary) -> tuple[str, str]:
         return one.contender.variant, engines.get(one.contender.engine, one.contender.engine)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import floor
 
-from bitbench.analysis.results.crossover import CrossoverAxis, Crossing, Crossover, Point, CrossoverSide
+from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, Point
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.reports.document.model import Block, Heading, Link, Name, Quantity, Section, Table, Unit, plain_text
 from bitbench.reports.document.numbers import percent, shown

@@ -34,7 +34,7 @@ def _machine(host: HostFacts) -> list[tuple[str, Words]]:
         ("Governor", host.governor or None),
         ("NUMA nodes", None if host.numa_nodes is None else str(host.numa_nodes)),
         ("Memory", size(host.memory_bytes)),
-        *(("Accelerator", _accelerator(one)) for one in host.accelerators),
+        *(("Accelerator", _accelerator(accelerator)) for accelerator in host.accelerators),
         ("Virtualization", host.virtualization or None),
         ("System", " · ".join(part for part in (host.os, host.kernel) if part) or None),
         ("Python", host.python or None),

@@ -14,7 +14,7 @@ def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
     """None where there is no record of a start."""
     if not instances:
         return None
-    several = len({one.host for one in instances}) > 1
+    several = len({instance.host for instance in instances}) > 1
     machine: ColumnOf[InstanceRecord] = words_column("Machine", lambda one: Name(one.host) if one.host else None)
     starts = table(
         instances,

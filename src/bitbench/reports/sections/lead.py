@@ -67,7 +67,7 @@ class _Found:
         return Name(self.labels[contender])
 
     def names(self, contenders: Sequence[Contender]) -> list[Phrase]:
-        return names(self.labels[one] for one in contenders)
+        return names(self.labels[contender] for contender in contenders)
 
 
 def lead(summary: StudySummary) -> Lead | None:
@@ -78,7 +78,7 @@ def lead(summary: StudySummary) -> Lead | None:
     """
     if not summary.study.workloads:
         return _of_features(summary)
-    answered = [one for one in summary.rankings if one.entries]
+    answered = [ranking for ranking in summary.rankings if ranking.entries]
     if not answered:
         return Lead(say("No answer:"), (say("no contender has a result."),))
     compared = [one for one in answered if len(one.entries) > 1]
@@ -120,14 +120,16 @@ def _decided(found: _Found) -> Lead:
     if not found.ahead:
         return _no_winner(found)
     candidates = _never_behind(found)
-    choices = [one for one in candidates if any(one in won for won in found.ahead.values())]
+    choices = [candidate for candidate in candidates if any(candidate in won for won in found.ahead.values())]
     return _choice(found, candidates, choices) if choices else _by_workload(found)
 
 
 def _without(ranking: Ranking, flagged: Container[Contender]) -> Ranking:
     """Of those whose quality is not flagged, the best are those that no other of them is significantly ahead of: one
     that only a flagged one beats may be the best of them."""
-    kept = tuple(one for one in ranking.entries if one.contender not in flagged or one.contender == ranking.baseline)
+    kept = tuple(
+        entry for entry in ranking.entries if entry.contender not in flagged or entry.contender == ranking.baseline
+    )
     if len(kept) == len(ranking.entries):
         return ranking
     top = may_be_best(ranking)
@@ -188,7 +190,7 @@ def _ahead(ranking: Ranking) -> list[Contender]:
     top = may_be_best(ranking)
     if ranking.baseline is None:
         return top if len(top) < len(ranking.entries) else []
-    faster = [one.contender for one in ranking.entries if one.against_baseline is AgainstBaseline.FASTER]
+    faster = [entry.contender for entry in ranking.entries if entry.against_baseline is AgainstBaseline.FASTER]
     return [contender for contender in top if contender in faster]
 
 
@@ -196,7 +198,10 @@ def _never_behind(found: _Found) -> list[Contender]:
     """May be the best everywhere, and nowhere below the baseline by the interval of the ratio alone."""
     better = found.summary.definitions[found.summary.headline].higher_is_better
     behind = {
-        one.contender for ranking in found.answered for one in ranking.entries if _behind(one.ratio_to_baseline, better)
+        entry.contender
+        for ranking in found.answered
+        for entry in ranking.entries
+        if _behind(entry.ratio_to_baseline, better)
     }
     first, *others = [may_be_best(ranking) for ranking in found.answered]
     return [one for one in first if one not in behind and all(one in top for top in others)]
@@ -216,8 +221,8 @@ def _choice(found: _Found, candidates: list[Contender], choices: list[Contender]
         return one not in found.flagged, sum(one in won for won in found.ahead.values()), confirmed, -sum(places)
 
     best = max(choices, key=merit)
-    tied = [one for one in choices if one != best and (one in found.flagged) is (best in found.flagged)]
-    others = [one for one in candidates if one not in choices and one != found.summary.baseline]
+    tied = [choice for choice in choices if choice != best and (choice in found.flagged) is (best in found.flagged)]
+    others = [candidate for candidate in candidates if candidate not in choices and candidate != found.summary.baseline]
     against = [*_against_baseline(found, best)]
     if tied and against:
         against[0] = say(found.name(best), ": ", against[0])
@@ -286,7 +291,11 @@ def _unknown_quality(found: _Found, chosen: list[Contender], whose_all: str | No
     `whose_all`: what it is called where it is unknown of all of them.
     """
     measured = {one.contender for one in found.summary.quality if one.is_known}
-    references = {one.contender for one in found.summary.contenders if one.is_reference or one.random_weights}
+    references = {
+        contender.contender
+        for contender in found.summary.contenders
+        if contender.is_reference or contender.random_weights
+    }
     unknown = [one for one in chosen if one not in measured | references]
     if not unknown:
         return ()
@@ -364,7 +373,9 @@ def _cautions(found: _Found, best: Contender, rankings: Sequence[Ranking]) -> It
         failed = sum(run.outcome not in (Outcome.OK, *NOT_THE_ENGINES) for run in cell.runs)
         if failed:
             yield say(f"Caution: {failed} of its {len(cell.runs)} trials on ", Name(ranking.workload), " failed.")
-        if missed := [one.objective for one in cell.objectives if one.verdict is ObjectiveVerdict.MISSED]:
+        if missed := [
+            objective.objective for objective in cell.objectives if objective.verdict is ObjectiveVerdict.MISSED
+        ]:
             where = say(" on ", Name(ranking.workload), "; ", Name("bitbench recommend --slo"))
             yield say("Caution: it misses ", in_words(missed), where, " chooses among those that meet such limits.")
 
@@ -437,7 +448,7 @@ def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Conte
 
 def _takes(summary: StudySummary, best: Contender) -> Iterator[Phrase]:
     """Why it may be faster, and what it costs: bytes of weights, memory."""
-    of = {one.contender: one.memory for one in summary.contenders}
+    of = {contender.contender: contender.memory for contender in summary.contenders}
     own, base = of.get(best), of.get(summary.baseline) if summary.baseline else None
     if own and base and best != summary.baseline:
         for what, figure in TAKES.items():

@@ -70,7 +70,9 @@ DEFINITION = say(
 
 def memory_section(summary: StudySummary) -> Section | None:
     """None where all of it is unknown; a figure that no contender has is left out and named."""
-    known = [figure for figure in FIGURES if any(figure.of(one.memory) is not None for one in summary.contenders)]
+    known = [
+        figure for figure in FIGURES if any(figure.of(contender.memory) is not None for contender in summary.contenders)
+    ]
     if not known:
         return None
     labels = Labels.of(summary, MAX_NAME)

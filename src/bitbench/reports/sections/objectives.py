@@ -57,7 +57,12 @@ def promise(summary: StudySummary) -> Phrase:
 
 
 def in_words(objectives: Sequence[Objective]) -> Phrase:
-    return listing([say(Name(one.name), " ≤ ", Quantity(one.limit, Unit.SECONDS, digits=ROUGH)) for one in objectives])
+    return listing(
+        [
+            say(Name(objective.name), " ≤ ", Quantity(objective.limit, Unit.SECONDS, digits=ROUGH))
+            for objective in objectives
+        ]
+    )
 
 
 def _judged(place: int, cell: CellSummary) -> Quantity:
@@ -67,16 +72,18 @@ def _judged(place: int, cell: CellSummary) -> Quantity:
 
 
 def _mark(cell: CellSummary) -> Mark | None:
-    return Mark.ALARM if any(one.verdict is ObjectiveVerdict.MISSED for one in cell.objectives) else None
+    return Mark.ALARM if any(objective.verdict is ObjectiveVerdict.MISSED for objective in cell.objectives) else None
 
 
 def _open(cells: Sequence[CellSummary]) -> Iterator[Phrase]:
     """What is inconclusive, or missed without a value, once per reason."""
     reasons: dict[tuple[ObjectiveVerdict, str, str], list[str]] = {}
     for cell in cells:
-        for one in cell.objectives:
-            if one.reason:
-                reasons.setdefault((one.verdict, one.objective.name, one.reason), []).append(cell.cell.name)
+        for objective in cell.objectives:
+            if objective.reason:
+                reasons.setdefault((objective.verdict, objective.objective.name, objective.reason), []).append(
+                    cell.cell.name
+                )
     for (verdict, name, reason), found in reasons.items():
         where = listing([Name(one) for one in found], most=3)
         yield say(f"{verdict.value.capitalize()}: ", Name(name), " of ", where, f": {reason}.")

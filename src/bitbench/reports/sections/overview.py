@@ -12,7 +12,7 @@ from bitbench.study.plan import Contender
 
 def overview_section(summary: StudySummary) -> Section | None:
     """None where there is nothing to compare: one contender or one workload."""
-    contenders = [one.contender for one in summary.contenders]
+    contenders = [contender.contender for contender in summary.contenders]
     if len(contenders) < 2 or len(summary.rankings) < 2:
         return None
     labels = Labels.of(summary, MAX_NAME)

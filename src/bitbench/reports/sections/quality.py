@@ -50,7 +50,7 @@ def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
         if row.outcome is not Outcome.OK:
             cause = f" has no result ({row.outcome.value}): {row.cause}"
             yield say("Quality: ", Name(labels[row.contender]), cause)
-    lossless = {one.contender for one in summary.contenders if one.is_reference}
+    lossless = {contender.contender for contender in summary.contenders if contender.is_reference}
     measured = [row for row in summary.quality if row.outcome is Outcome.OK and row.contender not in lossless]
     if alone := [labels[row.contender] for row in measured if not row.is_known]:
         why = " is unknown: the unquantized model on the same engine has no result to compare it with."

@@ -28,7 +28,11 @@ def settings_section(summary: StudySummary) -> Section | None:
     if not summary.settings:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    verdicts = {one.contender: verdict(one) for one in summary.crossovers if one.axis is CrossoverAxis.INPUT_TOKENS}
+    verdicts = {
+        crossover.contender: verdict(crossover)
+        for crossover in summary.crossovers
+        if crossover.axis is CrossoverAxis.INPUT_TOKENS
+    }
     baselines = {one.baseline for one in summary.crossovers}
 
     def pays(one: SettingSummary) -> str | None:
@@ -50,7 +54,7 @@ def settings_section(summary: StudySummary) -> Section | None:
         ACCEPTED_MEANING: lambda one: one.acceptance_length,
         PAYS_MEANING: pays,
     }
-    shown = [words for words, of in meanings.items() if any(of(one) is not None for one in summary.settings)]
+    shown = [words for words, of in meanings.items() if any(of(setting) is not None for setting in summary.settings)]
     blocks: list[Block] = [figures, small_print(" ".join(shown)), *_by_position(summary, labels)]
     return Section(say("What each setting changes"), tuple(blocks), in_terminal=True)
 

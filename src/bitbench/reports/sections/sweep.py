@@ -84,8 +84,8 @@ def _table(summary: StudySummary) -> Table:
         cells,
         number_column(title, unit, lambda cell: setting(_level(summary, cell), unit)),
         *(
-            metric_column(summary, one, shown_from=WIDE if one in wide else 0, intervals_from=INTERVALS_FIT)
-            for one in metrics
+            metric_column(summary, metric, shown_from=WIDE if metric in wide else 0, intervals_from=INTERVALS_FIT)
+            for metric in metrics
         ),
         number_column("Errors", Unit.COUNT, _errors, shown_from=0 if any(map(_errors, cells)) else WIDE),
         words_column("Outcome", lambda cell: counted(_verdicts(cell)) or "not run"),
@@ -121,7 +121,10 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
         causes = [group.failure.cause for cell in flawed for group in cell.failures]
         why = f": {causes[0]}" if causes else "."
         sentences.append(say("Requests failed on ", listing(names(one.cell.workload for one in flawed)), why))
-    return [*sentences, *(say(note) for note in sorted({note for one in summary.contenders for note in one.notes}))]
+    return [
+        *sentences,
+        *(say(note) for note in sorted({note for contender in summary.contenders for note in contender.notes})),
+    ]
 
 
 def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:

@@ -67,7 +67,7 @@ def _time(report: Json, name: str, figure: str = "avg") -> float | None:
 
 def _measured_phase(phases: Json) -> Json:
     """Later versions have a list of phases instead of `loadgen`; the last that is no warm-up counts."""
-    named = [one for one in phases if at(one, "name") != "warmup"] if isinstance(phases, list) else []
+    named = [phase for phase in phases if at(phase, "name") != "warmup"] if isinstance(phases, list) else []
     return named[-1] if named else None
 
 

@@ -109,5 +109,5 @@ def _host(environment: Json) -> dict[str, Json]:
         "memory_bytes": round(megabytes) if megabytes else None,
         "os": text_or_none(at(environment, "platform")),
         "python": text_or_none(at(environment, "python_version")),
-        "accelerators": [{"name": str(one)} for one in gpus] if isinstance(gpus, list) else [],
+        "accelerators": [{"name": str(gpu)} for gpu in gpus] if isinstance(gpus, list) else [],
     }
