@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from bitbench.cli.app import app
 from bitbench.engines import processes
+from bitbench.features.explain.folders import write_profiles
 from bitbench.measure.quality_study import QualityOptions, run_quality
 from bitbench.measure.study import Lab
 from bitbench.quantize import backends
@@ -20,7 +21,6 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import ProfileGroup
 from bitbench.reports import drawing, files
 from bitbench.reports.charts import svg as charts_svg
-from bitbench.reports.write import write_profiles
 from bitbench.study.recipe import Backend
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import BitbenchError

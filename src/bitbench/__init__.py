@@ -10,9 +10,7 @@
 Everything else in this package is an inner part that may change.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -76,15 +74,3 @@ def _offers() -> "dict[str, Offer]":
     from bitbench.feature import offered
 
     return offered("python")
-
-
-class _Face(ModuleType):
-    """Two functions are called as the packages behind them, `load` and `report`. Importing such a package would put it
-    in the function's place; here the function stays. Parts of it are imported by `from bitbench.loadgen import …`."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _PLACES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Face

@@ -52,6 +52,7 @@ COMMANDS = {
     "recipes": "recipes",
     "doctor": "doctor",
     "plan": "plan small.yaml",
+    "plan-gpu": "plan-gpu small.yaml --device-class l4",
     "run": "run small.yaml --into out",
     "run --on": "run small.yaml --into fleet --on local:1",
     "report": "report out",

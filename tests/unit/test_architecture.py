@@ -43,7 +43,7 @@ ONE = "bitbench.study.plan"
 
 @pytest.mark.parametrize(
     "code",
-    [f"import {ONE}", "from bitbench.study import cell", f"from {ONE} import Plan", f"def f():\n    import {ONE}"],
+    [f"import {ONE}", "from bitbench.study import plan", f"from {ONE} import Plan", f"def f():\n    import {ONE}"],
 )
 def test_every_form_of_import_is_seen(code: str) -> None:
     assert [*imported(ast.parse(code))] == [ONE]

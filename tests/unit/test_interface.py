@@ -49,10 +49,8 @@ def test_importing_it_brings_nothing_heavy_and_packages_do_not_cover_functions()
 import sys, bitbench
 heavy = {"torch", "numpy", "pyarrow", "altair", "pydantic", "scipy", "duckdb"} & set(sys.modules)
 assert not heavy, heavy
-import bitbench.loadgen.workers, bitbench.reports.document
-from bitbench.loadgen import workers
-assert callable(bitbench.loadgen) and callable(bitbench.reports)
-assert workers.LoadWorkers and not hasattr(bitbench.loadgen, "workers")
+import bitbench.loadgen.workers, bitbench.reports.document, bitbench.api.compare
+assert callable(bitbench.load) and callable(bitbench.report) and callable(bitbench.compare)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -14,7 +14,7 @@ from bitbench.util.isolated.job_process import WorkerFailed, last_event, run_job
 
 ISOLATED = Path(job_worker.__file__).parent
 
-WORKERS = [path for path in ISOLATED.parent.rglob("workers/*.py") if "run(sys.argv[1], work)" in path.read_text()]
+WORKERS = [path for path in ISOLATED.parents[1].rglob("workers/*.py") if "run(sys.argv[1], work)" in path.read_text()]
 
 
 @pytest.mark.parametrize("script", WORKERS, ids=lambda path: path.stem)

@@ -34,7 +34,7 @@ def test_what_the_worker_imports_of_bitbench_needs_no_package() -> None:
     package = WORKER.parents[3]
     modules = ", ".join(f"bitbench.features.kernels.{name}" for name in ("case", "device", "roof"))
     script = (
-        f"import sys; sys.path.append({str(package / 'isolated')!r})\n"
+        f"import sys; sys.path.append({str(package / 'util' / 'isolated')!r})\n"
         f"from bitbench_package import make_importable; make_importable()\nimport {modules}"
     )
     subprocess.run([sys.executable, "-I", "-S", "-c", script], check=True)
