@@ -99,7 +99,7 @@ def comparison_document(summary: StudySummary) -> Document:
     answer = [paragraph(found.phrase)] if found else []
     if losses:
         answer += map(Paragraph, rounded_sentences(summary.rounded_before))
-        answer.append(paragraph("Loses: ", listing(losses), "."))
+        answer.append(paragraph("Quality, beside the baseline: ", listing(losses), "."))
     return Document(
         say(labels.shared or summary.study.name),
         (*answer, _table(summary, labels), *bullets(remarks(summary))),
