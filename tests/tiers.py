@@ -37,6 +37,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "tests/example_engine/*": ("test_example_engine",),
     "src/bitbench/records/*": ("test_object_storage",),
     "src/bitbench/features/objects/*": ("test_object_storage",),
+    "src/bitbench/*quick*": ("test_quick_variants",),
+    "src/bitbench/*llamacpp*": ("test_quick_variants",),
 }
 
 

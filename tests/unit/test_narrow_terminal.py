@@ -58,7 +58,7 @@ def test_a_command_of_the_doctor_stays_whole(
     lines = bitbench(capsys, "doctor", "--quick").out.splitlines()
     assert any(line.endswith("missing: bitbench env create transformers") for line in lines)
     assert max(len(line) for line in lines if "env create" in line) <= 60
-    assert lines[-1].startswith("Next  bitbench init, then bitbench plan study.yaml")
+    assert lines[-1].startswith("Next  bitbench quick smollm2-135m gguf-q4_0")
 
 
 def test_what_needs_no_permission_is_one_row_for_each_engine_and_what_does_has_its_own(tmp_path: Path) -> None:

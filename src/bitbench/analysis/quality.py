@@ -113,7 +113,8 @@ def _nats(value: float) -> str:
 
 def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
     """The same weights in the baseline's setting, where settings of an engine are compared; else the same model without
-    quantization on the same engine setup, or on one that shares its quality; None where the study has none."""
+    quantization on the same engine setup, or on one that shares its quality; else what the study names as its
+    baseline, where that is the same model there; None where the study has none."""
     chosen = study_baseline(plan)
     if chosen and chosen in plan.quality and chosen in with_other_settings(plan) and _alike(contender, chosen, plan):
         return chosen
@@ -124,6 +125,8 @@ def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
         variant = plan.variant(other.variant)
         if variant.is_dense and other.engine in alike and variant.model == wanted:
             dense.append(other)
+    if not dense and plan.study.baseline and chosen and chosen in plan.quality and chosen.engine in alike:
+        return chosen if plan.variant(chosen.variant).model == wanted else None
     return next((other for other in dense if other.engine == contender.engine), dense[0] if dense else None)
 
 

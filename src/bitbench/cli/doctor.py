@@ -13,6 +13,7 @@ from bitbench.cli.machine_check import Checkup, EngineState, examine
 from bitbench.cli.options import end_with_json
 from bitbench.cli.terminal import Terminal
 from bitbench.measure.machine.noise import measure_noise
+from bitbench.measure.quick_study import EXAMPLE
 from bitbench.models import library
 from bitbench.records.host import Accelerator, HostFacts, HostNoise
 from bitbench.reports.document.words import plural
@@ -50,7 +51,7 @@ def show_doctor(home: Path, *, measure: bool) -> None:
             noise = measure_noise()
         console.print(noise_lines(noise), soft_wrap=True)
     console.print()
-    console.print(_next_line(found), soft_wrap=True)
+    console.print(_next_line(), soft_wrap=True)
 
 
 def _host_table(found: Checkup) -> Table:
@@ -111,15 +112,9 @@ def _model_lines(models: Sequence[library.KnownModel]) -> Text:
     return Text("\n").join(lines)
 
 
-def _next_line(found: Checkup) -> Text:
-    """What works now: with an engine and a model a measurement, else a plan, which needs neither."""
-    can_measure = any(engine.is_ready and engine.versions for engine in found.engines) and any(
-        model.path for model in found.models
-    )
-    what = "bitbench quick compares what is ready, in about two minutes"
-    if not can_measure:
-        what = "bitbench init, then bitbench plan study.yaml: it ends with the commands that are needed"
-    return Text.assemble(("Next", "bold"), f"  {what}")
+def _next_line() -> Text:
+    """What works now, whatever is installed."""
+    return Text.assemble(("Next", "bold"), f"  {EXAMPLE}: asks before it creates what is missing")
 
 
 def noise_lines(noise: HostNoise) -> Text:

@@ -29,13 +29,13 @@ def get(
 
     console = Terminal()
     with console.status(Text(f"{'downloading' if source_of(name) is None else 'writing'} {name}")) as status:
-        steps = _Steps(console, status, name)
+        steps = Steps(console, status, name)
         said = get_model(name, Lab().home, on_step=steps.step, on_progress=steps.progress)
     for sentence in said:
         console.print(sentence, soft_wrap=True)
 
 
-class _Steps:
+class Steps:
     """In a terminal a line that changes; elsewhere a line for each step, and now and then one of a download."""
 
     def __init__(self, console: "Terminal", status: "Status", name: str) -> None:

@@ -40,10 +40,14 @@ class Reported:
         return self.summary.exit_code(allow_inconclusive=allow_inconclusive)
 
 
-def write_outcome(lab: Lab, folder: StudyFolder) -> Reported:
+def write_outcome(
+    lab: Lab, folder: StudyFolder, on_summary: Callable[[StudySummary, StudyRecords], None] = lambda *_: None
+) -> Reported:
+    """`on_summary` is called before the report is drawn, which takes seconds."""
     with Drawing() as drawing:
         records = folder.read()
         summary = lab.summary(folder, records)
+        on_summary(summary, records)
         document = lab.document(folder, summary, records)
         page = lab.report(folder, document, drawing).with_name("index.html")
     return Reported(records, summary, document, page)

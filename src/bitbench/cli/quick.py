@@ -1,46 +1,175 @@
-"""`bitbench quick`: a first answer about what is here, without a question."""
+"""`bitbench quick`: a first answer about what a person has, a server or variants of a model, without a study file."""
 
+import re
+import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bitbench.cli.terminal import Terminal
+    from bitbench.measure.quick_study import Missing
+    from bitbench.measure.study import Lab
+
+_URL = re.compile(r".+://.*|[^/]+:\d+(/v1)?/?")  # a GGUF file of a hub has a slash before its colon
+
 
 def quick(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[URL | MODEL RECIPE… | CHECKPOINT…]",
+            help="A server; or a model and recipes; or hub ids, folders and .gguf files.",
+            show_default=False,
+        ),
+    ] = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Create what is missing without asking.")] = False,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: quick-DATE].")
     ] = None,
 ) -> None:
-    """Measure a local server or the installed engines at once.
+    """Measure a server, or compare variants of a model.
 
-    Looks for an OpenAI-compatible server on the usual ports of 127.0.0.1 and measures it with one and with eight
-    streams; without one, compares the installed engines on a downloaded model. Takes about two minutes, asks nothing,
-    and fills a study folder.
+    Without a name, or with a URL: how much an OpenAI-compatible server carries, within two minutes. Without a URL it is
+    looked for on the usual ports of 127.0.0.1.
+
+    With names: which variant is faster, by how much, and what it loses, in about five minutes. Says what is missing
+    and what that costs, and asks once before creating it. Writes a study file to go on from.
     """
-    from bitbench.cli.load_display import LoadDisplay
-    from bitbench.cli.outcome import end_with_outcome, write_outcome
-    from bitbench.cli.progress import RunDisplay
+    from bitbench.measure.quick import new_folder
+
+    names, place = what or [], into or new_folder()
+    if not names or _URL.fullmatch(names[0]):
+        _measure_server(names, place)
+    _compare(names, place, yes=yes)
+
+
+def _measure_server(urls: "Sequence[str]", place: Path) -> NoReturn:
+    from bitbench.analysis.results.summary import StudySummary
+    from bitbench.cli.outcome import advice, write_outcome
+    from bitbench.cli.quick_display import QuickDisplay, chart
     from bitbench.cli.terminal import Terminal
     from bitbench.loadgen.workers import LoadWorkers
-    from bitbench.measure.quick import engine_study, find_servers, new_folder, prepare_server
+    from bitbench.measure.quick import GROWTH, find_servers, named_server, prepare_server
     from bitbench.measure.study import Lab
-    from bitbench.reports.answers.quick import quick_document
+    from bitbench.records.study_records import StudyRecords
+    from bitbench.reports.answers.quick import server_document
     from bitbench.reports.document.terminal import render_whole
+    from bitbench.util.errors import UsageError
 
-    lab, console, place = Lab(), Terminal(), into or new_folder()
-    server, *others = find_servers() or (None,)
-    if server is None:
-        study = engine_study(lab.home, lab.device)
-        with RunDisplay(console) as run_display:
-            folder = lab.run(study, place, run_display)
-        end_with_outcome(lab, folder, console, allow_inconclusive=True)
+    if len(urls) > 1:
+        raise UsageError("one server at a time; to compare two, write a study with two endpoints (docs/endpoints.md)")
+    lab, console = Lab(), Terminal()
+    server, *others = [named_server(urls[0])] if urls else find_servers()
     with LoadWorkers() as client:
         prepared = prepare_server(server, client, place)
-        with LoadDisplay(console, prepared) as display:
+        with QuickDisplay(console, prepared) as display:
             folder = lab.load(prepared, display, client)
-    reported = write_outcome(lab, folder)
-    render_whole(quick_document(reported.summary), console)
-    console.print(f"report: {reported.page}", soft_wrap=True)
+
+    def answer(summary: StudySummary, records: StudyRecords) -> None:
+        console.print()
+        render_whole(server_document(summary, server.url, GROWTH), console)
+        console.print(chart(records.trials, console.width))
+        if (said := advice(records)) is not None:
+            console.print(said)
+
+    reported = write_outcome(lab, folder, answer)
     if others:
-        console.print(f"not measured: {', '.join(other.url for other in others)}; use `bitbench load URL`")
+        console.print(f"not measured: {', '.join(other.url for other in others)}; use `bitbench quick URL`")
+    console.print(f"report: {reported.page}", soft_wrap=True)
     raise typer.Exit(reported.exit_code(allow_inconclusive=True))
+
+
+def _compare(names: "Sequence[str]", place: Path, *, yes: bool) -> NoReturn:
+    from bitbench.analysis.results.summary import StudySummary
+    from bitbench.cli.outcome import advice, write_outcome
+    from bitbench.cli.progress import RunDisplay
+    from bitbench.cli.terminal import Terminal
+    from bitbench.measure.quick_study import field_of, missing, read_names, study_of, write_study
+    from bitbench.measure.study import Lab
+    from bitbench.records.study_records import StudyRecords
+    from bitbench.reports.answers.quick import comparison_document
+    from bitbench.reports.document.terminal import render_whole
+    from bitbench.util.linux import require_linux
+    from bitbench.util.units import show_about
+
+    require_linux()
+    lab, console, wanted = Lab(), Terminal(), read_names(names)
+    field = field_of(wanted, lab)
+    while lacking := missing(field, lab):
+        yes = _agreed(lacking, names, console, yes=yes)
+        if all(need.kind == "variant" for need in lacking):
+            break
+        for need in lacking:
+            _create(need, lab, console)
+        field = field_of(wanted, lab)  # what was downloaded may be another thing than its name promised
+    source = write_study(study_of(field, lab, place.name), place)
+    lab.trust(source).give()  # all of it was named on the command line
+    high_s = lab.estimator(lab.plan(source)).range_s()[1]
+    console.print(
+        f"Wrote {source.file}; measuring on {', '.join(field.engines)}, about {show_about(high_s)}", soft_wrap=True
+    )
+    with RunDisplay(console) as display:
+        folder = lab.run(source, place, display)
+
+    def answer(summary: StudySummary, records: StudyRecords) -> None:
+        console.print()
+        render_whole(comparison_document(summary), console)
+        if (said := advice(records)) is not None:
+            console.print(said)
+
+    reported = write_outcome(lab, folder, answer)
+    console.print(f"report: {reported.page}", soft_wrap=True)
+    console.print(f"to go on: edit {source.file}, then `bitbench run {source.file} --into {place}`", soft_wrap=True)
+    raise typer.Exit(reported.exit_code(allow_inconclusive=True))
+
+
+def _agreed(lacking: "Sequence[Missing]", names: "Sequence[str]", console: "Terminal", *, yes: bool) -> bool:
+    """Show what is missing and what it costs, and ask. Raises NotReadyError where nobody answers, or answers no."""
+    from rich.table import Table
+
+    from bitbench.measure.quick_study import TOTAL_S
+    from bitbench.util.errors import NotReadyError
+    from bitbench.util.units import show_about, show_bytes
+
+    table = Table("missing", "", "time", "disk", box=None, pad_edge=False, header_style="bold")
+    for need in lacking:
+        takes = "unknown" if need.seconds is None else f"about {show_about(need.seconds)}"
+        size = "unknown" if need.size_bytes is None else show_bytes(need.size_bytes)
+        table.add_row(need.kind, need.name, takes, size)
+    console.print(table)
+    seconds, size = (
+        sum(need.seconds or 0.0 for need in lacking),
+        show_bytes(sum(need.size_bytes or 0 for need in lacking)),
+    )
+    known = all(need.seconds is not None and need.size_bytes is not None for need in lacking)
+    total = f"Together about {show_about(seconds)} and {size}, then " if known else "Then "
+    console.print(f"{total}about {show_about(TOTAL_S)} to measure.")
+    if yes:
+        return True
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise NotReadyError(f"nothing was created; to create it: bitbench quick {' '.join(names)} --yes")
+    if not typer.confirm("Create it?"):
+        raise NotReadyError("nothing was created")
+    return True
+
+
+def _create(need: "Missing", lab: "Lab", console: "Terminal") -> None:
+    """Variants are created by the run that needs them."""
+    from rich.text import Text
+
+    from bitbench.cli.models import Steps
+    from bitbench.engines.environments.creation import create
+    from bitbench.measure.environments import known_environment
+    from bitbench.measure.models import get_model
+
+    with console.status(Text(f"{need.kind} {need.name}")) as status:
+        steps = Steps(console, status, need.name)
+        if need.kind == "environment":
+            create(known_environment(need.name), lab.home, device=lab.device, on_step=steps.step)
+        elif need.kind == "model":
+            get_model(need.name, lab.home, on_step=steps.step, on_progress=steps.progress)

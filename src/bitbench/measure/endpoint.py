@@ -12,6 +12,7 @@ from random import Random
 from bitbench.analysis.objectives import held
 from bitbench.analysis.rate_search import next_rate, rate_trials
 from bitbench.measure.budget import OneBlock
+from bitbench.measure.load_study import NextPoint
 from bitbench.measure.machine.memory import MemoryWatch
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
 from bitbench.measure.run_context import Bench
@@ -49,13 +50,19 @@ class EndpointRun:
             for point in wanted:
                 self._trial(point, ready)
 
+    def climb(self, next_point: NextPoint) -> None:
+        """Trials at the points that `next_point` asks for; each new one becomes a workload of the study."""
+        ready = self._begin()
+        while (point := next_point(self._plan.study, self._trials)) is not None:
+            self._trial(self._added(point), ready)
+
     def search(self, limits: SearchLimits) -> None:
         """Trials at the rates that `analysis.rate_search` asks for; each new rate becomes a workload of the study."""
         ready = self._begin()
         self._update_lock(search=limits)
         late = 0
         while (rate := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
-            record = self._trial(self._point_at(rate), ready)
+            record = self._trial(self._added(workload_at(self._plan.study.workloads[0], rate)), ready)
             late = late + 1 if held(record, self._plan.study.objectives) is None else 0
             if late > CLIENT_BOUND_REPEATS:
                 kept = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]
@@ -114,11 +121,9 @@ class EndpointRun:
             self._wait(ready.instance)  # gone for good, or did it only break this trial?
         return record
 
-    def _point_at(self, rate: float) -> Workload:
-        """The workload of this rate; a new one is added to the plan and to the study on disk before it is tried."""
-        study = self._plan.study
-        point = workload_at(study.workloads[0], rate)
-        cell = self._cell(point)
+    def _added(self, point: Workload) -> Workload:
+        """A new one is added to the plan and to the study on disk before it is tried."""
+        study, cell = self._plan.study, self._cell(point)
         if cell not in self._plan.cells:
             grown = study.model_copy(update={"workloads": (*study.workloads, point)})
             self._plan = self._plan.model_copy(update={"study": grown, "cells": (*self._plan.cells, cell)})

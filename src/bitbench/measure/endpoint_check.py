@@ -46,7 +46,9 @@ def first_model(url: str, api_key_env: str) -> str:
     return offered[0]
 
 
-def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadClient) -> FirstContact:
+def first_contact(
+    arguments: EndpointArguments, workload: Workload, load: LoadClient, *, requests: int = REQUESTS, seed: int = 0
+) -> FirstContact:
     """A few requests of this workload's shape, one at a time. Raises LoadError: what is wrong and what to do.
 
     A file that the workload names is looked for from the working directory: no study folder exists yet.
@@ -56,11 +58,11 @@ def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadCl
     except InstanceFailed as failed:
         raise LoadError(_advise(failed.failure, arguments.api_key_env)) from None
     alone = workload.model_copy(
-        update={"concurrency": 1, "arrival": ClosedLoop(), "requests": REQUESTS, "duration": None}
+        update={"concurrency": 1, "arrival": ClosedLoop(), "requests": requests, "duration": None}
     )
     limits = Timeouts(request=TIMEOUT_S, stall=TIMEOUT_S)
     try:
-        result = load.run(load_job(endpoint, alone, seed=(0, 0), limits=limits))
+        result = load.run(load_job(endpoint, alone, seed=(seed, 0), limits=limits))
     except LoadLost as lost:
         raise LoadError(str(lost)) from None
     failure = judge(result.requests, alone, result.health)
@@ -71,7 +73,7 @@ def first_contact(arguments: EndpointArguments, workload: Workload, load: LoadCl
     return FirstContact(
         latency_s=statistic(later.latency, "p50") or 0.0,
         ttft_s=statistic(later.ttft, "p50") or 0.0,
-        requests=REQUESTS - 1,
+        requests=requests - 1,
         fastest_s={name: float(np.nanmin(found)) for name, found in times.items() if np.isfinite(found).any()},
     )
 

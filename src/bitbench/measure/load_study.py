@@ -1,6 +1,7 @@
 """The study that `bitbench load` runs: what is asked of an endpoint, at which points, and how far a search goes."""
 
 import os
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -11,6 +12,7 @@ from bitbench.engines.endpoint import EndpointArguments, base_url
 from bitbench.loadgen.inputs import check_files
 from bitbench.measure.endpoint_check import FirstContact, first_contact, first_model, refuse_unreachable
 from bitbench.ports import LoadClient
+from bitbench.records.trial import TrialRecord
 from bitbench.study.arrival import Arrival, mean_rate
 from bitbench.study.base import Json
 from bitbench.study.checked import checked
@@ -59,6 +61,9 @@ class LoadOptions:
         return bool(self.objectives) and self.concurrency is None and self.rate is None
 
 
+NextPoint = Callable[[Study, Sequence[TrialRecord]], Workload | None]  # from what was tried; None: it is enough
+
+
 @dataclass(frozen=True)
 class PreparedLoad:
     """An endpoint that has answered, and the study that will be run on it."""
@@ -67,6 +72,7 @@ class PreparedLoad:
     search: SearchLimits | None
     contact: FirstContact
     folder: Path
+    next_point: NextPoint | None = None  # where points follow from results; else all of the study
 
 
 def prepare_load(

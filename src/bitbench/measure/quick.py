@@ -1,28 +1,27 @@
-"""`bitbench quick`: what is here to be measured without a question, and the study that does it in two minutes.
+"""`bitbench quick` of a server: a short ladder of streams, until throughput stops growing or the time is up."""
 
-A server that runs already goes first: it is what its owner wants to know about. Else it is the installed engines.
-"""
-
-from collections.abc import Sequence
+import secrets
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from random import Random
 
-from bitbench.engines import registry
-from bitbench.engines.endpoint import EndpointUnusable, key_from, offered_models
-from bitbench.engines.environments.installed import list_environments
-from bitbench.measure.compatibility import look_up
-from bitbench.measure.endpoint_check import first_contact
-from bitbench.measure.load_study import LoadOptions, PreparedLoad, endpoint_arguments, study_of, workloads_of
-from bitbench.measure.readiness import readiness
-from bitbench.models import library
-from bitbench.models.fetch import ENVIRONMENT
+from bitbench.engines.endpoint import EndpointUnusable, base_url, key_from, offered_models
+from bitbench.measure.endpoint_check import first_contact, first_model
+from bitbench.measure.load_study import (
+    API_KEY_ENV,
+    LoadOptions,
+    PreparedLoad,
+    endpoint_arguments,
+    study_of,
+    workloads_of,
+)
 from bitbench.ports import Endpoint, LoadClient
-from bitbench.quantize.backends import MAKERS
-from bitbench.quantize.catalog import built_in_recipes
-from bitbench.study.environment import Device
-from bitbench.study.study import EngineSetup, Measure, Study
-from bitbench.study.variant import is_dense
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome, TrialRecord
+from bitbench.study.checked import checked
+from bitbench.study.study import Count, Study
 from bitbench.study.workload import Workload
 from bitbench.util.errors import LoadError, NotReadyError
 from bitbench.util.linux import require_linux
@@ -33,13 +32,14 @@ PORTS = (8000, 8080, 11434, 1234, 30000)
 HOST = "127.0.0.1"
 ANSWER_LIMIT_S = 1.0  # for the list of models of a server on this machine
 KEY_VARIABLE = "BITBENCH_QUICK_KEY"  # the user has not named the server, so the usual key is not sent to it
-STREAMS = (1, 8)
-TRIALS = 3
-POINT_S = 12.0  # of one trial: with two points and three trials, 72 s and the first contact
-SLOW_S = 4.0  # for one answer: from here on one trial per point is all that two minutes allow
-FIRST_MODEL = "smollm2-135m"
-BUDGET_S = 90.0
+CONTACT_REQUESTS = 2  # the first may find a cold server
 ANSWER_TOKENS = 32
+CLIMB_S = 75.0  # for all trials: with the first contact and the summary, the answer comes within two minutes
+POINT_S = 4.0  # of a trial, about
+MOST_STREAMS = 64
+MOST_ROUNDS = 16  # requests of a stream in a trial
+TRIALS = 3
+GROWTH = 1.1  # twice the streams that bring less than this: throughput has stopped growing
 _PROMPTS = tuple(
     f"Explain in about {count} words what a {topic} is, how it works and what people use it for."
     for count in (50, 100, 150, 200)
@@ -51,11 +51,12 @@ _PROMPTS = tuple(
 class FoundServer:
     url: str
     models: tuple[str, ...]
+    key_variable: str = KEY_VARIABLE
 
 
 def find_servers() -> tuple[FoundServer, ...]:
     """OpenAI-compatible ones on this machine that list a model; loopback only. Raises PlatformError where they could
-    not be measured."""
+    not be measured, NotReadyError where there is none."""
     require_linux()
     found = []
     for port in PORTS:
@@ -66,13 +67,26 @@ def find_servers() -> tuple[FoundServer, ...]:
             continue
         if models:
             found.append(FoundServer(url, models))
+    if not found:
+        raise NotReadyError(
+            f"nothing to measure: no OpenAI-compatible server answers on {HOST} (ports {', '.join(map(str, PORTS))}); "
+            "name one (bitbench quick http://HOST:PORT), or what to compare: bitbench quick smollm2-135m gguf-q4_0"
+        )
     return tuple(found)
 
 
+def named_server(url: str) -> FoundServer:
+    """The one that a person named, who means its key to be sent there. Raises UsageError or LoadError."""
+    require_linux()
+    base = checked(lambda: base_url(url), about=url)
+    return FoundServer(base, (first_model(base, API_KEY_ENV),), API_KEY_ENV)
+
+
 def prepare_server(server: FoundServer, client: LoadClient, folder: Path) -> PreparedLoad:
-    """One and eight streams. Token ids of an exact length where the server takes them, as vLLM, SGLang and llama.cpp
-    do; else chats, whose answers end where the model ends them. Raises LoadError where it answers neither."""
-    exact = LoadOptions(output_tokens=ANSWER_TOKENS)
+    """Token ids of an exact length where the server takes them, as vLLM, SGLang and llama.cpp do; else chats, whose
+    answers end where the model ends them. Prompts are new each time: a server may remember those of the last. Raises
+    LoadError where it answers neither."""
+    exact = LoadOptions(output_tokens=ANSWER_TOKENS, seed=secrets.randbelow(2**31))
     try:
         return _prepare(server, exact, client, folder)
     except LoadError:
@@ -81,73 +95,86 @@ def prepare_server(server: FoundServer, client: LoadClient, folder: Path) -> Pre
         return _prepare(server, chats, client, folder)
 
 
-def engine_study(home: Path, device: Device) -> Study:
-    """The installed engines on the smallest model that is downloaded, unquantized. Raises NotReadyError with the
-    commands that are missing."""
-    installed = {found.name for found in list_environments(home) if found.complete}
-    ready = {
-        name: engine
-        for name, engine in registry.engines().items()
-        if engine.needs_model and (engine.environment is None or engine.environment in installed)
-    }
-    downloaded = [model for model in library.list_models(home) if model.path is not None]
-    if not ready or not downloaded:
-        raise NotReadyError(_nothing_here(home, has_engine=bool(ready), has_model=bool(downloaded)))
-    smallest = min(downloaded, key=lambda model: model.size_bytes or 0)
-    return Study(
-        name="quick",
-        description="A first look: which installed engine is the fastest, one request at a time.",
-        models=(smallest.name,),
-        recipes=tuple(_dense_recipes(list(ready), installed, device)),
-        engines=tuple(EngineSetup(name=name, engine=name, args=dict(ready[name].quick_args)) for name in ready),
-        workloads=(Workload(name="single", concurrency=1, input_tokens=128, output_tokens=ANSWER_TOKENS),),
-        measure=Measure(budget=BUDGET_S),
-    )
-
-
 def new_folder() -> Path:
     return Path(f"quick-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
 
 
-def requests_of(streams: int, latency_s: float) -> int:
-    """Of one trial, so that it ends in time also where eight streams take four times as long as one."""
-    slowdown = 1.0 if streams == 1 else 4.0
-    rounds = int(POINT_S / max(slowdown * latency_s, 1e-6))
-    return streams * max(2 if streams == 1 else 1, min(rounds, 16))
-
-
 def _prepare(server: FoundServer, options: LoadOptions, client: LoadClient, folder: Path) -> PreparedLoad:
     arguments = endpoint_arguments(
-        url=server.url, model=server.models[0], api_key_env=KEY_VARIABLE, ignore_eos=options.output_forced
+        url=server.url, model=server.models[0], api_key_env=server.key_variable, ignore_eos=options.output_forced
     )
-    contact = first_contact(arguments, workloads_of(options)[0], client)
-    options = replace(options, trials=TRIALS if contact.latency_s < SLOW_S else 1)
-    points = tuple(
-        point
-        for streams in STREAMS
-        for point in workloads_of(
-            replace(options, concurrency=(streams,), requests=requests_of(streams, contact.latency_s)), folder
-        )
-    )
-    return PreparedLoad(study_of(options, arguments, points), None, contact, folder)
+    alone = replace(options, concurrency=(1,))
+    contact = first_contact(arguments, workloads_of(alone)[0], client, requests=CONTACT_REQUESTS, seed=options.seed)
+    first = at_streams(workloads_of(alone, folder)[0], 1, contact.latency_s)
+    study = study_of(options, arguments, (first,))
+    measure = study.measure.model_copy(update={"trials": Count(min=1, max=TRIALS)})
+    ladder = Ladder(CLIMB_S)
+    return PreparedLoad(study.model_copy(update={"measure": measure}), None, contact, folder, ladder.next_point)
 
 
-def _dense_recipes(engines: Sequence[str], installed: set[str], device: Device) -> list[str]:
-    """The model as it is, in each kind of file that one of the engines runs and that can be made here."""
-    return [
-        recipe.name
-        for recipe in built_in_recipes()
-        if is_dense(recipe.form)
-        and (recipe.backend not in MAKERS or MAKERS[recipe.backend].environment in installed)
-        and any((row := look_up(recipe.form, engine, device)) is None or not row.refuse for engine in engines)
-    ]
+def at_streams(like: Workload, streams: int, latency_s: float) -> Workload:
+    """The same requests in so many streams, as many of them as take about `POINT_S`."""
+    rounds = min(max(int(POINT_S / max(latency_s, 1e-6)), 2), MOST_ROUNDS)
+    return like.model_copy(update={"name": f"c-{streams}", "concurrency": streams, "requests": streams * rounds})
 
 
-def _nothing_here(home: Path, *, has_engine: bool, has_model: bool) -> str:
-    needed = [] if has_engine else [ENVIRONMENT]
-    commands = readiness(needed, [] if has_model else [FIRST_MODEL], home).commands
-    return (
-        f"nothing to measure here: no OpenAI-compatible server answers on {HOST} (ports "
-        f"{', '.join(map(str, PORTS))}), and no engine with a model is installed; start a server, or: "
-        f"{' && '.join(commands)}"
-    )
+def streams_of(trial: TrialRecord) -> int:
+    """By the name that `at_streams` gave its point."""
+    return int(trial.cell.workload.removeprefix("c-"))
+
+
+class Ladder:
+    """Twice the streams each time, while throughput grows; then all points again, in rounds, while time is left."""
+
+    def __init__(self, limit_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._ends_s = clock() + limit_s
+
+    def next_point(self, study: Study, trials: Sequence[TrialRecord]) -> Workload | None:
+        """A `NextPoint`: none that would end too late, but for the first."""
+        points = {workload.name: Point(workload, trials) for workload in study.workloads}
+        *lower, top = points.values()
+        if not top.tried:
+            return top.workload
+        left_s = self._ends_s - self._clock()
+        if len(top.tried) == 1 or not top.counted:
+            if not top.counted and len(top.tried) < TRIALS:  # the machine's fault: once more
+                return top.workload if top.trial_s < left_s else None
+            if top.grows(lower) and top.workload.concurrency < MOST_STREAMS:
+                higher = at_streams(top.workload, 2 * top.workload.concurrency, top.latency_s)
+                if 2 * top.latency_s * (higher.requests or 0) / higher.concurrency < left_s:
+                    return higher
+        served = [point for point in points.values() if point.throughput is not None]
+        fewest = min((len(point.tried) for point in served), default=TRIALS)
+        again = [point for point in served if len(point.tried) == fewest and point.trial_s < left_s]
+        if fewest >= TRIALS or not again:
+            return None
+        return Random(f"{study.seed}/{len(trials)}").choice(again).workload
+
+
+class Point:
+    """What was tried with so many streams."""
+
+    def __init__(self, workload: Workload, trials: Sequence[TrialRecord]) -> None:
+        self.workload = workload
+        self.tried = [trial for trial in trials if trial.cell.workload == workload.name]
+        self.counted = [trial for trial in self.tried if trial.outcome not in NOT_THE_ENGINES]
+
+    @property
+    def trial_s(self) -> float:
+        return max((trial.duration_s or 0.0 for trial in self.tried), default=0.0)
+
+    @property
+    def latency_s(self) -> float:
+        """Of a request: a trial has so many rounds of them, one on each stream."""
+        return self.trial_s * self.workload.concurrency / (self.workload.requests or 1)
+
+    @property
+    def throughput(self) -> float | None:
+        """The mean of what was served; None where nothing was."""
+        served = [trial.metrics.output_throughput or 0.0 for trial in self.counted if trial.outcome is Outcome.OK]
+        return sum(served) / len(served) if served else None
+
+    def grows(self, lower: Sequence["Point"]) -> bool:
+        best = max((point.throughput or 0.0 for point in lower), default=0.0)
+        return self.throughput is not None and self.throughput >= GROWTH * best

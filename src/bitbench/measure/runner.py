@@ -28,7 +28,6 @@ from bitbench.measure.run_context import Bench
 from bitbench.measure.schedule import THIS_HOST, Schedule
 from bitbench.measure.trial import now
 from bitbench.measure.variants import Workshop
-from bitbench.models.words import word_token_ids
 from bitbench.ports import Engine, LoadClient, Observer
 from bitbench.quality.files import hash_quality_files
 from bitbench.records.folder import StudyFolder, Writer
@@ -121,7 +120,9 @@ class StudyRunner:
                 raise LoadError(plan.refusals[0].reason)
             self.begin(writer, plan, source, observer, search=search)
             run = EndpointRun(plan, self.bench(study, client, workshop, source.folder), writer, observer)
-            if search is None:
+            if prepared.next_point is not None:
+                run.climb(prepared.next_point)
+            elif search is None:
                 run.sweep()
             else:
                 run.search(search)
@@ -148,7 +149,7 @@ class StudyRunner:
             folder=folder.resolve(),
             capability=self._lab.capability,
             starts=Starts() if self._lab.device == "cpu" else None,  # on a GPU it was not tried
-            words_of=cache(lambda model: word_token_ids(workshop.model_folder(model))),
+            words_of=cache(workshop.words),
         )
 
     def kit_maker(self, study: Study, workshop: Workshop, folder: Path) -> KitMaker:

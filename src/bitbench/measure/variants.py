@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 
 from bitbench.engines.environments.installed import python_of, versions
-from bitbench.measure.checkpoints import checkpoint_variant
+from bitbench.measure.checkpoints import checkpoint_variant, is_gguf, look_up, word_ids
 from bitbench.measure.settle import settle
 from bitbench.models import library
 from bitbench.models.quantized import Quantization
@@ -39,7 +39,7 @@ class Workshop:
         self._home = home
         # Many variants are of one model, and many of one recipe: each is read once.
         self._recipe = cache(lambda reference: catalog.find(reference, recipe_folder))
-        self._model = cache(lambda reference: library.look_up(reference, home))
+        self._model = cache(lambda reference: look_up(reference, home))
         self._orders: dict[Asked, variants.VariantRequest] = {}
         self._makers: dict[Asked, str] = {}  # the environment that makes each
         self._efforts_s: dict[Asked, float] = {}  # how long that takes, about
@@ -50,6 +50,8 @@ class Workshop:
         if isinstance(wanted, Checkpoint):
             return checkpoint_variant(wanted, self._model(model), self._home)
         recipe, found = self._recipe(wanted), self._model(model)
+        if recipe.backend is Backend.NONE and is_gguf(found):
+            return checkpoint_variant(Checkpoint(of=model, checkpoint=model), found, self._home)
         variant = Variant(
             name=f"{found.name}/{recipe.name}",
             model=model,
@@ -68,8 +70,13 @@ class Workshop:
         return self._quantized(variant, recipe, found)
 
     def model_folder(self, model: str) -> Path:
-        """The model as it is before any recipe, with its tokenizer."""
-        return library.resolve(model, self._home).path
+        """The model as it is before any recipe, with its tokenizer; of a GGUF file, the file."""
+        found = self._model(model)
+        return found.path or library.resolve(model, self._home).path  # which says how to get it
+
+    def words(self, model: str) -> tuple[int, ...]:
+        """Token ids of its ordinary words."""
+        return word_ids(self.model_folder(model))
 
     def missing_models(self, plan: Plan) -> list[str]:
         """Those that have to be downloaded before the plan can run."""

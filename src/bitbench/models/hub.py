@@ -69,6 +69,13 @@ def download(
     return Download(model, before if before not in (None, commit) else None, bool(listed["from_cache"]))
 
 
+def download_bytes(reference: HubReference, *, python: Path) -> int:
+    """What a download would bring at most, as the hub lists it now. Raises ModelError."""
+    asked = {"repository": reference.repository, "revision": reference.revision}
+    listed = _ask(python, {"task": "list", **asked})
+    return sum(file.size_bytes for file in _chosen(listed, reference))
+
+
 def find(reference: HubReference, home: Path) -> HubModel | None:
     """As it was downloaded; needs no network."""
     commit = reference.revision if reference.is_pinned else _revisions(reference, home).get(reference.revision)

@@ -1,7 +1,7 @@
 """Which token ids of a model stand for ordinary words, read from its tokenizer's file."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,12 @@ def word_token_ids(folder: Path) -> tuple[int, ...]:
     except ModelError:
         return ()
     added = {token.get("id") for token in _list(tokenizer.get("added_tokens")) if isinstance(token, dict)}
-    found = {id for text, id in _entries(tokenizer.get("model")) if _WORD.fullmatch(text)} - added
+    return words_among(_entries(tokenizer.get("model")), added)
+
+
+def words_among(entries: Iterable[tuple[str, int]], special: Collection[object]) -> tuple[int, ...]:
+    """Of a vocabulary's texts and ids; those of special tokens are no words."""
+    found = {id for text, id in entries if _WORD.fullmatch(text) and id not in special}
     return tuple(sorted(found)) if len(found) >= LEAST_WORDS else ()
 
 

@@ -1,4 +1,4 @@
-"""What the header of a GGUF file says about its tensors, read without touching the weights.
+"""What the header of a GGUF file says about its model and its tensors, read without touching the weights.
 
 A header may lie: nothing of it is used that does not fit the file.
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
@@ -6,6 +6,7 @@ The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 
 import math
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,9 @@ from bitbench.util.errors import ModelError
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)  # 1 had shorter counts, and was gone within months
 _STRING, _ARRAY = 8, 9
-_SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of a value, by its type's number
+# Of a value, as `struct` spells it, by its type's number.
+_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+TOKENS, TOKEN_TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 # A vocabulary of 256,000 tokens and its merges take 15 MB, the largest mixtures have some thousand tensors.
 _HEADER_LIMIT = 32 * 2**20
 _MOST = 100_000  # tensors, and values before them
@@ -32,12 +35,25 @@ class GgufTensor:
     size_bytes: int
 
 
+@dataclass(frozen=True)
+class GgufHeader:
+    """`values` by their keys: single ones, and of the lists the tokens and their types."""
+
+    values: Mapping[str, object]
+    tensors: tuple[GgufTensor, ...]
+
+
 def read_tensors(path: Path) -> tuple[GgufTensor, ...]:
+    """As `read_header`."""
+    return read_header(path).tensors
+
+
+def read_header(path: Path) -> GgufHeader:
     """Raises ModelError where the file is not GGUF, holds a type that is not known here, or lies."""
     try:
         with path.open("rb") as file:
             header = _Header(file.read(_HEADER_LIMIT), path.stat().st_size)
-        return header.tensors()
+        return header.read()
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}).") from error
     except ValueError as error:
@@ -54,7 +70,7 @@ class _Header:
         self._file_bytes = file_bytes
         self._place = len(_MAGIC)
 
-    def tensors(self) -> tuple[GgufTensor, ...]:
+    def read(self) -> GgufHeader:
         if not self._data.startswith(_MAGIC):
             raise ValueError("it does not begin like one")
         version, count, pairs = self._unpack("<IQQ")
@@ -62,14 +78,15 @@ class _Header:
             raise ValueError(f"its version {version} is unknown")
         if max(count, pairs) > _MOST:
             raise ValueError(f"its header claims {count} tensors and {pairs} values")
+        values = {}
         for _ in range(pairs):
-            self._string()
-            self._skip_value(self._unpack("<I")[0])
+            key = self._string().decode(errors="replace")
+            values[key] = self._value(key, self._unpack("<I")[0])
         found = [self._tensor() for _ in range(count)]
         for tensor, offset in found:
             if self._place + offset + tensor.size_bytes > self._file_bytes:
                 raise ValueError(f"{tensor.name[:80]} is outside the file")
-        return tuple(tensor for tensor, _ in found)
+        return GgufHeader(values, tuple(tensor for tensor, _ in found))
 
     def _tensor(self) -> tuple[GgufTensor, int]:
         """With where it lies, counted from the end of the header."""
@@ -86,15 +103,22 @@ class _Header:
             raise ValueError(f"the columns of {name[:80]} do not fill blocks of {type.name}")
         return GgufTensor(name, type.name, shape, weights, type.bytes_of(weights)), offset
 
-    def _skip_value(self, type: int) -> None:
-        """An array in an array is an unknown type, as it is to ggml."""
+    def _value(self, key: str, type: int) -> object:
+        """None of a list that nobody asks for. An array in an array is an unknown type, as it is to ggml."""
         element, count = self._unpack("<IQ") if type == _ARRAY else (type, 1)
-        if element == _STRING:
-            self._skip_strings(count)
-        elif element in _SIZES:
-            self._skip(count * _SIZES[element])
-        else:
+        if element != _STRING and element not in _FORMATS:
             raise ValueError(f"a value of its header has an unknown type ({element})")
+        if type == _ARRAY:
+            begin = self._place
+            self._skip_strings(count) if element == _STRING else self._skip(count * struct.calcsize(_FORMATS[element]))
+            if key not in (TOKENS, TOKEN_TYPES):
+                return None
+            self._place = begin
+        if element == _STRING:
+            texts = [self._string().decode(errors="replace") for _ in range(count)]
+            return texts if type == _ARRAY else texts[0]
+        numbers = self._unpack(f"<{count}{_FORMATS[element]}")
+        return list(numbers) if type == _ARRAY else numbers[0]
 
     def _skip_strings(self, count: int) -> None:
         """There are some hundred thousand of them in a vocabulary."""

@@ -1,9 +1,9 @@
 """Turns texts into token ids with a model's own tokenizer: `python -I tokenize_texts.py JOB.json`.
 
-Run in an environment with transformers; imports nothing of bitbench. The job: `tokenizer` (a folder), `texts`,
-`questions`, `conversations` (each with what it `asks` for, and the messages of each of its `turns`). It returns the ids
-of each text without special tokens, those of each question and of each turn (in the chat template where there is one),
-the tokens that begin every text, and those that are special.
+Run in an environment with transformers; imports nothing of bitbench. The job: `tokenizer` (a folder or a GGUF file),
+`texts`, `questions`, `conversations` (each with what it `asks` for, and the messages of each of its `turns`). It
+returns the ids of each text without special tokens, those of each question and of each turn (in the chat template where
+there is one), the tokens that begin every text, and those that are special.
 """
 
 import sys
@@ -19,7 +19,10 @@ PLAIN = {"user": "Message", "assistant": "Answer"}  # how a conversation looks w
 def work(job: Json, _: Reports) -> Json:
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(job["tokenizer"])
+    place = Path(job["tokenizer"])
+    gguf = place if place.is_file() else next(iter(sorted(place.glob("*.gguf"))), None)
+    folder, named = (place, {}) if gguf is None else (gguf.parent, {"gguf_file": gguf.name})
+    tokenizer = AutoTokenizer.from_pretrained(folder, **named)
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
     begins = whole[: len(whole) - len(plain)] if whole != plain and whole[: len(plain)] != plain else []

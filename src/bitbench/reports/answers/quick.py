@@ -1,43 +1,178 @@
-"""`bitbench quick` of a server, in a few lines: what one user gets, what eight get, and how sure that is."""
+"""`bitbench quick` in a few lines: how much a server carries; which variant is faster, and what that loses."""
 
 from collections.abc import Iterator, Sequence
+from math import ceil, floor, log10
 
-from bitbench.analysis.results.summary import CellSummary, Run, StudySummary
-from bitbench.records.trial import Outcome
-from bitbench.reports.document.model import Document, Name, Phrase, Quantity, Range, Unit
-from bitbench.reports.document.words import bullets, plural, say, strong
+from bitbench.analysis.results.summary import CellSummary, ContenderQuality, StudySummary
+from bitbench.reports.document.model import (
+    Block,
+    CodeBlock,
+    Document,
+    Mark,
+    Name,
+    Paragraph,
+    Phrase,
+    Quantity,
+    Table,
+    Unit,
+)
+from bitbench.reports.document.tables import ColumnOf, number_column, ratio_column, table, words_column
+from bitbench.reports.document.text import MAX_NAME
+from bitbench.reports.document.words import bullets, listing, paragraph, plural, say, strong
+from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import number, quality_of, unit_of
+from bitbench.reports.sections.answer import remarks
+from bitbench.reports.sections.lead import lead
+from bitbench.reports.sections.quality import rounded_sentences
+from bitbench.reports.sections.ranked import entry_of, versus_baseline
+from bitbench.study.plan import Contender
 from bitbench.study.prompts import show_length
+from bitbench.util.units import written_seconds
 
-ROUGH = 3  # significant digits: it is a first look
-FIGURES = (("TTFT", "ttft_s", Unit.SECONDS), ("TPOT", "tpot_s", Unit.SECONDS), ("output", "output_throughput", "tok/s"))
+SLO_FACTOR = 2  # of the first token's median: a limit that a server can meet under load
+WIDE = 100  # characters of a terminal with room for throughput beside the ratios
+OUTPUT, TTFT = "output_throughput", "ttft_p50_s"
 
 
-def quick_document(summary: StudySummary) -> Document:
-    """Means over trials, with the lowest and the highest of them."""
+def server_document(summary: StudySummary, url: str, growth: float) -> Document:
+    """Means over trials. `growth`: what more streams must bring, as a ratio, to count as more."""
     shape, server = summary.study.workloads[0], summary.study.engines[0]
     asked = f"{show_length(shape.input_tokens)} tokens in, {show_length(shape.output_tokens)} out"
-    return Document(say(Name(server.name), f": {asked}"), bullets(_sentences(summary)))
+    cells = sorted(summary.cells, key=lambda cell: _streams(summary, cell))
+    known = [cell for cell in cells if OUTPUT in cell.metrics and TTFT in cell.metrics]
+    return Document(
+        say(Name(server.name), f" at {url}: {asked}"),
+        (*bullets(_failed(summary, cells)), *(_reached(summary, known, url, growth) if known else ())),
+    )
 
 
-def _sentences(summary: StudySummary) -> Iterator[Phrase]:
-    for cell in summary.cells:
-        runs = [run for run in cell.runs if run.outcome is Outcome.OK]
-        streams = plural(summary.study.workload(cell.cell.workload).concurrency, "stream")
-        if not runs:
-            yield say(strong(streams), f": no result ({_why(cell)}).")
-            continue
-        figures = (say(f"{name} ", figure) for name, column, unit in FIGURES if (figure := _mean(runs, column, unit)))
-        counts = f"{plural(len(runs), 'trial')}, {plural(sum(run.requests for run in runs), 'request')}"
-        yield say(strong(streams), ": ", *(word for figure in figures for word in (figure, ", ")), f"n = {counts}.")
+def _reached(summary: StudySummary, cells: Sequence[CellSummary], url: str, growth: float) -> Iterator[Block]:
+    """Where throughput ends to grow, and what one stream gets there."""
+    most = max(cell.metrics[OUTPUT].mean for cell in cells)
+    knee = next(cell for cell in cells if cell.metrics[OUTPUT].mean * growth >= most)
+    streams = plural(_streams(summary, knee), "stream")
+    verdict = say(number(knee.metrics[OUTPUT].mean, "tok/s"), f" with {streams}")
+    if knee != cells[-1]:
+        verdict = say(verdict, f"; more streams add less than {growth - 1:.0%}".replace("%", " %"))
+    elif len(cells) > 1:
+        verdict = say(verdict, ", and still rising")
+    ends = [cells[0]] if knee == cells[0] else [cells[0], knee]
+    yield paragraph(strong(verdict, "."), " ", *(word for cell in ends for word in (_of_a_stream(summary, cell), " ")))
+    limit_s = _rounded_up(SLO_FACTOR * knee.metrics[TTFT].mean)
+    yield paragraph("Next, the highest rate that meets a limit on the first token:")
+    yield CodeBlock((f"bitbench load {url} --slo ttft_p99={written_seconds(limit_s)}",))
 
 
-def _mean(runs: Sequence[Run], column: str, unit: str) -> Quantity | None:
-    values = [run.metrics[column] for run in runs if column in run.metrics]
-    if not values:
-        return None
-    low, high = (min(values), max(values)) if len(values) > 1 else (None, None)
-    return Quantity(sum(values) / len(values), unit, low, high, range=Range.EXTREMES, digits=ROUGH)
+def _of_a_stream(summary: StudySummary, cell: CellSummary) -> Phrase:
+    """`8 streams: 80.9 tok/s each, TTFT 301 ms.`"""
+    streams = _streams(summary, cell)
+    pace = number(cell.metrics[OUTPUT].mean / streams, "tok/s")
+    each = " each" if streams > 1 else ""
+    return say(
+        f"{plural(streams, 'stream')}: ", pace, f"{each}, TTFT ", number(cell.metrics[TTFT].mean, Unit.SECONDS), "."
+    )
 
 
-def _why(cell: CellSummary) -> str:
-    return cell.failures[0].failure.cause if cell.failures else "no trial was finished"
+def _streams(summary: StudySummary, cell: CellSummary) -> int:
+    return summary.study.workload(cell.cell.workload).concurrency
+
+
+def _failed(summary: StudySummary, cells: Sequence[CellSummary]) -> Iterator[Phrase]:
+    for cell in cells:
+        if OUTPUT not in cell.metrics:
+            why = cell.failures[0].failure.cause if cell.failures else "no trial counts"
+            yield say(strong(plural(_streams(summary, cell), "stream")), f": no result ({why}).")
+
+
+def _rounded_up(seconds: float) -> float:
+    """To one digit: a limit as a person would set it."""
+    digit = 10.0 ** floor(log10(seconds)) if seconds > 0 else 1.0
+    return float(f"{ceil(seconds / digit) * digit:.1g}")
+
+
+def comparison_document(summary: StudySummary) -> Document:
+    """The answer in sentences, then each config beside the baseline."""
+    labels = Labels.of(summary, MAX_NAME)
+    found = lead(summary)
+    known = [row for row in summary.quality if row.is_known and row.baseline != row.contender]
+    losses = [_loss(summary, row, labels) for row in known]
+    answer = [paragraph(found.phrase)] if found else []
+    if losses:
+        answer += map(Paragraph, rounded_sentences(summary.rounded_before))
+        answer.append(paragraph("Quality, beside the baseline: ", listing(losses), "."))
+    return Document(
+        say(labels.shared or summary.study.name),
+        (*answer, _table(summary, labels), *bullets(remarks(summary))),
+    )
+
+
+def _loss(summary: StudySummary, row: ContenderQuality, labels: Labels) -> Phrase:
+    """`gguf-q4_0 predicts another next token in 12 % of places (KL divergence 0.11 nats)`."""
+    agreement, kl = row.estimates.get("top1_agreement"), row.estimates.get("kl_mean")
+    if agreement is None or kl is None:
+        return say(Name(labels[row.contender]), " is unknown")
+    interval = agreement.interval
+    ends = (1 - interval.high, 1 - interval.low) if interval else (None, None)
+    other = Quantity(1 - agreement.value, Unit.SHARE, *ends)
+    divergence = quality_of(kl, summary.quality_definitions["kl_mean"])
+    return say(
+        Name(labels[row.contender]),
+        " predicts another next token in ",
+        other,
+        " of places (KL divergence ",
+        divergence,
+        ")",
+    )
+
+
+def _table(summary: StudySummary, labels: Labels) -> Table:
+    contenders = dict.fromkeys(cell.cell.contender for cell in summary.cells)
+    workloads = [workload.name for workload in summary.study.workloads]
+    return table(
+        contenders,
+        words_column("Config", lambda contender: Name(labels[contender])),
+        *(_ratio_column(summary, workload) for workload in workloads),
+        _divergence_column(summary),
+        number_column("Memory peak", Unit.BYTES, lambda contender: _peak(summary, contender)),
+        *(_speed_column(summary, workload) for workload in workloads),
+        mark=lambda contender: Mark.ALARM if any(row.flagged for row in _quality(summary, contender)) else None,
+        drop_empty=True,
+    )
+
+
+def _ratio_column(summary: StudySummary, workload: str) -> ColumnOf[Contender]:
+    ranking = next((ranking for ranking in summary.rankings if ranking.workload == workload), None)
+    return ratio_column(
+        say("Speed on ", Name(workload)),
+        lambda contender: versus_baseline(ranking, entry_of(ranking, contender)) if ranking else None,
+    )
+
+
+def _divergence_column(summary: StudySummary) -> ColumnOf[Contender]:
+    definition = summary.quality_definitions.get("kl_mean")
+
+    def figure(contender: Contender) -> Quantity | None:
+        rows = [row for row in _quality(summary, contender) if row.baseline != contender]
+        return quality_of(rows[0].estimates.get("kl_mean"), definition) if rows and definition else None
+
+    return number_column("KL divergence", unit_of(definition) if definition else "", figure, intervals_from=WIDE)
+
+
+def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[Contender]:
+    found = {cell.cell.contender: cell.metrics.get(OUTPUT) for cell in summary.cells_of(workload)}
+
+    def figure(contender: Contender) -> float | None:
+        estimate = found.get(contender)
+        return estimate.mean if estimate else None
+
+    return number_column(say("Output, ", Name(workload)), "tok/s", figure, shown_from=WIDE)
+
+
+def _peak(summary: StudySummary, contender: Contender) -> float | None:
+    memory = next((found.memory for found in summary.contenders if found.contender == contender), None)
+    known = memory and (memory.device_peak_bytes or memory.peak_bytes)
+    return known.high if known else None
+
+
+def _quality(summary: StudySummary, contender: Contender) -> list[ContenderQuality]:
+    return [row for row in summary.quality if row.contender == contender]

@@ -118,10 +118,12 @@ def _basis(summary: StudySummary) -> Block:
     known = next((row for row in summary.quality if row.outcome is Outcome.OK), None)
     if known is None:
         return paragraph("No contender has a result.")
+    dense = any(one.is_reference for one in summary.contenders)
+    baseline = "the unquantized variant on the same engine" if dense else "that of the study"
     return small_print(
         f"Text: {known.corpus or UNKNOWN}. {known.windows} windows, {known.tokens:,} scored tokens, the same for all "
         f"variants of a model. The divergence is from the {known.top_tokens} likeliest tokens of each side. The "
-        "baseline is the unquantized variant on the same engine; each difference to it is paired, token by token, and "
+        f"baseline is {baseline}; each difference to it is paired, token by token, and "
         "its interval is from a bootstrap over windows."
     )
 
