@@ -12,7 +12,7 @@ from rich.console import Console
 from bitbench.cli.quick import _URL
 from bitbench.cli.quick_display import chart
 from bitbench.measure.quick import CLIMB_S, GROWTH, MOST_STREAMS, TRIALS, Ladder, at_streams
-from bitbench.measure.quick_study import Field, field_of, missing, read_names, study_of, write_study
+from bitbench.measure.quick_study import QuickField, field_of, missing, read_names, study_of, write_study
 from bitbench.measure.study import Lab
 from bitbench.models import hub
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
@@ -165,7 +165,7 @@ def a_gguf(path: Path, weights: int) -> Path:
 
 def test_recipes_of_a_model_are_compared_with_it_unquantized(lab: Lab) -> None:
     field = field_of(read_names(["smollm2-135m", "gguf-q4_0", "gguf-q8_0"]), lab)
-    assert field == Field("smollm2-135m", ("gguf-bf16", "gguf-q4_0", "gguf-q8_0"), (), ("llamacpp",))
+    assert field == QuickField("smollm2-135m", ("gguf-bf16", "gguf-q4_0", "gguf-q8_0"), (), ("llamacpp",))
     study = study_of(field, lab, "quick-1")
     assert study.baseline == "smollm2-135m/gguf-bf16 @ llamacpp"
     assert [(workload.name, workload.concurrency) for workload in study.workloads] == [("one", 1), ("eight", 8)]
@@ -218,7 +218,7 @@ def test_gguf_files_of_a_hub_are_known_before_they_are_here(lab: Lab, monkeypatc
     monkeypatch.setattr(hub, "download_bytes", lambda reference, **_: len(reference.file))
     names = ["acme/Tiny-GGUF:Q4_K_M", "acme/Tiny-GGUF:Q8_0"]
     field = field_of(read_names(names), lab)
-    assert field == Field(None, ("bf16",), tuple(names), ("llamacpp",))
+    assert field == QuickField(None, ("bf16",), tuple(names), ("llamacpp",))
     lacking = missing(field, lab)
     assert [(need.kind, need.name, need.size_bytes) for need in lacking[1:]] == [
         ("model", names[0], len("Q4_K_M")),

@@ -11,7 +11,7 @@ from bitbench.study.plan import Contender, Plan
 
 
 @dataclass(frozen=True, eq=False)  # a key by identity: plans are large
-class Field:
+class ModelGroup:
     """One model of a study: `plan` has its contenders alone, `baseline` is what they are compared with."""
 
     model: str
@@ -30,17 +30,17 @@ class Field:
         return standing(self.plan, trials, others, headline_of(self.plan), self.baseline)
 
 
-def fields_of(plan: Plan) -> tuple[Field, ...]:
+def fields_of(plan: Plan) -> tuple[ModelGroup, ...]:
     """In the order of the study."""
     chosen = baseline_of(plan)
     fields = []
     for model in plan.models:
         own = plan.of_model(model)
-        fields.append(Field(model, own, _baseline(plan, own, chosen) if chosen else None))
+        fields.append(ModelGroup(model, own, _baseline(plan, own, chosen) if chosen else None))
     return tuple(fields)
 
 
-def log_speeds_of(found: Mapping[Field, SequentialAnalysis]) -> dict[str, LogSpeeds]:
+def log_speeds_of(found: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, LogSpeeds]:
     """Of every workload of every model."""
     return {
         f"{field.model} {workload}": speeds
@@ -49,7 +49,7 @@ def log_speeds_of(found: Mapping[Field, SequentialAnalysis]) -> dict[str, LogSpe
     }
 
 
-def field_of(plan: Plan, contender: Contender) -> Field:
+def field_of(plan: Plan, contender: Contender) -> ModelGroup:
     return next(field for field in fields_of(plan) if contender in field.contenders)
 
 

@@ -7,14 +7,14 @@ from statistics import fmean, median
 from bitbench.analysis.components import variance_components
 from bitbench.analysis.distributions import t_reach
 from bitbench.analysis.elapsed import block_ends
-from bitbench.analysis.model_groups import Field, log_speeds_of
+from bitbench.analysis.model_groups import ModelGroup, log_speeds_of
 from bitbench.analysis.pairs import PairedRatio
 from bitbench.analysis.results.summary import Precision
 from bitbench.analysis.sequential import SequentialAnalysis
 from bitbench.records.study_records import StudyRecords
 
 
-def precision(of: StudyRecords, found: Mapping[Field, SequentialAnalysis]) -> Precision | None:
+def precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialAnalysis]) -> Precision | None:
     """Of all models together; None where no two contenders met in two blocks."""
     pairs = [
         pair

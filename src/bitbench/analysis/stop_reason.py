@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bitbench.analysis.interim_looks import continuing
-from bitbench.analysis.model_groups import Field
+from bitbench.analysis.model_groups import ModelGroup
 from bitbench.analysis.results.summary import StopReason
 from bitbench.analysis.sequential import SequentialAnalysis
 from bitbench.analysis.stopping import enough_instances
@@ -13,7 +13,7 @@ from bitbench.study.study import Measure
 
 
 def stop_reason(
-    field: Field, cell: Cell, counted: Sequence[TrialRecord], found: SequentialAnalysis, *, failed: bool
+    field: ModelGroup, cell: Cell, counted: Sequence[TrialRecord], found: SequentialAnalysis, *, failed: bool
 ) -> StopReason:
     """`counted`: its trials that count; `failed`: a trial or a start of this cell failed."""
     measure = field.plan.study.measure

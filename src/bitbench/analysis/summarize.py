@@ -10,7 +10,7 @@ from bitbench.analysis.confirmation import confirmations
 from bitbench.analysis.crossover import find_crossovers
 from bitbench.analysis.engine_metrics import summarize_engine
 from bitbench.analysis.intervals import Resampler, Sample, estimate, mean_of_means, sample
-from bitbench.analysis.model_groups import Field, field_of, fields_of
+from bitbench.analysis.model_groups import ModelGroup, field_of, fields_of
 from bitbench.analysis.objectives import held
 from bitbench.analysis.outliers import outliers
 from bitbench.analysis.precision import precision
@@ -93,11 +93,11 @@ def speeds_of(of: StudyRecords, contender: Contender) -> Speeds:
     return _speeds(of, field_of(of.plan, contender), samples_by_cell(of))
 
 
-def _speeds(of: StudyRecords, field: Field, samples: Mapping[Cell, Mapping[str, Sample]]) -> Speeds:
+def _speeds(of: StudyRecords, field: ModelGroup, samples: Mapping[Cell, Mapping[str, Sample]]) -> Speeds:
     return Speeds(field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence)
 
 
-def _models(fields: Iterable[Field]) -> tuple[ComparedModel, ...]:
+def _models(fields: Iterable[ModelGroup]) -> tuple[ComparedModel, ...]:
     return tuple(
         ComparedModel(name=field.model, contenders=field.contenders, baseline=field.baseline) for field in fields
     )
@@ -151,7 +151,7 @@ def _samples(seed: Sequence[int], counted: Sequence[TrialRecord]) -> dict[str, S
     return {metric: sample(list(groups.values()), resampler) for metric, groups in grouped.items()}
 
 
-def _summarize_cell(cell: Cell, records: Sequence[TrialRecord], field: Field, speeds: Speeds) -> CellSummary:
+def _summarize_cell(cell: Cell, records: Sequence[TrialRecord], field: ModelGroup, speeds: Speeds) -> CellSummary:
     plan, samples = field.plan, speeds.samples[cell]
     counted = [record for record in records if record.counts]
     failures = failures_of(records)
@@ -231,7 +231,7 @@ def _mean_ttft(metrics: Iterable[TrialMetrics]) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _rankings(of: StudyRecords, fields: Mapping[Field, Speeds]) -> tuple[Ranking, ...]:
+def _rankings(of: StudyRecords, fields: Mapping[ModelGroup, Speeds]) -> tuple[Ranking, ...]:
     """By workload, and in it by model."""
     confirmed = {
         field: confirmations(of.trials, speeds.standing, field.baseline, speeds.confidence)
@@ -249,7 +249,7 @@ def _rankings(of: StudyRecords, fields: Mapping[Field, Speeds]) -> tuple[Ranking
     )
 
 
-def _rank(field: Field, workload: str, speeds: Speeds) -> Ranking:
+def _rank(field: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
     of_workload = [cell for cell in field.plan.cells if cell.workload == workload]
     return rank(
         workload,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from bitbench.cli.terminal import Terminal
-    from bitbench.measure.quick_study import Missing
+    from bitbench.measure.quick_study import MissingPart
     from bitbench.measure.study import Lab
 
 _URL = re.compile(r".+://.*|[^/]+:\d+(/v1)?/?")  # a GGUF file of a hub has a slash before its colon
@@ -128,7 +128,7 @@ def _compare(names: "Sequence[str]", place: Path, *, yes: bool) -> NoReturn:
     raise typer.Exit(reported.exit_code(allow_inconclusive=True))
 
 
-def _agreed(lacking: "Sequence[Missing]", names: "Sequence[str]", console: "Terminal", *, yes: bool) -> bool:
+def _agreed(lacking: "Sequence[MissingPart]", names: "Sequence[str]", console: "Terminal", *, yes: bool) -> bool:
     """Show what is missing and what it costs, and ask. Raises NotReadyError where nobody answers, or answers no."""
     from rich.table import Table
 
@@ -158,7 +158,7 @@ def _agreed(lacking: "Sequence[Missing]", names: "Sequence[str]", console: "Term
     return True
 
 
-def _create(need: "Missing", lab: "Lab", console: "Terminal") -> None:
+def _create(need: "MissingPart", lab: "Lab", console: "Terminal") -> None:
     """Variants are created by the run that needs them."""
     from rich.text import Text
 

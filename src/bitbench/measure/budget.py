@@ -12,7 +12,7 @@ from bitbench.analysis.components import VarianceComponents
 from bitbench.analysis.confirmation import cells_to_confirm
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.interim_looks import another_fits
-from bitbench.analysis.model_groups import Field, fields_of, log_speeds_of
+from bitbench.analysis.model_groups import ModelGroup, fields_of, log_speeds_of
 from bitbench.analysis.sequential import (
     SequentialAnalysis,
     baseline_of,
@@ -100,7 +100,7 @@ class StudyPace:
         self._rounds_of_baseline: Counter[int] = Counter()  # its own, apart: it has a turn in the rounds of every shift
         self._peaks: dict[Contender, int] = {}  # bytes, as measured
         self._elapsed = Elapsed()
-        self._standings: dict[int, dict[Field, SequentialAnalysis]] = {}  # after so many blocks
+        self._standings: dict[int, dict[ModelGroup, SequentialAnalysis]] = {}  # after so many blocks
         self._open_cells: dict[int, frozenset[Cell]] = {}  # likewise; asked for with every cell of a plan
         self._all_cells = frozenset(plan.cells)
         self._all_contenders = tuple(dict.fromkeys(cell.contender for cell in plan.cells))
@@ -202,7 +202,7 @@ class StudyPace:
             return max(0.0, measure.budget - max(self._elapsed.block_ends().values(), default=0.0))
         return self._estimator.remaining_s() / self._at_once
 
-    def standings(self, blocks: int) -> Mapping[Field, SequentialAnalysis]:
+    def standings(self, blocks: int) -> Mapping[ModelGroup, SequentialAnalysis]:
         """What the records of the first blocks say of each model. Asked for once they are complete."""
         if blocks not in self._standings:
             trials = [trial for trial in self._trials if trial.block < blocks]

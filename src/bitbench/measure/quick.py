@@ -132,7 +132,7 @@ class Ladder:
 
     def next_point(self, study: Study, trials: Sequence[TrialRecord]) -> Workload | None:
         """A `NextPoint`: none that would end too late, but for the first."""
-        points = {workload.name: Point(workload, trials) for workload in study.workloads}
+        points = {workload.name: LadderPoint(workload, trials) for workload in study.workloads}
         *lower, top = points.values()
         if not top.tried:
             return top.workload
@@ -152,7 +152,7 @@ class Ladder:
         return Random(f"{study.seed}/{len(trials)}").choice(again).workload
 
 
-class Point:
+class LadderPoint:
     """What was tried with so many streams."""
 
     def __init__(self, workload: Workload, trials: Sequence[TrialRecord]) -> None:
@@ -175,6 +175,6 @@ class Point:
         served = [trial.metrics.output_throughput or 0.0 for trial in self.counted if trial.outcome is Outcome.OK]
         return sum(served) / len(served) if served else None
 
-    def grows(self, lower: Sequence["Point"]) -> bool:
+    def grows(self, lower: Sequence["LadderPoint"]) -> bool:
         best = max((point.throughput or 0.0 for point in lower), default=0.0)
         return self.throughput is not None and self.throughput >= GROWTH * best

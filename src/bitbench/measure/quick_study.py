@@ -75,7 +75,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Field:
+class QuickField:
     """Who is compared, as far as that is known: a model on a hub counts as unquantized until it is here."""
 
     origin: str | None  # what recipes start from; None: all are checkpoints, and the largest is the baseline
@@ -89,7 +89,7 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Missing:
+class MissingPart:
     """Something to install, download or create first; its costs are None where they are unknown."""
 
     kind: str  # environment, model or variant
@@ -109,7 +109,7 @@ def read_names(names: Sequence[str]) -> Wanted:
     return Wanted(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(models)))
 
 
-def field_of(wanted: Wanted, lab: Lab) -> Field:
+def field_of(wanted: Wanted, lab: Lab) -> QuickField:
     """Raises UsageError where recipes have no model to start from, or no engine runs one of them."""
     forms = {model: _form(model, lab.home) for model in wanted.models}
     origin = next((model for model, form in forms.items() if is_dense(form) and not _is_gguf(form)), None)
@@ -124,10 +124,10 @@ def field_of(wanted: Wanted, lab: Lab) -> Field:
     asked += [(model, forms[model], None) for model in others]
     engines = tuple(dict.fromkeys(_engine_for(name, form, at_load, lab) for name, form, at_load in asked))
     unquantized = [baseline_recipe(engine, lab.device) for engine in engines] if origin else [AS_IT_IS]
-    return Field(origin, tuple(dict.fromkeys([*unquantized, *wanted.recipes])), others, engines)
+    return QuickField(origin, tuple(dict.fromkeys([*unquantized, *wanted.recipes])), others, engines)
 
 
-def missing(field: Field, lab: Lab) -> list[Missing]:
+def missing(field: QuickField, lab: Lab) -> list[MissingPart]:
     """In an order in which they can be created; variants come last, and the run itself creates them. Raises ModelError
     for a model that its hub does not have."""
     models = [model for model in field.models if not _is_here(model, lab.home)]
@@ -137,13 +137,13 @@ def missing(field: Field, lab: Lab) -> list[Missing]:
     needed = {environment for name in field.engines if (environment := engines[name].environment)}
     found = readiness({*needed, *makers}, models, lab.home, device=lab.device).environments
     return [
-        *(Missing("environment", name, *ENVIRONMENTS.get(name, ())) for name, problem in found.items() if problem),
+        *(MissingPart("environment", name, *ENVIRONMENTS.get(name, ())) for name, problem in found.items() if problem),
         *(_missing_model(model, lab.home) for model in models),
         *made,
     ]
 
 
-def study_of(field: Field, lab: Lab, name: str) -> Study:
+def study_of(field: QuickField, lab: Lab, name: str) -> Study:
     """Once its models are here: with the longest requests that fit into the time, else the shortest."""
     for size in SIZES:
         study = _study(field, lab, name, size)
@@ -164,7 +164,7 @@ def write_study(study: Study, folder: Path) -> StudySource:
     return StudySource(study, text, file.parent, SafeFolder(file.parent).write(file.name, text))
 
 
-def _study(field: Field, lab: Lab, name: str, size: Size) -> Study:
+def _study(field: QuickField, lab: Lab, name: str, size: Size) -> Study:
     model, *others = (
         field.models if field.origin else sorted(field.checkpoints, key=lambda name: _bytes(name, lab.home))
     )
@@ -270,20 +270,20 @@ def _is_here(model: str, home: Path) -> bool:
         return False
 
 
-def _missing_model(model: str, home: Path) -> Missing:
+def _missing_model(model: str, home: Path) -> MissingPart:
     if model in CATALOG:
-        return Missing("model", model, CATALOG_S, CATALOG[model].weight_bytes)
+        return MissingPart("model", model, CATALOG_S, CATALOG[model].weight_bytes)
     reference = None if source_of(model) else parse_reference(model)
     if reference is None:
-        return Missing("model", model, size_bytes=checkpoints.look_up(model, home).weight_bytes)
+        return MissingPart("model", model, size_bytes=checkpoints.look_up(model, home).weight_bytes)
     try:
         python = hub_python(home)
     except ModelError:  # an environment that is to be created will have it
-        return Missing("model", model)
-    return Missing("model", model, size_bytes=hub.download_bytes(reference, python=python))
+        return MissingPart("model", model)
+    return MissingPart("model", model, size_bytes=hub.download_bytes(reference, python=python))
 
 
-def _missing_variants(field: Field, lab: Lab) -> Iterator[Missing]:
+def _missing_variants(field: QuickField, lab: Lab) -> Iterator[MissingPart]:
     workshop = Workshop(lab.home, Path())
     for name in field.recipes if field.origin else ():
         recipe = catalog.find(name)
@@ -292,11 +292,11 @@ def _missing_variants(field: Field, lab: Lab) -> Iterator[Missing]:
         try:
             variant = workshop.variant(field.origin, name)
         except ModelError:  # not downloaded, and nothing is known of it
-            yield Missing("variant", name)
+            yield MissingPart("variant", name)
             continue
         if variant.path is None:
             seconds = guess_make_s(recipe, variant.facts.parameters or 0)
-            yield Missing("variant", name, seconds, _expected_bytes(recipe, variant.facts))
+            yield MissingPart("variant", name, seconds, _expected_bytes(recipe, variant.facts))
 
 
 def _expected_bytes(recipe: Recipe, facts: ModelFacts) -> int | None:
