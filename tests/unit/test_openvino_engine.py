@@ -261,7 +261,7 @@ def model(modules: types.SimpleNamespace, folder: Path) -> Any:
         model=folder, context_tokens=60, concurrency=4, dtype="bfloat16", threads=2, kv_cache_precision=None,
         dynamic_quantization_group_size=0, max_num_batched_tokens=None, enable_prefix_caching=False,
     )  # fmt: skip
-    return modules.model.Model(asked)
+    return modules.model.OpenvinoModel(asked)
 
 
 @pytest.fixture
@@ -272,7 +272,7 @@ def pipeline(model: Any) -> Pipeline:
 
 @pytest.fixture
 def port(modules: types.SimpleNamespace, model: Any) -> Iterator[int]:
-    running = modules.server.Server(0, KEY, model)
+    running = modules.server.CompletionServer(0, KEY, model)
     threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
 
     def serve() -> None:

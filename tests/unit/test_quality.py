@@ -27,7 +27,8 @@ from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.quality.wire import AskingFailed, InstanceConnection
 from bitbench.records.folder import StudyFolder
-from bitbench.records.quality import Condition, CorpusFacts, Prompt, QualityMaterial, QualityRecord
+from bitbench.records.quality import SCORE_COLUMNS, Condition, CorpusFacts, Prompt, QualityMaterial, QualityRecord
+from bitbench.records.strict_reader import arrow_schema
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
 from bitbench.study.plan import Contender, Group, Member, Plan
 from bitbench.study.quality import Quality, Scoring
@@ -330,6 +331,7 @@ def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Pa
         writer.write_lock(make_lock(make_plan(["e"], [BUILT_IN_WORKLOADS["base"]])))
         writer.write_material("a/m", MATERIAL)
         (folder.quality / "q0001.parquet").write_bytes(b"half")
+    schema = arrow_schema(SCORE_COLUMNS)
     with folder.writing() as writer:
         draft = QualityRecord(
             id="",
@@ -339,7 +341,7 @@ def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Pa
             duration_s=1.0,
             outcome=Outcome.OK,
         )
-        writer.append_quality(draft, pa.table({"token": [1]}))
+        writer.append_quality(draft, pa.table({field.name: pa.nulls(1, field.type) for field in schema}, schema=schema))
     assert folder.material("a/m") == MATERIAL
     assert folder.material("b/m") is None  # another model, although its folder has the same last name
     assert folder.scores_of(folder.quality_records()[0]).num_rows == 1

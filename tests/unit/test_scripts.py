@@ -331,7 +331,7 @@ def test_the_walk_finds_the_commands_of_the_readme(loaded: Loaded, tmp_path: Pat
     walk = loaded("walk")
     commands = walk.commands((ROOT / "README.md").read_text())
     assert commands[0].startswith("pip install")
-    assert "bitbench quick" in commands
+    assert "bitbench quick smollm2-135m gguf-q4_0 gguf-q8_0 --yes" in commands
     assert not set(commands) & set(walk.LEFT_OUT)
     assert walk.taken(f"\x1b[1mfirst\n{tmp_path}/a|b\n", tmp_path) == "./a\\|b"
     (tmp_path / "file").touch()

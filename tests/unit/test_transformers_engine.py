@@ -181,7 +181,7 @@ def model() -> RoteModel:
 
 @pytest.fixture
 def port(server: types.ModuleType, model: RoteModel) -> Iterator[int]:
-    running = server.Server(0, KEY, model)
+    running = server.TransformersServer(0, KEY, model)
     threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
     threading.Thread(target=server.serve, args=(model, running.jobs), daemon=True).start()
     yield running.server_address[1]

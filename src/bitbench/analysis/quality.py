@@ -125,7 +125,8 @@ def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
         variant = plan.variant(other.variant)
         if variant.is_dense and other.engine in alike and variant.model == wanted:
             dense.append(other)
-    if not dense and plan.study.baseline and chosen and chosen in plan.quality and chosen.engine in alike:
+    is_compared = len(plan.quality) > 1 and chosen is not None and chosen in plan.quality
+    if not dense and plan.study.baseline and chosen and is_compared and chosen.engine in alike:
         return chosen if plan.variant(chosen.variant).model == wanted else None
     return next((other for other in dense if other.engine == contender.engine), dense[0] if dense else None)
 

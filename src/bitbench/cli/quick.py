@@ -129,7 +129,7 @@ def _compare(names: "Sequence[str]", place: Path, *, yes: bool) -> NoReturn:
 
 
 def _agreed(lacking: "Sequence[MissingPart]", names: "Sequence[str]", console: "Terminal", *, yes: bool) -> bool:
-    """Show what is missing and what it costs, and ask. Raises NotReadyError where nobody answers, or answers no."""
+    """Show what is missing and what it costs, and ask. Raises NotReadyError without a terminal, or for a no."""
     from rich.table import Table
 
     from bitbench.measure.quick_study import TOTAL_S

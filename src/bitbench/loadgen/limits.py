@@ -48,7 +48,8 @@ class LimitWatch:
             if connection is not None and exchange.end is None:  # connecting has a limit of its own
                 self._check(exchange, connection, now)
         del self._round[-_AT_ONCE:]
-        pause_s = self._round_s / (1 + len(self._in_flight) // _AT_ONCE)
+        is_full = not self._round and self._flying_bytes + self._kept.held_bytes > TRIAL_BYTES
+        pause_s = 0.0 if is_full else self._round_s / (1 + len(self._in_flight) // _AT_ONCE)
         self._next = asyncio.get_running_loop().call_later(pause_s, self._look)
 
     def _check(self, exchange: Exchange, connection: Connection, now: float) -> None:

@@ -104,7 +104,7 @@ class _Header:
         return GgufTensor(name, type.name, shape, weights, type.bytes_of(weights)), offset
 
     def _value(self, key: str, type: int) -> object:
-        """None of a list that nobody asks for. An array in an array is an unknown type, as it is to ggml."""
+        """None of a list that was not asked for. An array in an array is an unknown type, as it is to ggml."""
         element, count = self._unpack("<IQ") if type == _ARRAY else (type, 1)
         if element != _STRING and element not in _FORMATS:
             raise ValueError(f"a value of its header has an unknown type ({element})")

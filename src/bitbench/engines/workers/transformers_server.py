@@ -70,7 +70,7 @@ class ProfilingHandler(Handler):  # type: ignore[misc]
             self.answer(HTTPStatus.OK, {})
 
 
-class TransformersServer(completion_server.Server):  # type: ignore[misc]
+class TransformersServer(completion_server.CompletionServer):  # type: ignore[misc]
     def __init__(self, port: int, key: str, model: TransformersModel) -> None:
         super().__init__(port, key, model, ProfilingHandler)
 

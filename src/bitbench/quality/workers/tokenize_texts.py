@@ -22,7 +22,7 @@ def work(job: Json, _: Reports) -> Json:
     place = Path(job["tokenizer"])
     gguf = place if place.is_file() else next(iter(sorted(place.glob("*.gguf"))), None)
     folder, named = (place, {}) if gguf is None else (gguf.parent, {"gguf_file": gguf.name})
-    tokenizer = AutoTokenizer.from_pretrained(folder, **named)
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), **named)
     plain = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
     begins = whole[: len(whole) - len(plain)] if whole != plain and whole[: len(plain)] != plain else []
