@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, Point, Stretch
+from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, CrossoverPoint, Stretch
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.reports.sections.crossover import verdict
 from bitbench.study.plan import Plan
@@ -92,8 +92,8 @@ def test_a_range_that_ends_too_early_is_not_called_sure() -> None:
 def test_a_point_that_is_sure_alone_is_named() -> None:
     unsure = Stretch(low=1, high=4, standing=CrossoverSide.UNSURE)
     points = (
-        Point(at=1, workload="one", speed=1.49, low=1.12, high=2.07),
-        Point(at=4, workload="four", speed=1.01, low=0.61, high=1.41),
+        CrossoverPoint(at=1, workload="one", speed=1.49, low=1.12, high=2.07),
+        CrossoverPoint(at=4, workload="four", speed=1.01, low=0.61, high=1.41),
     )
     found = crossover(*records((1, 2, 4), memory_then_arithmetic(100), 0.001, seed=1))
     found = found.model_copy(update={"points": points, "stretches": (unsure,), "crossings": (), "none_confidence": 0.4})
@@ -105,8 +105,8 @@ def test_a_point_that_is_sure_alone_is_named() -> None:
 def test_the_words_agree_with_the_intervals_beside_them() -> None:
     """Both points below 1, and the band between them unsure: significant at each, and only in between unknown."""
     slower = (
-        Point(at=1, workload="one", speed=0.85, low=0.73, high=0.99),
-        Point(at=8, workload="eight", speed=0.57, low=0.47, high=0.70),
+        CrossoverPoint(at=1, workload="one", speed=0.85, low=0.73, high=0.99),
+        CrossoverPoint(at=8, workload="eight", speed=0.57, low=0.47, high=0.70),
     )
     surely = Stretch(low=1, high=2, standing=CrossoverSide.SLOWER)
     unsure = Stretch(low=2, high=8, standing=CrossoverSide.UNSURE)
@@ -131,7 +131,7 @@ def test_the_words_agree_with_the_intervals_beside_them() -> None:
 def test_a_crossing_that_is_not_sure_says_which_side_is(sides: Sequence[tuple[float, float]], said: str) -> None:
     found = crossover(*records((1, 2, 4), memory_then_arithmetic(100), 0.001, seed=1))
     points = tuple(
-        Point(at=at, workload=str(at), speed=speed, low=low, high=high)
+        CrossoverPoint(at=at, workload=str(at), speed=speed, low=low, high=high)
         for at, speed, (low, high) in zip((1, 8), (1.6, 0.89), sides, strict=True)
     )
     between = Crossing(at=4, low=1, high=8, after=1, before=8, becomes=CrossoverSide.SLOWER, is_sure=False)

@@ -31,10 +31,10 @@ LIKE = Workload(name="c-1", concurrency=1, input_tokens=8, output_tokens=8, arri
 ENDPOINT = Contender(variant=NO_MODEL, engine="a")
 
 
-def trial_of(point: Workload, throughput: float, index: int, outcome: Outcome = Outcome.OK) -> TrialRecord:
-    metrics = TrialMetrics(output_throughput=throughput, ttft_p50_s=0.1 * point.concurrency)
-    seconds = (point.requests or 0) * 8 / throughput
-    cell = Cell(contender=ENDPOINT, workload=point.name)
+def trial_of(workload: Workload, throughput: float, index: int, outcome: Outcome = Outcome.OK) -> TrialRecord:
+    metrics = TrialMetrics(output_throughput=throughput, ttft_p50_s=0.1 * workload.concurrency)
+    seconds = (workload.requests or 0) * 8 / throughput
+    cell = Cell(contender=ENDPOINT, workload=workload.name)
     return make_trial(cell, 0, index, metrics=metrics, duration_s=seconds, outcome=outcome)
 
 

@@ -28,7 +28,7 @@ RATES = (10.0, 40.0, 160.0)
 ONE_START = Measure(instances=Count(min=1, max=1), trials=Count(min=2, max=2))
 
 
-def point(rate: float) -> Workload:
+def at_rate(rate: float) -> Workload:
     return Workload.model_validate(
         {
             "name": f"rate-{rate:g}",
@@ -42,7 +42,7 @@ def point(rate: float) -> Workload:
 
 def sweep_study(name: str = "server") -> tuple[Plan, list[TrialRecord]]:
     """Meets its objective up to 40 requests/s; at 160 one of two trials fails it and the other is overloaded."""
-    plan = make_plan([name], [point(rate) for rate in reversed(RATES)], ONE_START, objectives={"ttft_p99": "200ms"})
+    plan = make_plan([name], [at_rate(rate) for rate in reversed(RATES)], ONE_START, objectives={"ttft_p99": "200ms"})
     trials = []
     for rate in RATES:
         cell = Cell(contender=Contender(variant=NO_MODEL, engine=name), workload=f"rate-{rate:g}")
@@ -198,5 +198,5 @@ def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None
 def test_other_studies_are_no_sweeps() -> None:
     two_shapes = make_plan(["a"], [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["base"]])
     assert sweep_cells(summarize(two_shapes, [], [])) == []
-    two_contenders = make_plan(["a", "b"], [point(1.0), point(2.0)])
+    two_contenders = make_plan(["a", "b"], [at_rate(1.0), at_rate(2.0)])
     assert sweep_cells(summarize(two_contenders, [], [])) == []

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isinf, log, log2
 
-from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, Point, Stretch
+from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, CrossoverPoint, Stretch
 from bitbench.analysis.results.summary import Ratio
 from bitbench.analysis.speeds import Speeds
 from bitbench.study.plan import Contender, Plan
@@ -102,9 +102,9 @@ def _place(workload: Workload, axis: CrossoverAxis) -> int:
     return place
 
 
-def _point(axis: CrossoverAxis, workload: Workload, ratio: Ratio) -> Point:
+def _point(axis: CrossoverAxis, workload: Workload, ratio: Ratio) -> CrossoverPoint:
     low, high = (ratio.interval.low, ratio.interval.high) if ratio.interval else (None, None)
-    return Point(at=_place(workload, axis), workload=workload.name, speed=ratio.value, low=low, high=high)
+    return CrossoverPoint(at=_place(workload, axis), workload=workload.name, speed=ratio.value, low=low, high=high)
 
 
 def _knot(at: int, ratio: Ratio) -> _Knot:

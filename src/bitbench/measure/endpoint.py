@@ -45,16 +45,16 @@ class EndpointRun:
     def sweep(self) -> None:
         """Every point as often as the study says, in rounds."""
         ready = self._begin()
-        while wanted := [point for point in self._plan.study.workloads if self._wants(point)]:
+        while wanted := [workload for workload in self._plan.study.workloads if self._wants(workload)]:
             Random(f"{self._plan.study.seed}/{len(self._trials)}").shuffle(wanted)
-            for point in wanted:
-                self._trial(point, ready)
+            for workload in wanted:
+                self._trial(workload, ready)
 
     def climb(self, next_point: NextPoint) -> None:
         """Trials at the points that `next_point` asks for; each new one becomes a workload of the study."""
         ready = self._begin()
-        while (point := next_point(self._plan.study, self._trials)) is not None:
-            self._trial(self._added(point), ready)
+        while (workload := next_point(self._plan.study, self._trials)) is not None:
+            self._trial(self._added(workload), ready)
 
     def search(self, limits: SearchLimits) -> None:
         """Trials at the rates that `analysis.rate_search` asks for; each new rate becomes a workload of the study."""
@@ -104,15 +104,15 @@ class EndpointRun:
         except InstanceFailed as failed:
             raise LoadError(f"{failed.failure.cause}; the same command with --into resumes") from None
 
-    def _wants(self, point: Workload) -> bool:
-        return self._progress.wants_trial(self._cell(point), BLOCK)
+    def _wants(self, workload: Workload) -> bool:
+        return self._progress.wants_trial(self._cell(workload), BLOCK)
 
-    def _cell(self, point: Workload) -> Cell:
-        return Cell(contender=self._plan.contenders[0], workload=point.name)
+    def _cell(self, workload: Workload) -> Cell:
+        return Cell(contender=self._plan.contenders[0], workload=workload.name)
 
-    def _trial(self, point: Workload, ready: ReadyInstance) -> TrialRecord:
+    def _trial(self, workload: Workload, ready: ReadyInstance) -> TrialRecord:
         runner = TrialRunner(self._plan.study, self._bench.load, self._bench.folder, self._observer)
-        draft = runner.run(ready, point, "measured", len(self._progress.trials_of(self._cell(point), BLOCK)))
+        draft = runner.run(ready, workload, "measured", len(self._progress.trials_of(self._cell(workload), BLOCK)))
         record = self._writer.append_trial(draft.record, draft.requests)
         self._trials.append(record)
         self._progress.add([record])
@@ -121,15 +121,15 @@ class EndpointRun:
             self._wait(ready.instance)  # gone for good, or did it only break this trial?
         return record
 
-    def _added(self, point: Workload) -> Workload:
+    def _added(self, workload: Workload) -> Workload:
         """A new one is added to the plan and to the study on disk before it is tried."""
-        study, cell = self._plan.study, self._cell(point)
+        study, cell = self._plan.study, self._cell(workload)
         if cell not in self._plan.cells:
-            grown = study.model_copy(update={"workloads": (*study.workloads, point)})
+            grown = study.model_copy(update={"workloads": (*study.workloads, workload)})
             self._plan = self._plan.model_copy(update={"study": grown, "cells": (*self._plan.cells, cell)})
             self._writer.write_study(study_text(grown))
             self._update_lock(plan=self._plan)
-        return point
+        return workload
 
     def _update_lock(self, **facts: Plan | SearchLimits) -> None:
         lock = self._writer.folder.lock()

@@ -165,8 +165,8 @@ def test_two_studies_get_the_verdict_of_compare(nights: list[StudyRecords]) -> N
     for one, other in ((before, after), (nights[1], nights[2]), (nights[0], nights[1]), (nights[0], single)):
         compared = compare_studies(one, other, metrics=(), conditions=(), allowed=list(Fact))
         for cell in compared.cells:
-            _, point = history(cell.candidate, cell.metric, [one, other]).points
-            assert (point.ratio, point.verdict) == (cell.ratio, cell.verdict)
+            _, newer = history(cell.candidate, cell.metric, [one, other]).points
+            assert (newer.ratio, newer.verdict) == (cell.ratio, cell.verdict)
     own = history(find_cell("engine / interactive", nights), "output_throughput", [before, after]).points[-1]
     assert own.verdict is Verdict.SLOWER
 

@@ -41,7 +41,7 @@ def counted(length: float) -> EngineMetrics:
 
 
 def made(
-    *, streams: tuple[int, ...] = STREAMS, config: str = NGRAM, noise: float = 0.01, blocks: int = 4
+    *, streams: tuple[int, ...] = STREAMS, speculative: str = NGRAM, noise: float = 0.01, blocks: int = 4
 ) -> StudyRecords:
     rng = np.random.default_rng(3)
     workloads = [
@@ -52,7 +52,7 @@ def made(
             "name": "drafts",
             "models": ("m",),
             "recipes": tuple(LENGTHS),
-            "engines": [{"engine": "vllm", "args": {"enforce-eager": True, "speculative-config": [None, config]}}],
+            "engines": [{"engine": "vllm", "args": {"enforce-eager": True, "speculative-config": [None, speculative]}}],
             "workloads": workloads,
             "measure": Measure(instances=Count(min=blocks, max=blocks), trials=Count(min=1, max=1), headline="tpot"),
         }
@@ -157,10 +157,10 @@ def test_a_cost_that_was_not_measured_is_not_made_up() -> None:
 
 def test_a_draft_model_costs_its_own_steps() -> None:
     """The draft is the study's own 4-bit variant, as fast as the target here: three steps more for each draft."""
-    one = found_in(made(config='{"method": "draft_model", "model": "m/w4", "num_speculative_tokens": 3}'))["bf16"]
+    one = found_in(made(speculative='{"method": "draft_model", "model": "m/w4", "num_speculative_tokens": 3}'))["bf16"]
     assert one.draft_cost == pytest.approx(1.0, rel=0.02)
     assert one.predicted == pytest.approx(truth(3.2)[0] / (1 + DRAFTED * (3 * 1.0 + 0.6)), rel=0.03)
-    stranger = found_in(made(config='{"method": "draft_model", "model": "other", "num_speculative_tokens": 3}'))["bf16"]
+    stranger = found_in(made(speculative='{"method": "draft_model", "model": "other", "num_speculative_tokens": 3}'))["bf16"]
     assert (stranger.draft_cost, stranger.predicted) == (None, None)
 
 
@@ -183,7 +183,7 @@ def test_what_a_draft_comes_from(args: dict[str, str | int], named: str | None) 
 
 
 def test_a_draft_may_be_named_by_its_file() -> None:
-    records = made(config='{"model": "/variants/w4/model.gguf"}')
+    records = made(speculative='{"model": "/variants/w4/model.gguf"}')
     variants = tuple(one.model_copy(update={"path": Path(f"/variants/{one.recipe}")}) for one in records.plan.variants)
     plan = records.plan.model_copy(update={"variants": variants})
     assert found_in(make_records(plan, records.trials, records.instances))["bf16"].draft_cost is not None

@@ -19,7 +19,7 @@ class CrossoverSide(StrEnum):
     UNSURE = "inconclusive"
 
 
-class Point(Record):
+class CrossoverPoint(Record):
     """A workload of the series; `speed` is contender / baseline, more than 1 where the contender is better."""
 
     at: int  # on the axis
@@ -56,7 +56,7 @@ class Crossover(Record):
     contender: Contender
     baseline: Contender
     metric: str
-    points: tuple[Point, ...]  # at least two, ascending
+    points: tuple[CrossoverPoint, ...]  # at least two, ascending
     stretches: tuple[Stretch, ...]  # ascending, without gaps
     crossings: tuple[Crossing, ...]
     confidence: float

@@ -63,14 +63,14 @@ def history(cell: Cell, metric: str, sides: Sequence[StudyRecords]) -> History:
     same = [side for side in asked if _has_shape(side, cell, newest)]
     confidence = asked[-1].plan.study.measure.confidence
     known = [side for side in same if values_by_start(side, metric)[cell]]
-    points = [_point(cell, metric, side, confidence) for side in known]
+    entries = [_entry(cell, metric, side, confidence) for side in known]
     moves = [_move(cell, metric, before, after, confidence) for before, after in pairwise(known)]
     return History(
         cell=cell,
         metric=metric,
         definition=DEFINITIONS[metric],
         confidence=confidence,
-        points=(*points[:1], *(point.model_copy(update=move) for point, move in zip(points[1:], moves, strict=True))),
+        points=(*entries[:1], *(entry.model_copy(update=move) for entry, move in zip(entries[1:], moves, strict=True))),
         without_result=tuple(side.name for side in same if side not in known),
         other_shape=tuple(side.name for side in asked if side not in same),
     )
@@ -81,7 +81,7 @@ def _has_shape(side: StudyRecords, cell: Cell, shape: object) -> bool:
     return all(getattr(own, part) == getattr(shape, part) for part in SHAPE)
 
 
-def _point(cell: Cell, metric: str, side: StudyRecords, confidence: float) -> HistoryPoint:
+def _entry(cell: Cell, metric: str, side: StudyRecords, confidence: float) -> HistoryPoint:
     sample = samples_by_cell(side)[cell][metric]
     return HistoryPoint(folder=side.name, started_at=side.lock.created_at, estimate=estimate(sample, confidence))
 

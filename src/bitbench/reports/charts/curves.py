@@ -63,16 +63,16 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     alone = len(summary.contenders) == 1
     metrics = TTFT_LINES if alone else {"latency_s": ""}
     lines, left_out = _lines(summary, group, metrics, labels)
-    points = [point for point in _points(summary, lines, group) if THROUGHPUT in point[1].metrics]
-    if not points:
+    drawn = [pair for pair in _drawn(summary, lines, group) if THROUGHPUT in pair[1].metrics]
+    if not drawn:
         return None
     throughput, latency = summary.definitions[THROUGHPUT], summary.definitions[next(iter(metrics))]
     if alone:  # its lines are percentiles of one time
         latency = latency.model_copy(update={"name": "time to first token"})
-    x_scale = scale_for(unit_of(throughput), [cell.metrics[THROUGHPUT].mean for _, cell in points])
+    x_scale = scale_for(unit_of(throughput), [cell.metrics[THROUGHPUT].mean for _, cell in drawn])
     y_scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
-    for line, cell in points:
+    for line, cell in drawn:
         load = level(summary.study.workload(cell.cell.workload))
         x_values = fig.place("x", estimated(cell.metrics[THROUGHPUT], throughput), x_scale)
         rows.append({**_point(summary, line, cell, y_scale), **x_values, "order": load, "at": shown(setting(load))})
@@ -82,7 +82,7 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     return lines_figure(
         f"load-{group[0].name}",
         f"{latency.name.capitalize()} against throughput, {_shape(group)}",
-        (said, "Best is the lower right.", _said_of_pair(pair, lines), _of_few_requests(points), left_out,
+        (said, "Best is the lower right.", _said_of_pair(pair, lines), _of_few_requests(drawn), left_out,
          absent_from(summary, _names(group), _contenders(summary, group, lines), labels), labels.shared),
         rows,
         x=_axis(fig.axis_title(throughput, x_scale), rows, "x"),
@@ -107,12 +107,12 @@ def _rate_figure(
 ) -> fig.Figure | None:
     """One time over the rate that was asked for, with the limits on it and what a search found."""
     lines, _ = _lines(summary, group, metrics, labels)
-    points = _points(summary, lines, group)
-    if not points:
+    drawn = _drawn(summary, lines, group)
+    if not drawn:
         return None
     scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
-    for line, cell in points:
+    for line, cell in drawn:
         rate = level(summary.study.workload(cell.cell.workload))
         rows.append({**_point(summary, line, cell, scale), "x": rate, "order": rate, "at": shown(setting(rate))})
     guides = [*_limits(summary, time, scale), *_answer(summary.search)]
@@ -127,7 +127,7 @@ def _rate_figure(
     return lines_figure(
         f"load-{time}-{group[0].name}",
         f"{words.capitalize()} over the request rate, {_shape(group)}",
-        ("A point per rate.", said, band, _of_few_requests(points)),
+        ("A point per rate.", said, band, _of_few_requests(drawn)),
         rows,
         x=fig.axis_for("offered rate (requests/s)", rates, zero=True),
         y=fig.axis_for(
@@ -183,8 +183,8 @@ def _said_of_pair(pair: Sequence[str], lines: Sequence[_Line]) -> str:
     return f"Thick lines: {' and '.join(pair)}, the baseline and the best." if len(lines) > len(pair) > 1 else ""
 
 
-def _of_few_requests(points: Sequence[tuple[_Line, CellSummary]]) -> str:
-    tails = (cell.tails[line.metric] for line, cell in points if line.metric in cell.tails)
+def _of_few_requests(drawn: Sequence[tuple[_Line, CellSummary]]) -> str:
+    tails = (cell.tails[line.metric] for line, cell in drawn if line.metric in cell.tails)
     if not any(tail.note for tail in tails if tail.percent > MEDIAN):
         return ""
     return "Where too few requests were sent for a p99, the slowest is shown in its place."
@@ -196,7 +196,7 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
         return None
     scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
-    for line, cell in _points(summary, lines, group):
+    for line, cell in _drawn(summary, lines, group):
         length = input_length(summary.study.workload(cell.cell.workload))
         rows.append({**_point(summary, line, cell, scale), "x": length, "order": length, "at": f"{length:,.0f}"})
     lengths = sorted(set(fig.numbers(rows, "x")))
@@ -239,7 +239,7 @@ def _lines(
     return kept, f"Shown are {len(kept)} of {len(known)} contenders, the best at {last} and the baseline."
 
 
-def _points(
+def _drawn(
     summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]
 ) -> list[tuple[_Line, CellSummary]]:
     return [(line, cell) for line in lines for cell in _cells(summary, line, group)]
@@ -253,7 +253,7 @@ def _cells(summary: StudySummary, line: _Line, group: Sequence[Workload]) -> lis
 
 def _y_scale(summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]) -> Scale:
     definitions = {line.metric: definition_of(summary, line.metric) for line in lines}
-    figures = (figure_of(cell, line.metric, definitions[line.metric]) for line, cell in _points(summary, lines, group))
+    figures = (figure_of(cell, line.metric, definitions[line.metric]) for line, cell in _drawn(summary, lines, group))
     return scale_for(unit_of(definitions[lines[0].metric]), [figure.value for figure in figures if figure is not None])
 
 

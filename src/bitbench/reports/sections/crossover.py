@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import floor
 
-from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, Point
+from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, CrossoverPoint
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.reports.document.model import Block, Heading, Link, Name, Quantity, Section, Table, Unit, plain_text
 from bitbench.reports.document.numbers import percent, shown
@@ -92,7 +92,7 @@ def verdict(one: Crossover) -> str:
     return f"none seen: {side} at every point from {reached}, but not significantly at {_listed(unsure)}"
 
 
-def _side(point: Point) -> str:
+def _side(point: CrossoverPoint) -> str:
     """Empty where the point's own interval does not tell."""
     if point.low is None or point.high is None or point.low <= 1 <= point.high:
         return ""
