@@ -16,19 +16,19 @@ def with_tables(page: str, rows: Sequence[Row]) -> str:
 
 
 def _ttft(rows: Sequence[Row]) -> str:
-    def cell(row: Row) -> str:
+    def point(row: Row) -> str:
         return f"{1e3 * row['ttft_p50_s']:.2f} / {1e3 * row['ttft_p99_s']:.2f}"
 
-    return "**TTFT p50 / p99 in ms** (the truth is of bitbench's own run)\n\n" + _table(rows, cell, with_truth=True)
+    return "**TTFT p50 / p99 in ms** (the truth is of bitbench's own run)\n\n" + _table(rows, point, with_truth=True)
 
 
 def _off(rows: Sequence[Row]) -> str:
-    def cell(row: Row) -> str:
+    def point(row: Row) -> str:
         shares = (row[name] / row["truth"][name] - 1 for name in ("ttft_p50_s", "ttft_p99_s", "tpot_p50_s"))
         return " / ".join(f"{share:+.2%}" for share in shares)
 
     heading = "**Off the truth of its own run by**: TTFT p50 / TTFT p99 / TPOT p50"
-    return f"{heading}\n\n{_table(rows, cell, with_truth=False)}"
+    return f"{heading}\n\n{_table(rows, point, with_truth=False)}"
 
 
 def _tpot(rows: Sequence[Row]) -> str:
@@ -70,7 +70,7 @@ def _problems(rows: Sequence[Row]) -> list[str]:
     return ["\n".join(["**What failed**", "", *lines])] if lines else []
 
 
-def _table(rows: Sequence[Row], cell: Callable[[Row], str], *, with_truth: bool) -> str:
+def _table(rows: Sequence[Row], point: Callable[[Row], str], *, with_truth: bool) -> str:
     levels = sorted({row["streams"] for row in rows})
     order = ["ours", "reader", *PEERS]
     lines = [
@@ -80,25 +80,25 @@ def _table(rows: Sequence[Row], cell: Callable[[Row], str], *, with_truth: bool)
     if with_truth:
         truths = {row["streams"]: row["truth"] for row in rows if row["client"] == "ours" and not row["problem"]}
         lines.append(
-            _line("what the server sent", [cell(truths[level]) if level in truths else "–" for level in levels])
+            _line("what the server sent", [point(truths[level]) if level in truths else "–" for level in levels])
         )
     for client in order:
         found = {row["streams"]: row for row in rows if row["client"] == client}
         if not found:
             continue
-        cells = [_cell(found.get(level), cell) for level in levels]
-        lines.append(_line(_name(next(iter(found.values()))), cells))
+        points = [_point(found.get(level), point) for level in levels]
+        lines.append(_line(_name(next(iter(found.values()))), points))
     return "\n".join(lines)
 
 
-def _cell(row: Row | None, cell: Callable[[Row], str]) -> str:
+def _point(row: Row | None, point: Callable[[Row], str]) -> str:
     if row is None:
         return "–"
-    return "failed" if row["problem"] else cell(row)
+    return "failed" if row["problem"] else point(row)
 
 
-def _line(name: str, cells: list[str]) -> str:
-    return f"| {name} | {' | '.join(cells)} |"
+def _line(name: str, points: list[str]) -> str:
+    return f"| {name} | {' | '.join(points)} |"
 
 
 def _name(row: Row) -> str:

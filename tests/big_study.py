@@ -15,43 +15,43 @@ from tests.unit.synthetic import SCHEMA, make_instance, make_lock, make_plan, ma
 CHUNKS = 4  # of each request: enough to be columns that a report must not read
 
 
-def big_study(path: Path, *, contenders: int, workloads: int, trials: int, rows_per_trial: int) -> StudyFolder:
-    """`trials` per cell, over four instances; all trials of a cell share one file of rows."""
+def big_study(path: Path, *, configs: int, workloads: int, trials: int, rows_per_trial: int) -> StudyFolder:
+    """`trials` per point, over four instances; all trials of a point share one file of rows."""
     shapes = [
         Workload(name=f"c{2**number}", concurrency=2**number, input_tokens=128, output_tokens=64)
         for number in range(workloads)
     ]
     per_instance = trials // 4
-    measure = Measure(instances=Count(min=4, max=4), trials=Count(min=per_instance, max=per_instance))
-    plan = make_plan([f"engine-{number:02}" for number in range(contenders)], shapes, measure)
+    measure = Measure(starts=Count(min=4, max=4), trials=Count(min=per_instance, max=per_instance))
+    plan = make_plan([f"engine-{number:02}" for number in range(configs)], shapes, measure)
     rng = np.random.default_rng(3)
     folder = StudyFolder(path)
     with folder.writing() as writer:
         writer.write_study("bitbench: 1\nname: made-up\nengines: [null]\nworkloads: [base]\n")
         writer.write_lock(make_lock(plan))
     lines = []
-    for number, cell in enumerate(plan.cells):
-        workload = plan.study.workload(cell.workload)
-        speed = 40.0 * (1 + int(cell.contender.engine[7:]) // 2) * workload.concurrency**0.8
-        requests_file = f"requests/cell{number}.parquet" if rows_per_trial else None
+    for number, point in enumerate(plan.points):
+        workload = plan.study.workload(point.workload)
+        speed = 40.0 * (1 + int(point.config.engine[7:]) // 2) * workload.concurrency**0.8
+        requests_file = f"requests/point{number}.parquet" if rows_per_trial else None
         if requests_file is not None:
             pq.write_table(_rows(rows_per_trial, speed, rng), path / requests_file, compression="zstd")
         for index in range(trials):
             metrics = speed_metrics(workload, speed * float(np.exp(0.03 * rng.normal())))
             record = make_trial(
-                cell,
+                point,
                 index // per_instance,
                 index % per_instance,
                 id=f"t{len(lines) + 1:05d}",
                 metrics=metrics,
-                memory=Memory(resident_bytes=2**30, peak_bytes=2**30 + 2**26 * int(cell.contender.engine[7:])),
+                memory=Memory(resident_bytes=2**30, peak_bytes=2**30 + 2**26 * int(point.config.engine[7:])),
                 requests=rows_per_trial,
                 requests_file=requests_file,
             )
             lines.append(record.model_dump_json())
     (path / "trials.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     facts = InstanceFacts(engine_version="1.0", kernels=("some kernel",))
-    starts = [make_instance(one, block, facts=facts) for one in plan.contenders for block in range(4)]
+    starts = [make_instance(one, block, facts=facts) for one in plan.configs for block in range(4)]
     (path / "instances.jsonl").write_text("\n".join(one.model_dump_json() for one in starts) + "\n", encoding="utf-8")
     return folder
 

@@ -29,7 +29,7 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = LEFT_OVER_S) -> b
 
 
 def expected_exit_code(folder: StudyFolder) -> ExitCode:
-    """Of a run without objectives in which some contender works: nothing was measured only where all its trials were
+    """Of a run without objectives in which some config works: nothing was measured only where all its trials were
     rejected."""
     outcomes = {trial.outcome for trial in folder.trials() if trial.kind == "measured"}
     is_rejected = Outcome.CLIENT_BOUND in outcomes and Outcome.OK not in outcomes
@@ -37,20 +37,20 @@ def expected_exit_code(folder: StudyFolder) -> ExitCode:
 
 
 def run_study(place: Path, study: str, timeout_s: float) -> StudyFolder:
-    """The folder `out` beside the study, in which each cell that can be measured was."""
+    """The folder `out` beside the study, in which each point that can be measured was."""
     command = [sys.executable, "-m", "bitbench", "run", study, "--into", "out"]
     for _ in range(CALLS):
         done = subprocess.run(command, cwd=place, check=False, timeout=timeout_s)
         folder = StudyFolder.existing(place / "out")
         assert done.returncode == expected_exit_code(folder)
-        if not _has_cell_of_rejected_trials(folder):
+        if not _has_point_of_rejected_trials(folder):
             break
     return folder
 
 
-def _has_cell_of_rejected_trials(folder: StudyFolder) -> bool:
+def _has_point_of_rejected_trials(folder: StudyFolder) -> bool:
     outcomes = defaultdict(set)
     for trial in folder.trials():
         if trial.kind == "measured":
-            outcomes[trial.cell].add(trial.outcome)
+            outcomes[trial.point].add(trial.outcome)
     return {Outcome.CLIENT_BOUND} in outcomes.values()

@@ -26,7 +26,7 @@ engines:
   - {{engine: null, args: {{ttft: 10ms, tpot: 2ms, children: 2}}}}
 workloads:
   - {{name: one, concurrency: 1, input_tokens: 8, output_tokens: 150}}
-measure: {{instances: 1, trials: {TRIALS}}}
+measure: {{starts: 1, trials: {TRIALS}}}
 """
 ROLES = ("main", "load worker", "engine", "guardian", "keeper")
 _TIMEOUT_S = 120.0

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from bitbench.study.study import Study
 
-MANY = {"instances": 2, "trials": 2}
+MANY = {"starts": 2, "trials": 2}
 
 
 def null_study(engines: int, workloads: int, measure: dict[str, object] | None = None) -> Study:
-    """`engines` × `workloads` cells; each answer is over in a few milliseconds."""
+    """`engines` × `workloads` points; each answer is over in a few milliseconds."""
     return Study.model_validate(
         {
             "name": "grown",

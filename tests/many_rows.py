@@ -11,7 +11,7 @@ from typing import Any
 from bitbench.records.folder import StudyFolder
 from tests.big_study import big_study
 
-CONTENDERS, TRIALS = 5, 20  # 100 trials, each with a file of rows
+CONFIGS, TRIALS = 5, 20  # 100 trials, each with a file of rows
 PERCENTILES = """
 SELECT engine, count(*) AS requests, approx_quantile(first_token_s - planned_s, 0.5) AS ttft_p50_s,
     approx_quantile(first_token_s - planned_s, 0.99) AS ttft_p99_s,
@@ -33,8 +33,8 @@ finally:
 
 
 def many_rows(place: Path, rows_per_trial: int) -> StudyFolder:
-    """Trials of a contender share one file under many names, so that the disk holds a twentieth of the rows."""
-    folder = big_study(place, contenders=CONTENDERS, workloads=1, trials=TRIALS, rows_per_trial=rows_per_trial)
+    """Trials of a config share one file under many names, so that the disk holds a twentieth of the rows."""
+    folder = big_study(place, configs=CONFIGS, workloads=1, trials=TRIALS, rows_per_trial=rows_per_trial)
     trials = folder.trials()
     for trial in trials:
         os.link(folder.path / str(trial.requests_file), folder.requests / f"{trial.id}.parquet")

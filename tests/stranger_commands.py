@@ -75,8 +75,8 @@ def a_study(place: Path) -> None:
     with StudyFolder(place / "study").writing() as writer:
         writer.write_study("name: small\n")
         writer.write_lock(make_lock(plan))
-        for cell, block, index in product(plan.cells, range(2), range(2)):
-            writer.append_trial(make_trial(cell, block, index, metrics=speed_metrics(WORKLOAD, 100.0 + index)), None)
+        for point, block, index in product(plan.points, range(2), range(2)):
+            writer.append_trial(make_trial(point, block, index, metrics=speed_metrics(WORKLOAD, 100.0 + index)), None)
 
 
 def a_whole_study(place: Path) -> None:
@@ -97,11 +97,11 @@ def write_records(place: Path) -> None:
         _, log_file = writer.new_instance()
         processes.spawn(["echo", "ready"], env={"PATH": os.defpath}, log_file=log_file).stop()
         writer.append_instance(instances[0])
-        writer.append_trial(make_trial(plan.cells[0], 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
+        writer.append_trial(make_trial(plan.points[0], 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
         writer.write_material("org/model", MATERIAL)
         for record, scores in quality_study()[1]:
             writer.append_quality(record, scores)
-        writer.add_profile(profile(plan.contenders[0], {ProfileGroup.ATTENTION: 1.0}), place / "trace.json.gz")
+        writer.add_profile(profile(plan.configs[0], {ProfileGroup.ATTENTION: 1.0}), place / "trace.json.gz")
         writer.write_roof(ROOF)
 
 
@@ -181,7 +181,7 @@ def profile_table(place: Path) -> None:
 
 
 def history(place: Path) -> None:
-    cli("history", place / "study", "--cell", "steady · interactive", "-o", place / "study" / "a" / "chart.svg")
+    cli("history", place / "study", "--point", "steady · interactive", "-o", place / "study" / "a" / "chart.svg")
 
 
 def import_runs(place: Path) -> None:

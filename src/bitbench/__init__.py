@@ -4,7 +4,7 @@
 
     results = bitbench.run("study.yaml", into="out")
     results.summary.rankings                 # typed objects
-    results.cells.to_pandas()                # figures with intervals; .to_arrow() needs no pandas
+    results.points.to_pandas()                # figures with intervals; .to_arrow() needs no pandas
     bitbench.compare("baseline", "out", fail_if=["output_throughput < -3%"]).exit_code
 
 Everything else in this package is an inner part that may change.

@@ -20,7 +20,7 @@ from bitbench.records.trial import (
 from bitbench.study.base import Json
 from bitbench.study.capability import Capability
 from bitbench.study.environment import Environment
-from bitbench.study.plan import Cell, Contender, Group, Plan
+from bitbench.study.plan import Point, Config, Group, Plan
 from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.use import Use
@@ -95,7 +95,7 @@ class Endpoint:
 
 
 class InstanceFailed(Exception):
-    """An instance did not come up, or died. Becomes the outcome of its cells; never reaches a person as is."""
+    """An instance did not come up, or died. Becomes the outcome of its points; never reaches a person as is."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.cause)
@@ -146,7 +146,7 @@ class Engine(Protocol):
     speed_only: frozenset[str]
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        """Why this cell is known to be meaningless or impossible, or None. Raises StudyFileError where the setup itself
+        """Why this point is known to be meaningless or impossible, or None. Raises StudyFileError where the setup itself
         is wrong, such as a mistyped argument: then the study does not run."""
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
@@ -216,10 +216,10 @@ class Observer(Protocol):
     def study_started(self, plan: Plan, trials_done: int) -> None: ...
     def group_started(self, group: Group, remaining_s: float | None) -> None: ...
     def instance_ready(self, record: InstanceRecord) -> None: ...
-    def trial_started(self, cell: Cell, index: int, *, warmup: bool) -> None: ...
+    def trial_started(self, point: Point, index: int, *, warmup: bool) -> None: ...
     def trial_running(self, progress: LoadProgress) -> None: ...
     def trial_finished(self, record: TrialRecord) -> None: ...
-    def quality_running(self, contender: Contender, step: str) -> None: ...
+    def quality_running(self, config: Config, step: str) -> None: ...
     def quality_finished(self, record: QualityRecord) -> None: ...
     def note(self, message: str) -> None: ...
     def warn(self, message: str) -> None: ...

@@ -35,7 +35,7 @@ GOOD = {
         {"engine": "endpoint", "name": f"there {CANARY}", "args": {"url": "http://127.0.0.1:9", "model": CANARY}},
     ],
     "workloads": [{"name": "w", **SHAPE}],
-    "measure": {"instances": 1, "trials": 1},
+    "measure": {"starts": 1, "trials": 1},
 }
 WRONG = {
     "field": {CANARY: 1},
@@ -68,7 +68,7 @@ def write_place(place: Path) -> Path:
 
 def _write_records(path: Path) -> None:
     _, trials, instances, lock = hostile_study(CANARY)
-    names = {trial.cell.contender.variant for trial in trials}
+    names = {trial.point.config.variant for trial in trials}
     variants = tuple(Variant(name=name, model=CANARY, recipe=CANARY) for name in sorted(names))
     lock = lock.model_copy(update={"plan": lock.plan.model_copy(update={"variants": variants})})
     with StudyFolder(path).writing() as writer:

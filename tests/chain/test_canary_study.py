@@ -67,7 +67,7 @@ def run_study(folder: Path, places: list[tuple[str, str]]) -> tuple[str, set[str
         "name": "canary",
         "engines": engines,
         "workloads": [{"name": "w", "concurrency": 1, "input_tokens": 4, "output_tokens": 2}],
-        "measure": {"instances": 1, "trials": 1},
+        "measure": {"starts": 1, "trials": 1},
     }
     (folder / "study.yaml").write_text(json.dumps(study), encoding="utf-8")
     command = [sys.executable, "-m", "bitbench", "run", "study.yaml", "--into", "out", "--trust"]

@@ -25,7 +25,7 @@ engines:
   - {engine: null, name: a, args: {ttft: 100ms, tpot: 250ms}}
   - {engine: null, name: b, args: {ttft: 100ms, tpot: 250ms}}
 workloads: [{name: one, concurrency: 1, input_tokens: 8, output_tokens: 2}]
-measure: {instances: 2, trials: 2}
+measure: {starts: 2, trials: 2}
 """
 DEFECT = 70  # exit code of what bitbench did not expect
 COUNTED = "SELECT count(*) FROM trials"
@@ -39,7 +39,7 @@ READERS: dict[str, list[str]] = {
     "compare": ["compare", "WHOLE", "FOLDER"],
     "recommend": ["recommend", "FOLDER"],
     "explain": ["explain", "FOLDER", "b", "--against", "a"],
-    "history": ["history", "FOLDER", "--cell", "a"],
+    "history": ["history", "FOLDER", "--point", "a"],
     "query": ["query", "FOLDER", EVERYTHING],
     "run": ["run", "STUDY", "--into", "FOLDER"],
 }
@@ -105,9 +105,9 @@ def document(**given: Json) -> Callable[[Path], object]:
     return corrupt
 
 
-def strange_cell(path: Path) -> None:
+def strange_point(path: Path) -> None:
     lock = json.loads(path.read_text())
-    lock["plan"]["cells"][0]["contender"]["engine"] = "ghost"
+    lock["plan"]["points"][0]["config"]["engine"] = "ghost"
     path.write_text(json.dumps(lock))
 
 
@@ -145,7 +145,7 @@ CORRUPTIONS = {
     "half a character": Corruption(TRIAL, fields(cause="\ud800"), "it is not UTF-8 text"),
     "too deep": Corruption(TRIAL, line(DEEP), "it is nested too deeply"),
     "a word for a number": Corruption(TRIAL, fields(block="three"), "`block`: Input should be a valid integer"),
-    "a number for a cell": Corruption(TRIAL, fields(cell=5), "`cell`: "),
+    "a number for a point": Corruption(TRIAL, fields(point=5), "`point`: "),
     "not a number": Corruption(TRIAL, fields(duration_s=float("nan")), "NaN is not a finite number"),
     "infinite": Corruption(TRIAL, fields(duration_s=float("inf")), "Infinity is not a finite number"),
     "too large for a float": Corruption(TRIAL, text('"block":0', '"block":1e400'), "1e400 is not a finite number"),
@@ -173,7 +173,7 @@ CORRUPTIONS = {
     "a lock that is no UTF-8": Corruption(LOCK, put(b"\xff" * 20), "it is not UTF-8 text"),
     "a newer lock": Corruption(LOCK, document(format=99), "update bitbench"),
     "a lock without a plan": Corruption(LOCK, document(plan=...), "`plan`: Field required"),
-    "a lock with a stranger": Corruption(LOCK, strange_cell, "is about ghost · one", ("report", "compare", "history")),
+    "a lock with a stranger": Corruption(LOCK, strange_point, "is about ghost · one", ("report", "compare", "history")),
     "a folder for the lock": Corruption(LOCK, folder_instead, "lock.json is a folder instead of a plain file"),
     "an empty study": Corruption("study.yaml", put(""), "study.yaml:1", ("run",)),
     "a study that is no UTF-8": Corruption("study.yaml", put(b"\xff\xfe"), "it is not UTF-8 text", ("run",)),

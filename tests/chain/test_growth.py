@@ -1,4 +1,4 @@
-"""What bitbench itself takes for a trial does not depend on how many cells the study has."""
+"""What bitbench itself takes for a trial does not depend on how many points the study has."""
 
 import time
 from pathlib import Path
@@ -27,18 +27,18 @@ class Stopwatch(LogObserver):
 
 def harness_s_per_trial(folder: Path, *, engines: int, workloads: int) -> float:
     """Of the process that runs a study, without the load client and the engines."""
-    study = null_study(engines, workloads, {"instances": 1, "trials": 2, "schedule": "visits"})
+    study = null_study(engines, workloads, {"starts": 1, "trials": 2, "schedule": "visits"})
     watch = Stopwatch()
     Lab().run(study, folder, watch)
     assert watch.trials >= engines * workloads * 3  # with a warm-up
     return (watch.ended_s - watch.began_s) / watch.trials
 
 
-def test_a_trial_among_many_cells_costs_what_one_among_ten_does(tmp_path: Path) -> None:
+def test_a_trial_among_many_points_costs_what_one_among_ten_does(tmp_path: Path) -> None:
     harness_s_per_trial(tmp_path / "first", engines=1, workloads=1)  # what is imported once
     before_s = harness_s_per_trial(tmp_path / "before", engines=2, workloads=5)
     many_s = harness_s_per_trial(tmp_path / "many", engines=MANY, workloads=5)
     after_s = harness_s_per_trial(tmp_path / "after", engines=2, workloads=5)
     few_s = max(before_s, after_s)  # a processor whose caches others use takes longer, for some seconds or for all
-    print(f"per trial: {1e3 * few_s:.2f} ms of 10 cells, {1e3 * many_s:.2f} ms of {5 * MANY}")
+    print(f"per trial: {1e3 * few_s:.2f} ms of 10 points, {1e3 * many_s:.2f} ms of {5 * MANY}")
     assert many_s < 1.5 * few_s

@@ -28,7 +28,7 @@ engines:
 workloads:
   - {name: one, concurrency: 1, input_tokens: 8, output_tokens: 40}
   - {name: four, concurrency: 4, input_tokens: 8, output_tokens: 40}
-measure: {instances: 3, trials: 6}
+measure: {starts: 3, trials: 6}
 """
 
 
@@ -84,7 +84,7 @@ def kill_until(place: Path, kills: int, rng: random.Random) -> int:
 
 
 def check_complete(folder: StudyFolder) -> None:
-    """Each cell has its trials in each block, once; their rows and nothing else are in the folder."""
+    """Each point has its trials in each block, once; their rows and nothing else are in the folder."""
     trials = folder.trials()
     lines = (folder.path / "trials.jsonl").read_text().splitlines()
     assert len(lines) == len(trials) == len({trial.id for trial in trials})
@@ -94,7 +94,7 @@ def check_complete(folder: StudyFolder) -> None:
                 outcomes = [
                     trial.outcome
                     for trial in trials
-                    if (trial.kind, trial.cell.name, trial.block) == ("measured", f"{engine} · {workload}", block)
+                    if (trial.kind, trial.point.name, trial.block) == ("measured", f"{engine} · {workload}", block)
                 ]
                 late = outcomes.count(Outcome.CLIENT_BOUND)  # on a busy machine; each call repeats them, not for ever
                 assert outcomes.count(Outcome.OK) == 6 or late > CLIENT_BOUND_REPEATS, (

@@ -32,7 +32,7 @@ engines:
   - {{engine: null, name: b, prefork: true, args: {{ttft: 120ms, tpot: 10ms, children: 1}}}}
 workloads:
   - {{name: one, concurrency: 1, input_tokens: 8, output_tokens: 20}}
-measure: {{instances: {BLOCKS}, trials: {TRIALS}}}
+measure: {{starts: {BLOCKS}, trials: {TRIALS}}}
 """
 ROLES = ("driver", "guardians", "parent", "engine", "child", "all guardians", "driver and all guardians")
 
@@ -113,14 +113,14 @@ def start(place: Path, folder: StudyFolder) -> subprocess.Popen[bytes]:
 
 
 def check_complete(folder: StudyFolder) -> None:
-    """Each cell has its trials in each block, once, and nobody blames an engine; starts after the first are forked."""
+    """Each point has its trials in each block, once, and nobody blames an engine; starts after the first are forked."""
     trials = folder.trials()
     assert len(trials) == len({trial.id for trial in trials})
     assert {trial.outcome for trial in trials} <= {Outcome.OK, *NOT_THE_ENGINES}, [trial.cause for trial in trials]
     counted = Counter(
-        (trial.cell.name, trial.block) for trial in trials if trial.kind == "measured" and trial.outcome is Outcome.OK
+        (trial.point.name, trial.block) for trial in trials if trial.kind == "measured" and trial.outcome is Outcome.OK
     )
-    rejected = Counter((trial.cell.name, trial.block) for trial in trials if trial.outcome in NOT_THE_ENGINES)
+    rejected = Counter((trial.point.name, trial.block) for trial in trials if trial.outcome in NOT_THE_ENGINES)
     for name in ("a · one", "b · one"):
         for block in range(BLOCKS):
             assert counted[name, block] == TRIALS or rejected[name, block], (name, block, counted, rejected)

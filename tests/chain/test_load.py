@@ -64,7 +64,7 @@ def test_a_sweep_fills_a_folder_like_a_studys(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
     summary = Lab().summary(folder)
-    known = {cell.cell.workload: cell for cell in summary.cells}
+    known = {point.point.workload: point for point in summary.points}
     assert set(known) == {"c-1", "c-2"}
     counted = [trial for trial in folder.trials() if trial.outcome is Outcome.OK]
     assert len(counted) == 4
@@ -113,7 +113,7 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
         f"  - {{engine: endpoint, name: there, args: {{url: '{null.url}', model: 'null', api_key_env: NULL_KEY}}}}\n"
         "workloads: [{name: w, concurrency: 2, input_tokens: 16, output_tokens: 8}]\n"
         "objectives: {ttft_p99: 10s}\n"
-        "measure: {instances: 2, trials: 2}\n"
+        "measure: {starts: 2, trials: 2}\n"
     )
     variables = {**os.environ, "NULL_KEY": null.api_key, "BITBENCH_HOME": str(tmp_path / "home")}
     done = bitbench_process("run", "study.yaml", "--into", "out", "--trust", cwd=tmp_path, env=variables)
@@ -123,7 +123,7 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
     assert all("bitbench did not start this server" in record.facts.notes[0] for record in folder.instances())
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
     assert len({trial.instance_id for trial in measured}) == 2
-    assert {trial.cell.contender.name for trial in measured} == {"there"}
+    assert {trial.point.config.name for trial in measured} == {"there"}
     assert {trial.outcome for trial in measured} <= {Outcome.OK, Outcome.CLIENT_BOUND}
     for trial in measured:
         assert trial.objectives is not None
@@ -226,7 +226,7 @@ def test_a_sweep_that_misses_an_objective_fails_and_its_answer_is_json(null: End
     done = load_all(null, tmp_path / "out", *asked, "--json", *ANSWER, trials=6)
     answer = json.loads(done.stdout)
     jsonschema.validate(answer, answer_schema(Described.LOAD))
-    verdicts = {cell["cell"]["workload"]: cell["objectives"][0]["verdict"] for cell in answer["answer"]["cells"]}
+    verdicts = {point["point"]["workload"]: point["objectives"][0]["verdict"] for point in answer["answer"]["points"]}
     assert verdicts["c-16"] == "missed"
     assert verdicts["c-1"] != "missed"
     assert done.returncode == answer["exit_code"] == ExitCode.FAILED

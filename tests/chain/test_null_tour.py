@@ -44,9 +44,9 @@ def test_it_takes_half_a_minute(tour: StudyFolder) -> None:
     assert took_s < 45 * (1 + (lock.busy_cores or 0.0) / 2)  # two cores; and not two minutes
 
 
-def test_every_cell_is_accounted_for(tour: StudyFolder) -> None:
+def test_every_point_is_accounted_for(tour: StudyFolder) -> None:
     trials = [trial for trial in tour.trials() if trial.kind == "measured"]
-    by_engine = {engine: {t.outcome for t in trials if t.cell.contender.engine == engine} for engine in
+    by_engine = {engine: {t.outcome for t in trials if t.point.config.engine == engine} for engine in
                  ("steady", "twin", "quick", "hiccup", "broken")}  # fmt: skip
     assert by_engine.pop("broken") == {Outcome.CRASHED}
     assert all(
@@ -58,16 +58,16 @@ def test_every_cell_is_accounted_for(tour: StudyFolder) -> None:
 
 def test_the_known_answer_comes_out(tour: StudyFolder, summary: StudySummary) -> None:
     for ranking in summary.rankings:
-        against = {entry.contender.engine: entry.against_baseline for entry in ranking.entries}
+        against = {entry.config.engine: entry.against_baseline for entry in ranking.entries}
         assert against["quick"] is AgainstBaseline.FASTER
         assert against["twin"] is AgainstBaseline.UNDECIDED
         assert against["hiccup"] is AgainstBaseline.SLOWER
-        ties = {entry.contender.engine: {one.engine for one in entry.tied_with} for entry in ranking.entries}
+        ties = {entry.config.engine: {one.engine for one in entry.tied_with} for entry in ranking.entries}
         assert ties["steady"] == {"twin"}
         assert ties["quick"] == set()
     assert "**Use `quick`.**" in (tour.report / "report.md").read_text()
 
 
 def test_the_slow_trials_are_flagged(summary: StudySummary) -> None:
-    flagged = {cell.cell.contender.engine for cell in summary.cells if cell.outliers and cell.cell.workload == "eight"}
+    flagged = {point.point.config.engine for point in summary.points if point.outliers and point.point.workload == "eight"}
     assert "hiccup" in flagged

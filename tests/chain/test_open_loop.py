@@ -32,7 +32,7 @@ workloads:
     arrival: {kind: constant, rate: 20}
     requests: 24
     conversation: {turns: 3, think: 150ms}
-measure: {instances: 1, trials: 1, headline: ttft}
+measure: {starts: 1, trials: 1, metric: ttft}
 """
 TRACE = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
 100,ChatGPT,472,18,490,Conversation log
@@ -45,8 +45,8 @@ def rows_of(folder: StudyFolder, workload: str) -> list[pa.Table]:
     """Those of the first measured trial of each engine; also one in which a busy machine made the client late."""
     first: dict[str, TrialRecord] = {}
     for trial in folder.trials():
-        if trial.cell.workload == workload and trial.kind == "measured":
-            first.setdefault(trial.cell.contender.engine, trial)
+        if trial.point.workload == workload and trial.kind == "measured":
+            first.setdefault(trial.point.config.engine, trial)
     assert set(first) == {"one", "other"}
     return [folder.requests_of(trial).sort_by("request") for trial in first.values()]
 

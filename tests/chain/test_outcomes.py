@@ -1,4 +1,4 @@
-"""Whatever goes wrong in a cell is its result, with a cause, and the study goes on. On real processes."""
+"""Whatever goes wrong in a point is its result, with a cause, and the study goes on. On real processes."""
 
 import pytest
 
@@ -20,7 +20,7 @@ engines:
   - {engine: null, name: good, args: {ttft: 5ms, tpot: 1ms}}
 workloads:
   - {name: w, concurrency: 2, input_tokens: 8, output_tokens: 10}
-measure: {instances: 2, trials: 2}
+measure: {starts: 2, trials: 2}
 limits: {start: 8s, request: 20s, stall: 1s, memory: 300MiB}
 """
 
@@ -47,7 +47,7 @@ def report(folder: StudyFolder) -> str:
     ],
 )
 def test_outcome(folder: StudyFolder, report: str, engine: str, outcome: Outcome, cause: str) -> None:
-    bad = [trial for trial in folder.trials() if trial.kind == "measured" and trial.cell.contender.engine == engine]
+    bad = [trial for trial in folder.trials() if trial.kind == "measured" and trial.point.config.engine == engine]
     assert {trial.outcome for trial in bad} == {outcome}
     assert all(trial.cause and cause in trial.cause for trial in bad), [trial.cause for trial in bad]
     assert outcome.value in report
@@ -55,7 +55,7 @@ def test_outcome(folder: StudyFolder, report: str, engine: str, outcome: Outcome
 
 
 def test_the_others_do_not_stop_what_works(folder: StudyFolder, report: str) -> None:
-    good = [trial for trial in folder.trials() if trial.kind == "measured" and trial.cell.contender.engine == "good"]
+    good = [trial for trial in folder.trials() if trial.kind == "measured" and trial.point.config.engine == "good"]
     for block in range(2):
         outcomes = [trial.outcome for trial in good if trial.block == block]
         assert set(outcomes) <= {Outcome.OK, Outcome.CLIENT_BOUND}

@@ -40,7 +40,7 @@ def spoil(folder: StudyFolder) -> list[TrialRecord]:
     (folder.path / "trials.jsonl").write_text("")
     with folder.writing() as writer:
         for trial in made:
-            if trial.cell.contender.engine == "a" or trial.kind == "warmup":
+            if trial.point.config.engine == "a" or trial.kind == "warmup":
                 writer.append_trial(trial, None)
             elif trial.index == 0:
                 late = {"outcome": Outcome.CLIENT_BOUND, "cause": "client too slow"}
@@ -51,22 +51,22 @@ def spoil(folder: StudyFolder) -> list[TrialRecord]:
 
 def counted(folder: StudyFolder, engine: str) -> list[int]:
     """Blocks of the trials that count."""
-    return sorted(trial.block for trial in folder.trials() if trial.counts and trial.cell.contender.engine == engine)
+    return sorted(trial.block for trial in folder.trials() if trial.counts and trial.point.config.engine == engine)
 
 
 @pytest.mark.parametrize("on", by_length([None], [None, "local:1"]))
-def test_a_cell_that_was_given_up_is_measured_in_its_blocks(tmp_path: Path, on: str | None) -> None:
-    folder = run(tmp_path, on, instances=2, trials=1)
+def test_a_point_that_was_given_up_is_measured_in_its_blocks(tmp_path: Path, on: str | None) -> None:
+    folder = run(tmp_path, on, starts=2, trials=1)
     spoiled = spoil(folder)
-    run(tmp_path, on, instances=2, trials=1)
+    run(tmp_path, on, starts=2, trials=1)
     assert counted(folder, "b") == [0, 1]
     assert counted(folder, "a") == [0, 0, 1, 1]  # beside it, where it took turns: a ratio needs common rounds
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
-    numbers = [(trial.cell.name, trial.block, trial.index) for trial in measured]
+    numbers = [(trial.point.name, trial.block, trial.index) for trial in measured]
     assert len(numbers) == len(set(numbers))
     complete = len(folder.trials())
     assert complete > len(spoiled)
-    run(tmp_path, on, instances=2, trials=1)
+    run(tmp_path, on, starts=2, trials=1)
     assert len(folder.trials()) == complete
 
 

@@ -27,7 +27,7 @@ engines:
 workloads:
   - {name: a, concurrency: 1, input_tokens: 8, output_tokens: 1}
   - {name: b, concurrency: 2, input_tokens: 8, output_tokens: 1}
-measure: {instances: 1, trials: 1}
+measure: {starts: 1, trials: 1}
 """
 
 
@@ -54,7 +54,7 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 def measured() -> set[str]:
     """Which variants have trials; how many depends on how busy this machine is."""
-    return {one.cell.contender.variant for one in StudyFolder(Path("out")).trials() if one.kind == "measured"}
+    return {one.point.config.variant for one in StudyFolder(Path("out")).trials() if one.kind == "measured"}
 
 
 def test_the_others_are_made_and_measured_and_the_next_run_tries_again(
@@ -96,7 +96,7 @@ def test_a_study_is_planned_once_also_where_variants_are_made(
     (plan,) = planned
     assert {one.name for one in plan.variants if one.path is None} == {"tiny/w8a8-rtn", "tiny/w4a16-rtn"}
     kept = StudyFolder(Path("out")).read().plan
-    assert kept.cells == plan.cells
+    assert kept.points == plan.points
     assert all(one.path is not None and one.weight_bytes for one in kept.variants)
 
 
@@ -105,10 +105,10 @@ def test_when_none_can_be_made_there_is_still_a_report(backend: StandIn, capsys:
     backend.cannot_make = {"w8a8-rtn"}
     answer = bitbench(capsys, "run", "study.yaml", "--into", "out")
     assert answer.exit_code == ExitCode.NOTHING_MEASURED, answer.err
-    assert "no contender has a result" in answer.out
+    assert "no config has a result" in answer.out
 
 
-def test_a_group_size_that_does_not_fit_one_of_two_models_refuses_its_cells(
+def test_a_group_size_that_does_not_fit_one_of_two_models_refuses_its_points(
     backend: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_model(tmp_path / "odd", columns=592)
@@ -122,7 +122,7 @@ def test_a_group_size_that_does_not_fit_one_of_two_models_refuses_its_cells(
     assert answer.exit_code == 0, answer.err
     assert measured() == {"tiny/w4a16-rtn"}
     assert backend.made == 1
-    assert "Refused up front: 2 cells of `odd/w4a16-rtn @ null`" in Path("out/report/report.md").read_text()
+    assert "Refused up front: 2 points of `odd/w4a16-rtn @ null`" in Path("out/report/report.md").read_text()
 
 
 def test_without_an_environment_to_make_variants_in_nothing_starts(
@@ -143,6 +143,6 @@ def test_what_no_engine_would_run_is_not_made(
         return "it runs decompressed" if getattr(variant, "recipe", "") == "w8a8-rtn" else None
 
     monkeypatch.setattr(NullEngineWithModel, "refuse", refuse)
-    assert "variant tiny/w8a8-rtn: not created: all its cells are refused" in bitbench(capsys, "plan", "study.yaml").out
+    assert "variant tiny/w8a8-rtn: not created: all its points are refused" in bitbench(capsys, "plan", "study.yaml").out
     assert bitbench(capsys, "run", "study.yaml", "--into", "out").exit_code == 0
     assert backend.made == 1

@@ -33,7 +33,7 @@ engines:
 - {engine: null, name: a, args: {ttft: 1ms, tpot: 1ms}}
 - {engine: null, name: b, args: {ttft: 1ms, tpot: 1ms}}
 workloads: [{name: one, concurrency: 1, input_tokens: 8, output_tokens: 8}]
-measure: {instances: 1, trials: 1}
+measure: {starts: 1, trials: 1}
 """
 TUNE = """
 name: tuned
@@ -59,7 +59,7 @@ COMMANDS = {
     "recommend": "recommend out",
     "compare": "compare out fleet",
     "query": "query . 'select 1'",
-    "history": "history . --cell a",
+    "history": "history . --point a",
     "publish": "publish out --unsigned -o card.bitbench",
     "verify": "verify card.bitbench",
     "cards": "cards .",

@@ -12,14 +12,14 @@ from tests.busy_machine import run_study
 EXAMPLE = Path(__file__).parents[2] / "examples" / "first-look.yaml"
 WINDOWS = 32  # of text: with fewer, rounding in other kernels moves the mean by more than is allowed
 # The first example of the README with the same engines, but a recipe that is made, quality, and requests as short as
-# they can be. Each contender is started twice.
+# they can be. Each config is started twice.
 CHANGES = f"""
 name: recipes
 recipes: [bf16, w8a8-rtn]
 workloads:
   - {{name: short, concurrency: 1, input_tokens: 32, output_tokens: 8}}
   - {{name: eight, concurrency: 8, input_tokens: 32, output_tokens: 8}}
-measure: {{instances: 2, trials: 3}}
+measure: {{starts: 2, trials: 3}}
 baseline: smollm2-135m/bf16 @ vllm
 quality: {{windows: {WINDOWS}, window_tokens: 128, answer_tokens: 8}}
 """

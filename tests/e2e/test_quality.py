@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.divergence import divergence, scores_of
-from bitbench.analysis.results.summary import ContenderQuality, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.engines.environments.installed import python_of
 from bitbench.measure.study import Lab
 from bitbench.records.folder import StudyFolder
@@ -84,12 +84,12 @@ def double_scales(weights: Path, layer: str) -> None:
     weights.write_bytes(bytes(content))
 
 
-def quality(summary: StudySummary, name: str) -> ContenderQuality:
+def quality(summary: StudySummary, name: str) -> ConfigQuality:
     return next(one for one in summary.quality if one.name == f"{MODEL}/{name}")
 
 
 def record(folder: StudyFolder, name: str) -> QualityRecord:
-    return next(one for one in folder.quality_records() if one.contender.name == f"{MODEL}/{name}")
+    return next(one for one in folder.quality_records() if one.config.name == f"{MODEL}/{name}")
 
 
 def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
@@ -99,7 +99,7 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
     home, lock = Lab().home, recipes_study.lock()
     assert lock is not None
     (dtype,) = {
-        lock.plan.chosen_dtypes.get(one, "bfloat16") for one in lock.plan.contenders if one.variant == f"{MODEL}/bf16"
+        lock.plan.chosen_dtypes.get(one, "bfloat16") for one in lock.plan.configs if one.variant == f"{MODEL}/bf16"
     }
     done = subprocess.run(
         [python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
@@ -113,8 +113,8 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
         assert found.estimates["perplexity"].value == pytest.approx(plain, rel=AGREES), engine
 
 
-def test_quality_is_measured_once_for_each_contender_also_where_speed_is_refused(recipes_study: StudyFolder) -> None:
-    names = [one.contender.name for one in recipes_study.quality_records() if one.outcome is Outcome.OK]
+def test_quality_is_measured_once_for_each_config_also_where_speed_is_refused(recipes_study: StudyFolder) -> None:
+    names = [one.config.name for one in recipes_study.quality_records() if one.outcome is Outcome.OK]
     assert len(names) == len(set(names))
     expected = {f"{recipe} @ {engine}" for recipe in ("bf16", "w8a8-rtn") for engine in ("vllm", "transformers")}
     assert {f"{MODEL}/{name}" for name in expected} == set(names)
@@ -125,7 +125,7 @@ def test_eight_bits_diverge_little(summary: StudySummary, engine: str) -> None:
     assert_diverges_little(summary, f"w8a8-rtn @ {engine}", f"bf16 @ {engine}")
 
 
-def assert_diverges_little(summary: StudySummary, name: str, baseline: str) -> ContenderQuality:
+def assert_diverges_little(summary: StudySummary, name: str, baseline: str) -> ConfigQuality:
     found = quality(summary, name)
     assert not found.flagged
     assert 0.005 < found.estimates["kl_mean"].value < 0.1
@@ -133,7 +133,7 @@ def assert_diverges_little(summary: StudySummary, name: str, baseline: str) -> C
     return found
 
 
-def assert_diverges_much(summary: StudySummary, name: str, baseline: str) -> ContenderQuality:
+def assert_diverges_much(summary: StudySummary, name: str, baseline: str) -> ConfigQuality:
     found = quality(summary, name)
     assert found.flagged
     assert found.estimates["kl_mean"].value > 0.1
@@ -141,8 +141,8 @@ def assert_diverges_much(summary: StudySummary, name: str, baseline: str) -> Con
     return found
 
 
-def assert_estimated(found: ContenderQuality, baseline: ContenderQuality) -> None:
-    assert found.baseline == baseline.contender
+def assert_estimated(found: ConfigQuality, baseline: ConfigQuality) -> None:
+    assert found.baseline == baseline.config
     for estimate in found.estimates.values():
         assert estimate.interval is not None
         assert estimate.interval.low < estimate.value < estimate.interval.high
@@ -167,7 +167,7 @@ def test_a_damaged_layer_is_flagged(damaged: StudyFolder) -> None:
 
 def test_the_report_has_speed_memory_and_quality_side_by_side(recipes_study: StudyFolder) -> None:
     section = quality_section(recipes_study)
-    header = next(line for line in section.splitlines() if line.startswith("| Contender"))
+    header = next(line for line in section.splitlines() if line.startswith("| Config"))
     for column in ("Output, short (tok/s)", "Weights (MiB)", "Perplexity", "Rise", "KL mean", "Same top token"):
         assert column in header
     assert "### Answers side by side" in section

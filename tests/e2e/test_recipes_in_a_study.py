@@ -17,10 +17,10 @@ def folder(recipes_study: StudyFolder) -> StudyFolder:
     return recipes_study
 
 
-def outcomes(folder: StudyFolder, contender: str) -> set[Outcome]:
+def outcomes(folder: StudyFolder, config: str) -> set[Outcome]:
     """But for trials in which a busy machine made our client late: they are repeated, and say nothing of the engine."""
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
-    of_it = {trial.outcome for trial in measured if trial.cell.contender.name == f"smollm2-135m/{contender}"}
+    of_it = {trial.outcome for trial in measured if trial.point.config.name == f"smollm2-135m/{config}"}
     return of_it - {Outcome.CLIENT_BOUND}
 
 
@@ -28,7 +28,7 @@ def test_what_runs_runs_with_the_kernel_that_was_meant(folder: StudyFolder) -> N
     assert outcomes(folder, "bf16 @ vllm") == {Outcome.OK}
     assert outcomes(folder, "bf16 @ transformers") == {Outcome.OK}
     assert outcomes(folder, "w8a8-rtn @ vllm") == {Outcome.OK}
-    quantized = [one.facts for one in folder.instances() if one.contender.name == "smollm2-135m/w8a8-rtn @ vllm"]
+    quantized = [one.facts for one in folder.instances() if one.config.name == "smollm2-135m/w8a8-rtn @ vllm"]
     assert all(any("CompressedTensorsW8A8Int8" in kernel for kernel in facts.kernels) for facts in quantized)
     chosen = KernelChoice(
         kind="CompressedTensorsW8A8Int8",

@@ -41,25 +41,25 @@ def summary(folder: StudyFolder) -> StudySummary:
     return Lab().summary(folder)
 
 
-def test_every_cell_has_at_least_two_instances_and_three_trials_in_each(study: Study, folder: StudyFolder) -> None:
+def test_every_point_has_at_least_two_instances_and_three_trials_in_each(study: Study, folder: StudyFolder) -> None:
     """But for a client that was too slow on a busy machine: its trials are repeated, but not for ever."""
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
-    for contender in RUN_WELL:
+    for config in RUN_WELL:
         for workload in study.workloads:
-            name = f"{contender} {workload.name}"
-            of_cell = [t for t in measured if t.cell.contender.name == contender and t.cell.workload == workload.name]
-            assert {t.outcome for t in of_cell} <= {Outcome.OK, Outcome.CLIENT_BOUND}, name
-            instances = {t.instance_id for t in of_cell}
+            name = f"{config} {workload.name}"
+            of_point = [t for t in measured if t.point.config.name == config and t.point.workload == workload.name]
+            assert {t.outcome for t in of_point} <= {Outcome.OK, Outcome.CLIENT_BOUND}, name
+            instances = {t.instance_id for t in of_point}
             assert len(instances) >= 2, name
             for instance in instances:
-                outcomes = [t.outcome for t in of_cell if t.instance_id == instance]
+                outcomes = [t.outcome for t in of_point if t.instance_id == instance]
                 is_late = outcomes.count(Outcome.CLIENT_BOUND) > CLIENT_BOUND_REPEATS
                 assert outcomes.count(Outcome.OK) >= 3 or is_late, f"{name}: {outcomes}"
 
 
 def test_token_counts_are_exact(study: Study, folder: StudyFolder, trials: list[TrialRecord]) -> None:
     for trial in trials:
-        workload = study.workload(trial.cell.workload)
+        workload = study.workload(trial.point.workload)
         rows = folder.requests_of(trial)
         assert rows.num_rows == workload.request_count
         assert set(rows["input_tokens"].to_pylist()) == {workload.input_tokens}
@@ -94,7 +94,7 @@ def test_throughput_by_hand(folder: StudyFolder, trials: list[TrialRecord]) -> N
 
 
 def test_intervals_contain_the_mean(summary: StudySummary) -> None:
-    estimates = [estimate for cell in summary.cells for estimate in cell.metrics.values() if estimate.interval]
+    estimates = [estimate for point in summary.points for estimate in point.metrics.values() if estimate.interval]
     assert len(estimates) >= 4 * 5
     for estimate in estimates:
         assert estimate.interval is not None
@@ -102,14 +102,14 @@ def test_intervals_contain_the_mean(summary: StudySummary) -> None:
 
 
 def test_instances_say_what_they_are(folder: StudyFolder) -> None:
-    of_those = [instance for instance in folder.instances() if instance.contender.name in RUN_WELL]
-    assert {instance.contender.name for instance in of_those} == RUN_WELL
+    of_those = [instance for instance in folder.instances() if instance.config.name in RUN_WELL]
+    assert {instance.config.name for instance in of_those} == RUN_WELL
     for instance in of_those:
         assert instance.outcome is Outcome.OK
         assert instance.ready_s is not None
         assert instance.facts.engine_version
         assert instance.memory.resident_bytes
-        if instance.contender.engine == "vllm":
+        if instance.config.engine == "vllm":
             assert instance.facts.kv_cache_tokens
             assert instance.facts.kernels
             assert instance.facts.prefix_caching is False
@@ -132,8 +132,8 @@ def test_the_report_holds_the_figures_of_the_records(folder: StudyFolder, summar
     for trial in folder.trials():
         if trial.kind == "measured":
             assert trial.id in text
-    for cell in summary.cells:
-        assert cell.cell.contender.name in text
+    for point in summary.points:
+        assert point.point.config.name in text
     numbers = re.findall(r"\d+\.\d+", text)
     assert len(numbers) > 100
     assert "Ã" not in text

@@ -1,6 +1,6 @@
 """Sends a study to one tool and reads it back with that tool's own means; runs where the tool is installed.
 
-python exports_child.py TARGET STUDY URL: prints {cell: {figure: value}} as the tool has it, and one fact, as JSON.
+python exports_child.py TARGET STUDY URL: prints {point: {figure: value}} as the tool has it, and one fact, as JSON.
 """
 
 import json
@@ -89,7 +89,7 @@ def mlflow(study: ExportedStudy, url: str) -> tuple[Found, str]:
     client = MlflowClient(tracking_uri=url)
     runs = client.search_runs([client.get_experiment_by_name(study.name).experiment_id])
     assert all(run.info.status == "FINISHED" for run in runs)
-    assert len(runs) == len(study.cells)
+    assert len(runs) == len(study.points)
     return {run.data.params["variant"]: run.data.metrics for run in runs}, runs[0].data.params["host_cpu_model"]
 
 

@@ -31,7 +31,7 @@ engines:
   - {engine: llamacpp, args: {threads: 1}}
 workloads:
   - {name: short, concurrency: 1, input_tokens: 32, output_tokens: 8}
-measure: {instances: 2, trials: 2}
+measure: {starts: 2, trials: 2}
 quality: {windows: 8, window_tokens: 64, answer_tokens: 8}
 """
 
@@ -70,14 +70,14 @@ def test_a_study_with_a_hub_id_and_the_checkpoints_of_others(tmp_path: Path) -> 
         (tmp_path / "study.yaml").write_text(STUDY)
         bitbench("run", "study.yaml", "--into", "out", cwd=tmp_path, **env)
     folder = StudyFolder.existing(tmp_path / "out")
-    outcomes = {trial.cell.contender.name: trial.outcome for trial in folder.trials() if trial.kind == "measured"}
+    outcomes = {trial.point.config.name: trial.outcome for trial in folder.trials() if trial.kind == "measured"}
     assert outcomes == {
         "Small-135M/bf16 @ vllm": Outcome.OK,
         "Small-135M/w8a8 @ vllm": Outcome.OK,
         "Small-135M/gguf-q8_0 @ llamacpp": Outcome.OK,
     }
     assert {variant.commit for variant in folder.read().plan.variants} == set(COMMITS.values())
-    scored = {record.contender.name: record.outcome for record in folder.quality_records()}
+    scored = {record.config.name: record.outcome for record in folder.quality_records()}
     assert scored == outcomes
     report = (folder.report / "report.md").read_text(encoding="utf-8")
     assert "w8a8 @ vllm" in report

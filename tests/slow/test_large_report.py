@@ -8,7 +8,7 @@ from pathlib import Path
 from bitbench.measure.study import Lab
 from tests.big_study import big_study
 
-CELLS, TRIALS, ROWS = (20, 10), 20, 2_500  # 200 cells × 20 trials × 2,500 rows
+POINTS, TRIALS, ROWS = (20, 10), 20, 2_500  # 200 points × 20 trials × 2,500 rows
 LONGEST_S = 60.0  # of processor time
 MOST_BYTES = 1.5e9
 
@@ -27,7 +27,7 @@ print(json.dumps({
 
 
 def test_ten_million_request_rows(tmp_path: Path) -> None:
-    folder = big_study(tmp_path / "big", contenders=CELLS[0], workloads=CELLS[1], trials=TRIALS, rows_per_trial=ROWS)
+    folder = big_study(tmp_path / "big", configs=POINTS[0], workloads=POINTS[1], trials=TRIALS, rows_per_trial=ROWS)
     assert sum(trial.requests for trial in folder.trials()) == 10_000_000
     home = Lab().home  # where the script of the figures may be kept already
     done = subprocess.run(
@@ -38,4 +38,4 @@ def test_ten_million_request_rows(tmp_path: Path) -> None:
     assert measured["peak_bytes"] < MOST_BYTES
     assert measured["cpu_s"] < LONGEST_S  # what else runs here does not count; undisturbed it takes no longer than this
     page = (folder.report / "index.html").read_text(encoding="utf-8")
-    assert ",50000," in page  # requests of a cell, all of them in its percentiles
+    assert ",50000," in page  # requests of a point, all of them in its percentiles

@@ -60,7 +60,7 @@ engines: [{engine: llamacpp, args: {threads: 1}}]
 workloads:
   - {name: one, concurrency: 1, input_tokens: 64, output_tokens: 32}
   - {name: eight, concurrency: 8, input_tokens: 64, output_tokens: 32}
-measure: {instances: 1, trials: 2}
+measure: {starts: 1, trials: 2}
 baseline: smollm2-135m/gguf-bf16 @ llamacpp
 """
 QUALITY_STUDY = """
@@ -86,7 +86,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 def test_a_study_runs_gguf_recipes_to_the_end(study: StudyFolder) -> None:
     trials = [trial for trial in study.trials() if trial.kind == "measured"]
-    ran = {(trial.cell.contender.variant, trial.cell.workload) for trial in trials if trial.outcome is Outcome.OK}
+    ran = {(trial.point.config.variant, trial.point.workload) for trial in trials if trial.outcome is Outcome.OK}
     assert ran == {
         (f"smollm2-135m/gguf-{name}", workload) for name in ("bf16", "q8_0", "q4_0") for workload in ("one", "eight")
     }
@@ -95,7 +95,7 @@ def test_a_study_runs_gguf_recipes_to_the_end(study: StudyFolder) -> None:
 
 
 def test_the_types_that_were_really_run_are_recorded(study: StudyFolder) -> None:
-    kernels = {instance.contender.variant: instance.facts.kernels for instance in study.instances()}
+    kernels = {instance.config.variant: instance.facts.kernels for instance in study.instances()}
     assert kernels["smollm2-135m/gguf-bf16"][0] == "weights BF16: 61 tensors f32, 211 tensors bf16"
     assert "tensors q8_0" in kernels["smollm2-135m/gguf-q8_0"][0]
     assert "tensors q4_0" in kernels["smollm2-135m/gguf-q4_0"][0]

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.analysis.results.summary import ContenderQuality
+from bitbench.analysis.results.summary import ConfigQuality
 from bitbench.engines.environments.installed import python_of
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.measure.study import Lab
@@ -36,7 +36,7 @@ recipes: [gguf-bf16, gguf-q4_0]
 engines: [{{engine: llamacpp, args: {json.dumps(ARGS)}}}]
 workloads:
   - {{name: short, concurrency: 2, input_tokens: 32, output_tokens: 8}}
-measure: {{instances: 1, trials: 2}}
+measure: {{starts: 1, trials: 2}}
 quality: {{windows: {WINDOWS}, window_tokens: {TOKENS}, top_tokens: {TOP}, answer_tokens: 4}}
 """
 # In 32 bits, because of the two it is the closer one: llama.cpp rounds fewer numbers to bf16 than transformers does.
@@ -73,11 +73,11 @@ def study(python: Path | None, tmp_path_factory: pytest.TempPathFactory) -> Stud
 
 
 def record(study: StudyFolder, recipe: str) -> QualityRecord:
-    return next(one for one in study.quality_records() if one.contender.variant == f"{MODEL}/{recipe}")
+    return next(one for one in study.quality_records() if one.config.variant == f"{MODEL}/{recipe}")
 
 
-def quality(study: StudyFolder, recipe: str) -> ContenderQuality:
-    return next(one for one in Lab().summary(study).quality if one.contender.variant == f"{MODEL}/{recipe}")
+def quality(study: StudyFolder, recipe: str) -> ConfigQuality:
+    return next(one for one in Lab().summary(study).quality if one.config.variant == f"{MODEL}/{recipe}")
 
 
 def plain_logprobs(study: StudyFolder) -> "np.typing.NDArray[np.float64]":
@@ -122,7 +122,7 @@ def test_another_start_gives_the_same_numbers_whatever_ran_before(
 
 def test_four_bits_are_compared_with_the_unquantized_file(study: StudyFolder) -> None:
     dense, four = quality(study, "gguf-bf16"), quality(study, "gguf-q4_0")
-    assert dense.baseline == four.baseline == dense.contender
+    assert dense.baseline == four.baseline == dense.config
     assert dense.estimates["kl_mean"].value == 0.0
     assert dense.estimates["top1_agreement"].value == 1.0
     assert four.estimates["kl_mean"].value > 0.05

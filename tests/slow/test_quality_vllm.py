@@ -1,6 +1,6 @@
 """What eight and four bits cost in quality on real vLLM.
 
-Slow, because each contender is a start of vLLM. Needs: bitbench env create vllm, quantize; bitbench model get
+Slow, because each config is a start of vLLM. Needs: bitbench env create vllm, quantize; bitbench model get
 smollm2-135m.
 """
 

@@ -14,7 +14,7 @@ STUDY = """
 name: small
 engines: [{engine: null, args: {ttft: 1ms, tpot: 1ms}}]
 workloads: [{name: one, concurrency: 1, input_tokens: 8, output_tokens: 8}]
-measure: {instances: 1, trials: 1}
+measure: {starts: 1, trials: 1}
 """
 DEFECT = 70
 

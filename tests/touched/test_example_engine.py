@@ -25,7 +25,7 @@ engines:
   - {engine: example, args: {word: hello}}
 workloads:
   - {name: single, concurrency: 1, input_tokens: 16, output_tokens: 8}
-measure: {instances: 1, trials: 2}
+measure: {starts: 1, trials: 2}
 """
 
 

@@ -22,7 +22,7 @@ recipes: [bf16, torchao-int8wo]
 # emulates: with bf16 the products would be what takes longest on some.
 engines: [{engine: transformers, args: {threads: 1, dtype: float32}}]
 workloads: [{name: one, concurrency: 1, input_tokens: 32, output_tokens: 16}]
-measure: {instances: 2, trials: 2}
+measure: {starts: 2, trials: 2}
 profile: {batch: 1, input_tokens: 32, output_tokens: 16}
 """
 

@@ -47,11 +47,11 @@ engines:
   - {engine: null, name: b, args: {ttft: 600ms, tpot: 300ms, vary_instance: 1%}}
 workloads:
   - {name: one, concurrency: 1, input_tokens: 8, output_tokens: 2}
-measure: {instances: 6, trials: 2, headline: latency}
+measure: {starts: 6, trials: 2, metric: latency}
 """
 
 
-def test_equal_contenders_on_machines_that_differ_by_30_percent(tmp_path: Path) -> None:
+def test_equal_configs_on_machines_that_differ_by_30_percent(tmp_path: Path) -> None:
     stand_in = tmp_path / "bin" / "ssh"
     stand_in.parent.mkdir()
     stand_in.write_text(UNEQUAL)

@@ -47,7 +47,7 @@ def test_a_quick_look_has_the_seeds_table(tmp_path: Path, capsys: pytest.Capture
     said = bitbench(capsys, "kernels", "--quick", "--into", str(tmp_path))
     assert said.exit_code == 0, said.err
     written = (tmp_path / "kernels.md").read_text(encoding="utf-8")
-    lines = [[cell.strip() for cell in line.strip("| ").split("|")] for line in written.splitlines()]
+    lines = [[point.strip() for point in line.strip("| ").split("|")] for line in written.splitlines()]
     place = lines.index(list(COLUMNS))
     rows = [line for line in lines[place + 2 :] if len(line) == len(COLUMNS)]
     assert len(rows) == 8  # two shapes, four sizes of codebooks

@@ -27,7 +27,7 @@ engines:
   - {{engine: null, name: fast, args: {{ttft: 10ms, tpot: 1ms, vary: 0.01, vary_instance: 0.01}}}}
 workloads:
   - {{name: single, concurrency: 1, input_tokens: 8, output_tokens: 8}}
-measure: {{instances: {BLOCKS}, trials: {TRIALS}}}
+measure: {{starts: {BLOCKS}, trials: {TRIALS}}}
 baseline: slow
 """
 _TIMEOUT_S = 180.0
@@ -83,15 +83,15 @@ def check_complete(url: str, into: Path) -> None:
     trials = folder.trials()
     assert [one.id for one in trials] == [f"t{number:05d}" for number in range(1, len(trials) + 1)]
     measured = [trial for trial in trials if trial.kind == "measured"]
-    numbers = Counter((trial.cell.name, trial.block, trial.index) for trial in measured)
+    numbers = Counter((trial.point.name, trial.block, trial.index) for trial in measured)
     assert max(numbers.values()) == 1, numbers
-    for cell in ("slow · single", "fast · single"):
+    for point in ("slow · single", "fast · single"):
         for block in range(BLOCKS):
-            outcomes = Counter(one.outcome for one in measured if (one.cell.name, one.block) == (cell, block))
+            outcomes = Counter(one.outcome for one in measured if (one.point.name, one.block) == (point, block))
             late = outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS  # on a busy machine
             # The baseline has a turn beside whoever is left of a block, so an interruption gives it more.
-            enough = outcomes[Outcome.OK] >= TRIALS if cell.startswith("slow") else outcomes[Outcome.OK] == TRIALS
-            assert enough or late, (cell, block, outcomes)
+            enough = outcomes[Outcome.OK] >= TRIALS if point.startswith("slow") else outcomes[Outcome.OK] == TRIALS
+            assert enough or late, (point, block, outcomes)
     assert all(folder.requests_of(one).num_rows for one in measured if one.requests_file)
 
 

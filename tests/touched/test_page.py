@@ -21,7 +21,7 @@ from tests.unit.hostile import HOSTILE, hostile_study
 from tests.unit.synthetic import demo_study, summarize
 
 ARTIFACTS = Path(__file__).parents[2] / "test-artifacts"
-# A page of 200 cells × 20 trials is open, up to its first figure, within so many times what a small one takes here.
+# A page of 200 points × 20 trials is open, up to its first figure, within so many times what a small one takes here.
 TIMES_AS_LONG = 4
 AXE = Path("npm/node_modules/axe-core/axe.min.js")
 DESK, PHONE = 1280, 390
@@ -60,7 +60,7 @@ def opening_ms(browser: Browser, page: Path) -> float:
 
 
 def test_a_large_page_opens_quickly(browser: Browser, demo: Path, bundle: str, tmp_path: Path) -> None:
-    folder = big_study(tmp_path / "big", contenders=20, workloads=10, trials=20, rows_per_trial=0)
+    folder = big_study(tmp_path / "big", configs=20, workloads=10, trials=20, rows_per_trial=0)
     page = write_page(Lab().document(folder), bundle, tmp_path / "page")
     opening_ms(browser, demo)  # the first page of a browser takes longer, whatever it is
     # The best of three, in turn: a busy machine may delay any one of them.
@@ -99,7 +99,7 @@ def test_the_last_column_of_every_table_can_be_seen_beside_its_names(browser: Br
           box.scrollLeft = box.scrollWidth;
           const [table, place] = [box.firstElementChild, Number(box.firstElementChild.className.slice(-1)) - 1];
           const [frame, row] = [box.getBoundingClientRect(), table.tBodies[0].rows[0]];
-          const [name, last] = [row.cells[place], row.lastElementChild].map((one) => one.getBoundingClientRect());
+          const [name, last] = [row.points[place], row.lastElementChild].map((one) => one.getBoundingClientRect());
           return [name.left >= frame.left - 1, last.right <= frame.right + 1];
         })"""
     )
@@ -122,14 +122,14 @@ def test_it_prints(browser: Browser, demo: Path) -> None:
 def test_tables_sort_and_filter_by_keyboard(browser: Browser, demo: Path) -> None:
     browser.size(DESK)
     browser.open(demo)
-    column = "[...document.querySelectorAll('#ranking-at-a-glance tbody tr')].map((row) => row.cells[1].textContent)"
+    column = "[...document.querySelectorAll('#ranking-at-a-glance tbody tr')].map((row) => row.points[1].textContent)"
     browser.run("document.querySelector('#ranking-at-a-glance th:nth-child(2) button').focus()")
     for kind in ("rawKeyDown", "char", "keyUp"):
         browser.call(
             "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
         )
     up = browser.run(column)
-    assert [cell[0] for cell in up[:3]] == ["1", "2", "2"]
+    assert [point[0] for point in up[:3]] == ["1", "2", "2"]
     assert up[-1].startswith("unsupported")
     browser.run("document.querySelector('#ranking-at-a-glance th:nth-child(2) button').click()")
     assert browser.run(column)[0] != up[0]
@@ -159,7 +159,7 @@ def test_a_mark_shows_its_record_and_a_figure_gives_its_data(browser: Browser, d
       return blob.text();
     })()"""
     lines = browser.run(saved).strip().split("\r\n")
-    assert lines[0].split(",")[:2] == ["kind", "contender"]
+    assert lines[0].split(",")[:2] == ["kind", "config"]
     assert sum(line.startswith("trial,") for line in lines) > 40
 
 

@@ -18,7 +18,7 @@ models: [smollm2-135m]
 recipes: [w8a16-rtn]
 engines: [{engine: vllm, args: {enforce-eager: true}}]
 workloads: [{name: short, concurrency: 1, input_tokens: 32, output_tokens: 8}]
-measure: {instances: 1, trials: 1}
+measure: {starts: 1, trials: 1}
 """
 
 

@@ -1,4 +1,4 @@
-"""Simulated studies that confirm their choice: seven contenders are equally fast, and the luckiest is chosen."""
+"""Simulated studies that confirm their choice: seven configs are equally fast, and the luckiest is chosen."""
 
 from collections.abc import Iterator
 from math import log, sqrt
@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bitbench.analysis.confirmation import chosen, confirmations
-from bitbench.analysis.sequential import SequentialAnalysis, baseline_of, headline_of, standing
+from bitbench.analysis.sequential import SequentialAnalysis, baseline_of, primary_metric_of, standing
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.study.plan import Purpose
@@ -22,7 +22,7 @@ SPEEDS = (1.0, *[1.4] * 7)
 BLOCKS, ROUNDS = 3, 4
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 PLAN = make_plan(
-    [f"engine-{number}" for number in range(len(SPEEDS))], [WORKLOAD], Measure(instances=BLOCKS, trials=ROUNDS)
+    [f"engine-{number}" for number in range(len(SPEEDS))], [WORKLOAD], Measure(starts=BLOCKS, trials=ROUNDS)
 )
 
 
@@ -35,15 +35,15 @@ class Found(NamedTuple):
 
 
 def _trials(figures: Floats, block: int, purpose: Purpose) -> Iterator[TrialRecord]:
-    for cell, values in zip(PLAN.cells, figures, strict=True):
+    for point, values in zip(PLAN.points, figures, strict=True):
         for index, value in enumerate(values):
             if np.isfinite(value):
                 metrics = TrialMetrics(output_throughput=float(np.exp(value)))
-                yield make_trial(cell, block, index, round=index, metrics=metrics, purpose=purpose)
+                yield make_trial(point, block, index, round=index, metrics=metrics, purpose=purpose)
 
 
 def _standing(trials: list[TrialRecord]) -> SequentialAnalysis:
-    return standing(PLAN, trials, [], headline_of(PLAN), baseline_of(PLAN))
+    return standing(PLAN, trials, [], primary_metric_of(PLAN), baseline_of(PLAN))
 
 
 def confirmed_study(seed: int) -> StudyRecords:
@@ -54,7 +54,7 @@ def confirmed_study(seed: int) -> StudyRecords:
         trials += _trials(figures, block, Purpose.SELECTION)
     best = chosen(_standing(trials), baseline_of(PLAN)).get(WORKLOAD.name)
     if best is not None:
-        figures, _ = running.block([0, PLAN.contenders.index(best)], ROUNDS, alternate=True)
+        figures, _ = running.block([0, PLAN.configs.index(best)], ROUNDS, alternate=True)
         trials += _trials(figures, BLOCKS, Purpose.CONFIRMATION)
     return make_records(PLAN, trials)
 
@@ -64,7 +64,7 @@ def found_in(of: StudyRecords) -> Found | None:
     made = confirmations(of.trials, found, baseline, 0.95).get(WORKLOAD.name)
     if made is None or baseline is None or made.ratio.interval is None:
         return None
-    selected = found.ratio(WORKLOAD.name, made.contender, baseline, 0.95)
+    selected = found.ratio(WORKLOAD.name, made.config, baseline, 0.95)
     assert selected is not None
     truth = SPEEDS[1] / SPEEDS[0]
     is_covered = made.ratio.interval.low <= truth <= made.ratio.interval.high

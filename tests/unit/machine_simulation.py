@@ -1,7 +1,7 @@
 """A simulated machine whose truth is known: starts that differ by luck, trials that vary, and slow spells in between.
 
 `GALLERY` gives trials and starts about the spread that those of examples/gallery have; the others move what causes
-it: more slow spells, starts with heavy tails, nothing but luck of the start, hardly anything at all, or contenders that
+it: more slow spells, starts with heavy tails, nothing but luck of the start, hardly anything at all, or configs that
 vary very differently.
 """
 
@@ -12,11 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bitbench.analysis.log_speeds import LogSpeeds
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 Floats = npt.NDArray[np.float64]
 
-START_S = 16  # start, warm-up and stop of one contender
+START_S = 16  # start, warm-up and stop of one config
 TRIAL_S = 2
 SLOW_SPELL = np.log(1.4)
 SPELL_S = (5, 60)
@@ -35,7 +35,7 @@ class Machine:
     wander_sd: float = 0.0
     spike_share: float = 0.0
     heavy_starts: bool = False
-    uneven_starts: bool = False  # from a third of start_sd to twice as much, by contender
+    uneven_starts: bool = False  # from a third of start_sd to twice as much, by config
 
 
 GALLERY = Machine(start_sd=0.057, trial_sd=0.085, slow_share=0.12, wander_sd=0.03, spike_share=0.02)
@@ -49,7 +49,7 @@ MACHINES = {"gallery": GALLERY, "drift": DRIFT, "starts": STARTS, "luck": LUCK, 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`alternate`: all contenders of a block are started, then their trials take turns. Else one after the other.
+    """`alternate`: all configs of a block are started, then their trials take turns. Else one after the other.
 
     `shift`: so many come at a time beside the baseline, which stays; 0: all of them.
     """
@@ -59,14 +59,14 @@ class Schedule:
     alternate: bool = False
     shift: int = 0
 
-    def seconds(self, contenders: int) -> int:
-        starts = contenders + (contenders // self.shift if self.shift else 0)
+    def seconds(self, configs: int) -> int:
+        starts = configs + (configs // self.shift if self.shift else 0)
         return self.blocks * starts * (START_S + self.rounds * TRIAL_S)
 
 
-def contenders(count: int) -> tuple[Contender, ...]:
+def configs(count: int) -> tuple[Config, ...]:
     """The first is the baseline."""
-    return tuple(Contender(variant="none", engine=f"engine-{number}") for number in range(count))
+    return tuple(Config(variant="none", engine=f"engine-{number}") for number in range(count))
 
 
 class Simulation:
@@ -83,7 +83,7 @@ class Simulation:
     def block(
         self, live: Sequence[int], rounds: int, *, alternate: bool, shift: int = 0, start_s: int = START_S
     ) -> tuple[Floats, Floats]:
-        """Log speeds and the probe's view of the machine, contender × round; NaN for those that are not live."""
+        """Log speeds and the probe's view of the machine, config × round; NaN for those that are not live."""
         self.clock_s += len(live) * (start_s - START_S)
         baseline, *others = live
         shifts = [[baseline, *others[first : first + shift]] for first in range(0, len(others), shift or len(others))]
@@ -137,11 +137,11 @@ def simulate(
         for _ in range(schedule.blocks)
     ]
     figures, probe = (np.stack(parts, axis=1) for parts in zip(*blocks, strict=True))
-    return LogSpeeds(contenders(len(speeds)), figures), probe
+    return LogSpeeds(configs(len(speeds)), figures), probe
 
 
 def _log_speed(machine: Machine, rng: np.random.Generator, seconds: int) -> Floats:
-    """Of the machine, second by second, around its long-run mean: there contenders have their true speeds."""
+    """Of the machine, second by second, around its long-run mean: there configs have their true speeds."""
     speed = _wander(machine.wander_sd, rng, seconds) + machine.slow_share * SLOW_SPELL
     if machine.slow_share == 0:
         return speed

@@ -33,7 +33,7 @@ OF_A_COLUMN = re.compile(rf"(.*?) \(({UNIT}|[^()]+)\)")
 WORDS = "How the figures are made"  # definitions: their digits are no figures
 
 Key = tuple[str, str, str]  # section, names of the row, column
-Cells = dict[Key, list[str]]  # in order, where a key occurs more than once
+Points = dict[Key, list[str]]  # in order, where a key occurs more than once
 
 
 @dataclass(frozen=True)
@@ -59,22 +59,22 @@ def numbers_in(text: str) -> list[Number]:
     return [_number(found, whole.group(1) if whole else None) for found in NUMBER.finditer(text)]
 
 
-def _number(found: re.Match[str], of_cell: str | None) -> Number:
+def _number(found: re.Match[str], of_point: str | None) -> Number:
     sign, digits, unit = found.groups()
-    factor = FACTORS.get(unit or of_cell or "", 1.0)
+    factor = FACTORS.get(unit or of_point or "", 1.0)
     decimals = len(digits.partition(".")[2])
     value = float(sign + digits.replace(",", ""))
-    return Number(value * factor, 10.0**-decimals * factor, bool(unit or of_cell))
+    return Number(value * factor, 10.0**-decimals * factor, bool(unit or of_point))
 
 
-def numbers_of(cell: TableCell) -> list[Number]:
-    match cell:
+def numbers_of(point: TableCell) -> list[Number]:
+    match point:
         case None:
             return []
         case Quantity(value, low=low, high=high, note=note):
             return [Number(known) for known in (value, low, high) if known is not None] + numbers_in(note)
         case _:
-            return [number for part in cell for number in _numbers_of_part(part)]
+            return [number for part in point for number in _numbers_of_part(part)]
 
 
 def _numbers_of_part(part: object) -> list[Number]:
@@ -108,19 +108,19 @@ def _tables(blocks: Iterable[Block]) -> Iterator[Table]:
                 yield from _tables(inner)
 
 
-def document_cells(document: Document) -> dict[Key, list[TableCell]]:
+def document_points(document: Document) -> dict[Key, list[TableCell]]:
     found: dict[Key, list[TableCell]] = {}
     for section, table in tables_of(document):
         for row in table.rows if section != WORDS else ():
-            for column, cell in zip(table.columns, row.cells, strict=True):
-                if numbers_of(cell):
-                    found.setdefault((section, row_names(row), plain_text(column.title)), []).append(cell)
+            for column, point in zip(table.columns, row.points, strict=True):
+                if numbers_of(point):
+                    found.setdefault((section, row_names(row), plain_text(column.title)), []).append(point)
     return found
 
 
 def row_names(row: Row) -> str:
-    names = [part.text for cell in row.cells if isinstance(cell, tuple) for part in _names(cell)]
-    return ", ".join(names) or _first(row.cells[0])
+    names = [part.text for point in row.points if isinstance(point, tuple) for part in _names(point)]
+    return ", ".join(names) or _first(row.points[0])
 
 
 def _names(phrase: Phrase) -> Iterator[Name]:
@@ -132,30 +132,30 @@ def _names(phrase: Phrase) -> Iterator[Name]:
                 yield from _names(inner)
 
 
-def _first(cell: TableCell) -> str:
-    match cell:
+def _first(point: TableCell) -> str:
+    match point:
         case Quantity(value):
             return f"{value:g}"
         case None:
             return ""
         case _:
-            return plain_text(cell)
+            return plain_text(point)
 
 
 # --- of what was written ---
 
 
-def cells_of_tables(tables: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> Cells:
-    """Of tables with the titles of their sections. Names are in backticks; a unit of a column is put into its cells."""
-    found: Cells = {}
+def points_of_tables(tables: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> Points:
+    """Of tables with the titles of their sections. Names are in backticks; a unit of a column is put into its points."""
+    found: Points = {}
     for section, (header, *rows) in tables:
         columns = [_column(title) for title in header]
         for row in rows if section != WORDS else ():
-            names = ", ".join(name for cell in row for name in re.findall(r"`([^`]*)`", cell)) or _plain(row[0])
-            of_row = next((found_unit for cell in row if (found_unit := _column(cell)[1]) in FACTORS), "")
-            for (title, unit), cell in zip(columns, row, strict=True):
-                if numbers_in(cell):
-                    found.setdefault((section, names, title), []).append(_with_unit(cell, unit or of_row))
+            names = ", ".join(name for point in row for name in re.findall(r"`([^`]*)`", point)) or _plain(row[0])
+            of_row = next((found_unit for point in row if (found_unit := _column(point)[1]) in FACTORS), "")
+            for (title, unit), point in zip(columns, row, strict=True):
+                if numbers_in(point):
+                    found.setdefault((section, names, title), []).append(_with_unit(point, unit or of_row))
     return found
 
 
@@ -165,9 +165,9 @@ def _column(title: str) -> tuple[str, str]:
     return (parts.group(1), parts.group(2)) if parts else (title, "")
 
 
-def _with_unit(cell: str, unit: str) -> str:
-    has_own = any(number.has_unit for number in numbers_in(cell))
-    return cell if has_own or unit not in FACTORS else f"{cell} {unit}"
+def _with_unit(point: str, unit: str) -> str:
+    has_own = any(number.has_unit for number in numbers_in(point))
+    return point if has_own or unit not in FACTORS else f"{point} {unit}"
 
 
 def _plain(text: str) -> str:
@@ -178,7 +178,7 @@ def markdown_tables(text: str) -> Iterator[tuple[str, list[list[str]]]]:
     section, table = "", list[list[str]]()
     for line in [*text.splitlines(), ""]:
         if line.startswith("|"):
-            table.append([_unescaped(cell) for cell in re.split(r"(?<!\\)\|", line)[1:-1]])
+            table.append([_unescaped(point) for point in re.split(r"(?<!\\)\|", line)[1:-1]])
             continue
         if table:
             yield section, [table[0], *table[2:]]
@@ -187,8 +187,8 @@ def markdown_tables(text: str) -> Iterator[tuple[str, list[list[str]]]]:
             section = _unescaped(line[3:]).replace("`", "")
 
 
-def _unescaped(cell: str) -> str:
-    return re.sub(r"\\(.)", r"\1", cell).replace("*", "").strip()
+def _unescaped(point: str) -> str:
+    return re.sub(r"\\(.)", r"\1", point).replace("*", "").strip()
 
 
 class PageTables(HTMLParser):
@@ -224,16 +224,16 @@ class PageTables(HTMLParser):
 
 
 def terminal_rows(text: str) -> list[list[str]]:
-    """Lines of tables: what stands two spaces apart is a cell."""
+    """Lines of tables: what stands two spaces apart is a point."""
     lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
-    return [cells for cells in lines if len(cells) > 2 and any(map(numbers_in, cells))]
+    return [points for points in lines if len(points) > 2 and any(map(numbers_in, points))]
 
 
 def half_widths(row: Row) -> list[Number]:
     """Of the intervals of a row, relative to their values."""
     return [
-        Number((cell.high - cell.low) / 2 / cell.value)
-        for cell in row.cells
-        if isinstance(cell, Quantity) and cell.value and cell.low is not None and cell.high is not None
-        if cell.unit != Unit.RATIO
+        Number((point.high - point.low) / 2 / point.value)
+        for point in row.points
+        if isinstance(point, Quantity) and point.value and point.low is not None and point.high is not None
+        if point.unit != Unit.RATIO
     ]

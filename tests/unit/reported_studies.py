@@ -6,7 +6,7 @@ from bitbench.api.forms import ReportedStudy
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.study import EngineSetup
 from bitbench.study.workload import Workload
 from tests.unit.synthetic import demo_study, make_lock, make_plan, make_trial, speed_metrics, summarize
@@ -40,13 +40,13 @@ def hostile_report() -> ReportedStudy:
     workload = Workload(name="shape", concurrency=1, input_tokens=16, output_tokens=8)
     engines = tuple(EngineSetup(name=name, engine=name, args={"flag": name, "api-key": "hidden"}) for name in HOSTILE)
     plan = make_plan(["one"], [workload])
-    contenders = [Contender(variant=f"m/{name}", engine=name) for name in HOSTILE]
-    cells = tuple(Cell(contender=one, workload="shape") for one in contenders)
-    plan = plan.model_copy(update={"study": plan.study.model_copy(update={"engines": engines}), "cells": cells})
+    configs = [Config(variant=f"m/{name}", engine=name) for name in HOSTILE]
+    points = tuple(Point(config=one, workload="shape") for one in configs)
+    plan = plan.model_copy(update={"study": plan.study.model_copy(update={"engines": engines}), "points": points})
     trials = [
-        make_trial(cell, 0, number, metrics=speed_metrics(workload, 100.0 + number))
+        make_trial(point, 0, number, metrics=speed_metrics(workload, 100.0 + number))
         if number % 2
-        else make_trial(cell, 0, number, outcome=Outcome.CRASHED, cause=cell.contender.engine)
-        for number, cell in enumerate(cells)
+        else make_trial(point, 0, number, outcome=Outcome.CRASHED, cause=point.config.engine)
+        for number, point in enumerate(points)
     ]
     return reported(plan, trials)

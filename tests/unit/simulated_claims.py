@@ -14,7 +14,7 @@ from bitbench.analysis.interim_looks import continuing, looks
 from bitbench.analysis.log_speeds import LogSpeeds
 from bitbench.analysis.pairs import PairTable, paired_ratios
 from bitbench.analysis.results.summary import AgainstBaseline
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from tests.unit.machine_simulation import (
     MACHINES,
     START_S,
@@ -23,7 +23,7 @@ from tests.unit.machine_simulation import (
     Machine,
     Schedule,
     Simulation,
-    contenders,
+    configs,
     simulate,
 )
 
@@ -31,7 +31,7 @@ ALPHA = 0.05
 CONFIDENCE = 0.95
 DIFFERENT = (AgainstBaseline.FASTER, AgainstBaseline.SLOWER)
 
-# Contenders, and how they are measured: one after the other, and in turns.
+# Configs, and how they are measured: one after the other, and in turns.
 DESIGNS = [
     (2, Schedule(blocks=5, rounds=3)),
     (4, Schedule(blocks=3, rounds=3)),
@@ -47,25 +47,25 @@ SHIFTS = [
 ]
 # Of workloads, relative to each other: trials of one request vary more than trials of 64.
 SPREADS = [(1.0, 1.0, 1.0, 1.0), (2.0, 1.0, 1.0, 0.5)]
-# The eight contenders of examples/gallery/cpu-shootout with one request at a time; the first is the baseline.
+# The eight configs of examples/gallery/cpu-shootout with one request at a time; the first is the baseline.
 SHOOTOUT = (1.0, 0.92, 0.59, 1.26, 1.35, 1.48, 1.61, 2.28)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """One study: what its figures say, what is claimed, and the true speeds of its contenders."""
+    """One study: what its figures say, what is claimed, and the true speeds of its configs."""
 
     table: PairTable
     claims: Claims
-    speeds: dict[Contender, float]
+    speeds: dict[Config, float]
 
     @property
-    def baseline(self) -> Contender:
-        return self.table.contenders[0]
+    def baseline(self) -> Config:
+        return self.table.configs[0]
 
     @property
     def about_baseline(self) -> list[bool]:
-        """Of each contender that is claimed to be faster or slower: is it?"""
+        """Of each config that is claimed to be faster or slower: is it?"""
         reference = self.speeds[self.baseline]
         return [
             self.speeds[one] > reference if said is AgainstBaseline.FASTER else self.speeds[one] < reference
@@ -76,7 +76,7 @@ class Outcome:
     @property
     def excludes_best(self) -> bool:
         """Of several that are equally fast the last stands for the best: it could be so by any margin."""
-        best = max(reversed(self.table.contenders), key=self.speeds.__getitem__)
+        best = max(reversed(self.table.configs), key=self.speeds.__getitem__)
         return best not in self.claims.possible_bests
 
     @property
@@ -109,9 +109,9 @@ def fixed_plan(machine: Machine, speeds: Sequence[float], schedule: Schedule) ->
 def sequential(machine: Machine, speeds: Sequence[float], budget_s: int, first_start_s: int = START_S) -> Study:
     """Blocks as what is left of the budget plans them, a look after each, and only those with an open question go on.
 
-    `first_start_s`: of each contender in the first block, where later starts are quicker.
+    `first_start_s`: of each config in the first block, where later starts are quicker.
     """
-    everyone = contenders(len(speeds))
+    everyone = configs(len(speeds))
 
     def study(seed: int) -> Outcome:
         running = Simulation(machine, speeds, np.random.default_rng(seed), 2 * budget_s)
@@ -160,7 +160,7 @@ def rounds_of_block(
 
 
 def figures_of(
-    everyone: tuple[Contender, ...], blocks: Sequence[tuple[Floats, Floats]], rows: Sequence[int] | None = None
+    everyone: tuple[Config, ...], blocks: Sequence[tuple[Floats, Floats]], rows: Sequence[int] | None = None
 ) -> LogSpeeds:
     """Of blocks with different numbers of rounds."""
     most = max(values.shape[1] for values, _ in blocks)
@@ -183,7 +183,7 @@ def several_workloads(count: int, spreads: Sequence[float], blocks: int = 3) -> 
         rng = np.random.default_rng(seed)
         luck = rng.normal(0, 0.07, (1, count, blocks, 1)) + rng.normal(0, 0.07, (len(spreads), count, blocks, 1))
         values = (luck + rng.normal(0, 0.1, (len(spreads), count, blocks, 3))) * np.reshape(spreads, (-1, 1, 1, 1))
-        everyone = contenders(count)
+        everyone = configs(count)
         figures = {str(place): LogSpeeds(everyone, found) for place, found in enumerate(values)}
         table = paired_ratios(figures, everyone[0])["0"]
         return Outcome(table, claim(table, everyone[0], ALPHA), dict.fromkeys(everyone, 1.0))
@@ -192,7 +192,7 @@ def several_workloads(count: int, spreads: Sequence[float], blocks: int = 3) -> 
 
 
 def interrupted_shifts(blocks: int) -> Study:
-    """Five contenders in two shifts, and every block was interrupted between them: the baseline was started anew."""
+    """Five configs in two shifts, and every block was interrupted between them: the baseline was started anew."""
 
     def study(seed: int) -> Outcome:
         rng = np.random.default_rng(seed)
@@ -200,7 +200,7 @@ def interrupted_shifts(blocks: int) -> Study:
         for members, rounds in (([0, 1, 2], slice(0, 4)), ([0, 3, 4], slice(4, 8))):
             mood = rng.normal(0, 0.15, (1, blocks, 4))
             values[members, :, rounds] = mood + rng.normal(0, 0.06, (3, blocks, 1)) + rng.normal(0, 0.1, (3, blocks, 4))
-        return _outcome(LogSpeeds(contenders(5), values), [1.0] * 5)
+        return _outcome(LogSpeeds(configs(5), values), [1.0] * 5)
 
     return study
 
@@ -224,10 +224,10 @@ def assert_honest(study: Study, studies: int, least_coverage: float = 0.94) -> N
 
 
 def assert_equality_is_honest(machine: Machine, schedule: Schedule, studies: int) -> None:
-    """Contenders 11 % faster than the baseline are seldom called equal within 10 %, and equal ones seldom different."""
+    """Configs 11 % faster than the baseline are seldom called equal within 10 %, and equal ones seldom different."""
     for speeds, wrong in (((1.0, 1.11, 1.11, 1.11), [AgainstBaseline.EQUAL]), ((1.0,) * 4, list(DIFFERENT))):
         tables = [fixed_plan(machine, speeds, schedule)(seed).table for seed in range(studies)]
-        said = [claim(table, table.contenders[0], ALPHA, equal_within=0.1).against_baseline for table in tables]
+        said = [claim(table, table.configs[0], ALPHA, equal_within=0.1).against_baseline for table in tables]
         assert share(any(one in wrong for one in found.values()) for found in said) <= allowed(studies)
 
 
@@ -238,7 +238,7 @@ class Power:
     machine: str
     speeds: tuple[float, ...]
     plan: Schedule | int  # or a budget in seconds
-    told_from_baseline: float  # contenders, rightly
+    told_from_baseline: float  # configs, rightly
     single_best: float  # share of the studies with only one possible best
 
     def __str__(self) -> str:
@@ -277,8 +277,8 @@ def assert_power(entry: Power, studies: int) -> None:
 
 def _outcome(figures: LogSpeeds, speeds: Sequence[float]) -> Outcome:
     table = _table(figures)
-    return Outcome(table, claim(table, table.contenders[0], ALPHA), dict(zip(table.contenders, speeds, strict=True)))
+    return Outcome(table, claim(table, table.configs[0], ALPHA), dict(zip(table.configs, speeds, strict=True)))
 
 
 def _table(figures: LogSpeeds) -> PairTable:
-    return paired_ratios({"workload": figures}, figures.contenders[0])["workload"]
+    return paired_ratios({"workload": figures}, figures.configs[0])["workload"]

@@ -16,7 +16,7 @@ CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
-class Cell:
+class Point:
     starts: int
     trials: int  # of each start
     requests: int  # of each trial
@@ -33,15 +33,15 @@ def true_percentile(percent: float) -> float:
     return float(np.exp(brentq(beyond, -5, 5)))
 
 
-def requests(cell: Cell, rng: np.random.Generator) -> list[list[Floats]]:
-    shape = (cell.starts, cell.trials, cell.requests)
+def requests(point: Point, rng: np.random.Generator) -> list[list[Floats]]:
+    shape = (point.starts, point.trials, point.requests)
     logs = rng.normal(0, REQUEST_SD, shape) + SLOW * (rng.random(shape) < SLOW_SHARE)
     logs += rng.normal(0, TRIAL_SD, (*shape[:2], 1)) + rng.normal(0, START_SD, (shape[0], 1, 1))
     return [list(start) for start in np.exp(logs)]
 
 
-def estimates(cell: Cell, percent: float, studies: int) -> list[PercentileEstimate]:
-    found = (percentile(requests(cell, np.random.default_rng(seed)), percent, CONFIDENCE) for seed in range(studies))
+def estimates(point: Point, percent: float, studies: int) -> list[PercentileEstimate]:
+    found = (percentile(requests(point, np.random.default_rng(seed)), percent, CONFIDENCE) for seed in range(studies))
     return [one for one in found if one is not None]
 
 
@@ -49,16 +49,16 @@ def covers(found: PercentileEstimate, truth: float) -> bool:
     return found.low <= truth and (found.high is None or truth <= found.high)
 
 
-def assert_covers(cell: Cell, percent: float, studies: int) -> None:
+def assert_covers(point: Point, percent: float, studies: int) -> None:
     truth = true_percentile(percent)
-    assert np.mean([covers(found, truth) for found in estimates(cell, percent, studies)]) >= 0.94
+    assert np.mean([covers(found, truth) for found in estimates(point, percent, studies)]) >= 0.94
 
 
-def assert_seldom_met(cell: Cell, studies: int) -> None:
+def assert_seldom_met(point: Point, studies: int) -> None:
     """A p99 that is 11 % beyond its limit."""
     limit = true_percentile(99) / 1.11
-    verdicts = [judge_limit(found, limit) for found in estimates(cell, 99, studies)]
+    verdicts = [judge_limit(found, limit) for found in estimates(point, 99, studies)]
     assert np.mean([said is ObjectiveVerdict.MET for said in verdicts]) <= 0.05
 
 
-P99_CELLS = [Cell(starts, trials, requests) for starts, trials in ((3, 3), (6, 5)) for requests in (8, 100, 1000)]
+P99_POINTS = [Point(starts, trials, requests) for starts, trials in ((3, 3), (6, 5)) for requests in (8, 100, 1000)]

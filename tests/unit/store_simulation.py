@@ -29,7 +29,7 @@ from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress
 from bitbench.records import strict_reader as records
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Cell, Plan
+from bitbench.study.plan import Point, Plan
 from bitbench.study.study import Measure
 from bitbench.study.workload import Workload
 from tests.in_memory import MEMORY
@@ -45,7 +45,7 @@ PLANS = {
     schedule: make_plan(
         ["a", "b", "c"],
         WORKLOADS,
-        Measure.model_validate({"instances": {"min": 2, "max": 3}, "trials": 2, "schedule": schedule}),
+        Measure.model_validate({"starts": {"min": 2, "max": 3}, "trials": 2, "schedule": schedule}),
     )
     for schedule in ("rounds", "visits")
 }
@@ -74,7 +74,7 @@ class SimulatedStore:
         self.ended: list[TrialRecord] = []
         self.started: list[InstanceRecord] = []  # those with a line
         self.instance_ids: set[str] = set()
-        self.counts: Counter[tuple[Cell, int, Outcome]] = Counter()
+        self.counts: Counter[tuple[Point, int, Outcome]] = Counter()
         self.clock = 0
         with self.folder.writing() as writer:
             writer.write_study("name: made-up\n")
@@ -86,23 +86,23 @@ class SimulatedStore:
         shutil.rmtree(self.place)
 
     def end_trial(self, outcome: Outcome, choice: int) -> None:
-        if not (cells := self._wanted()):
+        if not (points := self._wanted()):
             return
-        draft = self._draft(cells[choice % len(cells)], outcome)
+        draft = self._draft(points[choice % len(points)], outcome)
         record = self.writer.append_trial(draft, self._rows())
         assert self.folder.requests_of(record, ["request"])["request"].to_pylist() == [self.clock]
         self.ended.append(record)
-        self.counts[record.cell, record.block, outcome] += 1
+        self.counts[record.point, record.block, outcome] += 1
         self._check_records()
         self._add(self.ended[-1])
         self._check_counts()
 
     def die_in_a_trial(self, outcome: Outcome, share: float, rows: str) -> None:
         """Its rows are not begun, half written or complete, and that share of its line's bytes is on the disk."""
-        if not (cells := self._wanted()):
+        if not (points := self._wanted()):
             return
         before = self.lines.stat().st_size if self.lines.exists() else 0
-        record = self.writer.append_trial(self._draft(cells[0], outcome), self._rows())
+        record = self.writer.append_trial(self._draft(points[0], outcome), self._rows())
         path = self.folder.requests / f"{record.id}.parquet"
         written = int(share * (self.lines.stat().st_size - before)) if rows == "whole" else 0
         with self.lines.open("r+b") as file:
@@ -129,7 +129,7 @@ class SimulatedStore:
         if not has_its_line:
             self.die()
             return
-        record = make_instance(self.plan.contenders[0], 0, id=instance_id, log_file=f"logs/{log.name}")
+        record = make_instance(self.plan.configs[0], 0, id=instance_id, log_file=f"logs/{log.name}")
         self.writer.append_instance(record)
         self.started.append(record)
         self._check_records()
@@ -163,30 +163,30 @@ class SimulatedStore:
         self.progress.add([record])
         self.has_added = True
 
-    def _wanted(self) -> list[Cell]:
+    def _wanted(self) -> list[Point]:
         """What the group that runs now still lacks; a new group is asked for where there is none."""
         for _ in range(2):
             if self.group is None:
                 self.group = self.progress.next_group()
             if self.group is None:
                 return []
-            cells = [
-                Cell(contender=member.contender, workload=workload.name)
+            points = [
+                Point(config=member.config, workload=workload.name)
                 for member in self.group.members
                 for workload in member.workloads
             ]
-            if left := [cell for cell in cells if self.progress.wants_trial(cell, self.group.block)]:
+            if left := [point for point in points if self.progress.wants_trial(point, self.group.block)]:
                 return left
             self.group = None
         return []
 
-    def _draft(self, cell: Cell, outcome: Outcome) -> TrialRecord:
+    def _draft(self, point: Point, outcome: Outcome) -> TrialRecord:
         assert self.group is not None
         self.clock += 1
-        index = len(self.progress.trials_of(cell, self.group.block))
+        index = len(self.progress.trials_of(point, self.group.block))
         metrics = TrialMetrics(output_throughput=100.0 + self.clock % 7) if outcome is Outcome.OK else TrialMetrics()
         started_at = f"2026-11-02T{self.clock // 3600:02d}:{self.clock // 60 % 60:02d}:{self.clock % 60:02d}+00:00"
-        return make_trial(cell, self.group.block, index, started_at=started_at, outcome=outcome, metrics=metrics)
+        return make_trial(point, self.group.block, index, started_at=started_at, outcome=outcome, metrics=metrics)
 
     def _rows(self) -> pa.Table:
         return pa.table({"request": pa.array([self.clock], pa.int32())})
@@ -201,7 +201,7 @@ class SimulatedStore:
         assert files == {f"{trial.id}.parquet" for trial in trials}
 
     def _check_counts(self) -> None:
-        """No cell has more than it needs."""
+        """No point has more than it needs."""
         for (_, block, outcome), count in self.counts.items():
             most = {Outcome.OK: self.pace.rounds(block), Outcome.CLIENT_BOUND: CLIENT_BOUND_REPEATS + 1}
             assert count <= most.get(outcome, 1)

@@ -13,7 +13,7 @@ from bitbench.records.requests import REQUEST_COLUMNS
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.base import Json
-from bitbench.study.plan import Cell, Contender, Plan, Refusal
+from bitbench.study.plan import Point, Config, Plan, Refusal
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
@@ -51,7 +51,7 @@ def request_rows(*rows: Mapping[str, Json]) -> pa.Table:
 def make_plan(
     engines: Sequence[str], workloads: Sequence[Workload], measure: Measure | None = None, **study: Json
 ) -> Plan:
-    """Engines without a model, each of them a contender on each workload."""
+    """Engines without a model, each of them a config on each workload."""
     made = Study(
         name=study.pop("name", "made-up"),
         engines=tuple(EngineSetup(name=name, engine="null") for name in engines),
@@ -59,9 +59,9 @@ def make_plan(
         measure=measure or Measure(),
         **study,
     )
-    contenders = [Contender(variant=NO_MODEL, engine=name) for name in engines]
-    cells = tuple(Cell(contender=one, workload=workload.name) for workload in workloads for one in contenders)
-    return Plan(study=made, variants=(Variant(name=NO_MODEL, model=NO_MODEL, recipe="none"),), cells=cells)
+    configs = [Config(variant=NO_MODEL, engine=name) for name in engines]
+    points = tuple(Point(config=one, workload=workload.name) for workload in workloads for one in configs)
+    return Plan(study=made, variants=(Variant(name=NO_MODEL, model=NO_MODEL, recipe="none"),), points=points)
 
 
 def make_lock(plan: Plan, lock: Mapping[str, Json] | None = None) -> Lock:
@@ -88,27 +88,27 @@ def summarize(
     return summarizing.summarize(make_records(plan, trials, instances, **more))
 
 
-def make_trial(cell: Cell, block: int, index: int, **fields: Json) -> TrialRecord:
+def make_trial(point: Point, block: int, index: int, **fields: Json) -> TrialRecord:
     given: dict[str, Json] = {
-        "id": f"{cell.contender.engine}-{cell.workload}-{block}-{index}",
-        "instance_id": f"{cell.contender.engine}-{block}",
+        "id": f"{point.config.engine}-{point.workload}-{block}-{index}",
+        "instance_id": f"{point.config.engine}-{block}",
         "started_at": "2026-11-02T10:00:00.000+00:00",
         "duration_s": 1.0,
         "outcome": Outcome.OK,
     }
-    return TrialRecord(cell=cell, block=block, index=index, **{**given, **fields})
+    return TrialRecord(point=point, block=block, index=index, **{**given, **fields})
 
 
-def make_instance(contender: Contender, block: int, **fields: Json) -> InstanceRecord:
+def make_instance(config: Config, block: int, **fields: Json) -> InstanceRecord:
     given: dict[str, Json] = {
-        "id": f"{contender.engine}-{block}",
+        "id": f"{config.engine}-{block}",
         "started_at": "2026-11-02T10:00:00.000+00:00",
         "ready_s": 4.0 + block,
         "outcome": Outcome.OK,
-        "log_file": f"logs/{contender.engine}-{block}.log",
+        "log_file": f"logs/{config.engine}-{block}.log",
         "facts": InstanceFacts(engine_version="1.0"),
     }
-    return InstanceRecord(contender=contender, block=block, **{**given, **fields})
+    return InstanceRecord(config=config, block=block, **{**given, **fields})
 
 
 def speed_metrics(workload: Workload, tokens_per_s: float) -> TrialMetrics:
@@ -128,7 +128,7 @@ def speed_metrics(workload: Workload, tokens_per_s: float) -> TrialMetrics:
 
 
 def measured_trials(
-    cell: Cell,
+    point: Point,
     measure: Measure,
     speed: float,
     rng: np.random.Generator,
@@ -146,7 +146,7 @@ def measured_trials(
         for index, value in enumerate(values):
             figures = metrics(value) if metrics else TrialMetrics(output_throughput=value)
             memory = Memory(resident_bytes=500 * 2**20, peak_bytes=(601 + index) * 2**20) if metrics else Memory()
-            records.append(make_trial(cell, len(groups), index, metrics=figures, memory=memory))
+            records.append(make_trial(point, len(groups), index, metrics=figures, memory=memory))
         groups.append(values)
     return records
 
@@ -160,7 +160,7 @@ DEMO_SPEEDS = {
 
 
 def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], Lock]:
-    """A clear winner, a tie, an outlier, a failed contender and a refused cell; and a lock to go with them."""
+    """A clear winner, a tie, an outlier, a failed config and a refused point; and a lock to go with them."""
     workloads = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]
     full = make_plan(
         [*DEMO_SPEEDS, "refused"],
@@ -170,26 +170,26 @@ def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], Lock]:
         baseline="steady",
         description="Who is quick?",
     )
-    cells = tuple(cell for cell in full.cells if cell.contender.engine != "refused")
+    points = tuple(point for point in full.points if point.config.engine != "refused")
     refused = tuple(
-        Refusal(cell=cell, reason="it runs decompressed: its speed would not be that of the format")
-        for cell in full.cells
-        if cell.contender.engine == "refused"
+        Refusal(point=point, reason="it runs decompressed: its speed would not be that of the format")
+        for point in full.points
+        if point.config.engine == "refused"
     )
-    plan = full.model_copy(update={"cells": cells, "refusals": refused})
+    plan = full.model_copy(update={"points": points, "refusals": refused})
     rng = np.random.default_rng(8)
     trials: list[TrialRecord] = []
-    for cell in cells:
-        workload = plan.study.workload(cell.workload)
-        speed = DEMO_SPEEDS[cell.contender.engine][workloads.index(workload)]
+    for point in points:
+        workload = plan.study.workload(point.workload)
+        speed = DEMO_SPEEDS[point.config.engine][workloads.index(workload)]
         if not speed:
-            trials += [_demo_failure(cell, block) for block in range(2)]
+            trials += [_demo_failure(point, block) for block in range(2)]
             continue
         trials.append(
-            make_trial(cell, 0, 0, id=f"warm-{cell.name}", kind="warmup", metrics=speed_metrics(workload, speed / 3))
+            make_trial(point, 0, 0, id=f"warm-{point.name}", kind="warmup", metrics=speed_metrics(workload, speed / 3))
         )
         trials += measured_trials(
-            cell,
+            point,
             plan.study.measure,
             speed,
             rng,
@@ -200,13 +200,13 @@ def demo_study() -> tuple[Plan, list[TrialRecord], list[InstanceRecord], Lock]:
     place = next(number for number, trial in enumerate(trials) if trial.id == "twin-interactive-1-1")
     slow = speed_metrics(workloads[0], 80.0)
     trials[place] = trials[place].model_copy(update={"metrics": slow})
-    instances = [_demo_instance(contender, block) for contender in plan.contenders for block in range(3)]
+    instances = [_demo_instance(config, block) for config in plan.configs for block in range(3)]
     return plan, trials, instances, make_lock(plan)
 
 
-def _demo_failure(cell: Cell, block: int) -> TrialRecord:
+def _demo_failure(point: Point, block: int) -> TrialRecord:
     return make_trial(
-        cell,
+        point,
         block,
         0,
         outcome=Outcome.UNSUPPORTED,
@@ -215,14 +215,14 @@ def _demo_failure(cell: Cell, block: int) -> TrialRecord:
     )
 
 
-def _demo_instance(contender: Contender, block: int) -> InstanceRecord:
-    if contender.engine == "broken":
-        return make_instance(contender, block, outcome=Outcome.UNSUPPORTED, ready_s=None, cause="Quant type")
+def _demo_instance(config: Config, block: int) -> InstanceRecord:
+    if config.engine == "broken":
+        return make_instance(config, block, outcome=Outcome.UNSUPPORTED, ready_s=None, cause="Quant type")
     facts = InstanceFacts(
         engine_version="0.32.0",
         kernels=("CPUInt8ScaledMMLinearKernel for CompressedTensorsW8A8Int8",),
         command=("python", "-m", "server", "--model", "x"),
-        weight_bytes_loaded=None if contender.engine == "steady" else 140 * 2**20,
+        weight_bytes_loaded=None if config.engine == "steady" else 140 * 2**20,
         kv_cache_bytes=2**30,
         kv_cache_tokens=46_592,
         kv_bytes_per_token=23_040,
@@ -230,7 +230,7 @@ def _demo_instance(contender: Contender, block: int) -> InstanceRecord:
         compile_s=20.0,
         prefix_caching=False,
     )
-    return make_instance(contender, block, facts=facts, memory=Memory(resident_bytes=400 * 2**20))
+    return make_instance(config, block, facts=facts, memory=Memory(resident_bytes=400 * 2**20))
 
 
 LOCK: dict[str, Json] = {

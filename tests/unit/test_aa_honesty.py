@@ -24,12 +24,12 @@ class Noise(NamedTuple):
 
 STEADY = Noise(0.010, 0.015)
 # Output throughput of examples/first-look.yaml on two cores of a cloud machine with neighbours: variance components
-# pooled over the four cells of three runs, two to four instances of four trials each.
+# pooled over the four points of three runs, two to four instances of four trials each.
 CLOUD = Noise(0.07, 0.125)
 
 
 def starts(count: int) -> Measure:
-    return Measure(instances=Count(min=count, max=count), trials=Count(min=3, max=3))
+    return Measure(starts=Count(min=count, max=count), trials=Count(min=3, max=3))
 
 
 DESIGNS = pytest.mark.parametrize(
@@ -40,13 +40,13 @@ DESIGNS = pytest.mark.parametrize(
 
 
 def told_apart(speeds: list[float], noise: Noise, measure: Measure, seed: int) -> bool:
-    """Simulate one study; is any pair of its contenders ranked apart?"""
+    """Simulate one study; is any pair of its configs ranked apart?"""
     rng = np.random.default_rng(seed)
-    plan = make_plan([f"contender-{number}" for number in range(len(speeds))], [WORKLOAD], measure, seed=seed)
+    plan = make_plan([f"config-{number}" for number in range(len(speeds))], [WORKLOAD], measure, seed=seed)
     trials = [
         trial
-        for cell, speed in zip(plan.cells, speeds, strict=True)
-        for trial in measured_trials(cell, measure, 1000 * speed, rng, between=noise.between, within=noise.within)
+        for point, speed in zip(plan.points, speeds, strict=True)
+        for trial in measured_trials(point, measure, 1000 * speed, rng, between=noise.between, within=noise.within)
     ]
     (ranking,) = summarize(plan, trials, []).rankings
     return any(len(entry.tied_with) < len(speeds) - 1 for entry in ranking.entries)

@@ -1,4 +1,4 @@
-"""Lists in an engine's setup are axes: each combination is a contender, whose name says which."""
+"""Lists in an engine's setup are axes: each combination is a config, whose name says which."""
 
 import json
 from pathlib import Path
@@ -163,5 +163,5 @@ def test_a_plan_and_its_lock_tell_the_combinations_apart(tmp_path: Path, capsys:
     assert "null tpot=1ms" in shown
     assert "null tpot=4ms" in shown
     plan = Lab(tmp_path).plan(tmp_path / "s.yaml")
-    assert [cell.name for cell in plan.cells] == ["null tpot=1ms · interactive", "null tpot=4ms · interactive"]
+    assert [point.name for point in plan.points] == ["null tpot=1ms · interactive", "null tpot=4ms · interactive"]
     assert type(plan).model_validate_json(plan.model_dump_json()) == plan

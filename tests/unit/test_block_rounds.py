@@ -14,7 +14,7 @@ from bitbench.measure.budget import StudyPace
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.progress import Progress
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Cell, Contender, Plan, Purpose
+from bitbench.study.plan import Point, Config, Plan, Purpose
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_instance, make_plan, make_trial
@@ -40,12 +40,12 @@ def pace_of(plan: Plan, records: Records = [], available_bytes: int = 2**34) -> 
 
 @dataclass
 class PaperRun:
-    """As a study runs its groups. `start_s` by block; `trial_s` by contender's name and block."""
+    """As a study runs its groups. `start_s` by block; `trial_s` by config's name and block."""
 
     plan: Plan
     start_s: Callable[[int], float]
     trial_s: Callable[[str, int], float] = lambda _name, _block: 5.0
-    fails: frozenset[tuple[str, int]] = frozenset()  # a contender, and the block in which its trials crash
+    fails: frozenset[tuple[str, int]] = frozenset()  # a config, and the block in which its trials crash
     best: float = 103.0  # tok/s of b; others have 100 or 101
     available_bytes: int = 2**34
     now_s: float = 0.0
@@ -61,31 +61,31 @@ class PaperRun:
             for shift in group.shifts_of_members:
                 members = [*shift, *([group.stays] if group.stays else [])]
                 for member in members:
-                    self.start(member.contender, group.block)
+                    self.start(member.config, group.block)
                 number = self.progress.rounds_begun(group.block)
-                cells = [Cell(contender=member.contender, workload=WORKLOAD.name) for member in members]
-                while wanted := [cell for cell in cells if self.wants(cell, group.block)]:
-                    for cell in wanted:
-                        self.trial(cell, group.block, number if len(group.members) > 1 else None, group.purpose)
+                points = [Point(config=member.config, workload=WORKLOAD.name) for member in members]
+                while wanted := [point for point in points if self.wants(point, group.block)]:
+                    for point in wanted:
+                        self.trial(point, group.block, number if len(group.members) > 1 else None, group.purpose)
                     number += 1
         return self
 
-    def wants(self, cell: Cell, block: int) -> bool:
+    def wants(self, point: Point, block: int) -> bool:
         self.asked.append((len(self.records), block, self.pace.rounds(block)))
-        return self.progress.wants_trial(cell, block)
+        return self.progress.wants_trial(point, block)
 
-    def start(self, contender: Contender, block: int) -> None:
+    def start(self, config: Config, block: int) -> None:
         ready_s = self.start_s(block)
-        self.add(make_instance(contender, block, started_at=self.at(), ready_s=ready_s), ready_s + 0.2)
+        self.add(make_instance(config, block, started_at=self.at(), ready_s=ready_s), ready_s + 0.2)
 
-    def trial(self, cell: Cell, block: int, number: int | None, purpose: Purpose) -> None:
-        name, index = cell.contender.engine, len(self.progress.trials_of(cell, block))
+    def trial(self, point: Point, block: int, number: int | None, purpose: Purpose) -> None:
+        name, index = point.config.engine, len(self.progress.trials_of(point, block))
         took_s = self.trial_s(name, block) * self.random.uniform(0.9, 1.1)
         speed = {"a": 100.0, "b": self.best}.get(name, 101.0) * self.random.uniform(0.95, 1.05)
         outcome = Outcome.CRASHED if (name, block) in self.fails else Outcome.OK
         self.add(
             make_trial(
-                cell, block, index, started_at=self.at(), duration_s=took_s, round=number, purpose=purpose,
+                point, block, index, started_at=self.at(), duration_s=took_s, round=number, purpose=purpose,
                 outcome=outcome, metrics=TrialMetrics(output_throughput=speed),
             ),
             took_s + 0.3,
@@ -101,10 +101,10 @@ class PaperRun:
         return (BEGAN + timedelta(seconds=self.now_s)).isoformat(timespec="milliseconds")
 
     def rounds(self, purpose: Purpose = Purpose.SELECTION) -> list[int]:
-        """Trials of the contender that has most, block by block."""
+        """Trials of the config that has most, block by block."""
         trials = [one for one in self.records if isinstance(one, TrialRecord) and one.purpose is purpose]
         return [
-            max(sum(one.cell == cell and one.block == block for one in trials) for cell in self.plan.cells)
+            max(sum(one.point == point and one.block == block for one in trials) for point in self.plan.points)
             for block in sorted({one.block for one in trials})
         ]
 
@@ -125,7 +125,7 @@ def test_starts_that_became_quick_buy_blocks() -> None:
 def test_time_that_buys_no_other_start_becomes_rounds() -> None:
     """The second block is planned with starts of 40 s; they take 5 s, and no third is asked for."""
     run = PaperRun(
-        paper_plan("ab", budget="6m", instances=2, trials={"min": 1, "max": 100}), quick_after_the_first
+        paper_plan("ab", budget="6m", starts=2, trials={"min": 1, "max": 100}), quick_after_the_first
     ).run()
     planned = next(rounds for _, block, rounds in run.asked if block == 1)
     first, second = run.rounds()
@@ -135,7 +135,7 @@ def test_time_that_buys_no_other_start_becomes_rounds() -> None:
 
 def test_rounds_beyond_those_planned_need_no_start() -> None:
     """In shifts and visits the others are gone by then."""
-    measure = {"budget": "6m", "instances": 2, "trials": {"min": 1, "max": 100}}
+    measure = {"budget": "6m", "starts": 2, "trials": {"min": 1, "max": 100}}
     fits_two = int(2.5 * NullEngine.overhead_bytes / 0.85)
     in_shifts = PaperRun(paper_plan("abc", **measure), quick_after_the_first, available_bytes=fits_two).run()
     visits = PaperRun(paper_plan("abc", schedule="visits", **measure), quick_after_the_first).run()
@@ -149,7 +149,7 @@ def test_rounds_beyond_those_planned_need_no_start() -> None:
 
 def test_a_round_that_would_not_end_in_time_is_not_begun() -> None:
     run = PaperRun(
-        paper_plan("abc", budget="5m", instances=2, trials={"min": 1, "max": 100}),
+        paper_plan("abc", budget="5m", starts=2, trials={"min": 1, "max": 100}),
         lambda _: 5.0,
         lambda _, block: 2.0 if block == 0 else 9.0,
         best=150.0,
@@ -162,7 +162,7 @@ def test_a_round_that_would_not_end_in_time_is_not_begun() -> None:
 
 @pytest.mark.parametrize("block", [0, 1])
 def test_one_that_failed_keeps_no_other_from_rounds(block: int) -> None:
-    measure = {"budget": "6m", "instances": 2, "trials": {"min": 1, "max": 100}}
+    measure = {"budget": "6m", "starts": 2, "trials": {"min": 1, "max": 100}}
     run = PaperRun(paper_plan("abc", **measure), quick_after_the_first, fails=frozenset({("c", block)})).run()
     planned = next(rounds for _, number, rounds in run.asked if number == 1)
     assert run.rounds()[1] > planned

@@ -93,7 +93,7 @@ def test_a_gguf_file_is_for_llamacpp_and_other_forms_are_not(place: Path) -> Non
         ("base/gguf-bf16", "gguf/dense"),
         ("base/w4a16-g128-awq", "awq/w4a16-int"),
     ]
-    assert [cell.contender.variant for cell in planned.cells] == ["base/gguf-q4_k_m", "base/gguf-bf16"]
+    assert [point.config.variant for point in planned.points] == ["base/gguf-q4_k_m", "base/gguf-bf16"]
     assert "llama.cpp runs only GGUF files" in planned.refusals[-1].reason
     first = gguf_file(place / "gguf-split")
     assert first is not None

@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from bitbench.analysis.gate import parse_condition
 from bitbench.analysis.results.comparison import Comparison, GateOutcome, Verdict
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.study_comparison import compare_contenders, compare_studies
+from bitbench.analysis.study_comparison import compare_configs, compare_studies
 from bitbench.api.compare import compare_folders
 from bitbench.records.folder import StudyFolder
 from bitbench.records.study_records import StudyRecords
@@ -19,7 +19,7 @@ from bitbench.records.trial import InstanceFacts, KernelChoice, Outcome
 from bitbench.reports.answers.compare import comparison_document
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.base import Json
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -56,12 +56,12 @@ def side(
     rng = np.random.default_rng(seed)
     trials = [
         trial
-        for cell in plan.cells
-        for trial in measured_trials(cell, measure, 1000 * speed, rng, between=0.010, within=0.015)
+        for point in plan.points
+        for trial in measured_trials(point, measure, 1000 * speed, rng, between=0.010, within=0.015)
     ]
     instances = [
-        make_instance(contender, 0, facts=facts or InstanceFacts(engine_version="1.0", kernels=("int8",)))
-        for contender in plan.contenders
+        make_instance(config, 0, facts=facts or InstanceFacts(engine_version="1.0", kernels=("int8",)))
+        for config in plan.configs
     ]
     return make_records(plan, trials, instances, name=name, lock=lock)
 
@@ -83,44 +83,44 @@ def page(comparison: Comparison) -> str:
 def test_ten_percent_faster_passes_and_is_said() -> None:
     comparison = against(side("a", 1.0, 1), side("b", 1.1, 2), SLOWER_BY_3)
     assert comparison.exit_code == 0
-    assert {cell.verdict for cell in comparison.cells} == {Verdict.FASTER}
-    assert all(cell.ratio and cell.ratio.value == pytest.approx(1.1, abs=0.03) for cell in comparison.cells)
+    assert {point.verdict for point in comparison.points} == {Verdict.FASTER}
+    assert all(point.ratio and point.ratio.value == pytest.approx(1.1, abs=0.03) for point in comparison.points)
     assert {gate.outcome for gate in comparison.gates} == {GateOutcome.PASSED}
 
 
 def test_what_is_alike_is_said_once() -> None:
     plan = make_plan(["e"], WORKLOADS[:1])
-    contenders = [Contender(variant=f"m/v{number}", engine="e") for number in range(6)]
-    cells = tuple(Cell(contender=one, workload=WORKLOADS[0].name) for one in contenders)
-    variants = tuple(Variant(name=one.variant, model="m", recipe=one.variant[2:]) for one in contenders)
-    many = plan.model_copy(update={"cells": cells, "variants": variants})
+    configs = [Config(variant=f"m/v{number}", engine="e") for number in range(6)]
+    points = tuple(Point(config=one, workload=WORKLOADS[0].name) for one in configs)
+    variants = tuple(Variant(name=one.variant, model="m", recipe=one.variant[2:]) for one in configs)
+    many = plan.model_copy(update={"points": points, "variants": variants})
     trials = [
-        make_trial(cell, block, index, metrics=speed_metrics(WORKLOADS[0], 100 + block + index / 10))
-        for cell in cells
+        make_trial(point, block, index, metrics=speed_metrics(WORKLOADS[0], 100 + block + index / 10))
+        for point in points
         for block in range(3)
         for index in range(3)
     ]
     both = (make_records(many, trials, name=name) for name in ("a", "b"))
     text = page(compare_studies(*both, metrics=["output_throughput"], conditions=(), allowed=()))
-    assert "Output throughput against `a`: tie on all 6 cells." in text
+    assert "Output throughput against `a`: tie on all 6 points." in text
     assert "Model: m. Engine: e." in text
     assert "m/v0" not in text
 
 
 def test_too_few_starts_are_inconclusive_and_it_says_how_many_would() -> None:
-    few = Measure(instances=Count(min=2, max=2), trials=Count(min=3, max=3))
+    few = Measure(starts=Count(min=2, max=2), trials=Count(min=3, max=3))
     comparison = against(side("a", 1.0, 3, measure=few), side("b", 0.95, 4, measure=few), SLOWER_BY_3)
     assert comparison.exit_code == 2
     unsure = [gate for gate in comparison.gates if gate.outcome is GateOutcome.UNSURE]
     needed = [gate.needed for gate in unsure]
     assert all(count is not None and count > 2 for count in needed)
-    many = Measure(instances=Count(min=max(n or 0 for n in needed) * 2, max=1000), trials=Count(min=3, max=3))
-    enough = many.model_copy(update={"instances": Count(min=many.instances.min, max=many.instances.min)})
+    many = Measure(starts=Count(min=max(n or 0 for n in needed) * 2, max=1000), trials=Count(min=3, max=3))
+    enough = many.model_copy(update={"starts": Count(min=many.instances.min, max=many.instances.min)})
     assert against(side("a", 1.0, 3, measure=enough), side("b", 0.95, 4, measure=enough), SLOWER_BY_3).exit_code == 1
 
 
 def test_one_start_decides_nothing() -> None:
-    one = Measure(instances=Count(min=1, max=1), trials=Count(min=10, max=10))
+    one = Measure(starts=Count(min=1, max=1), trials=Count(min=10, max=10))
     comparison = against(side("a", 1.0, 5, measure=one), side("b", 0.5, 6, measure=one), SLOWER_BY_3)
     assert comparison.exit_code == 2
     assert all(gate.needed == 3 for gate in comparison.gates)
@@ -132,7 +132,7 @@ def test_one_start_decides_nothing() -> None:
 
 def running(name: str, speed: float, seed: int, trials: int) -> StudyRecords:
     """What `bitbench load` leaves: one instance that was running already."""
-    measure = Measure(instances=Count(min=1, max=1), trials=Count(min=trials, max=trials))
+    measure = Measure(starts=Count(min=1, max=1), trials=Count(min=trials, max=trials))
     records = side(name, speed, seed, measure=measure)
     facts = [one.model_copy(update={"facts": one.facts.model_copy(update={"was_running": True})})
              for one in records.instances]  # fmt: skip
@@ -151,8 +151,8 @@ def test_an_endpoint_that_runs_already_is_judged_on_its_trials() -> None:
     assert "one side has fewer than 3 trials; about 3 trials of each side would decide" in page(few)
 
 
-def test_inconclusive_fails_unless_told_otherwise_and_a_lost_cell_always_does(tmp_path: Path) -> None:
-    one = Measure(instances=Count(min=1, max=1), trials=Count(min=10, max=10))
+def test_inconclusive_fails_unless_told_otherwise_and_a_lost_point_always_does(tmp_path: Path) -> None:
+    one = Measure(starts=Count(min=1, max=1), trials=Count(min=10, max=10))
     before, after = side("a", 1.0, 5, measure=one), side("b", 1.0, 6, measure=one)
     folders = write(before, tmp_path / "a"), write(after, tmp_path / "b")
     asked = {"fail_if": [SLOWER_BY_3]}
@@ -160,7 +160,7 @@ def test_inconclusive_fails_unless_told_otherwise_and_a_lost_cell_always_does(tm
     allowed = compare_folders(*folders, **asked, allow_inconclusive=True)
     assert allowed.exit_code is ExitCode.DONE
     assert "exit code 0" in page(allowed)
-    lost = replace(after, trials=[trial for trial in after.trials if trial.cell != after.plan.cells[0]])
+    lost = replace(after, trials=[trial for trial in after.trials if trial.point != after.plan.points[0]])
     lost_folder = write(lost, tmp_path / "lost")
     assert compare_folders(folders[0], lost_folder, **asked, allow_inconclusive=True).exit_code is ExitCode.INCONCLUSIVE
 
@@ -234,11 +234,11 @@ def test_arguments_and_shapes_are_facts() -> None:
         against(before, other, allow=list(Fact))
 
 
-def test_a_cell_that_lost_its_result_is_no_pass() -> None:
+def test_a_point_that_lost_its_result_is_no_pass() -> None:
     before, after = side("a", 1.0, 13), side("b", 1.0, 14)
-    lost = after.plan.cells[0]
+    lost = after.plan.points[0]
     trials = [
-        *(trial for trial in after.trials if trial.cell != lost),
+        *(trial for trial in after.trials if trial.point != lost),
         make_trial(lost, 0, 0, outcome=Outcome.CRASHED, cause="it ended"),
     ]
     comparison = against(before, replace(after, trials=trials), "output_throughput < -50%")
@@ -257,11 +257,11 @@ def test_a_limit_that_nothing_was_held_against_was_not_kept() -> None:
     assert against(nothing, empty, SLOWER_BY_3).exit_code is ExitCode.NOTHING_MEASURED
 
 
-def test_two_contenders_of_one_study() -> None:
+def test_two_configs_of_one_study() -> None:
     both = side("a", 1.0, 15, engines=("old", "new"))
-    pair = (Contender(variant="none", engine="old"), Contender(variant="none", engine="new"))
-    comparison = compare_contenders(both, [pair], metrics=(), conditions=[parse_condition("output_throughput < -20%")])
-    assert len(comparison.cells) == 2
+    pair = (Config(variant="none", engine="old"), Config(variant="none", engine="new"))
+    comparison = compare_configs(both, [pair], metrics=(), conditions=[parse_condition("output_throughput < -20%")])
+    assert len(comparison.points) == 2
     assert comparison.exit_code == 0
     assert page(comparison).startswith("# `new` against `old`\n")
 
@@ -326,11 +326,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_figures_of_every_kind_can_be_shown(tmp_path: Path) -> None:
     plan = make_plan(["engine"], WORKLOADS[:1], Measure())
-    (cell,) = plan.cells
+    (point,) = plan.points
 
     def made(name: str, speed: float) -> StudyRecords:
         trials = [
-            make_trial(cell, block, index, metrics=speed_metrics(WORKLOADS[0], speed + block + index / 10))
+            make_trial(point, block, index, metrics=speed_metrics(WORKLOADS[0], speed + block + index / 10))
             for block in range(3)
             for index in range(3)
         ]
@@ -339,6 +339,6 @@ def test_figures_of_every_kind_can_be_shown(tmp_path: Path) -> None:
     comparison = compare_studies(
         made("a", 200), made("b", 100), metrics=["ttft_s", "output_throughput"], conditions=(), allowed=()
     )
-    assert [cell.verdict for cell in comparison.cells] == [Verdict.SLOWER, Verdict.SLOWER]
+    assert [point.verdict for point in comparison.points] == [Verdict.SLOWER, Verdict.SLOWER]
     assert Fact.KERNEL in comparison.unknown_facts
     assert "Missing on both sides, so not checked" in page(comparison)

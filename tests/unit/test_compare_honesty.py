@@ -7,12 +7,12 @@ from tests.length import by_length
 from tests.unit.test_compare import SLOWER_BY_3, against, side
 
 PAIRS = by_length(100, 400)
-FOUR_STARTS = Measure(instances=Count(min=4, max=4), trials=Count(min=3, max=3))
-UNTIL_PRECISE = Measure(instances=Count(min=3, max=8), trials=Count(min=3, max=5))
+FOUR_STARTS = Measure(starts=Count(min=4, max=4), trials=Count(min=3, max=3))
+UNTIL_PRECISE = Measure(starts=Count(min=3, max=8), trials=Count(min=3, max=5))
 
 
 def share_that_fails(truth: float, limit: str, measure: Measure) -> float:
-    """Of pairs of studies with two cells each: how many exit with 1."""
+    """Of pairs of studies with two points each: how many exit with 1."""
     codes = [
         against(side("a", 1.0, 2 * seed, measure=measure), side("b", truth, 2 * seed + 1, measure=measure), limit)
         for seed in range(PAIRS)

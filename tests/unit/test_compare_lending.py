@@ -1,4 +1,4 @@
-"""Two studies with few starts: degrees of freedom that their cells lend each other, through what `compare` uses."""
+"""Two studies with few starts: degrees of freedom that their points lend each other, through what `compare` uses."""
 
 from functools import cache
 
@@ -18,25 +18,25 @@ from tests.unit.machine_simulation import GALLERY, LUCK, Machine, Schedule, simu
 from tests.unit.synthetic import make_plan, make_records, make_trial
 
 PAIRS = 60
-CONTENDERS = 4
+CONFIGS = 4
 THREE_BY_THREE = Schedule(blocks=3, rounds=3)
-MEASURE = Measure(instances=Count(min=3, max=3), trials=Count(min=3, max=3))
+MEASURE = Measure(starts=Count(min=3, max=3), trials=Count(min=3, max=3))
 CONFIDENCE = MEASURE.confidence
-PLAN = make_plan([f"engine-{number}" for number in range(CONTENDERS)], [BUILT_IN_WORKLOADS["interactive"]], MEASURE)
+PLAN = make_plan([f"engine-{number}" for number in range(CONFIGS)], [BUILT_IN_WORKLOADS["interactive"]], MEASURE)
 
 
 def study(machine: Machine, speed: float, seed: int) -> StudyRecords:
-    """All contenders of the same true speed."""
-    figures, _ = simulate(machine, [speed] * CONTENDERS, THREE_BY_THREE, np.random.default_rng(seed))
+    """All configs of the same true speed."""
+    figures, _ = simulate(machine, [speed] * CONFIGS, THREE_BY_THREE, np.random.default_rng(seed))
     trials = [
         make_trial(
-            cell,
+            point,
             block,
             index,
             metrics=TrialMetrics(output_throughput=float(np.exp(value)), latency_s=float(np.exp(-value))),
             memory=Memory(peak_bytes=1000 + block),
         )
-        for cell, starts in zip(PLAN.cells, figures.values, strict=True)
+        for point, starts in zip(PLAN.points, figures.values, strict=True)
         for block, start in enumerate(starts)
         for index, value in enumerate(start)
     ]
@@ -55,16 +55,16 @@ def compared(machine: Machine, faster: float) -> list[tuple[Comparison, StudyRec
 @pytest.mark.parametrize("machine", [GALLERY, LUCK], ids=["gallery", "luck"])
 def test_a_ratio_is_covered_and_equal_studies_are_seldom_told_apart(machine: Machine) -> None:
     comparisons = [comparison for comparison, _, _ in compared(machine, 1.0)]
-    intervals = [cell.ratio.interval for one in comparisons for cell in one.cells if cell.ratio and cell.ratio.interval]
-    assert len(intervals) == CONTENDERS * PAIRS
+    intervals = [point.ratio.interval for one in comparisons for point in one.points if point.ratio and point.ratio.interval]
+    assert len(intervals) == CONFIGS * PAIRS
     assert np.mean([one.low <= 1.0 <= one.high for one in intervals]) >= 0.94
-    assert np.mean([any(cell.verdict is not Verdict.TIE for cell in one.cells) for one in comparisons]) <= 0.05
+    assert np.mean([any(point.verdict is not Verdict.TIE for point in one.points) for one in comparisons]) <= 0.05
 
 
 def told_by_the_two_samples(before: StudyRecords, after: StudyRecords) -> int:
-    """How many of the cells, without what others lend."""
+    """How many of the points, without what others lend."""
     changes = Changes(changes_between(before, after).samples)
-    found = [changes.find(Pair(cell, cell), "output_throughput") for cell in PLAN.cells]
+    found = [changes.find(Pair(point, point), "output_throughput") for point in PLAN.points]
     ratios = [compare(one.after, one.before, CONFIDENCE) for one in found if one is not None]
     p_values = holm([one.p_value for one in ratios if one is not None and one.p_value is not None])
     return sum(p_value < SHARE_OF_ERROR * (1 - CONFIDENCE) for p_value in p_values)
@@ -72,17 +72,17 @@ def told_by_the_two_samples(before: StudyRecords, after: StudyRecords) -> int:
 
 def test_more_is_found_than_by_the_two_samples_alone() -> None:
     """A study that is 1.5 times as fast, three starts of three trials on either side."""
-    lent = sum(cell.verdict is Verdict.FASTER for one, _, _ in compared(GALLERY, 1.5) for cell in one.cells)
+    lent = sum(point.verdict is Verdict.FASTER for one, _, _ in compared(GALLERY, 1.5) for point in one.points)
     alone = sum(told_by_the_two_samples(before, after) for _, before, after in compared(GALLERY, 1.5))
     assert lent >= 1.2 * alone
-    assert lent >= 0.7 * CONTENDERS * PAIRS
+    assert lent >= 0.7 * CONFIGS * PAIRS
 
 
 def test_what_lends_and_what_does_not() -> None:
     """A time is the reciprocal of a speed, so its ratio is, too. Memory is compared by itself, and so is one start."""
     before, after = study(GALLERY, 100.0, 1), study(GALLERY, 110.0, 2)
     changes = changes_between(before, after)
-    pair = Pair(PLAN.cells[0], PLAN.cells[0])
+    pair = Pair(PLAN.points[0], PLAN.points[0])
     speed, time, memory = (changes.find(pair, name) for name in ("output_throughput", "latency_s", "peak_bytes"))
     assert speed is not None
     assert time is not None

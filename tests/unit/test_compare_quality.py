@@ -9,17 +9,17 @@ import pytest
 
 from bitbench.analysis.gate import parse_condition
 from bitbench.analysis.results.comparison import QUALITY, Comparison, GateOutcome, Verdict
-from bitbench.analysis.study_comparison import compare_contenders
+from bitbench.analysis.study_comparison import compare_configs
 from bitbench.records.quality import Condition, CorpusFacts, QualityRecord
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.variant import NO_MODEL
 from bitbench.util.errors import CannotCompareError
 from tests.unit.test_compare import SLOWER_BY_3, against, page, side
 from tests.unit.test_statistics_quality import logits, noisy, rows
 
-ENGINE = Contender(variant=NO_MODEL, engine="engine")
+ENGINE = Config(variant=NO_MODEL, engine="engine")
 
 
 Measured = tuple[str, pa.Table]  # the hash of the text, and the scored tokens
@@ -29,12 +29,12 @@ def measured(scores: pa.Table, text: str = "same") -> Measured:
     return text, scores
 
 
-def scored(study: StudyRecords, quality: Mapping[Contender, Measured]) -> StudyRecords:
+def scored(study: StudyRecords, quality: Mapping[Config, Measured]) -> StudyRecords:
     """The same study, with these measurements of quality."""
     records = [
         QualityRecord(
-            id=contender.name,
-            contender=contender,
+            id=config.name,
+            config=config,
             instance_id="i0001",
             started_at="2026-11-02T10:00:00+00:00",
             duration_s=1.0,
@@ -42,9 +42,9 @@ def scored(study: StudyRecords, quality: Mapping[Contender, Measured]) -> StudyR
             corpus=CorpusFacts(description="", text_hash="", windows_hash=text, windows=1, window_tokens=2, room=8),
             scores_file="quality/q0001.parquet",
         )
-        for contender, (text, _) in quality.items()
+        for config, (text, _) in quality.items()
     ]
-    return replace(study, quality=records, scores_of=lambda record: quality[record.contender][1])
+    return replace(study, quality=records, scores_of=lambda record: quality[record.config][1])
 
 
 def with_quality(seed: int, quality: Measured | None) -> StudyRecords:
@@ -56,7 +56,7 @@ def compared(after: Measured | None, *limits: str) -> Comparison:
 
 
 def quality_verdicts(comparison: Comparison) -> list[Verdict]:
-    return [cell.verdict for cell in comparison.cells if cell.candidate.workload == QUALITY]
+    return [point.verdict for point in comparison.points if point.candidate.workload == QUALITY]
 
 
 def test_the_same_scores_are_a_tie() -> None:
@@ -93,10 +93,10 @@ def test_the_other_way_round_is_better() -> None:
 
 def test_the_ratio_is_that_of_the_perplexities() -> None:
     comparison = compared(measured(rows(noisy(1.0))))
-    (cell,) = [cell for cell in comparison.cells if cell.candidate.workload == QUALITY]
-    assert cell.ratio is not None
-    assert cell.before.mean == pytest.approx(float(np.exp(-rows(logits(1))["logprob"].to_numpy().mean())), rel=1e-4)
-    assert cell.after.mean / cell.before.mean == pytest.approx(cell.ratio.value)
+    (point,) = [point for point in comparison.points if point.candidate.workload == QUALITY]
+    assert point.ratio is not None
+    assert point.before.mean == pytest.approx(float(np.exp(-rows(logits(1))["logprob"].to_numpy().mean())), rel=1e-4)
+    assert point.after.mean / point.before.mean == pytest.approx(point.ratio.value)
 
 
 @pytest.mark.parametrize(
@@ -124,31 +124,31 @@ def test_a_limit_on_quality_that_nobody_measured_is_refused() -> None:
 
 def test_two_variants_of_one_study() -> None:
     both = side("a", 1.0, 1, engines=("old", "new"))
-    old, new = (Contender(variant=NO_MODEL, engine=name) for name in ("old", "new"))
+    old, new = (Config(variant=NO_MODEL, engine=name) for name in ("old", "new"))
     both = scored(both, {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))})
-    comparison = compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
+    comparison = compare_configs(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
     assert quality_verdicts(comparison) == [Verdict.WORSE]
     assert comparison.exit_code == 1
 
 
 def without_speed(study: StudyRecords) -> StudyRecords:
     """Of a study that measured quality alone."""
-    plan = study.plan.model_copy(update={"cells": (), "quality": study.plan.contenders})
+    plan = study.plan.model_copy(update={"points": (), "quality": study.plan.configs})
     return replace(study, lock=study.lock.model_copy(update={"plan": plan}), trials=[])
 
 
 def test_two_variants_of_a_study_that_measured_quality_alone() -> None:
-    old, new = (Contender(variant=NO_MODEL, engine=name) for name in ("old", "new"))
+    old, new = (Config(variant=NO_MODEL, engine=name) for name in ("old", "new"))
     quality = {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))}
     both = without_speed(scored(side("a", 1.0, 1, engines=("old", "new")), quality))
-    comparison = compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
+    comparison = compare_configs(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
     assert quality_verdicts(comparison) == [Verdict.WORSE]
     assert comparison.exit_code == 1
     assert "throughput" not in page(comparison)
     with pytest.raises(CannotCompareError, match="a limit on output_throughput needs a workload that both ran"):
-        compare_contenders(both, [(old, new)], metrics=(), conditions=[parse_condition(SLOWER_BY_3)])
+        compare_configs(both, [(old, new)], metrics=(), conditions=[parse_condition(SLOWER_BY_3)])
     with pytest.raises(CannotCompareError, match="no workload in common in a, and no measured quality"):
-        compare_contenders(replace(both, quality=()), [(old, new)], metrics=(), conditions=[])
+        compare_configs(replace(both, quality=()), [(old, new)], metrics=(), conditions=[])
 
 
 def test_two_studies_that_measured_quality_alone() -> None:
@@ -156,4 +156,4 @@ def test_two_studies_that_measured_quality_alone() -> None:
     after = without_speed(with_quality(2, measured(rows(noisy(1.5)))))
     comparison = against(before, after)
     assert quality_verdicts(comparison) == [Verdict.WORSE]
-    assert len(comparison.cells) == 1
+    assert len(comparison.points) == 1

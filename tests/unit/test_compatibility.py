@@ -168,16 +168,16 @@ def plan_of(*recipes: str, on: Capability | None = None, args: dict[str, str] | 
 
 def test_a_plan_refuses_what_is_meaningless_and_tries_what_is_not_expected_to_run() -> None:
     plan = plan_of("bf16", "w8a8-rtn", "w8a16-rtn", "w8a8-sparse-smooth-gptq", "torchao-int8wo")
-    tried = {contender.name for contender in plan.contenders}
+    tried = {config.name for config in plan.configs}
     assert tried == {
         "m/bf16 @ vllm", "m/w8a8-rtn @ vllm", "m/w8a16-rtn @ vllm", "m/w8a8-sparse-smooth-gptq @ vllm",
         "m/bf16 @ transformers", "m/torchao-int8wo @ transformers",
     }  # fmt: skip
-    reasons = {refusal.cell.name: refusal.reason for refusal in plan.refusals}
+    reasons = {refusal.point.name: refusal.reason for refusal in plan.refusals}
     assert len(reasons) == 4 * 2
     assert "computes in bf16" in reasons["m/w8a8-rtn @ transformers · base"]
     assert "unquantized" in reasons["m/torchao-int8wo @ vllm · base"]
-    expected = {one.contender.name: one.verdict for one in plan.expectations}
+    expected = {one.config.name: one.verdict for one in plan.expectations}
     assert expected == {
         "m/w8a16-rtn @ vllm": Support.DOES_NOT_RUN,
         "m/w8a8-sparse-smooth-gptq @ vllm": Support.RUNS_WITHOUT_SPEEDUP,
@@ -189,8 +189,8 @@ def test_a_plan_for_a_gpu_is_that_of_its_compute_capability() -> None:
     asked = ("bf16", "w8a8-rtn", "w4afp8-gptq", "mxfp4")
 
     def tried(on: Capability, args: dict[str, str] | None = None) -> set[str]:
-        cells = plan_of(*asked, on=on, args=args).cells
-        return {cell.contender.variant.removeprefix("m/") for cell in cells if cell.contender.engine == "vllm"}
+        points = plan_of(*asked, on=on, args=args).points
+        return {point.config.variant.removeprefix("m/") for point in points if point.config.engine == "vllm"}
 
     assert tried(Capability(7, 5)) == {"bf16", "w8a8-rtn"}
     assert tried(Capability(9, 0)) == set(asked)
@@ -257,8 +257,8 @@ def test_a_recipe_of_the_engine_says_who_and_how(options: dict[str, object]) -> 
         Recipe.model_validate({"name": "x", "backend": "engine", "options": options})
 
 
-def test_variants_that_only_refused_cells_would_use_are_not_made() -> None:
-    nothing_runs = plan_of("w8a8-rtn").model_copy(update={"cells": ()})
+def test_variants_that_only_refused_points_would_use_are_not_made() -> None:
+    nothing_runs = plan_of("w8a8-rtn").model_copy(update={"points": ()})
     assert Workshop(Path("/home"), Path()).make_missing(nothing_runs, observer=None) == nothing_runs  # type: ignore[arg-type]
 
 

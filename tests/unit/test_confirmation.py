@@ -9,7 +9,7 @@ from bitbench.records.trial import TrialRecord
 from bitbench.reports.answers.recommend import recommendation_document
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Cell, Purpose
+from bitbench.study.plan import Point, Purpose
 from bitbench.study.study import Measure
 from tests.length import by_length
 from tests.unit.confirmed_studies import assert_unbiased, confirmed_study
@@ -24,7 +24,7 @@ def test_the_choice_looks_better_than_it_is_and_the_confirmation_does_not() -> N
 
 
 def test_a_line_from_before_is_of_the_selection() -> None:
-    trial = make_trial(confirmed_study(1).plan.cells[0], 0, 0)
+    trial = make_trial(confirmed_study(1).plan.points[0], 0, 0)
     line = trial.model_dump(exclude={"purpose"})
     assert TrialRecord.model_validate(line).purpose is Purpose.SELECTION
     assert trial.counts
@@ -32,22 +32,22 @@ def test_a_line_from_before_is_of_the_selection() -> None:
 
 
 def test_the_lead_quotes_the_confirmed_ratio_and_names_the_other() -> None:
-    plan = make_plan(["plain", "quick", "slow"], WORKLOADS[:1], Measure(instances=3, trials=3), baseline="plain")
+    plan = make_plan(["plain", "quick", "slow"], WORKLOADS[:1], Measure(starts=3, trials=3), baseline="plain")
     speeds = {"plain": 100.0, "quick": 150.0, "slow": 90.0}
 
-    def trial(cell: Cell, block: int, index: int, speed: float, purpose: Purpose) -> TrialRecord:
+    def trial(point: Point, block: int, index: int, speed: float, purpose: Purpose) -> TrialRecord:
         metrics = speed_metrics(WORKLOADS[0], speed + block / 10 + index / 20)
-        return make_trial(cell, block, index, round=index, metrics=metrics, purpose=purpose)
+        return make_trial(point, block, index, round=index, metrics=metrics, purpose=purpose)
 
     trials = [
-        trial(cell, block, index, speeds[cell.contender.engine], Purpose.SELECTION)
-        for cell in plan.cells
+        trial(point, block, index, speeds[point.config.engine], Purpose.SELECTION)
+        for point in plan.points
         for block in range(3)
         for index in range(3)
     ]
     again = [
-        trial(cell, 3, index, {"plain": 100.0, "quick": 140.0}[cell.contender.engine], Purpose.CONFIRMATION)
-        for cell in plan.cells[:2]
+        trial(point, 3, index, {"plain": 100.0, "quick": 140.0}[point.config.engine], Purpose.CONFIRMATION)
+        for point in plan.points[:2]
         for index in range(3)
     ]
     found = summarize(make_records(plan, [*trials, *again]))
@@ -56,7 +56,7 @@ def test_the_lead_quotes_the_confirmed_ratio_and_names_the_other() -> None:
     assert ranking.confirmed is not None
     assert ranking.confirmed.ratio.value == pytest.approx(1.4, abs=0.005)
     assert ranking.model_copy(update={"confirmed": None}) == without.rankings[0]
-    assert [cell.metrics for cell in found.cells] == [cell.metrics for cell in without.cells]
+    assert [point.metrics for point in found.points] == [point.metrics for point in without.points]
     text = markdown(study_document(found, make_lock(plan)))
     assert "Confirmed by fresh starts after the choice; the blocks that chose it gave 1.50×." in text
     assert "1.40× (95" in text

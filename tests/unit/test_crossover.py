@@ -1,4 +1,4 @@
-"""Where a contender stops being faster: on records whose crossing is known."""
+"""Where a config stops being faster: on records whose crossing is known."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,7 +16,7 @@ from tests.unit.synthetic import make_plan, make_trial, summarize
 CASES = 100  # of each of the two designs below
 GRIDS = {"octaves": ((1, 2, 4, 8, 16, 32, 64), 0.02), "coarse": ((1, 8, 64), 0.003)}
 
-Seconds = Callable[[str, int], float]  # of a step: contender, concurrency
+Seconds = Callable[[str, int], float]  # of a step: config, concurrency
 
 
 def records(
@@ -25,18 +25,18 @@ def records(
     """Three trials in each start; half of the noise of a start is shared by all its workloads."""
     rng = np.random.default_rng(seed)
     workloads = [Workload(name=f"c{at}", concurrency=at, input_tokens=256, output_tokens=128) for at in places]
-    measure = Measure(instances=Count(min=starts, max=starts), trials=Count(min=3, max=3))
+    measure = Measure(starts=Count(min=starts, max=starts), trials=Count(min=3, max=3))
     plan = make_plan(["plain", "quantized"], workloads, measure, baseline="plain", seed=seed)
     luck = {name: noise * rng.normal(size=starts) for name in ("plain", "quantized")}
     trials = []
-    for cell in plan.cells:
-        name, at = cell.contender.engine, plan.study.workload(cell.workload).concurrency
+    for point in plan.points:
+        name, at = point.config.engine, plan.study.workload(point.workload).concurrency
         for block in range(starts):
             of_start = luck[name][block] + noise * rng.normal()
             for index in range(3):
                 step_s = seconds(name, at) * float(np.exp(of_start + noise / 2 * rng.normal()))
                 metrics = TrialMetrics(output_throughput=at / step_s, tpot_s=step_s)
-                trials.append(make_trial(cell, block, index, metrics=metrics))
+                trials.append(make_trial(point, block, index, metrics=metrics))
     return plan, trials
 
 
@@ -161,9 +161,9 @@ def test_with_two_points_the_interval_is_what_lies_between_them() -> None:
     assert one.becomes is CrossoverSide.SLOWER
 
 
-def test_a_lower_is_better_headline_gives_the_same_answer() -> None:
+def test_a_lower_is_better_primary_metric_gives_the_same_answer() -> None:
     plan, trials = records((1, 8, 64), memory_then_arithmetic(20.0), 0.003, seed=4)
-    measure = plan.study.measure.model_copy(update={"headline": "tpot"})
+    measure = plan.study.measure.model_copy(update={"metric": "tpot"})
     by_time = plan.model_copy(update={"study": plan.study.model_copy(update={"measure": measure})})
     (one,), (other,) = crossover(plan, trials).crossings, crossover(by_time, trials).crossings
     assert one.becomes is other.becomes is CrossoverSide.SLOWER

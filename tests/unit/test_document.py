@@ -36,7 +36,7 @@ from bitbench.reports.document.words import listing, names, paragraph, plural, s
 
 TABLE = Table(
     (
-        Column(say("Contender"), is_words=True),
+        Column(say("Config"), is_words=True),
         Column(say("TTFT"), Unit.SECONDS),
         Column(say("vs. baseline"), Unit.RATIO, intervals_from=0),
         Column(say("Value"), shown_from=100),

@@ -22,7 +22,7 @@ from bitbench.records.trial import ClientHealth, EngineMetrics, Memory, TrialRec
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.sections.engine_metrics import engine_metrics_section
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.study import Study
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -196,7 +196,7 @@ def trial(answer: Answerer, tmp_path: Path) -> TrialRecord:
     with serving(answer) as server:
         ready = ReadyInstance(
             "i1",
-            Contender(variant=NO_MODEL, engine="null"),
+            Config(variant=NO_MODEL, engine="null"),
             0,
             SimpleNamespace(failure=lambda: None, pid=None),  # type: ignore[arg-type]
             endpoint(server.url, llamacpp._METRICS),
@@ -240,7 +240,7 @@ def test_the_report_shows_what_was_counted_and_nothing_where_nothing_was() -> No
     counted = EngineMetrics(preemptions=2, queue_s=0.5, drafts=10, draft_tokens=40, accepted_tokens=15)
     told = [one.model_copy(update={"engine_metrics": counted}) if one.counts else one for one in trials]
     summary = summarize(make_records(plan, told, instances))
-    engine = summary.cells[0].engine
+    engine = summary.points[0].engine
     assert engine is not None
     assert (engine.acceptance_length, engine.acceptance_rate, engine.queue_s) == (2.5, 0.375, 0.5)
     assert engine.preemptions == 2 * engine.trials

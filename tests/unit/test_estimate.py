@@ -53,17 +53,17 @@ def test_a_warm_up_tells_how_long_a_trial_takes() -> None:
     """One of two rounds of requests, and 8 of 50 tokens: the rest comes at its pace."""
     asked: Json = {"name": "w", "input_tokens": 100, "output_tokens": 50, "concurrency": 8, "arrival": "closed_loop"}
     plan = make_plan(["a"], [Workload.model_validate({**asked, "requests": 16})])
-    (cell,) = plan.cells
+    (point,) = plan.points
     estimator = Estimator(plan, {"null": NullEngine()})
-    assert estimator.trial_s(cell) == pytest.approx(2 * ONE_S)
-    assert estimator.warm_up_s(cell) == pytest.approx(8 * NULL_TOKEN_S)
+    assert estimator.trial_s(point) == pytest.approx(2 * ONE_S)
+    assert estimator.warm_up_s(point) == pytest.approx(8 * NULL_TOKEN_S)
     at_its_pace = TrialMetrics(tpot_s=0.1)
-    estimator.add(make_trial(cell, 0, 0, kind="warmup", duration_s=3.0, metrics=at_its_pace))
-    assert estimator.warm_up_s(cell) == estimator.warm_ups_s == pytest.approx(3.0)
-    assert estimator.trial_s(cell) == estimator.one_each_s == pytest.approx(2 * (3.0 + 42 * 0.1))
-    estimator.add(make_trial(cell, 0, 0, duration_s=16.4))
-    assert estimator.warm_up_s(cell) == pytest.approx(3.0)
-    assert estimator.trial_s(cell) == pytest.approx((14.4 + 16.4) / 2)
+    estimator.add(make_trial(point, 0, 0, kind="warmup", duration_s=3.0, metrics=at_its_pace))
+    assert estimator.warm_up_s(point) == estimator.warm_ups_s == pytest.approx(3.0)
+    assert estimator.trial_s(point) == estimator.one_each_s == pytest.approx(2 * (3.0 + 42 * 0.1))
+    estimator.add(make_trial(point, 0, 0, duration_s=16.4))
+    assert estimator.warm_up_s(point) == pytest.approx(3.0)
+    assert estimator.trial_s(point) == pytest.approx((14.4 + 16.4) / 2)
 
 
 def test_an_engine_that_cannot_keep_up_takes_as_long_as_it_takes() -> None:
@@ -84,7 +84,7 @@ def test_a_trial_takes_about_what_was_measured_on_such_a_processor(level: Level 
     plan = plan.model_copy(update={"variants": (SMALL.model_copy(update={"name": NO_MODEL}),)})
     has_bf16 = level is None or level in {Level.AMX, Level.AVX512_BF16, Level.NEON_BF16}
     measured_s = {(1, True): 1.0, (8, True): 1.5, (1, False): 3.4, (8, False): 8.5}[concurrency, has_bf16]
-    guessed_s = Estimator(plan, {"null": NullEngine()}, level).trial_s(plan.cells[0])
+    guessed_s = Estimator(plan, {"null": NullEngine()}, level).trial_s(plan.points[0])
     assert measured_s / 1.6 < guessed_s < 1.6 * measured_s
 
 
@@ -98,14 +98,14 @@ def test_quality_takes_longer_without_bf16_instructions() -> None:
 
 def test_starts_are_expected_as_in_the_newest_block_whatever_is_read_first() -> None:
     plan = make_plan(["a"], [Workload(name="w", input_tokens=100, output_tokens=50, concurrency=1)])
-    contender = plan.contenders[0]
+    config = plan.configs[0]
     starts = [(0, 50.0), (0, 60.0), (1, 20.0), (2, 7.0), (2, 5.0)]
     for order in permutations(starts):
         estimator = Estimator(plan, {"null": NullEngine()})
         assert estimator.start_s("a") == estimator.first_start_s("a") == NullEngine.start_s
         for block, ready_s in order:
-            estimator.add(make_instance(contender, block, ready_s=ready_s))
-        estimator.add(make_instance(contender, 3, ready_s=None, outcome=Outcome.CRASHED))
+            estimator.add(make_instance(config, block, ready_s=ready_s))
+        estimator.add(make_instance(config, 3, ready_s=None, outcome=Outcome.CRASHED))
         assert estimator.start_s("a") == pytest.approx(6.0)
         assert estimator.first_start_s("a") == pytest.approx(55.0)
 

@@ -91,19 +91,19 @@ def test_a_typo_in_a_study_stops_it(
 
 
 def failed_folder(path: Path, outcome: Outcome) -> Path:
-    """A study of two cells: one ends so, the other crashes."""
-    plan = make_plan(["one", "other"], [LOOP], Measure(instances=Count(min=1, max=1)))
+    """A study of two points: one ends so, the other crashes."""
+    plan = make_plan(["one", "other"], [LOOP], Measure(starts=Count(min=1, max=1)))
     with StudyFolder(path).writing() as writer:
         writer.write_study("name: made-up\n")
         writer.write_lock(make_lock(plan))
-        for cell, ended in zip(plan.cells, (outcome, Outcome.CRASHED), strict=True):
+        for point, ended in zip(plan.points, (outcome, Outcome.CRASHED), strict=True):
             cause = None if ended is Outcome.OK else "it ended"
             metrics = TrialMetrics(output_throughput=100.0) if ended is Outcome.OK else TrialMetrics()
-            writer.append_trial(make_trial(cell, 0, 0, outcome=ended, cause=cause, metrics=metrics), None)
+            writer.append_trial(make_trial(point, 0, 0, outcome=ended, cause=cause, metrics=metrics), None)
     return path
 
 
-def test_a_study_in_which_every_cell_failed_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_study_in_which_every_point_failed_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     all_failed = bitbench(capsys, "report", str(failed_folder(tmp_path / "all", Outcome.CRASHED)))
     assert all_failed.exit_code == ExitCode.NOTHING_MEASURED
     assert f"exit code 3: {ExitCode.NOTHING_MEASURED.meaning}" in " ".join(all_failed.out.split())
@@ -111,7 +111,7 @@ def test_a_study_in_which_every_cell_failed_fails(tmp_path: Path, capsys: pytest
     assert some_failed.exit_code == ExitCode.DONE
 
 
-def test_a_plan_in_which_every_cell_is_refused_fails(
+def test_a_plan_in_which_every_point_is_refused_fails(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bitbench.engines.null.NullEngine.refuse", lambda *_: "not here")
@@ -135,13 +135,13 @@ def test_objectives_of_a_study_decide(limit: float, code: ExitCode, if_allowed: 
 
 
 def test_an_objective_that_was_not_measured_is_never_allowed() -> None:
-    (cell,) = (summary := study(even(3, 3, 8), objectives={"ttft_p50": 0.3})).cells
+    (point,) = (summary := study(even(3, 3, 8), objectives={"ttft_p50": 0.3})).points
     unknown = {"verdict": ObjectiveVerdict.INCONCLUSIVE, "value": None}
-    unmeasured = cell.model_copy(
+    unmeasured = point.model_copy(
         update={"objectives": tuple(one.model_copy(update=unknown)
-                                    for one in cell.objectives)}
+                                    for one in point.objectives)}
     )  # fmt: skip
-    both = summary.model_copy(update={"cells": (cell, unmeasured)})
+    both = summary.model_copy(update={"points": (point, unmeasured)})
     assert both.exit_code(allow_inconclusive=True) is ExitCode.INCONCLUSIVE
 
 

@@ -48,12 +48,12 @@ def test_a_plan_says_a_reason_once_and_what_is_long(
     assert shown.count("vLLM no longer reads GGUF files") == 1
     assert "variants smollm2-135m/w8a8-rtn, smollm2-135m/w4a16-rtn, " in shown
     assert "environments llamacpp, quantize, transformers, vllm: not installed" in shown
-    assert "16 of 42 cells run in about " in shown
+    assert "16 of 42 points run in about " in shown
     assert ": at least 18 starts and 32 trials." in shown
     assert "long: " not in shown
     assert "long: `measure: {budget: 2h}`" in bitbench(capsys, "plan", str(studies / "gpu" / "seed-004-7b.yaml")).out
     quality = bitbench(capsys, "plan", str(studies / "behaviour.yaml")).out
-    assert "The quality of 8 contenders is measured in about " in quality
+    assert "The quality of 8 configs is measured in about " in quality
 
 
 def test_a_plan_says_once_that_weights_were_rounded_before_where_it_measures_quality(
@@ -85,12 +85,12 @@ def test_run_refuses_in_one_sentence_with_all_commands(capsys: pytest.CaptureFix
     assert not Path("my-study").exists()
 
 
-def test_the_starter_compares_quantized_recipes_and_refuses_no_cell() -> None:
+def test_the_starter_compares_quantized_recipes_and_refuses_no_point() -> None:
     study = parse_study(STARTER, name="starter")
     assert len(study.recipes) > 1
     plan = Lab(Path("home")).plan(study)
     assert not plan.refusals
-    assert {cell.contender.variant for cell in plan.cells} == {f"smollm2-135m/{recipe}" for recipe in study.recipes}
+    assert {point.config.variant for point in plan.points} == {f"smollm2-135m/{recipe}" for recipe in study.recipes}
 
 
 def test_a_recipe_is_checked_without_the_model(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""A group: contenders take turns in a new order each round, the others are frozen, and one that dies leaves."""
+"""A group: configs take turns in a new order each round, the others are frozen, and one that dies leaves."""
 
 import os
 from collections import Counter
@@ -137,16 +137,16 @@ def run(plan: Plan, tape: Tape, progress: Progress, tmp_path: Path, deadly: str 
     return trials
 
 
-def test_contenders_take_turns_and_the_others_rest(tmp_path: Path) -> None:
+def test_configs_take_turns_and_the_others_rest(tmp_path: Path) -> None:
     plan, tape = plan_of(engines=3, workloads=2), Tape()
     trials = run(plan, tape, progress_of(plan, together=True, trials=3), tmp_path)
     measured = [trial for trial in trials if trial.kind == "measured"]
-    turns = Counter((trial.round, trial.cell) for trial in measured)
+    turns = Counter((trial.round, trial.point) for trial in measured)
     assert set(turns.values()) == {1}
     assert len(turns) == 3 * 6
     assert all(len(awake) == 1 for awake in tape.running())
-    by_round = [[trial.cell for trial in measured if trial.round == number] for number in range(3)]
-    assert len({tuple(cells) for cells in by_round}) > 1  # in an order of its own
+    by_round = [[trial.point for trial in measured if trial.round == number] for number in range(3)]
+    assert len({tuple(points) for points in by_round}) > 1  # in an order of its own
     assert all(trial.residents == 2 and trial.probe_before_s and trial.probe_after_s for trial in measured)
     touches = sum(what == "touch" for what, _ in tape.events)
     assert touches == len(measured)
@@ -155,7 +155,7 @@ def test_contenders_take_turns_and_the_others_rest(tmp_path: Path) -> None:
 def test_one_that_dies_leaves_the_others_to_go_on(tmp_path: Path) -> None:
     plan, tape = plan_of(engines=3, workloads=1), Tape()
     trials = run(plan, tape, progress_of(plan, together=True, trials=4), tmp_path, deadly="e1")
-    counts = Counter((trial.cell.contender.engine, trial.outcome) for trial in trials if trial.kind == "measured")
+    counts = Counter((trial.point.config.engine, trial.outcome) for trial in trials if trial.kind == "measured")
     assert counts[("e1", Outcome.OK)] == 2
     assert counts[("e1", Outcome.CRASHED)] == 1
     assert counts[("e0", Outcome.OK)] == counts[("e2", Outcome.OK)] == 4
@@ -174,21 +174,21 @@ def test_an_interrupted_block_keeps_the_numbers_of_its_rounds(tmp_path: Path) ->
     progress = progress_of(plan, together=True, trials=1)
     run(plan, Tape(), progress, tmp_path)
     longer = progress_of(plan, together=True, trials=3)
-    longer.add(trial for cell in plan.cells for trial in progress.trials_of(cell, 0))
+    longer.add(trial for point in plan.points for trial in progress.trials_of(point, 0))
     again = run(plan, Tape(), longer, tmp_path)
     assert [trial.round for trial in again if trial.kind == "measured"] == [1, 1, 2, 2]
 
 
 def test_a_baseline_that_a_later_call_measures_alone_meets_nobody_of_its_block(tmp_path: Path) -> None:
     plan = plan_of(engines=2, workloads=1)
-    baseline, other = plan.cells
+    baseline, other = plan.points
     late = [
         turn(baseline, 0).model_copy(update={"id": f"late{number}", "outcome": Outcome.CLIENT_BOUND})
         for number in range(CLIENT_BOUND_REPEATS + 1)
     ]
     before = [*late, turn(other, 0), turn(other, 1)]
     pace = FixedPace(blocks=1, trials=2, together=True)
-    progress = Progress(plan, pace, plan.contenders[0], excused=excused(before))  # type: ignore[arg-type]
+    progress = Progress(plan, pace, plan.configs[0], excused=excused(before))  # type: ignore[arg-type]
     progress.add(before)
     again = run(plan, Tape(), progress, tmp_path)
     assert [trial.round for trial in again if trial.kind == "measured"] == [2, 3]
@@ -196,16 +196,16 @@ def test_a_baseline_that_a_later_call_measures_alone_meets_nobody_of_its_block(t
 
 def test_shifts_take_their_turns_beside_the_same_start_of_the_baseline(tmp_path: Path) -> None:
     plan, tape = plan_of(engines=5, workloads=1), Tape()
-    progress = progress_of(plan, plan.contenders[0], most=3, trials=3)
+    progress = progress_of(plan, plan.configs[0], most=3, trials=3)
     measured = [trial for trial in run(plan, tape, progress, tmp_path) if trial.kind == "measured"]
     starts = Counter(who for what, who in tape.events if what == "ready")
     assert set(starts.values()) == {1}
     by_round: dict[int | None, set[str]] = {}
     for trial in measured:
-        by_round.setdefault(trial.round, set()).add(trial.cell.contender.engine)
+        by_round.setdefault(trial.round, set()).add(trial.point.config.engine)
     assert sorted(by_round) == list(range(6))  # three of each shift, none of them twice
     assert all("e0" in engines and len(engines) == 3 for engines in by_round.values())
-    assert Counter(trial.cell.contender.engine for trial in measured) == {"e0": 6, "e1": 3, "e2": 3, "e3": 3, "e4": 3}
+    assert Counter(trial.point.config.engine for trial in measured) == {"e0": 6, "e1": 3, "e2": 3, "e3": 3, "e4": 3}
     assert all(trial.residents == 2 for trial in measured)
     assert all(len(awake) == 1 for awake in tape.running())
     following = progress.next_group()
@@ -216,9 +216,9 @@ def test_shifts_take_their_turns_beside_the_same_start_of_the_baseline(tmp_path:
 def test_shifts_end_with_the_baseline(tmp_path: Path) -> None:
     """Nothing links the others any more: the schedule decides anew, and runs them one after the other."""
     plan, tape = plan_of(engines=5, workloads=1), Tape()
-    progress = progress_of(plan, plan.contenders[0], most=3, trials=3)
+    progress = progress_of(plan, plan.configs[0], most=3, trials=3)
     trials = run(plan, tape, progress, tmp_path, deadly="e0")
-    assert len({trial.cell.contender.engine for trial in trials}) == 3
+    assert len({trial.point.config.engine for trial in trials}) == 3
     group = progress.next_group()
     assert group is not None
     assert group.block == 0

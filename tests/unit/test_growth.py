@@ -1,4 +1,4 @@
-"""Planning and scheduling stay quick as studies grow: twice the cells cost twice the time, not four times."""
+"""Planning and scheduling stay quick as studies grow: twice the points cost twice the time, not four times."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from bitbench.measure.estimate import Estimator
 from bitbench.measure.progress import Progress
 from bitbench.measure.study import Lab
 from bitbench.records.trial import Memory, TrialMetrics
-from bitbench.study.plan import Cell, Plan
+from bitbench.study.plan import Point, Plan
 from bitbench.study.study import Study
 from tests.command_line import Answer, bitbench
 from tests.growth import null_study, processor_s, write_null_study
@@ -19,21 +19,21 @@ from tests.unit.synthetic import make_instance, make_trial
 
 NOISE = 3.0  # a ratio of processor times may be off by so much on a shared machine; a square would make it 4
 SLOWEST = 2.0  # of a processor that is older and shared with other work, to one of a server of 2023 at rest
-PLAN_S = SLOWEST * 2.0  # of ten thousand cells
+PLAN_S = SLOWEST * 2.0  # of ten thousand points
 PLANNED = [(100, 100), (1_000, 10), (10, 1_000), *by_length([], [(320, 320)])]
-BUDGET = {"budget": "100h", "instances": 2, "trials": 2}
+BUDGET = {"budget": "100h", "starts": 2, "trials": 2}
 
 
 def plan_s(tmp_path: Path, capsys: pytest.CaptureFixture[str], engines: int, workloads: int) -> float:
     study = write_null_study(tmp_path / "study.yaml", engines, workloads)
     said: list[Answer] = []
     took_s = processor_s(lambda: said.append(bitbench(capsys, "plan", str(study))))
-    assert f"{engines * workloads:,} cells" in said[0].out
+    assert f"{engines * workloads:,} points" in said[0].out
     return took_s
 
 
 @pytest.mark.parametrize(("engines", "workloads"), PLANNED)
-def test_ten_thousand_cells_are_planned_within_seconds(
+def test_ten_thousand_points_are_planned_within_seconds(
     engines: int, workloads: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan_s(tmp_path, capsys, 2, 2)  # what is imported once
@@ -42,7 +42,7 @@ def test_ten_thousand_cells_are_planned_within_seconds(
     assert took_s < max(1.0, engines * workloads / 10_000) * PLAN_S
 
 
-def test_planning_grows_with_the_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_planning_grows_with_the_points(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan_s(tmp_path, capsys, 2, 2)
     fewer_s, more_s = (plan_s(tmp_path, capsys, size, size) for size in (80, 160))
     assert more_s < 4 * NOISE * fewer_s
@@ -58,26 +58,26 @@ def run_on_paper(study: Study) -> int:
     while (group := progress.next_group()) is not None:
         pace.remaining_s()
         for member in group.members:
-            pace.add(make_instance(member.contender, group.block, started_at=None))
+            pace.add(make_instance(member.config, group.block, started_at=None))
         for member in group.members:
             for workload in member.workloads:
-                cell = Cell(contender=member.contender, workload=workload.name)
-                while progress.wants_trial(cell, group.block):
-                    index = len(progress.trials_of(cell, group.block))
+                point = Point(config=member.config, workload=workload.name)
+                while progress.wants_trial(point, group.block):
+                    index = len(progress.trials_of(point, group.block))
                     metrics, memory = TrialMetrics(output_throughput=100.0 + index), Memory(peak_bytes=2**29)
-                    record = make_trial(cell, group.block, index, started_at=None, metrics=metrics, memory=memory)
+                    record = make_trial(point, group.block, index, started_at=None, metrics=metrics, memory=memory)
                     pace.add(record)
                     progress.add([record])
                     count += 1
     return count
 
 
-@pytest.mark.parametrize("measure", [{"instances": 2, "trials": 2}, BUDGET], ids=["a number", "a budget"])
+@pytest.mark.parametrize("measure", [{"starts": 2, "trials": 2}, BUDGET], ids=["a number", "a budget"])
 @pytest.mark.parametrize(("engines", "workloads"), [(1, 0), (0, 1)], ids=["engines", "workloads"])
-def test_what_runs_next_does_not_grow_with_the_square_of_the_cells(
+def test_what_runs_next_does_not_grow_with_the_square_of_the_points(
     engines: int, workloads: int, measure: dict[str, object]
 ) -> None:
-    """The time of a trial on paper, with four times the contenders or workloads: one after the other."""
+    """The time of a trial on paper, with four times the configs or workloads: one after the other."""
     run_on_paper(null_study(3, 3, measure))
     each_s = []
     for size in (50, 200):

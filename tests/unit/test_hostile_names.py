@@ -146,7 +146,7 @@ def looks_like_csv(made: str) -> None:
     rows = list(csv.reader(io.StringIO(made)))
     assert len(rows) > 10
     assert len({len(row) for row in rows}) == 1
-    assert not [cell for row in rows for cell in row if cell.startswith("=")]
+    assert not [point for row in rows for point in row if point.startswith("=")]
 
 
 def docutils_takes(made: str) -> None:

@@ -74,7 +74,7 @@ def test_an_error_is_one_document_too(command: str, code: ExitCode, capsys: pyte
 def test_what_a_program_looks_for_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     plan = json.loads(bitbench(capsys, "plan", "study.yaml", "--json").out)["answer"]
     assert plan["plan"]["study"]["measure"]["budget"] == 600.0  # a number, in seconds
-    assert plan["amount"]["cells"] == 1
+    assert plan["amount"]["points"] == 1
     chosen = json.loads(bitbench(capsys, "recommend", "demo", "--json").out)["answer"]["choices"][0]
     assert {judged["standing"] for judged in chosen["judged"]} <= {"met", "ruled out", "inconclusive"}
 
@@ -82,8 +82,8 @@ def test_what_a_program_looks_for_is_there(capsys: pytest.CaptureFixture[str]) -
 def test_a_load_answers_with_its_points_and_verdicts() -> None:
     summary = study(even(1, 5, 100), objectives={"ttft_p50": 0.3}, was_running=True)
     text = answer_text(Described.LOAD, load_answer("out", "out/report/index.html", summary), summary.exit_code())
-    (cell,) = read_answer(text, "load")["answer"]["cells"]
-    assert cell["objectives"][0]["verdict"] == "met"
+    (point,) = read_answer(text, "load")["answer"]["points"]
+    assert point["objectives"][0]["verdict"] == "met"
 
 
 def test_names_from_elsewhere_reach_no_terminal_as_they_are() -> None:

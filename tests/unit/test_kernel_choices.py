@@ -11,7 +11,7 @@ from bitbench.engines import transformers as transformers_engine
 from bitbench.engines.vllm_kernels import path_of, read_choices
 from bitbench.records.trial import InstanceFacts, InstanceRecord, KernelChoice, KernelPath
 from bitbench.reports.document.markdown import section_parts
-from bitbench.reports.sections.contenders import contenders_section
+from bitbench.reports.sections.configs import configs_section
 from bitbench.study.plan import Plan
 from bitbench.study.variant import ModelFacts
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -151,28 +151,28 @@ def marlin(kernel: str) -> InstanceFacts:
 
 
 def text_of(plan: Plan, instances: list[InstanceRecord]) -> str:
-    return "\n".join(section_parts(contenders_section(summarize(plan, [], instances), make_lock(plan))))
+    return "\n".join(section_parts(configs_section(summarize(plan, [], instances), make_lock(plan))))
 
 
-def test_two_contenders_with_the_same_weights_are_told_apart_by_their_kernel() -> None:
+def test_two_configs_with_the_same_weights_are_told_apart_by_their_kernel() -> None:
     plan = make_plan(["first", "second"], [BUILT_IN_WORKLOADS["base"]])
-    contenders = plan.contenders
+    configs = plan.configs
     instances = [
-        make_instance(contenders[0], 0, facts=marlin("MarlinLinearKernel")),
-        make_instance(contenders[1], 0, facts=marlin("ConchLinearKernel")),
+        make_instance(configs[0], 0, facts=marlin("MarlinLinearKernel")),
+        make_instance(configs[1], 0, facts=marlin("ConchLinearKernel")),
     ]
     text = text_of(plan, instances)
     assert "kernel of AWQ: MarlinLinearKernel (low-bit weights, expanded inside the product)" in text
     assert "run the same weights on different kernels" in text
-    instances[1] = make_instance(contenders[1], 0, facts=marlin("MarlinLinearKernel"))
+    instances[1] = make_instance(configs[1], 0, facts=marlin("MarlinLinearKernel"))
     assert "different kernels" not in text_of(plan, instances)
 
 
-def test_instances_of_one_contender_that_differ_in_kernel_are_named() -> None:
+def test_instances_of_one_config_that_differ_in_kernel_are_named() -> None:
     plan = make_plan(["only"], [BUILT_IN_WORKLOADS["base"]])
-    contender = plan.contenders[0]
+    config = plan.configs[0]
     instances = [
-        make_instance(contender, 0, facts=marlin("MarlinLinearKernel")),
-        make_instance(contender, 1, facts=marlin("ConchLinearKernel")),
+        make_instance(config, 0, facts=marlin("MarlinLinearKernel")),
+        make_instance(config, 1, facts=marlin("ConchLinearKernel")),
     ]
     assert "its instances differ in kernel" in text_of(plan, instances)

@@ -22,10 +22,10 @@ STUDY = "name: x\nengines:\n  - null\n  - {engine: null, name: other}\nworkloads
 def planned(tmp_path: Path, text: str) -> list[str]:
     path = tmp_path / "s.yaml"
     path.write_text(text)
-    return [cell.name for cell in Lab(tmp_path / "home").plan(path).cells]
+    return [point.name for point in Lab(tmp_path / "home").plan(path).points]
 
 
-def test_a_plan_has_a_cell_for_every_contender_and_workload(tmp_path: Path) -> None:
+def test_a_plan_has_a_point_for_every_config_and_workload(tmp_path: Path) -> None:
     assert planned(tmp_path, STUDY) == ["null · interactive", "other · interactive"]
 
 
@@ -38,7 +38,7 @@ def test_a_plan_has_a_cell_for_every_contender_and_workload(tmp_path: Path) -> N
             STUDY.replace("- null", "- vllm") + "models: [m]\nrecipes: [w4a16rtn]\n",
             r"'w4a16rtn' is not a recipe; did you mean `w4a16-rtn`\? `bitbench recipes` lists all, or give the path",
         ),
-        (STUDY + "baseline: nobody\n", r"s\.yaml:6: baseline: 'nobody' is not a contender.*`null`, `other`"),
+        (STUDY + "baseline: nobody\n", r"s\.yaml:6: baseline: 'nobody' is not a config.*`null`, `other`"),
         (
             STUDY.replace("- null", "- vllm") + "models: [m]\nrecipes: [w3a3]\n",
             r"s\.yaml:7: recipes\[0\]: 'w3a3' is not a recipe; .*known recipes: bf16",
@@ -73,7 +73,7 @@ def test_a_study_file_of_ones_own_is_not_overwritten(tmp_path: Path) -> None:
 
 
 def test_only_how_long_to_look_may_change_between_two_runs() -> None:
-    refuse_other_study(study(), study(measure={"instances": 9}, baseline="null", description="more"))
+    refuse_other_study(study(), study(measure={"starts": 9}, baseline="null", description="more"))
     with pytest.raises(StoreError, match="`seed` differs"):
         refuse_other_study(study(), study(seed=5))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bitbench.analysis.comparability import CONTENDER_FACTS, Fact
+from bitbench.analysis.comparability import CONFIG_FACTS, Fact
 from bitbench.analysis.config_facts import side_of
 from bitbench.analysis.study_comparison import compare_studies
 from bitbench.analysis.summarize import summarize
@@ -33,7 +33,7 @@ from bitbench.reports.answers.compare import comparison_document
 from bitbench.reports.document.markdown import markdown, phrase_text
 from bitbench.reports.document.model import plain_text
 from bitbench.reports.sections.answer import remarks as report_remarks
-from bitbench.study.plan import Contender, Plan, ProcessorNote
+from bitbench.study.plan import Config, Plan, ProcessorNote
 from bitbench.study.processor import Instructions, Level, level_of
 from bitbench.study.study import EngineSetup, Study
 from bitbench.study.variant import ModelFacts, Variant
@@ -115,7 +115,7 @@ def plan_on(level: Level | None, *recipes: str, args: dict[str, str] | None = No
 
 
 def dtypes(plan: Plan) -> dict[str, str]:
-    return {contender.name: dtype for contender, dtype in plan.chosen_dtypes.items()}
+    return {config.name: dtype for config, dtype in plan.chosen_dtypes.items()}
 
 
 BOTH = {"m/bf16 @ vllm": "float32", "m/bf16 @ transformers": "float32"}
@@ -135,7 +135,7 @@ def test_nothing_is_chosen_where_the_level_is_not_known_or_the_study_names_a_typ
 def test_a_kernel_that_takes_16_bits_only_stays_in_bf16_and_the_plan_says_so() -> None:
     plan = plan_on(Level.AVX512_VNNI, "bf16", "w8a8-rtn", "w4a16-rtn")
     assert dtypes(plan) == BOTH | {"m/w8a8-rtn @ vllm": "float32"}
-    (note,) = [one for one in plan.processor_notes if one.contender.variant == "m/w4a16-rtn"]
+    (note,) = [one for one in plan.processor_notes if one.config.variant == "m/w4a16-rtn"]
     assert "16-bit activations only" in note.why
 
 
@@ -162,7 +162,7 @@ def test_a_plan_shows_what_the_processor_changes(capsys: pytest.CaptureFixture[s
 def test_a_variant_that_could_not_be_made_leaves_no_note() -> None:
     plan = plan_on(Level.AVX512, "bf16", "w4a16-rtn")
     failed = [one.model_copy(update={"failure": "no"}) for one in plan.variants if one.recipe == "w4a16-rtn"]
-    assert {note.contender.variant for note in settle(plan, failed).processor_notes} == {"m/bf16"}
+    assert {note.config.variant for note in settle(plan, failed).processor_notes} == {"m/bf16"}
 
 
 LAUNCH = Launch(
@@ -214,10 +214,10 @@ def test_a_study_is_not_resumed_in_another_type() -> None:
 
 
 def test_the_chosen_type_is_an_argument_when_studies_are_compared() -> None:
-    arguments = CONTENDER_FACTS[Fact.ARGUMENTS]
+    arguments = CONFIG_FACTS[Fact.ARGUMENTS]
 
     def shown(plan: Plan) -> str | None:
-        return arguments(StudyRecords("x", Lock(plan=plan)), Contender(variant="m/bf16", engine="vllm"))
+        return arguments(StudyRecords("x", Lock(plan=plan)), Config(variant="m/bf16", engine="vllm"))
 
     assert shown(plan_on(Level.AVX512)) == shown(plan_on(Level.AMX, args={"dtype": "float32"})) == "dtype=float32"
     assert shown(plan_on(Level.AMX)) == "none"
@@ -280,7 +280,7 @@ def test_a_comparison_across_levels_says_how_near_each_side_comes_to_its_own_roo
     assert "levels: amx before, avx512_vnni (no bf16 instructions) after." in text
     section = text.partition("How near each side comes to its own roof")[2]
     (row,) = [line for line in section.splitlines() if "bf16" in line and "decode" in line]
-    before, after = (cell.strip() for cell in row.split("|")[4:6])
+    before, after = (point.strip() for point in row.split("|")[4:6])
     assert before == after != ""  # twice the time on a machine that reads half as fast
     assert "`bitbench explain` measures" not in text
 
@@ -303,12 +303,12 @@ def test_the_roof_is_that_of_the_quicker_type() -> None:
 
 def test_weights_that_are_computed_in_float32_are_read_in_it() -> None:
     made = measured_on(CASCADE_LAKE, 0.05)
-    note = ProcessorNote(contender=PLAIN, why="emulated", dtype="float32")
+    note = ProcessorNote(config=PLAIN, why="emulated", dtype="float32")
     chosen = made.plan.model_copy(update={"processor_notes": (note,)})
     in_float32 = replace(made, lock=made.lock.model_copy(update={"plan": chosen}))
 
-    def read(of: StudyRecords, contender: Contender) -> int | None:
-        return side_of(of, contender, of.study.workloads[0]).stored_bytes
+    def read(of: StudyRecords, config: Config) -> int | None:
+        return side_of(of, config, of.study.workloads[0]).stored_bytes
 
     assert read(in_float32, PLAIN) == 4 * (SMOLLM2.parameters or 0) > (read(made, PLAIN) or 0)
     assert read(in_float32, QUANTIZED) == read(made, QUANTIZED)

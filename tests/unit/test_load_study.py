@@ -18,7 +18,7 @@ from bitbench.measure.load_study import (
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.arrival import mean_rate
 from bitbench.study.checked import checked_objectives
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from bitbench.study.study_file import parse_study
 from bitbench.study.workload import Workload
 from bitbench.study.write_study import study_text
@@ -105,9 +105,9 @@ def test_a_missing_text_file_is_named_as_it_was_given(tmp_path: Path, monkeypatc
 
 
 def test_the_line_of_a_trial_keeps_a_long_name_apart() -> None:
-    cell = Cell(contender=Contender(variant="none", engine="m"), workload="rate-0.61875")
+    point = Point(config=Config(variant="none", engine="m"), workload="rate-0.61875")
     record = TrialRecord(
-        id="t1", cell=cell, block=0, index=0, instance_id="i1", started_at="", duration_s=1.0,
+        id="t1", point=point, block=0, index=0, instance_id="i1", started_at="", duration_s=1.0,
         outcome=Outcome.CLIENT_BOUND, cause="late",
     )  # fmt: skip
     assert "rate-0.61875 rejected: late" in trial_line(record, "again", None).plain
@@ -122,6 +122,6 @@ def test_the_study_file_says_the_same_as_the_study(changes: dict[str, object]) -
     study = study_of(options, ARGUMENTS, points(options))
     text = study_text(study)
     assert parse_study(text, name="study.yaml") == study
-    assert (study.measure.instances.min, study.measure.trials.min) == (1, 3)
+    assert (study.measure.starts.min, study.measure.trials.min) == (1, 3)
     if options.objectives:
         assert "objectives: {ttft_p99: 200ms, tpot: 12.5ms}" in text

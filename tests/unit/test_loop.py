@@ -74,8 +74,8 @@ def test_what_was_recorded_before_an_end_is_not_measured_again(results: int, tmp
     run(folder, plan)
     run(folder, plan)  # nothing is left
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
-    assert Counter((trial.cell, trial.block) for trial in measured) == {
-        (cell, block): 2 for cell in plan.cells for block in (0, 1)
+    assert Counter((trial.point, trial.block) for trial in measured) == {
+        (point, block): 2 for point in plan.points for block in (0, 1)
     }
     assert {trial.outcome for trial in measured} == {Outcome.OK}
     assert {instance.host for instance in folder.instances()} == {THIS_HOST}
@@ -85,7 +85,7 @@ def test_a_block_of_another_machine_is_not_taken_over(tmp_path: Path) -> None:
     plan, folder = plan_of(engines=1, workloads=1), StudyFolder(tmp_path / "s")
     elsewhere = InstanceRecord(
         id="i0001",
-        contender=plan.contenders[0],
+        config=plan.configs[0],
         block=0,
         host="node-2",
         started_at="2026-11-02T10:00:00.000+00:00",

@@ -16,7 +16,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.request_rows import RequestRows
 from bitbench.records.tables import TABLES
 from bitbench.records.trial import Memory, TrialMetrics
-from bitbench.study.metrics import HEADLINES, METRICS, NEEDED, OBJECTIVES, FigureSource, find
+from bitbench.study.metrics import PRIMARY_METRICS, METRICS, NEEDED, OBJECTIVES, FigureSource, find
 from bitbench.study.objective import Objective, Objectives
 from bitbench.study.study import Measure
 from bitbench.study.study_file import study_schema
@@ -85,11 +85,11 @@ def test_what_is_measured_is_named_by_columns() -> None:
 
 def test_the_study_file_uses_the_names_and_reads_both_spellings() -> None:
     schema = study_schema()
-    assert list(schema["$defs"]["Measure"]["properties"]["headline"]["enum"]) == list(HEADLINES)
-    assert {*HEADLINES} <= METRICS.keys()
+    assert list(schema["$defs"]["Measure"]["properties"]["metric"]["enum"]) == list(PRIMARY_METRICS)
+    assert {*PRIMARY_METRICS} <= METRICS.keys()
     assert schema["properties"]["objectives"]["propertyNames"]["enum"] == list(OBJECTIVES)
-    for name in HEADLINES:
-        assert Measure.model_validate({"headline": METRICS[name].column}).headline == name
+    for name in PRIMARY_METRICS:
+        assert Measure.model_validate({"metric": METRICS[name].column}).metric == name
 
 
 def test_slo_takes_every_promise_in_both_spellings() -> None:
@@ -116,8 +116,8 @@ def test_csv_json_and_sql_have_the_columns(folder: Path, capsys: pytest.CaptureF
     assert [name for name in header if name in COLUMNS] == FIGURES
     content = json.loads(bitbench(capsys, "report", str(folder), "--format", "json").out)
     assert set(content["definitions"]) == set(FIGURES)
-    assert content["summary"]["headline"] in COLUMNS
-    assert all(set(cell["metrics"]) <= COLUMNS for cell in content["summary"]["cells"])
+    assert content["summary"]["metric"] in COLUMNS
+    assert all(set(point["metrics"]) <= COLUMNS for point in content["summary"]["points"])
     assert set(FIGURES) <= set(content["trials"][0])
     of_trials = {column.name: column.meaning for column in TABLES["trials"].columns}
     assert {name: of_trials[name] for name in FIGURES} == {name: RECORDED[name].meaning for name in FIGURES}

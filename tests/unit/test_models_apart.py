@@ -12,18 +12,18 @@ from bitbench.reports.document.markdown import markdown
 from bitbench.reports.files import figures_of
 from bitbench.reports.study import study_document
 from bitbench.study.variant import Variant
-from tests.unit.eight_contenders import MODEL, RECIPES, eight_contenders, eight_summary
+from tests.unit.eight_configs import MODEL, RECIPES, eight_configs, eight_summary
 from tests.unit.synthetic import make_lock, summarize
 
 TINY = "tiny-2m"  # twenty times as fast
 
 
-def test_ranks_and_ratios_are_among_contenders_of_one_model() -> None:
+def test_ranks_and_ratios_are_among_configs_of_one_model() -> None:
     summary = eight_summary((MODEL, TINY))
     assert [(one.workload, one.model) for one in summary.rankings[:2]] == [("c1", MODEL), ("c1", TINY)]
     for ranking in summary.rankings:
         assert len(ranking.entries) == 2 * len(RECIPES)
-        assert {entry.contender.variant.partition("/")[0] for entry in ranking.entries} == {ranking.model}
+        assert {entry.config.variant.partition("/")[0] for entry in ranking.entries} == {ranking.model}
         assert ranking.baseline is not None
         assert ranking.baseline.name == f"{ranking.model}/bf16 @ vllm"
         best = ranking.entries[0]
@@ -35,25 +35,25 @@ def test_ranks_and_ratios_are_among_contenders_of_one_model() -> None:
 def test_each_model_has_the_ranks_that_it_would_have_alone() -> None:
     def ranks(model: str, *models: str) -> list[tuple[str, int | None, int | None]]:
         own = (one for one in eight_summary(models).rankings if one.model in (None, model))
-        return [(entry.contender.name, entry.rank_low, entry.rank_high) for one in own for entry in one.entries]
+        return [(entry.config.name, entry.rank_low, entry.rank_high) for one in own for entry in one.entries]
 
     assert ranks(MODEL, MODEL, TINY) == ranks(MODEL, MODEL)
 
 
 def test_another_model_is_compared_with_the_same_recipe_on_the_same_engine() -> None:
-    plan, _, _ = eight_contenders((MODEL, TINY))
+    plan, _, _ = eight_configs((MODEL, TINY))
     assert [field.baseline and field.baseline.name for field in fields_of(plan)] == [
         f"{MODEL}/bf16 @ vllm",
         f"{TINY}/bf16 @ vllm",
     ]
     without = plan.model_copy(
-        update={"cells": tuple(one for one in plan.cells if one.contender.variant != f"{TINY}/bf16")}
+        update={"points": tuple(one for one in plan.points if one.config.variant != f"{TINY}/bf16")}
     )
     assert [field.baseline and field.baseline.name for field in fields_of(without)][1] == f"{TINY}/w8a8-rtn @ vllm"
 
 
 def test_a_report_answers_model_by_model() -> None:
-    plan, trials, instances = eight_contenders((MODEL, TINY))
+    plan, trials, instances = eight_configs((MODEL, TINY))
     summary = summarize(plan, trials, instances)
     document = study_document(summary, make_lock(plan), instances=instances)
     text = markdown(document)
@@ -94,7 +94,7 @@ def test_imports_that_name_no_model_are_told_apart_by_the_size_in_their_names(
 
 
 def test_an_import_of_single_runs_claims_no_rank() -> None:
-    plan, trials, _ = eight_contenders()
+    plan, trials, _ = eight_configs()
     first = [trial for trial in trials if trial.block == 0 and trial.index == 0]
     entries = itertools.chain.from_iterable(one.entries for one in summarize(plan, first, []).rankings)
     assert {(entry.rank_low, entry.rank_high, entry.tied_with) for entry in entries} == {(None, None, ())}

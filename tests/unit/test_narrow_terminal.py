@@ -28,7 +28,7 @@ def drawn(width: int) -> tuple[Console, io.StringIO]:
 
 
 def a_trial() -> TrialRecord:
-    record = make_trial(make_plan(["a-long-name"], [WORKLOAD]).cells[0], 0, 0)
+    record = make_trial(make_plan(["a-long-name"], [WORKLOAD]).points[0], 0, 0)
     figures = {
         "output_throughput": 1541.2,
         "ttft_s": 0.0401,
@@ -67,7 +67,7 @@ def test_what_needs_no_permission_is_one_row_for_each_engine_and_what_does_has_i
     uses = (*asks, *harmless)
     source = replace(StudySource.of(make_plan(["a"], [WORKLOAD]).study), file=tmp_path / "study.yaml")
     table = uses_table(uses, Trust(uses, source, tmp_path))
-    assert list(table.columns[1].cells) == ["plugin=x", "plugin=y", "size=1, size=2"]
+    assert list(table.columns[1].points) == ["plugin=x", "plugin=y", "size=1, size=2"]
 
 
 def test_trials_that_a_busy_machine_spoiled_are_one_cause() -> None:
@@ -77,13 +77,13 @@ def test_trials_that_a_busy_machine_spoiled_are_one_cause() -> None:
         "client too slow (+4 ms on mean TTFT, limit 2 ms)",
     )
     late = [
-        make_trial(cell, 0, 0, outcome=Outcome.CLIENT_BOUND, cause=cause)
-        for cell, cause in zip(plan.cells, causes, strict=True)
+        make_trial(point, 0, 0, outcome=Outcome.CLIENT_BOUND, cause=cause)
+        for point, cause in zip(plan.points, causes, strict=True)
     ]
     (cause,) = failures_by_cause(summarize(plan, late, []))
     assert len(cause.affected.workloads) == 2
     died = [
-        make_trial(cell, 0, 0, outcome=Outcome.CRASHED, cause=f"It ended with exit code {code}")
-        for code, cell in enumerate(plan.cells)
+        make_trial(point, 0, 0, outcome=Outcome.CRASHED, cause=f"It ended with exit code {code}")
+        for code, point in enumerate(plan.points)
     ]
     assert len(failures_by_cause(summarize(plan, died, []))) == 2  # a number may be all that tells them apart

@@ -27,7 +27,7 @@ bitbench: 1
 name: short
 engines: [null]
 workloads: [{name: one, concurrency: 1, input_tokens: 8, output_tokens: 2}]
-measure: {instances: 1, trials: 1}
+measure: {starts: 1, trials: 1}
 """
 
 

@@ -41,7 +41,7 @@ def failure_of(endpoint: Endpoint, stall_s: float = 10.0) -> tuple[Outcome, str]
 
 
 def refusal(args: dict[str, Argument]) -> str | None:
-    """Why the cell is refused; a mistake in the arguments is raised."""
+    """Why the point is refused; a mistake in the arguments is raised."""
     return NullEngine().refuse(EngineSetup(name="n", engine="null", args=args), NOTHING, ONE)
 
 
@@ -57,7 +57,7 @@ def test_reported_times_are_the_schedule_within_one_percent(tmp_path: Path) -> N
         assert name == "tpot" or min(ordered) >= 0  # nothing arrives before it was sent
 
 
-def test_without_the_native_part_a_cell_is_refused_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_native_part_a_point_is_refused_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal({}) is None
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     assert "`bitbench doctor` shows how to get it" in (refusal({}) or "")

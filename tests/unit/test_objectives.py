@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from bitbench.analysis.objectives import GROWTH_LIMIT, good_share, held, judge_objectives
 from bitbench.records.trial import ClientHealth, ObjectiveResult, Outcome, TrialRecord
 from bitbench.study.objective import Objective, Objectives
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from tests.unit.queue_simulation import poisson_trial, trial
 
 CAPACITY = 40.0  # of the simulated server, requests/s
@@ -98,7 +98,7 @@ def test_good_share_counts_requests_within_the_loosest_limit() -> None:
 def record(outcome: Outcome, result: ObjectiveResult) -> TrialRecord:
     return TrialRecord(
         id="t00001",
-        cell=Cell(contender=Contender(variant="none", engine="e"), workload="rate-1"),
+        point=Point(config=Config(variant="none", engine="e"), workload="rate-1"),
         block=0,
         index=0,
         instance_id="i0001",

@@ -25,7 +25,7 @@ PLAN = make_plan(["engine"], [BUILT_IN_WORKLOADS["interactive"]], objectives=(OB
 
 def trials(*outcomes: Outcome) -> list[TrialRecord]:
     met = ObjectiveResult(holds=True)
-    return [make_trial(PLAN.cells[0], 0, i, outcome=outcome, objectives=met) for i, outcome in enumerate(outcomes)]
+    return [make_trial(PLAN.points[0], 0, i, outcome=outcome, objectives=met) for i, outcome in enumerate(outcomes)]
 
 
 def test_rejected_trials_are_counted_once_with_what_to_do() -> None:

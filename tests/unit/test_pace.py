@@ -12,7 +12,7 @@ from bitbench.measure.estimate import Estimator
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Cell, Plan, Purpose
+from bitbench.study.plan import Point, Plan, Purpose
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
@@ -31,10 +31,10 @@ def at(second: int) -> str:
     return f"2026-11-02T10:{second // 60:02d}:{second % 60:02d}.000+00:00"
 
 
-def trial(cell: Cell, block: int, index: int, second: int, took_s: float) -> TrialRecord:
-    speed = {"a": 100.0, "b": 101.0 + index, "c": 90.0 - index}[cell.contender.engine]
+def trial(point: Point, block: int, index: int, second: int, took_s: float) -> TrialRecord:
+    speed = {"a": 100.0, "b": 101.0 + index, "c": 90.0 - index}[point.config.engine]
     fields = {"started_at": at(second), "duration_s": took_s, "round": index}
-    return make_trial(cell, block, index, metrics=TrialMetrics(output_throughput=speed), **fields)
+    return make_trial(point, block, index, metrics=TrialMetrics(output_throughput=speed), **fields)
 
 
 def run_block(made: tuple[Plan, StudyPace, Progress], block: int, second: int, *, took_s: float) -> int:
@@ -44,11 +44,11 @@ def run_block(made: tuple[Plan, StudyPace, Progress], block: int, second: int, *
     assert group is not None
     assert group.block == block
     for member in group.members:
-        pace.add(make_instance(member.contender, block, started_at=at(second), ready_s=1.0))
+        pace.add(make_instance(member.config, block, started_at=at(second), ready_s=1.0))
     index = 0
-    while wanted := [cell for cell in plan.cells if progress.wants_trial(cell, block)]:
-        for cell in wanted:
-            record = trial(cell, block, index, second, took_s).model_copy(update={"purpose": group.purpose})
+    while wanted := [point for point in plan.points if progress.wants_trial(point, block)]:
+        for point in wanted:
+            record = trial(point, block, index, second, took_s).model_copy(update={"purpose": group.purpose})
             pace.add(record)
             progress.add([record])
             second += int(took_s)
@@ -87,33 +87,33 @@ def test_a_third_block_that_would_not_fit_is_not_begun() -> None:
         return count
 
     assert blocks() == 2
-    assert blocks(instances={"min": 3, "max": 4}) == 3
+    assert blocks(starts={"min": 3, "max": 4}) == 3
 
 
 def test_a_start_for_quality_alone_after_all_blocks_is_in_none_of_them() -> None:
     plan, _, progress = made = planned(budget="10m")
     second = run_block(made, 0, 0, took_s=30.0)
     second = run_block(made, 1, second, took_s=30.0)
-    trials = [one for cell in plan.cells for block in (0, 1) for one in progress.trials_of(cell, block)]
+    trials = [one for point in plan.points for block in (0, 1) for one in progress.trials_of(point, block)]
     before = block_ends(trials, [])
     assert before[0] < before[1]
-    late = make_instance(plan.contenders[0], 0, started_at=at(second), ready_s=10.0)
+    late = make_instance(plan.configs[0], 0, started_at=at(second), ready_s=10.0)
     assert block_ends(trials, [late]) == before
 
 
 def test_a_start_that_failed_takes_of_the_budget() -> None:
     plan, _, _ = planned(budget="10m")
-    cell = plan.cells[0]
-    failed = make_instance(cell.contender, 0, started_at=at(0), ready_s=None, outcome=Outcome.TIMEOUT)
+    point = plan.points[0]
+    failed = make_instance(point.config, 0, started_at=at(0), ready_s=None, outcome=Outcome.TIMEOUT)
     never = {"started_at": at(600), "duration_s": 0.0, "outcome": Outcome.TIMEOUT}
-    assert block_ends([make_trial(cell, 0, 0, **never)], [failed]) == {0: 600.0}
+    assert block_ends([make_trial(point, 0, 0, **never)], [failed]) == {0: 600.0}
 
 
 def test_quality_is_beside_the_budget_however_short() -> None:
     plan, _, _ = planned(budget="10m")
-    trials = [trial(plan.cells[0], block, 0, 100 * block, 50.0) for block in range(2)]
+    trials = [trial(plan.points[0], block, 0, 100 * block, 50.0) for block in range(2)]
     scored = QualityRecord(
-        id="q0001", contender=plan.contenders[0], instance_id="i0001", started_at=at(50), duration_s=45.0,
+        id="q0001", config=plan.configs[0], instance_id="i0001", started_at=at(50), duration_s=45.0,
         outcome=Outcome.OK,
     )  # fmt: skip
     assert block_ends(trials, []) == {0: 50.0, 1: 150.0}
@@ -123,38 +123,38 @@ def test_quality_is_beside_the_budget_however_short() -> None:
 def test_a_trial_that_never_ran_says_nothing_of_how_long_trials_take() -> None:
     plan, _, _ = planned()
     estimator = Estimator(plan, {"null": NullEngine()})
-    guess_s = estimator.trial_s(plan.cells[0])
-    estimator.add(make_trial(plan.cells[0], 0, 0, duration_s=0.0, outcome=Outcome.CRASHED))
-    assert estimator.trial_s(plan.cells[0]) == guess_s
+    guess_s = estimator.trial_s(plan.points[0])
+    estimator.add(make_trial(plan.points[0], 0, 0, duration_s=0.0, outcome=Outcome.CRASHED))
+    assert estimator.trial_s(plan.points[0]) == guess_s
 
 
 def test_what_is_measured_again_of_an_earlier_block_is_beside_the_budget() -> None:
     plan, _, _ = planned(budget="10m")
-    trials = [trial(cell, block, 0, 100 * block, 50.0) for block in range(3) for cell in plan.cells[:1]]
+    trials = [trial(point, block, 0, 100 * block, 50.0) for block in range(3) for point in plan.points[:1]]
     before = block_ends(trials, [])
-    again = [trial(plan.cells[1], block, 0, 1000 + 100 * block, 50.0) for block in range(2)]
+    again = [trial(plan.points[1], block, 0, 1000 + 100 * block, 50.0) for block in range(2)]
     assert block_ends([*trials, *again], []) == before
-    new = trial(plan.cells[0], 3, 0, 1300, 50.0)
+    new = trial(plan.points[0], 3, 0, 1300, 50.0)
     assert block_ends([*trials, *again, new], [])[3] == before[2] + 50.0
 
 
 def test_a_fixed_number_of_starts_is_kept() -> None:
-    plan, pace, progress = planned(instances=3, trials=2)
+    plan, pace, progress = planned(starts=3, trials=2)
     second = 0
     for block in range(3):
         second = run_block((plan, pace, progress), block, second, took_s=1.0)
     assert progress.next_group() is None
-    assert {len(progress.trials_of(cell, block)) for cell in plan.cells for block in range(3)} == {2}
+    assert {len(progress.trials_of(point, block)) for point in plan.points for block in range(3)} == {2}
 
 
-def test_contenders_that_do_not_fit_together_run_one_after_the_other() -> None:
-    plan, pace, _ = planned(instances=2)
-    assert pace.fit_together(plan.contenders)
+def test_configs_that_do_not_fit_together_run_one_after_the_other() -> None:
+    plan, pace, _ = planned(starts=2)
+    assert pace.fit_together(plan.configs)
     engines = {"null": NullEngine()}
     small = StudyPace(plan, engines, Estimator(plan, engines), available_bytes=2**20, on_device=False)
-    assert not small.fit_together(plan.contenders)
-    visits = planned(instances=2, schedule="visits")
-    assert not visits[1].fit_together(plan.contenders)
+    assert not small.fit_together(plan.configs)
+    visits = planned(starts=2, schedule="visits")
+    assert not visits[1].fit_together(plan.configs)
 
 
 def run_to_the_confirmation(made: tuple[Plan, StudyPace, Progress]) -> tuple[int, int]:
@@ -173,7 +173,7 @@ def test_the_chosen_one_is_confirmed_within_the_budget() -> None:
     group = progress.next_group()
     assert group is not None
     assert (group.block, group.purpose) == (block, Purpose.CONFIRMATION)
-    assert {member.contender.engine for member in group.members} == {"a", "b"}  # the baseline, and the fastest
+    assert {member.config.engine for member in group.members} == {"a", "b"}  # the baseline, and the fastest
     second = run_block(made, block, second, took_s=4.0)
     assert progress.next_group() is None
     assert second <= 5 * 60
@@ -182,9 +182,9 @@ def test_the_chosen_one_is_confirmed_within_the_budget() -> None:
 def test_an_interrupted_confirmation_goes_on() -> None:
     plan, _, progress = made = planned("abc", budget="5m")
     block, second = run_to_the_confirmation(made)
-    cell = next(cell for cell in plan.cells if cell.contender.engine == "b")
-    first = trial(cell, block, 0, second, 4.0).model_copy(update={"purpose": Purpose.CONFIRMATION})
-    records = [one for cell in plan.cells for number in range(block) for one in progress.trials_of(cell, number)]
+    point = next(point for point in plan.points if point.config.engine == "b")
+    first = trial(point, block, 0, second, 4.0).model_copy(update={"purpose": Purpose.CONFIRMATION})
+    records = [one for point in plan.points for number in range(block) for one in progress.trials_of(point, number)]
     _, resumed, rest = planned("abc", budget="5m")
     for record in [*records, first]:
         resumed.add(record)
@@ -192,10 +192,10 @@ def test_an_interrupted_confirmation_goes_on() -> None:
     group = rest.next_group()
     assert group is not None
     assert (group.block, group.purpose) == (block, Purpose.CONFIRMATION)
-    assert {member.contender.engine for member in group.members} <= {"a", "b"}
+    assert {member.config.engine for member in group.members} <= {"a", "b"}
 
 
-def test_two_contenders_need_no_confirmation() -> None:
+def test_two_configs_need_no_confirmation() -> None:
     _, pace, progress = made = planned(budget="5m")
     second, block = 0, 0
     while progress.next_group() is not None:
@@ -208,12 +208,12 @@ def test_the_rounds_of_the_first_block_follow_from_its_records_however_they_are_
     """A run that goes on reads all trials, then all instances, and asks once; the first one asked after each record."""
     plan, first, _ = planned("abc", budget="5m")
     records: list[TrialRecord | InstanceRecord] = []
-    for place, cell in enumerate(plan.cells):  # starts take longer than guessed, some trials longer, some less
+    for place, point in enumerate(plan.points):  # starts take longer than guessed, some trials longer, some less
         second = 60 * place
-        records.append(make_instance(cell.contender, 0, started_at=at(second), ready_s=1.0 + 4.0 * place))
-        records.append(trial(cell, 0, 9, second + 12, 20.0).model_copy(update={"kind": "warmup"}))
+        records.append(make_instance(point.config, 0, started_at=at(second), ready_s=1.0 + 4.0 * place))
+        records.append(trial(point, 0, 9, second + 12, 20.0).model_copy(update={"kind": "warmup"}))
         took = ((9.0, 0.2, 1.7), (0.1, 0.1, 0.1), (3.0, 6.0, 0.2))[place]
-        records += [trial(cell, 0, index, second + 34 + 9 * index, took[index]) for index in range(3)]
+        records += [trial(point, 0, index, second + 34 + 9 * index, took[index]) for index in range(3)]
     asked = [first.rounds(0)]
     for record in records:
         first.add(record)
@@ -241,7 +241,7 @@ def resumed(names: str, records: Iterable[TrialRecord | InstanceRecord], **measu
 
 def test_a_block_is_as_long_for_a_later_call_of_the_same_command() -> None:
     """A complete study has nothing left to do, whatever its trials took."""
-    for took_s, measure in ((1.0, {"budget": "2m", "instances": 2}), (6.0, {"budget": "2m", "instances": 2})):
+    for took_s, measure in ((1.0, {"budget": "2m", "starts": 2}), (6.0, {"budget": "2m", "starts": 2})):
         plan, pace, progress = made = planned(**measure)
         second = run_block(made, 0, 0, took_s=4.0)
         wanted = pace.rounds(1)
@@ -249,9 +249,9 @@ def test_a_block_is_as_long_for_a_later_call_of_the_same_command() -> None:
         records: list[TrialRecord | InstanceRecord] = [
             make_instance(one, block, started_at=at(began), ready_s=1.0)
             for block, began in enumerate((0, second))
-            for one in plan.contenders
+            for one in plan.configs
         ]
-        records += [one for cell in plan.cells for block in range(2) for one in progress.trials_of(cell, block)]
+        records += [one for point in plan.points for block in range(2) for one in progress.trials_of(point, block)]
         found = pace.rounds(1)
         assert (found > wanted) is (took_s < 4.0)
         assert (found < wanted) is (took_s > 4.0)
@@ -260,21 +260,21 @@ def test_a_block_is_as_long_for_a_later_call_of_the_same_command() -> None:
 
 
 def test_a_confirmation_that_has_begun_keeps_the_rounds_that_fit() -> None:
-    plan, pace, _ = made = planned("abc", budget="4m", instances=2)
+    plan, pace, _ = made = planned("abc", budget="4m", starts=2)
     second = run_block(made, 0, 0, took_s=4.0)
     second = run_block(made, 1, second, took_s=7.0)
     assert pace.purpose(2) is Purpose.CONFIRMATION
     fitting = pace.rounds(2)
     assert 1 <= fitting < pace.rounds(0)
-    pace.add(make_instance(plan.contenders[0], 2, started_at=at(second), ready_s=1.0))
+    pace.add(make_instance(plan.configs[0], 2, started_at=at(second), ready_s=1.0))
     assert pace.rounds(2) == fitting
     assert run_block(made, 2, second, took_s=7.0) <= 4 * 60
 
 
 def test_a_budget_is_planned_for_the_starts_that_are_asked_for() -> None:
     many_rounds = {"min": 1, "max": 100}
-    _, few, _ = planned(budget="2m", instances=2, trials=many_rounds)
-    _, many, _ = made = planned(budget="2m", instances=6, trials=many_rounds)
+    _, few, _ = planned(budget="2m", starts=2, trials=many_rounds)
+    _, many, _ = made = planned(budget="2m", starts=6, trials=many_rounds)
     assert few.rounds(0) > many.rounds(0) > 1
     second, block = 0, 0
     while made[2].next_group() is not None:
@@ -286,48 +286,48 @@ def test_a_budget_is_planned_for_the_starts_that_are_asked_for() -> None:
 
 def test_a_study_that_has_the_most_starts_is_not_unfinished() -> None:
     """Though its budget has time left, and its question is open."""
-    plan, pace, progress = planned(budget="10m", instances=2)
+    plan, pace, progress = planned(budget="10m", starts=2)
     records = [
-        trial(cell, block, index, 100 * block + 10 * index, 5.0).model_copy(
+        trial(point, block, index, 100 * block + 10 * index, 5.0).model_copy(
             update={"metrics": TrialMetrics(output_throughput=100.0 + (block + place) % 2)}
         )
         for block in range(2)
         for index in range(pace.rounds(block))
-        for place, cell in enumerate(plan.cells)
+        for place, point in enumerate(plan.points)
     ]
     for record in records:
         pace.add(record)
         progress.add([record])
     assert progress.next_group() is None
-    assert {cell.stop_reason for cell in summarize(plan, records, []).cells} == {StopReason.LIMIT}
+    assert {point.stop_reason for point in summarize(plan, records, []).points} == {StopReason.LIMIT}
 
 
 def test_a_block_that_was_resumed_in_another_way_loses_no_trial() -> None:
     """In turns at first, then alone, where a round is a place."""
     plan, _, _ = planned()
-    cell = plan.cells[0]
-    in_turns = [make_trial(cell, 0, index, round=number) for index, number in enumerate((0, 2))]
-    alone = [make_trial(cell, 0, index) for index in (2, 3)]
+    point = plan.points[0]
+    in_turns = [make_trial(point, 0, index, round=number) for index, number in enumerate((0, 2))]
+    alone = [make_trial(point, 0, index) for index in (2, 3)]
     assert [turn.round for turn in turns_of([*in_turns, *alone])] == [0, 2, 1, 3]
     assert [turn.round for turn in turns_of([*alone, *in_turns])] == [1, 3, 0, 2]
     assert [turn.round for turn in turns_of(alone)] == [0, 1]
 
 
 def test_a_figure_that_is_not_defined_ends_no_study() -> None:
-    """One contender, by the time per further token of answers of one token."""
-    plan, pace, progress = planned("a", instances={"min": 2, "max": 3}, headline="tpot")
+    """One config, by the time per further token of answers of one token."""
+    plan, pace, progress = planned("a", starts={"min": 2, "max": 3}, metric="tpot")
     for block in range(2):
         for index in range(3):
-            record = make_trial(plan.cells[0], block, index, metrics=TrialMetrics(output_throughput=1.0))
+            record = make_trial(plan.points[0], block, index, metrics=TrialMetrics(output_throughput=1.0))
             pace.add(record)
             progress.add([record])
     assert progress.next_group() is None
 
 
-def test_a_cell_that_an_earlier_call_gave_up_is_measured_in_all_blocks_of_a_budget() -> None:
+def test_a_point_that_an_earlier_call_gave_up_is_measured_in_all_blocks_of_a_budget() -> None:
     """Beside the budget: the looks at the others stay where they were."""
     plan, _, progress = made = planned("abc", budget="5m")
-    given_up = next(cell for cell in plan.cells if cell.contender.engine == "c")
+    given_up = next(point for point in plan.points if point.config.engine == "c")
     second, block = 0, 0
     while progress.next_group() is not None:
         for number in range(CLIENT_BOUND_REPEATS + 1):
@@ -339,8 +339,8 @@ def test_a_cell_that_an_earlier_call_gave_up_is_measured_in_all_blocks_of_a_budg
                 second += 1
         second = run_block(made, block, second, took_s=4.0) if progress.next_group() is not None else second
         block += 1
-    records = [one for cell in plan.cells for number in range(block) for one in progress.trials_of(cell, number)]
-    assert not any(one.counts for one in records if one.cell == given_up)
+    records = [one for point in plan.points for number in range(block) for one in progress.trials_of(point, number)]
+    assert not any(one.counts for one in records if one.point == given_up)
     before = block_ends(records, [])
     pace = resumed("abc", records, budget="5m")
     again = Progress(plan, pace, excused=excused(records))
@@ -351,6 +351,6 @@ def test_a_cell_that_an_earlier_call_gave_up_is_measured_in_all_blocks_of_a_budg
         second = run_block((plan, pace, again), group.block, second + 100, took_s=4.0)
     assert blocks[:2] == [0, 1]
     assert blocks == sorted(set(blocks))
-    records = [one for cell in plan.cells for number in range(64) for one in again.trials_of(cell, number)]
+    records = [one for point in plan.points for number in range(64) for one in again.trials_of(point, number)]
     after = block_ends(records, [])
     assert {number: after[number] for number in before} == before

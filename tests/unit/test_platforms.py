@@ -64,7 +64,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "recommend twins",
         "compare twins twins",
         "query . 'SELECT 1'",
-        "history . --cell vllm-a",
+        "history . --point vllm-a",
         "export twins --to prometheus",
         "schema",
         "recipes",

@@ -30,7 +30,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import SCORE_COLUMNS, Condition, CorpusFacts, Prompt, QualityMaterial, QualityRecord
 from bitbench.records.strict_reader import arrow_schema
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
-from bitbench.study.plan import Contender, Group, Member, Plan
+from bitbench.study.plan import Config, Group, Member, Plan
 from bitbench.study.quality import Quality, Scoring
 from bitbench.study.study import EngineSetup, Measure, Study
 from bitbench.study.variant import Variant
@@ -205,8 +205,8 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     assert [one.name for one in plan.quality] == ["m/bf16 @ transformers", "m/w8a8-rtn @ transformers"]
     (refusal,) = plan.quality_refusals
     assert "not GGUF files" in refusal.reason
-    assert plan.cells == ()
-    assert plan.contenders == plan.quality
+    assert plan.points == ()
+    assert plan.configs == plan.quality
     assert loads_of(plan, plan.study.engines[0]) == (Load(1, 256 + 48),)
     assert loads_of(planned("bf16", window_tokens=4000), plan.study.engines[0]) == (Load(1, 4001),)
 
@@ -216,8 +216,8 @@ def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
     assert [one.name for one in plan.quality] == ["m/gguf-bf16 @ llamacpp", "m/gguf-q4_0 @ llamacpp"]
     (refusal,) = plan.quality_refusals
     assert "add the recipe gguf-bf16" in refusal.reason
-    for contender in plan.quality:
-        assert baseline_of(contender, plan) == plan.quality[0]
+    for config in plan.quality:
+        assert baseline_of(config, plan) == plan.quality[0]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_a_group_measures_quality_once_and_its_records_say_so(server: QualitySer
     plan = planned("bf16", top_tokens=3, answer_tokens=5)
     progress = progress_of(plan)
     group = progress.next_group()
-    assert group == Group(block=0, members=(Member(contender=plan.quality[0], workloads=()),), rounds=0)
+    assert group == Group(block=0, members=(Member(config=plan.quality[0], workloads=()),), rounds=0)
     (draft,) = drafts(plan, group, server, tmp_path)
     folder = StudyFolder(tmp_path / "s")
     with folder.writing() as writer:
@@ -335,7 +335,7 @@ def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Pa
     with folder.writing() as writer:
         draft = QualityRecord(
             id="",
-            contender=Contender(variant="m/bf16", engine="e"),
+            config=Config(variant="m/bf16", engine="e"),
             instance_id="i",
             started_at="2026-11-02T10:00:00.000+00:00",
             duration_s=1.0,
@@ -364,7 +364,7 @@ def test_a_task_that_cannot_run_is_a_failure_of_that_task(server: QualityServer,
     assert outcome.results == ()
 
 
-def test_a_study_of_quality_alone_starts_each_contender_once() -> None:
+def test_a_study_of_quality_alone_starts_each_config_once() -> None:
     plan = planned("bf16", "w8a8-rtn")
     engines = {"transformers": TransformersEngine()}
     low_s, high_s = Estimator(plan, engines).range_s()
@@ -401,7 +401,7 @@ def test_the_baseline_alone_gets_a_floor_and_its_quality_stays_one_measurement(
     seen: list[tuple[str, Condition]] = []
     while (group := progress.next_group()) is not None:
         made = drafts(asked, group, server, tmp_path)
-        seen += [(draft.record.contender.variant, draft.record.condition) for draft in made]
+        seen += [(draft.record.config.variant, draft.record.condition) for draft in made]
         progress.add([draft.record for draft in made])
     assert sorted(seen) == [
         ("m/bf16", Condition.ALONE),

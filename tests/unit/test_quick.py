@@ -18,7 +18,7 @@ from bitbench.models import hub
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.answers.quick import server_document
 from bitbench.reports.document.markdown import markdown
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from bitbench.study.study import Study
 from bitbench.study.study_file import read_study
 from bitbench.study.variant import NO_MODEL
@@ -28,14 +28,14 @@ from tests.unit.quantize_stand_in import write_model
 from tests.unit.synthetic import make_plan, make_trial, summarize
 
 LIKE = Workload(name="c-1", concurrency=1, input_tokens=8, output_tokens=8, arrival="closed_loop", requests=2)
-ENDPOINT = Contender(variant=NO_MODEL, engine="a")
+ENDPOINT = Config(variant=NO_MODEL, engine="a")
 
 
 def trial_of(workload: Workload, throughput: float, index: int, outcome: Outcome = Outcome.OK) -> TrialRecord:
     metrics = TrialMetrics(output_throughput=throughput, ttft_p50_s=0.1 * workload.concurrency)
     seconds = (workload.requests or 0) * 8 / throughput
-    cell = Cell(contender=ENDPOINT, workload=workload.name)
-    return make_trial(cell, 0, index, metrics=metrics, duration_s=seconds, outcome=outcome)
+    point = Point(config=ENDPOINT, workload=workload.name)
+    return make_trial(point, 0, index, metrics=metrics, duration_s=seconds, outcome=outcome)
 
 
 def climb(
@@ -62,7 +62,7 @@ def levels(study: Study) -> list[int]:
 def test_it_climbs_until_throughput_stops_growing_and_then_repeats() -> None:
     study, trials, _ = climb(lambda streams: 80.0 * min(streams, 6))
     assert levels(study) == [1, 2, 4, 8, 16]
-    names = [trial.cell.workload for trial in trials]
+    names = [trial.point.workload for trial in trials]
     assert names[:5] == ["c-1", "c-2", "c-4", "c-8", "c-16"]  # the whole curve first
     assert sorted(names) == sorted(TRIALS * names[:5])
 
@@ -86,12 +86,12 @@ def test_a_server_that_takes_all_the_time_has_one_trial() -> None:
 def test_a_point_that_fails_ends_the_climb_and_is_not_repeated() -> None:
     study, trials, _ = climb(lambda _: 80.0, outcome=lambda streams: Outcome.CRASHED if streams == 2 else Outcome.OK)
     assert levels(study) == [1, 2]
-    assert [trial.cell.workload for trial in trials].count("c-2") == 1
+    assert [trial.point.workload for trial in trials].count("c-2") == 1
 
 
 def test_what_this_machine_spoiled_is_tried_again_and_then_given_up() -> None:
     rejected = climb(lambda streams: 80.0 * streams, outcome=lambda _: Outcome.CLIENT_BOUND)[1]
-    assert [trial.cell.workload for trial in rejected] == TRIALS * ["c-1"]
+    assert [trial.point.workload for trial in rejected] == TRIALS * ["c-1"]
 
 
 def server_text(throughput: dict[int, float]) -> str:

@@ -9,14 +9,14 @@ import pytest
 from bitbench.analysis.quality import RISE
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.recommendation import Choice, Limits, LimitVerdict, Recommendation
-from bitbench.analysis.results.summary import ContenderQuality, Interval, QualityEstimate, Spread, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, Interval, QualityEstimate, Spread, StudySummary
 from bitbench.api.deploy import deploy_words
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.answers.recommend import recommendation_document
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.objective import Objective
-from bitbench.study.plan import Cell, Contender, ProcessorNote
+from bitbench.study.plan import Point, Config, ProcessorNote
 from bitbench.study.study import Count, EngineSetup, Measure
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -26,7 +26,7 @@ from tests.command_line import bitbench
 from tests.unit.synthetic import make_lock, make_plan, make_trial, summarize
 
 WORKLOADS = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]
-MEASURE = Measure(instances=Count(min=4, max=4), trials=Count(min=3, max=3))
+MEASURE = Measure(starts=Count(min=4, max=4), trials=Count(min=3, max=3))
 # Tokens per second, time to first token, memory: of each engine.
 TRUTH = {
     "plain": (100.0, 0.100, 1000),
@@ -47,19 +47,19 @@ def study(
     plan = make_plan(list(truth), WORKLOADS, measure, baseline="plain")
     rng = np.random.default_rng(4)
     trials: list[TrialRecord] = []
-    for cell in plan.cells:
-        speed, ttft, mebibytes = truth[cell.contender.engine]
-        for block in range(measure.instances.min):
+    for point in plan.points:
+        speed, ttft, mebibytes = truth[point.config.engine]
+        for block in range(measure.starts.min):
             for index in range(measure.trials.min):
                 factor = float(np.exp(noise * rng.normal()))
                 metrics = TrialMetrics(output_throughput=speed * factor, ttft_s=ttft, ttft_p99_s=ttft * factor)
                 memory = Memory(peak_bytes=round(mebibytes * 2**20 * factor))
-                trials.append(make_trial(cell, block, index, metrics=metrics, memory=memory, requests=requests))
+                trials.append(make_trial(point, block, index, metrics=metrics, memory=memory, requests=requests))
     return summarize(plan, trials, [])
 
 
-def named(engine: str) -> Contender:
-    return Contender(variant=NO_MODEL, engine=engine)
+def named(engine: str) -> Config:
+    return Config(variant=NO_MODEL, engine=engine)
 
 
 def page(found: Recommendation) -> str:
@@ -90,10 +90,10 @@ def test_without_limits_the_fastest_with_its_gain() -> None:
 def test_a_study_of_quality_alone_says_why_nothing_is_recommended() -> None:
     summary = study()
     asked = summary.study.model_copy(update={"workloads": ()})
-    alone = summary.model_copy(update={"study": asked, "rankings": (), "cells": ()})
+    alone = summary.model_copy(update={"study": asked, "rankings": (), "points": ()})
     found = recommend(alone, Limits())
     assert found.exit_code is ExitCode.NOTHING_MEASURED
-    assert "**No contender has a result:** the study has no workloads, so nothing was timed." in page(found)
+    assert "**No config has a result:** the study has no workloads, so nothing was timed." in page(found)
     with pytest.raises(UsageError, match="it has none"):
         recommend(alone, Limits(), workloads=["interactive"])
 
@@ -137,21 +137,21 @@ def test_a_tie_that_takes_as_much_memory_is_not_told_apart_by_it() -> None:
 
 def test_what_speaks_against_a_choice_stands_beside_it() -> None:
     summary = study()
-    quantized = [one.model_copy(update={"is_reference": False}) for one in summary.contenders]
-    unknown = summary.model_copy(update={"contenders": tuple(quantized)})
+    quantized = [one.model_copy(update={"is_reference": False}) for one in summary.configs]
+    unknown = summary.model_copy(update={"configs": tuple(quantized)})
     assert "Caution: its quality was not measured." in page(recommend(unknown, Limits(), workloads=["interactive"]))
-    flag = ContenderQuality(
-        contender=named("greedy"), baseline=None, outcome=Outcome.OK, flagged=True, reason="perplexity +900 %"
+    flag = ConfigQuality(
+        config=named("greedy"), baseline=None, outcome=Outcome.OK, flagged=True, reason="perplexity +900 %"
     )
     flagged = unknown.model_copy(update={"quality": (flag,)})
     text = page(recommend(flagged, Limits(), workloads=["interactive"]))
     assert "Caution: its quality is flagged: perplexity +900 %." in text
     assert "That of the others which meet the limits is flagged or unknown." in text
-    alone = ContenderQuality(contender=named("greedy"), baseline=None, outcome=Outcome.OK)
+    alone = ConfigQuality(config=named("greedy"), baseline=None, outcome=Outcome.OK)
     text = page(recommend(unknown.model_copy(update={"quality": (alone,)}), Limits(), workloads=["interactive"]))
     assert "Caution: its quality is unknown." in text  # measured, with nothing to compare it with
-    fine = ContenderQuality(
-        contender=named("quick"),
+    fine = ConfigQuality(
+        config=named("quick"),
         baseline=named("plain"),
         outcome=Outcome.OK,
         estimates={RISE: QualityEstimate(value=0.01, interval=None)},
@@ -174,21 +174,21 @@ def test_none_is_an_answer_with_the_nearest() -> None:
     assert (choice.chosen, choice.nearest) == (None, named("greedy"))
     assert found.exit_code == 1
     text = page(found)
-    assert "**No contender meets ttft_p99 on `interactive`.** The nearest is `greedy`: ttft_p99 " in text
+    assert "**No config meets ttft_p99 on `interactive`.** The nearest is `greedy`: ttft_p99 " in text
 
 
 def test_inconclusive_has_an_exit_code_of_its_own() -> None:
     found = recommend(study(noise=0.2), Limits(objectives=ttft_p99("50ms")), workloads=["interactive"])
     assert only(found).of(named("greedy")).standing is LimitVerdict.UNSURE
     assert found.exit_code == 2
-    assert "**Inconclusive: ttft_p99 on `interactive`.** No contender is certain to meet it; one may." in page(found)
+    assert "**Inconclusive: ttft_p99 on `interactive`.** No config is certain to meet it; one may." in page(found)
     assert "To decide, run the study again with a larger budget or more starts." in page(found)
     unknown = recommend(study(), Limits(quality_loss=0.01), workloads=["interactive"])
     assert "To decide, add quality: {} to the study and run it again." in page(unknown)
 
 
 def test_one_start_decides_nothing() -> None:
-    one = Measure(instances=Count(min=1, max=1), trials=Count(min=5, max=5))
+    one = Measure(starts=Count(min=1, max=1), trials=Count(min=5, max=5))
     found = recommend(study(measure=one), Limits(objectives=ttft_p99("1s")), workloads=["interactive"])
     assert found.exit_code == 2
     assert "one start does not cover a restart" in page(found)
@@ -211,8 +211,8 @@ def with_quality(rises: Mapping[str, tuple[float, float, float] | None]) -> Stud
             interval = Interval(low=rise[0], high=rise[2], confidence=0.95)
             estimates = {RISE: QualityEstimate(value=rise[1], interval=interval)}
         quality.append(
-            ContenderQuality(
-                contender=named(engine),
+            ConfigQuality(
+                config=named(engine),
                 baseline=named("plain"),
                 outcome=Outcome.OK if rise else Outcome.CRASHED,
                 cause=None if rise else "it died",
@@ -226,7 +226,7 @@ def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
     summary = with_quality({"plain": None, "greedy": (0.02, 0.03, 0.04), "quick": (0.005, 0.008, 0.012), "twin": None})
     found = recommend(summary, Limits(quality_loss=0.01), workloads=["interactive"])
     choice = only(found)
-    standings = {one.contender.engine: one.standing for one in choice.judged}
+    standings = {one.config.engine: one.standing for one in choice.judged}
     assert standings == {
         "greedy": LimitVerdict.BROKEN,
         "quick": LimitVerdict.UNSURE,
@@ -242,13 +242,13 @@ def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
 def test_memory_is_shown_with_and_without_the_reserved_cache_and_judged_as_run() -> None:
     summary = study()
     reserve = Spread(mean=3000 * 2**20, low=3000 * 2**20, high=3000 * 2**20)
-    contenders = tuple(
+    configs = tuple(
         one.model_copy(update={"memory": one.memory.model_copy(update={"kv_cache_bytes": reserve})})
-        if one.contender == named("greedy")
+        if one.config == named("greedy")
         else one
-        for one in summary.contenders
+        for one in summary.configs
     )
-    with_reserve = summary.model_copy(update={"contenders": contenders})
+    with_reserve = summary.model_copy(update={"configs": configs})
     found = recommend(with_reserve, Limits(memory_bytes=4 * 10**9), workloads=["interactive"])
     assert (
         only(found).of(named("greedy")).standing is LimitVerdict.BROKEN
@@ -261,10 +261,10 @@ def test_memory_is_shown_with_and_without_the_reserved_cache_and_judged_as_run()
     assert "Without KV" not in page(recommend(summary, Limits(memory_bytes=4 * 10**9)))
 
 
-def test_one_engine_is_chosen_among_its_own_contenders() -> None:
+def test_one_engine_is_chosen_among_its_own_configs() -> None:
     found = recommend(study(), Limits(), workloads=["interactive"], engines=["quick", "twin"])
     assert only(found).chosen == named("quick")
-    assert [one.contender for one in only(found).judged] == [named("quick"), named("twin")]
+    assert [one.config for one in only(found).judged] == [named("quick"), named("twin")]
     assert only(found).of(named("quick")).ratio_to_baseline is not None
 
 
@@ -285,9 +285,9 @@ def test_several_workloads_have_an_answer_each_and_perhaps_one_for_all() -> None
     assert "One for all workloads: `greedy` is the choice" in page(found)
 
 
-def test_a_contender_without_a_result_is_ruled_out_by_its_cause() -> None:
+def test_a_config_without_a_result_is_ruled_out_by_its_cause() -> None:
     plan = make_plan(["plain", "broken"], WORKLOADS[:1], MEASURE)
-    good, bad = plan.cells
+    good, bad = plan.points
     trials = [
         make_trial(good, block, 0, metrics=TrialMetrics(output_throughput=100.0 + block)) for block in range(4)
     ] + [make_trial(bad, 0, 0, outcome=Outcome.OOM, cause="<b>needs 9 | GiB</b>")]
@@ -312,12 +312,12 @@ def folder(tmp_path: Path) -> Path:
     with StudyFolder(path).writing() as writer:
         writer.write_study("name: made-up\n")
         writer.write_lock(make_lock(plan))
-        for cell in plan.cells:
-            speed, ttft, mebibytes = TRUTH[cell.contender.engine]
+        for point in plan.points:
+            speed, ttft, mebibytes = TRUTH[point.config.engine]
             for block in range(3):
                 metrics = TrialMetrics(output_throughput=speed * (1 + block / 100), ttft_p99_s=ttft * (1 + block / 100))
                 memory = Memory(peak_bytes=mebibytes * 2**20)
-                trial = make_trial(cell, block, 0, metrics=metrics, memory=memory, requests=1000)
+                trial = make_trial(point, block, 0, metrics=metrics, memory=memory, requests=1000)
                 writer.append_trial(trial, None)
     return path
 
@@ -335,20 +335,20 @@ def test_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_command_to_deploy_is_the_one_that_was_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = Variant(name="m/bf16", model="m", recipe="bf16", path=Path("$BITBENCH_HOME/models/m"), form="dense")
-    fast, slow, bare = (Contender(variant=model.name, engine=name) for name in ("fast", "slow", "bare"))
+    fast, slow, bare = (Config(variant=model.name, engine=name) for name in ("fast", "slow", "bare"))
     plan = make_plan(["slow"], WORKLOADS[:1], MEASURE, baseline=slow.name)
     engines = (
         EngineSetup(name="fast", engine="vllm", args={"enforce-eager": True}, env={"HF_TOKEN": "secret"}),
         EngineSetup(name="slow", engine="llamacpp"),
         EngineSetup(name="bare", engine="transformers"),
     )
-    cells = [Cell(contender=one, workload=WORKLOADS[0].name) for one in (fast, slow, bare)]
-    note = ProcessorNote(contender=fast, why="no bf16", dtype="float32")
+    points = [Point(config=one, workload=WORKLOADS[0].name) for one in (fast, slow, bare)]
+    note = ProcessorNote(config=fast, why="no bf16", dtype="float32")
     plan = plan.model_copy(
         update={
             "study": plan.study.model_copy(update={"engines": engines}),
             "variants": (model,),
-            "cells": tuple(cells),
+            "points": tuple(points),
             "processor_notes": (note,),
         }
     )
@@ -357,10 +357,10 @@ def test_the_command_to_deploy_is_the_one_that_was_measured(tmp_path: Path, caps
     with StudyFolder(path).writing() as writer:
         writer.write_study("name: made-up\n")
         writer.write_lock(make_lock(plan))
-        for cell in cells:
+        for point in points:
             for block in range(3):
-                metrics = TrialMetrics(output_throughput=speeds[cell.contender.engine] * (1 + block / 100))
-                writer.append_trial(make_trial(cell, block, 0, metrics=metrics), None)
+                metrics = TrialMetrics(output_throughput=speeds[point.config.engine] * (1 + block / 100))
+                writer.append_trial(make_trial(point, block, 0, metrics=metrics), None)
     said = bitbench(capsys, "recommend", str(path))
     assert said.exit_code == 0, said.err
     assert "To deploy m/bf16 @ fast" in said.out

@@ -54,16 +54,16 @@ def study(
     was_running: bool = False,
 ) -> StudySummary:
     """Times to first token: one group per start, one array per trial."""
-    measure = Measure(instances=Count(min=len(of_starts), max=len(of_starts)))
+    measure = Measure(starts=Count(min=len(of_starts), max=len(of_starts)))
     plan: Plan = make_plan(["engine"], [workload], measure, objectives=objectives or {})
-    (cell,) = plan.cells
+    (point,) = plan.points
     tables: dict[str, pa.Table] = {}
     trials = []
     for block, start in enumerate(of_starts):
         for index, ttft in enumerate(start):
             metrics = TrialMetrics(output_throughput=100.0 + index + block, ttft_s=float(ttft.mean()))
             trial = make_trial(
-                cell, block, index, metrics=metrics, requests=ttft.size, requests_file=f"requests/{block}-{index}"
+                point, block, index, metrics=metrics, requests=ttft.size, requests_file=f"requests/{block}-{index}"
             )
             tables[trial.id] = table_of(ttft)
             trials.append(trial)
@@ -72,7 +72,7 @@ def study(
         return tables[trial.id].select(list(columns))
 
     facts = InstanceFacts(was_running=was_running)
-    return summarize(plan, trials, [make_instance(cell.contender, 0, facts=facts)], requests_of=requests_of)
+    return summarize(plan, trials, [make_instance(point.config, 0, facts=facts)], requests_of=requests_of)
 
 
 def asked(limit: float, metric: Promised = "ttft", statistic: Statistic = "p99") -> Limits:
@@ -86,22 +86,22 @@ def finding(summary: StudySummary, limits: Limits) -> Finding:
     return only
 
 
-def simulated(cell: simulated_requests.Cell) -> Callable[[int], StudySummary]:
-    return lambda seed: study(simulated_requests.requests(cell, np.random.default_rng(seed)))
+def simulated(point: simulated_requests.Point) -> Callable[[int], StudySummary]:
+    return lambda seed: study(simulated_requests.requests(point, np.random.default_rng(seed)))
 
 
-@pytest.mark.parametrize("cell", [simulated_requests.Cell(6, 5, 8), simulated_requests.Cell(6, 3, 100)], ids=str)
-def test_a_p99_that_is_11_percent_beyond_the_limit_is_seldom_called_met(cell: simulated_requests.Cell) -> None:
+@pytest.mark.parametrize("point", [simulated_requests.Point(6, 5, 8), simulated_requests.Point(6, 3, 100)], ids=str)
+def test_a_p99_that_is_11_percent_beyond_the_limit_is_seldom_called_met(point: simulated_requests.Point) -> None:
     """As the mean of the p99 of trials, 6 starts of 5 trials of 8 requests met it in 91 % of such studies."""
     limits = asked(simulated_requests.true_percentile(99) / 1.11)
-    standings = [finding(simulated(cell)(seed), limits).standing for seed in range(STUDIES)]
+    standings = [finding(simulated(point)(seed), limits).standing for seed in range(STUDIES)]
     assert standings.count(LimitVerdict.MET) <= 0.05 * STUDIES
 
 
 def test_a_p99_far_within_the_limit_is_met_with_enough_requests() -> None:
     """Else a recommendation that never meets anything would pass, too."""
     limits = asked(2 * simulated_requests.true_percentile(99))
-    standings = [finding(simulated(simulated_requests.Cell(6, 3, 100))(seed), limits).standing for seed in range(20)]
+    standings = [finding(simulated(simulated_requests.Point(6, 3, 100))(seed), limits).standing for seed in range(20)]
     assert standings.count(LimitVerdict.MET) >= 16
 
 
@@ -139,7 +139,7 @@ def test_one_start_decides_nothing_unless_no_start_is_in_question() -> None:
 def test_a_batch_has_no_p99_of_one_batch_per_trial() -> None:
     """3 × 6 batches of 64 are 1,152 requests, and 18 events."""
     summary = study(even(3, 6, 64), BATCH)
-    tail = summary.cells[0].tails["ttft_p99_s"]
+    tail = summary.points[0].tails["ttft_p99_s"]
     assert (tail.event, tail.events, tail.is_carried, tail.high) == (CountedEvent.BATCH, 18, False, None)
     found = finding(summary, asked(10.0))
     assert (found.standing, found.note) == (LimitVerdict.UNSURE, "slowest of 18 batches")
@@ -151,14 +151,14 @@ def test_a_batch_has_no_p99_of_one_batch_per_trial() -> None:
     [(0.3, ObjectiveVerdict.MET), (0.05, ObjectiveVerdict.MISSED), (0.15, ObjectiveVerdict.INCONCLUSIVE)],
 )
 def test_objectives_of_a_study_have_a_verdict_in_its_summary(limit: float, verdict: ObjectiveVerdict) -> None:
-    (cell,) = study(even(6, 5, 100), objectives={"ttft_p50": limit}).cells
-    (judged,) = cell.objectives
+    (point,) = study(even(6, 5, 100), objectives={"ttft_p50": limit}).points
+    (judged,) = point.objectives
     assert judged.verdict is verdict
     assert judged.value == pytest.approx(0.15)
     assert judged.reason == ("its interval contains the limit" if verdict is ObjectiveVerdict.INCONCLUSIVE else "")
 
 
 def test_a_mean_is_that_of_trials() -> None:
-    (cell,) = study(even(4, 3, 4), objectives={"ttft": 0.2}).cells
-    (judged,) = cell.objectives
+    (point,) = study(even(4, 3, 4), objectives={"ttft": 0.2}).points
+    (judged,) = point.objectives
     assert (judged.verdict, judged.value, judged.note) == (ObjectiveVerdict.MET, pytest.approx(0.15), "")

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import altair as alt
 import pytest
 
-from bitbench.analysis.results.summary import ContenderQuality, RequestSpread, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, RequestSpread, StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.charts.curves import length_figures, load_figures
 from bitbench.reports.charts.figure import LABEL_GAP, Figure, axis_for
@@ -18,13 +18,13 @@ from bitbench.reports.charts.svg import svg
 from bitbench.reports.charts.trade import trade_figures
 from bitbench.reports.charts.trials import trials_figure
 from bitbench.reports.labels import Labels
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
-from tests.unit.eight_contenders import eight_summary
+from tests.unit.eight_configs import eight_summary
 from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
 
-TWO_STARTS = Measure(instances=Count(min=2, max=2), trials=Count(min=2, max=2))
+TWO_STARTS = Measure(starts=Count(min=2, max=2), trials=Count(min=2, max=2))
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def demo() -> StudySummary:
 
 
 def labels_of(summary: StudySummary) -> Labels:
-    return Labels(cell.cell.contender for cell in summary.cells)
+    return Labels(point.point.config for point in summary.points)
 
 
 def shape(name: str, concurrency: int, input_tokens: int) -> Workload:
@@ -43,21 +43,21 @@ def shape(name: str, concurrency: int, input_tokens: int) -> Workload:
 
 def measured(plan: Plan, peaks: dict[str, int] | None = None) -> StudySummary:
     """Engines of which each is half as fast as the one before."""
-    engines = [contender.engine for contender in plan.contenders]
+    engines = [config.engine for config in plan.configs]
     trials, instances = [], []
-    for cell, block, index in itertools.product(plan.cells, range(2), range(2)):
-        workload = plan.study.workload(cell.workload)
-        speed = 1000.0 * workload.concurrency**0.7 / 2 ** engines.index(cell.contender.engine) + block + index
-        held = Memory(peak_bytes=(peaks or {}).get(cell.contender.engine, 2**30))
-        trials.append(make_trial(cell, block, index, metrics=speed_metrics(workload, speed), memory=held))
-    instances = [make_instance(contender, block) for contender in plan.contenders for block in range(2)]
+    for point, block, index in itertools.product(plan.points, range(2), range(2)):
+        workload = plan.study.workload(point.workload)
+        speed = 1000.0 * workload.concurrency**0.7 / 2 ** engines.index(point.config.engine) + block + index
+        held = Memory(peak_bytes=(peaks or {}).get(point.config.engine, 2**30))
+        trials.append(make_trial(point, block, index, metrics=speed_metrics(workload, speed), memory=held))
+    instances = [make_instance(config, block) for config in plan.configs for block in range(2)]
     return summarize(plan, trials, instances)
 
 
 def test_what_all_share_is_said_once_and_no_two_labels_are_alike() -> None:
     names = [f"small/{recipe}" for recipe in ("bf16", "x" * 300, "x" * 300 + "y")]
-    labels = Labels(Contender(variant=name, engine="vllm") for name in names)
-    shown = [labels[Contender(variant=name, engine="vllm")] for name in names]
+    labels = Labels(Config(variant=name, engine="vllm") for name in names)
+    shown = [labels[Config(variant=name, engine="vllm")] for name in names]
     assert shown[0] == "bf16"
     assert len(set(shown)) == 3
     assert max(map(len, shown)) < 60
@@ -65,10 +65,10 @@ def test_what_all_share_is_said_once_and_no_two_labels_are_alike() -> None:
 
 
 def test_who_was_only_asked_for_quality_has_a_short_name_too(demo: StudySummary) -> None:
-    contenders = [Contender(variant=f"small/{recipe}", engine="vllm") for recipe in ("bf16", "w8a8-rtn")]
-    rows = tuple(ContenderQuality(contender=one, baseline=None, outcome=Outcome.OK) for one in contenders)
-    labels = Labels.of(demo.model_copy(update={"cells": (), "quality": rows}))
-    assert [labels[one] for one in contenders] == ["bf16", "w8a8-rtn"]
+    configs = [Config(variant=f"small/{recipe}", engine="vllm") for recipe in ("bf16", "w8a8-rtn")]
+    rows = tuple(ConfigQuality(config=one, baseline=None, outcome=Outcome.OK) for one in configs)
+    labels = Labels.of(demo.model_copy(update={"points": (), "quality": rows}))
+    assert [labels[one] for one in configs] == ["bf16", "w8a8-rtn"]
     assert labels.shared == "Model: small. Engine: vllm."
 
 
@@ -76,7 +76,7 @@ def test_the_trials_of_a_workload(demo: StudySummary) -> None:
     figure = trials_figure(demo, demo.rankings[0], labels_of(demo))
     assert figure is not None
     means = [row for row in figure.rows if row["kind"] == "mean"]
-    assert [row["contender"] for row in means] == ["quick", "steady", "twin"]
+    assert [row["config"] for row in means] == ["quick", "steady", "twin"]
     assert [row["rank"] for row in means] == ["1", "2–3 (tie)", "2–3 (tie)"]
     assert [row["heading"] for row in means] == ["1   quick", "2–3   steady", "2–3   twin"]
     assert [row["versus"] == "baseline" for row in means] == [False, True, False]
@@ -113,7 +113,7 @@ def test_latency_against_throughput_has_a_point_per_load() -> None:
     ElementTree.fromstring(svg(figure))
 
 
-def test_with_eight_contenders_one_pair_stands_out_and_every_line_has_its_name() -> None:
+def test_with_eight_configs_one_pair_stands_out_and_every_line_has_its_name() -> None:
     summary = eight_summary()
     (figure,) = load_figures(summary, labels_of(summary))
     assert {row["series"] for row in figure.rows if row["stands_out"]} == {"bf16 @ vllm", "w8a8-gptq @ vllm"}
@@ -134,11 +134,11 @@ def test_who_is_missing_from_a_figure_is_named_below_it(demo: StudySummary) -> N
     summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30})
     without = tuple(
         one.model_copy(update={"memory": one.memory.model_copy(update={"peak_bytes": None})})
-        if one.contender.engine == "unmeasured"
+        if one.config.engine == "unmeasured"
         else one
-        for one in summary.contenders
+        for one in summary.configs
     )
-    changed = summary.model_copy(update={"contenders": without})
+    changed = summary.model_copy(update={"configs": without})
     (trade,) = trade_figures(changed, changed.rankings[0], labels_of(changed))
     assert "Not shown: unmeasured (memory unknown)." in trade.caption
 
@@ -147,17 +147,17 @@ def test_fractions_of_a_mebibyte_do_not_look_like_a_gain() -> None:
     axis = axis_for("peak memory", [900.0, 900.2, 900.6], least_span=0.1)
     assert axis.share(900.6) - axis.share(900.0) < 0.01
     summary = eight_summary()
-    alone = [cell for cell in summary.cells if cell.cell.contender.engine == "vllm"]
-    of_vllm = summary.model_copy(update={"cells": tuple(alone)})
+    alone = [point for point in summary.points if point.point.config.engine == "vllm"]
+    of_vllm = summary.model_copy(update={"points": tuple(alone)})
     figure = trade_figures(of_vllm, of_vllm.rankings[0], labels_of(of_vllm))[0]
     low, high = figure.spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
     assert high - low > 100  # MiB; the marks are within one
 
 
-@pytest.mark.parametrize(("headline", "above"), [("output_throughput", True), ("latency", False)])
-def test_names_stand_where_the_line_of_the_front_does_not_pass(headline: str, above: bool) -> None:
+@pytest.mark.parametrize(("metric", "above"), [("output_throughput", True), ("latency", False)])
+def test_names_stand_where_the_line_of_the_front_does_not_pass(primary_metric: str, above: bool) -> None:
     """It goes to the right and then to the better side, so on the better side of a mark there is none of it."""
-    measure = TWO_STARTS.model_copy(update={"headline": headline})
+    measure = TWO_STARTS.model_copy(update={"metric": primary_metric})
     plan = make_plan(["quick", "slow", "slower"], [BUILT_IN_WORKLOADS["interactive"]], measure)
     summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30, "slower": 2 * 2**30})
     (figure,) = trade_figures(summary, summary.rankings[0], labels_of(summary))
@@ -172,7 +172,7 @@ def test_lines_beyond_what_can_be_told_apart_are_left_out_but_not_the_baseline()
     summary = measured(plan)
     figure = length_figures(summary, labels_of(summary))[0]
     assert {row["series"] for row in figure.rows} == {*engines[: MOST_SERIES - 1], engines[-1]}
-    assert f"Shown are {MOST_SERIES} of {len(engines)} contenders" in figure.caption
+    assert f"Shown are {MOST_SERIES} of {len(engines)} configs" in figure.caption
 
 
 def test_names_at_the_ends_do_not_cover_each_other() -> None:
@@ -201,7 +201,7 @@ def test_speed_against_memory() -> None:
     plan = make_plan(["quick", "slow", "slower"], [BUILT_IN_WORKLOADS["interactive"]], TWO_STARTS)
     summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30, "slower": 2 * 2**30})
     (figure,) = trade_figures(summary, summary.rankings[0], labels_of(summary))
-    assert {row["contender"]: row["front"] for row in figure.rows} == {"quick": True, "slow": True, "slower": False}
+    assert {row["config"]: row["front"] for row in figure.rows} == {"quick": True, "slow": True, "slower": False}
     assert [row["x"] for row in figure.rows] == [3072, 1024, 2048]
     alt.LayerChart.from_dict(figure.spec)
     drawn = svg(figure)
@@ -209,13 +209,13 @@ def test_speed_against_memory() -> None:
 
 
 def test_requests_of_a_workload(demo: StudySummary) -> None:
-    cell = demo.cells[0].cell
+    point = demo.points[0].point
     spread = RequestSpread(
-        cell=cell, metric="ttft_s", requests=1000, p5=0.01, p50=0.02, p95=0.05, p99=0.09, highest=0.5,
+        point=point, metric="ttft_s", requests=1000, p5=0.01, p50=0.02, p95=0.05, p99=0.09, highest=0.5,
         highest_trial="t00007", highest_request=12,
     )  # fmt: skip
-    cells = (demo.cells[0].model_copy(update={"spreads": (spread,)}), *demo.cells[1:])
-    (figure,) = request_figures(demo.model_copy(update={"cells": cells}), demo.rankings[0], labels_of(demo))
+    points = (demo.points[0].model_copy(update={"spreads": (spread,)}), *demo.points[1:])
+    (figure,) = request_figures(demo.model_copy(update={"points": points}), demo.rankings[0], labels_of(demo))
     assert figure.rows[0]["p50"] == pytest.approx(20)
     assert figure.rows[0]["slowest"] == "t00007, request 12"
     assert figure.rows[0]["shown"] == "20.00 ms, p99 90.00 ms"

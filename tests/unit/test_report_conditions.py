@@ -12,7 +12,7 @@ from bitbench.reports.document import terminal
 from bitbench.reports.document.markdown import phrase_text, section_parts, table_text
 from bitbench.reports.document.model import Details, Document, Quantity, Section, Table, TableCell, plain_text
 from bitbench.reports.document.words import say
-from bitbench.reports.sections.contenders import contenders_section
+from bitbench.reports.sections.configs import configs_section
 from bitbench.reports.sections.failures import MAX_CAUSE, failures_section, refusals_section
 from bitbench.reports.sections.host import host_section
 from bitbench.reports.sections.imported import imported
@@ -51,14 +51,14 @@ def printed(section: Section) -> str:
     return console.file.getvalue()
 
 
-def value_of(cell: TableCell) -> Json:
-    return cell.value if isinstance(cell, Quantity) else cell and plain_text(cell)
+def value_of(point: TableCell) -> Json:
+    return point.value if isinstance(point, Quantity) else point and plain_text(point)
 
 
 def rows_of(table: object) -> dict[Json, list[Json]]:
-    """By the first cell."""
+    """By the first point."""
     assert isinstance(table, Table)
-    values = [[value_of(cell) for cell in row.cells] for row in table.rows]
+    values = [[value_of(point) for point in row.points] for row in table.rows]
     return {row[0]: row[1:] for row in values}
 
 
@@ -75,7 +75,7 @@ def test_a_cause_is_said_once_and_comes_with_its_log_lines(demo: StudySummary) -
 def test_a_terminal_gets_one_short_line_per_cause() -> None:
     plan = make_plan(["a", "b"], [INTERACTIVE])
     cause = "no room " * 100
-    bad = [make_trial(cell, 0, 0, outcome=Outcome.OOM, cause=cause, log_lines=("killed",)) for cell in plan.cells]
+    bad = [make_trial(point, 0, 0, outcome=Outcome.OOM, cause=cause, log_lines=("killed",)) for point in plan.points]
     section = failures_section(summarize(plan, bad, []))
     text = printed(section)
     assert text.count("•") == 1
@@ -94,8 +94,8 @@ def test_that_nothing_failed_is_said_on_a_page_only() -> None:
 def test_what_was_refused_stands_by_its_reason(demo: StudySummary) -> None:
     section = refusals_section(demo)
     assert section is not None
-    ((contenders, workloads),) = rows_of(section.blocks[0]).values()
-    assert (contenders, workloads) == ("refused", "interactive and medium_batch")
+    ((configs, workloads),) = rows_of(section.blocks[0]).values()
+    assert (configs, workloads) == ("refused", "interactive and medium_batch")
     assert refusals_section(summarize(make_plan(["a"], [INTERACTIVE]), [], [])) is None
 
 
@@ -113,27 +113,27 @@ def test_starts_and_first_trials_are_kept_apart(demo: StudySummary) -> None:
 def test_later_trials_have_the_first_tokens_of_the_workloads_table() -> None:
     """One start with one trial, one with three: a mean over trials would be another figure."""
     plan = make_plan(["a"], [INTERACTIVE])
-    (cell,) = plan.cells
+    (point,) = plan.points
     speeds = [(0, 0, 64.0), (1, 0, 32.0), (1, 1, 32.0), (1, 2, 32.0)]
-    trials = [make_trial(cell, 0, 0, id="w", kind="warmup", metrics=speed_metrics(INTERACTIVE, 16.0))]
+    trials = [make_trial(point, 0, 0, id="w", kind="warmup", metrics=speed_metrics(INTERACTIVE, 16.0))]
     trials += [
-        make_trial(cell, block, index, metrics=speed_metrics(INTERACTIVE, speed)) for block, index, speed in speeds
+        make_trial(point, block, index, metrics=speed_metrics(INTERACTIVE, speed)) for block, index, speed in speeds
     ]
     summary = summarize(plan, trials, [])
     section = warm_up_section(summary)
     assert section is not None
     *_, first = (block for block in section.blocks if isinstance(block, Table))
     assert rows_of(first)["a"][-2:] == [pytest.approx(0.4), pytest.approx(0.15)]
-    assert summary.cells[0].metrics["ttft_s"].mean == pytest.approx(0.15)
+    assert summary.points[0].metrics["ttft_s"].mean == pytest.approx(0.15)
 
 
 @pytest.mark.parametrize(("most", "said"), [(1, "limit of 1 start:"), (2, "limit of 2 starts:")])
 def test_one_start_is_not_called_starts(most: int, said: str) -> None:
-    measure = Measure(instances=Count(min=1, max=most), trials=Count(min=2, max=2))
+    measure = Measure(starts=Count(min=1, max=most), trials=Count(min=2, max=2))
     plan = make_plan(["a"], [INTERACTIVE], measure)
     trials = [
-        make_trial(cell, block, index, metrics=speed_metrics(INTERACTIVE, 50.0 + 20 * block + index))
-        for cell in plan.cells
+        make_trial(point, block, index, metrics=speed_metrics(INTERACTIVE, 50.0 + 20 * block + index))
+        for point in plan.points
         for block in range(most)
         for index in range(2)
     ]
@@ -147,20 +147,20 @@ def test_secrets_in_settings_are_not_printed() -> None:
         name="a", engine="null", args={"api-key": "hush1", "max_num_batched_tokens": 64}, env={"HF_TOKEN": "hush2"}
     )
     plan = plan.model_copy(update={"study": plan.study.model_copy(update={"engines": (setup,)})})
-    instances = [make_instance(plan.contenders[0], 0)]
-    text = text_of(contenders_section(summarize(plan, [], instances), make_lock(plan)))
+    instances = [make_instance(plan.configs[0], 0)]
+    text = text_of(configs_section(summarize(plan, [], instances), make_lock(plan)))
     assert "hush" not in text
     assert "`max_num_batched_tokens=64`" in text
 
 
-def test_what_was_known_beforehand_stands_beside_the_contender() -> None:
+def test_what_was_known_beforehand_stands_beside_the_config() -> None:
     plan, trials, instances, _ = demo_study()
     known = Expectation(
-        contender=plan.contenders[0], verdict=Support.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped."
+        config=plan.configs[0], verdict=Support.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped."
     )
     summary = summarize(plan.model_copy(update={"expectations": (known,)}), trials, instances)
-    text = text_of(contenders_section(summary, make_lock(plan)))
-    own = text.split(f"### `{plan.contenders[0].name}`")[1].split("###")[0]
+    text = text_of(configs_section(summary, make_lock(plan)))
+    own = text.split(f"### `{plan.configs[0].name}`")[1].split("###")[0]
     assert "- known beforehand: no speed-up is to be expected: Zeros are not skipped." in own
 
 
@@ -170,7 +170,7 @@ def test_variants_come_from_the_plan_of_the_lock(demo: StudySummary) -> None:
         facts=ModelFacts(parameters=135_000_000),
     )  # fmt: skip
     plan = demo_study()[0].model_copy(update={"variants": (made,)})
-    table = contenders_section(demo, make_lock(plan)).blocks[-1]
+    table = configs_section(demo, make_lock(plan)).blocks[-1]
     assert rows_of(table) == {"small/w8a8": [2**20, 135_000_000, "ab" * 8]}
 
 
@@ -235,11 +235,11 @@ def test_memory_says_what_is_known_and_names_what_is_not(demo: StudySummary) -> 
     table = section.blocks[0]
     assert isinstance(table, Table)
     header, _, quick, steady, *_ = table_text(table).splitlines()
-    assert [cell.strip() for cell in header.split("|")[2:-1]] == [
+    assert [point.strip() for point in header.split("|")[2:-1]] == [
         "Loaded (MiB)", "Steady (MiB)", "Peak (MiB)", "KV cache (MiB)", "KV/token (KiB)", "Room (tokens)",
     ]  # fmt: skip
-    assert [cell.strip() for cell in quick.split("|")[2:-1]] == ["140", "500", "605", "1,024", "22.5", "46,592"]
-    assert [cell.strip() for cell in steady.split("|")[2:-1]] == ["–", "500", "605", "1,024", "22.5", "46,592"]
+    assert [point.strip() for point in quick.split("|")[2:-1]] == ["140", "500", "605", "1,024", "22.5", "46,592"]
+    assert [point.strip() for point in steady.split("|")[2:-1]] == ["–", "500", "605", "1,024", "22.5", "46,592"]
     assert "Unknown here: weights on disk." in text_of(section)
     assert "46,592" in printed(section)
     assert memory_section(summarize(make_plan(["a"], [INTERACTIVE]), [], [])) is None
@@ -249,8 +249,8 @@ def test_memory_of_a_device_has_columns_of_its_own() -> None:
     """*Not yet run on a GPU.*"""
     plan, gib = plan_of_one(), 2**30
     held = Memory(resident_bytes=gib, peak_bytes=gib, device_bytes=20 * gib, device_peak_bytes=21 * gib)
-    trials = [make_trial(plan.cells[0], 0, 0, metrics=speed_metrics(INTERACTIVE, 100.0), memory=held)]
-    text = text_of(memory_section(summarize(plan, trials, [make_instance(plan.contenders[0], 0)])))
+    trials = [make_trial(plan.points[0], 0, 0, metrics=speed_metrics(INTERACTIVE, 100.0), memory=held)]
+    text = text_of(memory_section(summarize(plan, trials, [make_instance(plan.configs[0], 0)])))
     assert "| Device (GiB) | Device peak (GiB) |" in text
 
 

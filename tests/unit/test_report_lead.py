@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from bitbench.analysis.results.summary import AgainstBaseline, ContenderQuality, QualityEstimate, StudySummary
+from bitbench.analysis.results.summary import AgainstBaseline, ConfigQuality, QualityEstimate, StudySummary
 from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document.data import document_data
@@ -20,7 +20,7 @@ from bitbench.reports.sections.precision import precision_section
 from bitbench.reports.sections.ranked import rank
 from bitbench.reports.study import study_document
 from bitbench.study.objective import Objective
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL, ModelFacts, Variant
 from bitbench.study.workload import Workload
@@ -28,39 +28,39 @@ from tests.unit.synthetic import make_lock, make_plan, make_trial, speed_metrics
 
 INTERACTIVE = Workload(name="interactive", concurrency=1, input_tokens=128, output_tokens=64)
 MEDIUM_BATCH = Workload(name="medium_batch", concurrency=8, input_tokens=256, output_tokens=128)
-Speeds = dict[str, tuple[float, ...]]  # of each contender, on each workload
+Speeds = dict[str, tuple[float, ...]]  # of each config, on each workload
 NOISE = (0.0, 0.01, -0.01)
 
 
 def study(
     speeds: Speeds,
     *,
-    headline: str = "output_throughput",
+    metric: str = "output_throughput",
     starts: int = 3,
     noise: float = 1.0,
     form: str | None = "compressed-tensors/w4a16-int",
     peaks: dict[str, int] | None = None,
     random_weights: bool = False,
 ) -> StudySummary:
-    """The first is the baseline. Each start is off by up to `noise` percent, and each contender's differently. All run
+    """The first is the baseline. Each start is off by up to `noise` percent, and each config's differently. All run
     a variant of this form; None: no model. `peaks`: bytes of memory, where that is not 1 GiB."""
     workloads = [INTERACTIVE, MEDIUM_BATCH][: len(next(iter(speeds.values())))]
-    measure = Measure(headline=headline, instances=Count(min=1, max=starts), trials=Count(min=1, max=3))
+    measure = Measure(metric=primary_metric, starts=Count(min=1, max=starts), trials=Count(min=1, max=3))
     plan = make_plan(list(speeds), workloads, measure, baseline=next(iter(speeds)))
     if form is not None:
         facts = ModelFacts(random_weights=random_weights)
         variant = Variant(name=NO_MODEL, model="m", recipe="r", form=form, facts=facts)
         plan = plan.model_copy(update={"variants": (variant,)})
     trials = []
-    for cell in plan.cells:
-        speed = speeds[cell.contender.engine][[one.name for one in workloads].index(cell.workload)]
+    for point in plan.points:
+        speed = speeds[point.config.engine][[one.name for one in workloads].index(point.workload)]
         for block in range(starts):
             for index in range(3 if starts > 1 else 1):
-                own = (block + list(speeds).index(cell.contender.engine)) % 3
+                own = (block + list(speeds).index(point.config.engine)) % 3
                 factor = 1 + noise * (NOISE[own] + NOISE[index] / 4)
-                metrics = speed_metrics(plan.study.workload(cell.workload), speed * factor)
-                memory = Memory(peak_bytes=(peaks or {}).get(cell.contender.engine, 2**30))
-                trials.append(make_trial(cell, block, index, metrics=metrics, memory=memory))
+                metrics = speed_metrics(plan.study.workload(point.workload), speed * factor)
+                memory = Memory(peak_bytes=(peaks or {}).get(point.config.engine, 2**30))
+                trials.append(make_trial(point, block, index, metrics=metrics, memory=memory))
     return summarize(plan, trials, [])
 
 
@@ -110,13 +110,13 @@ def test_equals_are_named_together() -> None:
 
 def test_a_tie_with_one_that_is_no_gain_is_said_in_the_first_sentence() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (112.0, 200.0), "near": (106.0, 200.0)}, noise=4.0)
-    entries = {one.contender.engine: one for one in summary.rankings[0].entries}
+    entries = {one.config.engine: one for one in summary.rankings[0].entries}
     faster = entries["quick"].model_copy(update={"against_baseline": AgainstBaseline.FASTER})
     undecided = entries["near"].model_copy(update={"against_baseline": AgainstBaseline.UNDECIDED})
     tied = summary.rankings[0].model_copy(
         update={
             "entries": (faster, undecided, entries["base"]),
-            "possible_bests": (faster.contender, undecided.contender),
+            "possible_bests": (faster.config, undecided.config),
         }
     )
     known = with_quality(summary, base=None, quick=None, near=None)
@@ -134,7 +134,7 @@ def test_where_a_gain_is_not_significant_it_is_said() -> None:
 def test_no_one_ahead_is_a_tie_and_no_reason_to_change() -> None:
     found = led(study({"base": (100.0, 200.0), "same": (100.0, 200.0)}))
     assert found.verdict == "Tie: speed alone gives no reason to change."
-    assert found.reasons == ["No contender is significantly faster than the baseline base on both workloads."]
+    assert found.reasons == ["No config is significantly faster than the baseline base on both workloads."]
 
 
 def test_a_baseline_that_is_best_is_kept() -> None:
@@ -159,12 +159,12 @@ def test_best_for_one_load_and_worse_for_another_is_no_answer_for_both() -> None
 
 def test_a_choice_that_failed_now_and_then_is_named_with_a_caution() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
-    cells = []
-    for cell in summary.cells:
-        is_it = cell.cell.contender.engine == "quick" and cell.cell.workload == "interactive"
-        runs = (cell.runs[0].model_copy(update={"outcome": Outcome.CRASHED}), *cell.runs[1:]) if is_it else cell.runs
-        cells.append(cell.model_copy(update={"runs": runs}))
-    found = led(summary.model_copy(update={"cells": tuple(cells)}))
+    points = []
+    for point in summary.points:
+        is_it = point.point.config.engine == "quick" and point.point.workload == "interactive"
+        runs = (point.runs[0].model_copy(update={"outcome": Outcome.CRASHED}), *point.runs[1:]) if is_it else point.runs
+        points.append(point.model_copy(update={"runs": runs}))
+    found = led(summary.model_copy(update={"points": tuple(points)}))
     assert "Caution: 1 of its 9 trials on interactive failed." in found.reasons
     assert not any("Caution" in reason for reason in led(summary).reasons)
 
@@ -174,11 +174,11 @@ def test_a_choice_that_misses_an_objective_is_named_with_a_caution() -> None:
     judged = JudgedObjective(
         objective=Objective(metric="ttft", statistic="mean", limit=0.2), verdict=ObjectiveVerdict.MISSED, value=0.5
     )
-    cells = tuple(
-        cell.model_copy(update={"objectives": (judged,)}) if cell.cell.workload == "interactive" else cell
-        for cell in summary.cells
+    points = tuple(
+        point.model_copy(update={"objectives": (judged,)}) if point.point.workload == "interactive" else point
+        for point in summary.points
     )
-    found = led(summary.model_copy(update={"cells": cells}))
+    found = led(summary.model_copy(update={"points": points}))
     caution = "Caution: it misses ttft ≤ 200 ms on interactive; bitbench recommend --slo chooses among those that meet "
     assert f"{caution}such limits." in found.reasons
 
@@ -189,7 +189,7 @@ def test_of_ties_the_figures_name_whose_they_are() -> None:
 
 
 def test_lower_is_better_where_it_is() -> None:
-    found = led(study({"base": (100.0,), "quick": (150.0,)}, headline="latency"))
+    found = led(study({"base": (100.0,), "quick": (150.0,)}, primary_metric="latency"))
     assert found.verdict == "Use quick, but its quality was not measured."
     assert found.reasons[0].startswith("0.67× (95 % CI 0.")
     assert ") the latency of base on interactive." in found.reasons[0]
@@ -199,39 +199,39 @@ def test_a_single_run_is_no_ranking() -> None:
     summary = study({"base": (100.0,), "quick": (150.0,)}, starts=1)
     assert led(summary).verdict == "No ranking: n = 1."
     assert [rank(entry) for entry in summary.rankings[0].entries] == ["n = 1, not ranked"] * 2
-    assert [row.cells[4] for row in best_table(summary).rows] == [("n = 1, not ranked",)]
+    assert [row.points[4] for row in best_table(summary).rows] == [("n = 1, not ranked",)]
 
 
-def test_one_contender_is_no_choice() -> None:
+def test_one_config_is_no_choice() -> None:
     assert lead(study({"base": (100.0, 200.0)})) is None
 
 
-@pytest.mark.parametrize(("speeds", "cell"), [((150.0, 300.0), "none"), ((100.0, 200.0), "same")])
-def test_the_table_says_which_are_tied_with_the_best(speeds: tuple[float, float], cell: str) -> None:
+@pytest.mark.parametrize(("speeds", "point"), [((150.0, 300.0), "none"), ((100.0, 200.0), "same")])
+def test_the_table_says_which_are_tied_with_the_best(speeds: tuple[float, float], point: str) -> None:
     table = best_table(study({"base": (100.0, 200.0), "same": speeds}))
     assert plain_text(table.columns[0].title) == "Workload"
-    last = [plain_text(phrase) for row in table.rows if isinstance(phrase := row.cells[4], tuple)]
-    assert set(last) <= {cell, "base"} if cell == "same" else set(last) == {"none"}
-    assert [row.cells[0] for row in table.rows] == [(Name("interactive"),), (Name("medium_batch"),)]
+    last = [plain_text(phrase) for row in table.rows if isinstance(phrase := row.points[4], tuple)]
+    assert set(last) <= {point, "base"} if point == "same" else set(last) == {"none"}
+    assert [row.points[0] for row in table.rows] == [(Name("interactive"),), (Name("medium_batch"),)]
 
 
-def without(summary: StudySummary, contender: str, workload: str) -> StudySummary:
+def without(summary: StudySummary, config: str, workload: str) -> StudySummary:
     """As if it had failed there."""
     rankings = []
     for one in summary.rankings:
-        kept = [entry for entry in one.entries if one.workload != workload or entry.contender.engine != contender]
-        is_lost = len(kept) < len(one.entries) and one.baseline is not None and one.baseline.engine == contender
-        bests = tuple(best for best in one.possible_bests if any(entry.contender == best for entry in kept))
+        kept = [entry for entry in one.entries if one.workload != workload or entry.config.engine != config]
+        is_lost = len(kept) < len(one.entries) and one.baseline is not None and one.baseline.engine == config
+        bests = tuple(best for best in one.possible_bests if any(entry.config == best for entry in kept))
         left = {"entries": tuple(kept), "baseline": None if is_lost else one.baseline, "possible_bests": bests}
         rankings.append(one.model_copy(update=left))
     return summary.model_copy(update={"rankings": tuple(rankings)})
 
 
 def with_quality(summary: StudySummary, **outcomes: str | None) -> StudySummary:
-    """`outcomes`: why a contender is flagged; None where it is not."""
+    """`outcomes`: why a config is flagged; None where it is not."""
     rows = [
-        ContenderQuality(
-            contender=Contender(variant=NO_MODEL, engine=name),
+        ConfigQuality(
+            config=Config(variant=NO_MODEL, engine=name),
             baseline=summary.baseline,
             outcome=Outcome.OK,
             estimates={"perplexity_rise": QualityEstimate(value=0.01, interval=None)},
@@ -256,7 +256,7 @@ def test_a_baseline_that_fails_where_another_does_not_is_no_tie() -> None:
     found = led(without(summary, "base", "medium_batch"))
     assert found.verdict == "It depends on the workload."
     assert found.reasons == [
-        "Where the baseline base has a result, no contender is significantly faster; on medium_batch it has none, "
+        "Where the baseline base has a result, no config is significantly faster; on medium_batch it has none, "
         "and others have."
     ]
 
@@ -277,7 +277,7 @@ def test_on_each_workload_too_a_flag_is_said() -> None:
     found = led(with_quality(summary, base=None, early="broken", late=None))
     assert found.verdict == "It depends on the workload."
     assert found.reasons[0].startswith("On medium_batch use late, 1.50× [")
-    assert found.reasons[1] == "On interactive no contender is significantly faster than the baseline."
+    assert found.reasons[1] == "On interactive no config is significantly faster than the baseline."
     assert found.reasons[2].startswith("early is faster, 1.50× [")
     assert found.reasons[2].endswith("] on interactive, but its quality is flagged: broken.")
 
@@ -297,15 +297,15 @@ def test_one_that_only_a_flagged_one_beats_stays_in_the_tie() -> None:
         {"base": (100.0, 200.0), "wild": (400.0, 320.0), "sure": (150.0, 300.0), "small": (150.0, 200.0)},
         peaks={"small": 2**29},
     )
-    entries = {one.contender.engine: one for one in summary.rankings[1].entries}
+    entries = {one.config.engine: one for one in summary.rankings[1].entries}
     tied = {"wild": ["sure"], "sure": ["wild", "small"], "small": ["sure", "base"], "base": ["small"]}
     second = summary.rankings[1].model_copy(
         update={
             "entries": tuple(
-                entries[name].model_copy(update={"tied_with": tuple(entries[other].contender for other in others)})
+                entries[name].model_copy(update={"tied_with": tuple(entries[other].config for other in others)})
                 for name, others in tied.items()
             ),
-            "possible_bests": (entries["wild"].contender, entries["sure"].contender),
+            "possible_bests": (entries["wild"].config, entries["sure"].config),
         }
     )
     summary = summary.model_copy(update={"rankings": (summary.rankings[0], second)})
@@ -366,17 +366,17 @@ def test_where_nothing_has_a_result_there_is_no_answer() -> None:
 
 def test_how_many_starts_there_are_is_said_of_those_that_were_dropped_too() -> None:
     starts = {"base": 5, "decided": 3, "near": 5}
-    measure = Measure(instances=Count(min=2, max=5), trials=Count(min=2, max=2))
+    measure = Measure(starts=Count(min=2, max=5), trials=Count(min=2, max=2))
     plan = make_plan(list(starts), [INTERACTIVE], measure, baseline="base")
     trials = [
-        make_trial(cell, block, index, metrics=speed_metrics(INTERACTIVE, 100.0 * (1 + NOISE[(block + index) % 3])))
-        for cell in plan.cells
-        for block in range(starts[cell.contender.engine])
+        make_trial(point, block, index, metrics=speed_metrics(INTERACTIVE, 100.0 * (1 + NOISE[(block + index) % 3])))
+        for point in plan.points
+        for block in range(starts[point.config.engine])
         for index in range(2)
     ]
     section = precision_section(summarize(plan, trials, []))
     assert section is not None
-    assert "3 to 5 starts of each contender beside the baseline; ratios" in "\n".join(section_parts(section))
+    assert "3 to 5 starts of each config beside the baseline; ratios" in "\n".join(section_parts(section))
     alike = precision_section(summarize(plan, [one for one in trials if one.block < 3], []))
     assert alike is not None
-    assert "- 3 starts of each contender beside the baseline; ratios" in "\n".join(section_parts(alike))
+    assert "- 3 starts of each config beside the baseline; ratios" in "\n".join(section_parts(alike))

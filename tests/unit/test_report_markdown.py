@@ -50,11 +50,11 @@ def test_the_answer_comes_before_anything_else(text: str) -> None:
     opening = text.split("\n## ", maxsplit=1)[0]
     assert re.search(r"\| `interactive` +\| `quick` +\| +\S+ \[\S+ \S+ \| +1\.\S+× \[\S+ \S+ \| none +\|", opening)
     assert "Failed: `broken` on `interactive` and `medium_batch` (unsupported)" in opening
-    assert "Refused up front: 2 cells of `refused`" in opening
+    assert "Refused up front: 2 points of `refused`" in opening
     assert "Outliers: 1 trial flagged (still included in the means)" in opening
 
 
-def test_every_table_has_as_many_cells_in_each_row(text: str) -> None:
+def test_every_table_has_as_many_points_in_each_row(text: str) -> None:
     tables = re.findall(r"(?:^\|.*\n?)+", text, re.MULTILINE)
     assert len(tables) > 10
     for table in tables:
@@ -65,7 +65,7 @@ def test_every_table_has_as_many_cells_in_each_row(text: str) -> None:
 def test_runs_have_names_of_their_own(demo: StudySummary, text: str) -> None:
     section = text.split("## Single runs")[1]
     names = re.findall(r"^\| `([^`]+)`", section, re.MULTILINE)
-    assert len(names) == len(set(names)) == sum(len(cell.runs) for cell in demo.cells)
+    assert len(names) == len(set(names)) == sum(len(point.runs) for point in demo.points)
 
 
 def stands_in(value: float, text: str) -> bool:
@@ -78,14 +78,14 @@ def stands_in(value: float, text: str) -> bool:
 
 
 def test_every_figure_of_the_summary_is_in_its_row(demo: StudySummary, text: str) -> None:
-    for cell in demo.cells:
-        section = text.split(f"## Workload `{cell.cell.workload}`")[1].split("Why no more", maxsplit=1)[0]
-        rows = "\n".join(line for line in section.splitlines() if f"`{cell.cell.contender.name}`" in line)
-        for metric, estimate in cell.metrics.items():
+    for point in demo.points:
+        section = text.split(f"## Workload `{point.point.workload}`")[1].split("Why no more", maxsplit=1)[0]
+        rows = "\n".join(line for line in section.splitlines() if f"`{point.point.config.name}`" in line)
+        for metric, estimate in point.metrics.items():
             factor = {"s": 1e-3, "bytes": 2**20}.get(demo.definitions[metric].unit, 1.0)
             assert estimate.interval is not None
             for value in (estimate.mean, estimate.interval.low, estimate.interval.high):
-                assert stands_in(value / factor, rows), (cell.cell.name, metric)
+                assert stands_in(value / factor, rows), (point.point.name, metric)
 
 
 def test_ties_failures_and_refusals_stand_in_the_table(text: str) -> None:
@@ -107,7 +107,7 @@ def test_ties_failures_and_refusals_stand_in_the_table(text: str) -> None:
 def test_memory_stands_beside_speed(text: str) -> None:
     main = text.split("## Workload `interactive`")[1].split("Further metrics", maxsplit=1)[0]
     header, _, *rows = [line for line in main.splitlines() if line.startswith("| ")]
-    place = [cell.strip() for cell in header.split("|")].index("Memory peak (MiB)")
+    place = [point.strip() for point in header.split("|")].index("Memory peak (MiB)")
     shown = {row.split("|")[2].strip(): row.split("|")[place].strip() for row in rows}
     assert shown["`quick`"] == "605.0"
     assert shown["`broken`"] == "–"
@@ -119,11 +119,11 @@ def test_where_a_device_was_used_its_memory_stands_beside_speed() -> None:
     gib = 2**30
     held = Memory(resident_bytes=gib, peak_bytes=gib, device_bytes=20 * gib, device_peak_bytes=21 * gib)
     trials = [
-        make_trial(plan.cells[0], block, index, metrics=speed_metrics(INTERACTIVE, 100.0), memory=held)
+        make_trial(plan.points[0], block, index, metrics=speed_metrics(INTERACTIVE, 100.0), memory=held)
         for block in range(2)
         for index in range(2)
     ]
-    text = markdown(summarize(plan, trials, [make_instance(plan.contenders[0], 0)]))
+    text = markdown(summarize(plan, trials, [make_instance(plan.configs[0], 0)]))
     main = text.split("## Workload `interactive`")[1].split("Further metrics", maxsplit=1)[0]
     assert "Device peak (GiB)" in main
     assert "Memory peak" not in main
@@ -138,32 +138,32 @@ def test_unknown_is_a_dash_never_a_zero(text: str) -> None:
 
 def test_nothing_ran_yet() -> None:
     text = markdown(summarize(make_plan(["a", "b"], [INTERACTIVE]), [], []))
-    assert "no contender has a result" in text
-    assert "Not finished: 2 of 2 cells" in text
+    assert "no config has a result" in text
+    assert "Not finished: 2 of 2 points" in text
 
 
 def test_one_instance_is_cautioned_about() -> None:
-    plan = make_plan(["a", "b"], [INTERACTIVE], Measure(instances=Count(min=1, max=1), trials=Count(min=3, max=3)))
+    plan = make_plan(["a", "b"], [INTERACTIVE], Measure(starts=Count(min=1, max=1), trials=Count(min=3, max=3)))
     trials = [
-        make_trial(cell, 0, index, metrics=speed_metrics(INTERACTIVE, speed + index / 10))
-        for cell, speed in zip(plan.cells, (100.0, 200.0), strict=True)
+        make_trial(point, 0, index, metrics=speed_metrics(INTERACTIVE, speed + index / 10))
+        for point, speed in zip(plan.points, (100.0, 200.0), strict=True)
         for index in range(3)
     ]
-    assert "Caution: some cells have a single instance" in markdown(summarize(plan, trials, []))
+    assert "Caution: some points have a single instance" in markdown(summarize(plan, trials, []))
 
 
 def best_row(text: str) -> list[str]:
     """Of the table in the answer: the best mean, its figure, its ratio, and what is tied with it."""
     row = next(line for line in text.split("## ", maxsplit=1)[0].splitlines() if line.startswith("| `interactive`"))
-    return [cell.strip() for cell in row.strip("|").split("|")[1:]]
+    return [point.strip() for point in row.strip("|").split("|")[1:]]
 
 
 def test_the_best_latency_is_the_lowest() -> None:
-    measure = Measure(headline="latency", instances=Count(min=2, max=2), trials=Count(min=2, max=2))
+    measure = Measure(metric="latency", starts=Count(min=2, max=2), trials=Count(min=2, max=2))
     plan = make_plan(["slow", "fast"], [INTERACTIVE], measure)
     trials = [
-        make_trial(cell, block, index, metrics=speed_metrics(INTERACTIVE, speed * (1 + (block + index) / 10_000)))
-        for cell, speed in zip(plan.cells, (100.0, 200.0), strict=True)
+        make_trial(point, block, index, metrics=speed_metrics(INTERACTIVE, speed * (1 + (block + index) / 10_000)))
+        for point, speed in zip(plan.points, (100.0, 200.0), strict=True)
         for block in range(2)
         for index in range(2)
     ]
@@ -183,15 +183,15 @@ def test_the_best_latency_is_the_lowest() -> None:
     ],
 )
 def test_the_best_of_a_workload(speeds: tuple[float, ...], baseline: str | None, said: list[str]) -> None:
-    twice = Measure(instances=Count(min=2, max=2))
+    twice = Measure(starts=Count(min=2, max=2))
     plan = make_plan(["a", "b", "c"][: len(speeds)], [INTERACTIVE], twice, baseline=baseline)
     trials = [
-        make_trial(cell, block, index, metrics=speed_metrics(INTERACTIVE, speed))
-        for cell, speed in zip(plan.cells, speeds, strict=True)
+        make_trial(point, block, index, metrics=speed_metrics(INTERACTIVE, speed))
+        for point, speed in zip(plan.points, speeds, strict=True)
         for block in range(2)
         for index in range(2)
     ]
-    expected = [cell.replace("HUNDRED", "100.0 [100.0, 100.0]") for cell in said]
+    expected = [point.replace("HUNDRED", "100.0 [100.0, 100.0]") for point in said]
     assert best_row(markdown(summarize(plan, trials, []))) == expected
 
 

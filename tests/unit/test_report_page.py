@@ -99,9 +99,9 @@ def test_figures_carry_their_rows(demo: StudySummary, text: str) -> None:
     shown = {row[place] for row in trials["values"]} - {None}
     assert shown == {
         run.trial_id
-        for cell in demo.cells_of("interactive")
-        for run in cell.runs
-        if cell.cell.contender.engine != "broken"
+        for point in demo.points_of("interactive")
+        for run in point.runs
+        if point.point.config.engine != "broken"
     }
 
 
@@ -110,7 +110,7 @@ def test_single_runs_wait_to_be_asked_for(text: str) -> None:
     assert section.index("<details>") < section.index("<table")
 
 
-def test_intervals_are_set_apart_and_cells_carry_their_numbers(text: str) -> None:
+def test_intervals_are_set_apart_and_points_carry_their_numbers(text: str) -> None:
     assert re.search(
         r'<td class="number" data-sort="[\d.]+">[\d.,]+ <span class="interval">\[[\d.,]+, [\d.,]+\]</span></td>', text
     )
@@ -119,7 +119,7 @@ def test_intervals_are_set_apart_and_cells_carry_their_numbers(text: str) -> Non
 def test_the_column_of_names_stays_in_sight(text: str) -> None:
     tables = re.findall(r'<table class="names-(\d)">\s*<thead><tr>(.*?)</tr>', text)
     titles = [re.findall(r"<th[^>]*>(.*?)</th>", heads)[int(place) - 1] for place, heads in tables]
-    assert {"Workload", "Contender", "Trial"} <= set(titles)
+    assert {"Workload", "Config", "Trial"} <= set(titles)
     assert "Rank" not in titles
 
 

@@ -16,12 +16,12 @@ from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.study.plan import Plan, QualityRefusal
 from bitbench.study.variant import ModelFacts
 from tests.unit.synthetic import summarize
-from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows
+from tests.unit.test_statistics_quality import config, logits, noisy, plan, record, rows
 
 
 def quality_study() -> tuple[Plan, list[tuple[QualityRecord, pa.Table | None]]]:
     """A baseline, a variant as good, one that is flagged, one without a result and one that cannot be asked."""
-    refusal = QualityRefusal(contender=contender("gguf"), reason="It reads no GGUF files.")
+    refusal = QualityRefusal(config=config("gguf"), reason="It reads no GGUF files.")
     asked: Plan = plan("bf16", "w8", "w4", "w2").model_copy(update={"quality_refusals": (refusal,)})
     tables = [rows(logits(1)), rows(noisy(0.1)), rows(noisy(1.5)), None]
     same = Answer(prompt="Why?", text="Because.", tokens=(1, 2, 3))
@@ -86,14 +86,14 @@ def test_the_answer_says_what_lost_too_much() -> None:
 def test_without_the_unquantized_model_no_variant_is_said_to_keep_its_quality() -> None:
     asked, measured = quality_study()
     tables = {record.id: table for record, table in measured}
-    records = [record for record, _ in measured if record.contender.variant != "m/bf16"]
+    records = [record for record, _ in measured if record.config.variant != "m/bf16"]
     alone = summarize(asked, [], [], quality=records, scores_of=lambda record: tables[record.id])
     said = [phrase_text(sentence) for sentence in quality_sentences(alone)]
     assert any(one.startswith("Quality: that of `w8` and `w4` is unknown: the unquantized model") for one in said)
     assert not any("do not significantly exceed" in one or "does not significantly exceed" in one for one in said)
 
 
-def test_the_table_has_every_contender_and_what_became_of_it() -> None:
+def test_the_table_has_every_config_and_what_became_of_it() -> None:
     section = section_text()
     lines = {line.split("|")[1].strip(): line for line in section.splitlines() if line.startswith("| `")}
     assert "12 windows, 480 scored tokens" in section
@@ -126,7 +126,7 @@ def test_figures_are_numbers_and_a_loss_beyond_the_limits_is_an_alarm() -> None:
     titles = ["".join(map(str, column.title)) for column in table.columns]
     rise, divergence = titles.index("Rise"), titles.index("KL mean")
     flagged = next(row for row in table.rows if row.mark is Mark.ALARM)
-    risen, diverged = flagged.cells[rise], flagged.cells[divergence]
+    risen, diverged = flagged.points[rise], flagged.points[divergence]
     assert isinstance(risen, Quantity)
     assert (risen.unit, risen.is_signed) == (Unit.SHARE, True)
     assert isinstance(diverged, Quantity)
@@ -138,8 +138,8 @@ def test_figures_are_numbers_and_a_loss_beyond_the_limits_is_an_alarm() -> None:
 
 def test_a_variant_against_itself_shows_zero() -> None:
     line = next(line for line in section_text().splitlines() if line.startswith("| `bf16`"))
-    cells = [cell.strip() for cell in line.split("|")]
-    assert [cell for cell in cells if "[" in cell][-4:] == ["0 [0, 0]", "0 [0, 0]", "0 [0, 0]", "100 [100, 100]"]
+    points = [point.strip() for point in line.split("|")]
+    assert [point for point in points if "[" in point][-4:] == ["0 [0, 0]", "0 [0, 0]", "0 [0, 0]", "100 [100, 100]"]
 
 
 def test_what_was_never_measured_has_no_column() -> None:

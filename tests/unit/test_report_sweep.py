@@ -16,8 +16,8 @@ from bitbench.reports.document.model import Chart, Document, Mark, Table
 from bitbench.reports.document.terminal import render
 from bitbench.reports.document.words import bullets, say
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.sweep import sweep_answer, sweep_cells, sweep_section
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.reports.sections.sweep import sweep_answer, sweep_points, sweep_section
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
@@ -25,7 +25,7 @@ from bitbench.util.exit_codes import ExitCode
 from tests.unit.synthetic import make_plan, make_trial, summarize
 
 RATES = (10.0, 40.0, 160.0)
-ONE_START = Measure(instances=Count(min=1, max=1), trials=Count(min=2, max=2))
+ONE_START = Measure(starts=Count(min=1, max=1), trials=Count(min=2, max=2))
 
 
 def at_rate(rate: float) -> Workload:
@@ -45,7 +45,7 @@ def sweep_study(name: str = "server") -> tuple[Plan, list[TrialRecord]]:
     plan = make_plan([name], [at_rate(rate) for rate in reversed(RATES)], ONE_START, objectives={"ttft_p99": "200ms"})
     trials = []
     for rate in RATES:
-        cell = Cell(contender=Contender(variant=NO_MODEL, engine=name), workload=f"rate-{rate:g}")
+        point = Point(config=Config(variant=NO_MODEL, engine=name), workload=f"rate-{rate:g}")
         served = min(rate, 50.0)
         for index in range(2):
             metrics = TrialMetrics(
@@ -61,7 +61,7 @@ def sweep_study(name: str = "server") -> tuple[Plan, list[TrialRecord]]:
             given = {"metrics": metrics, "objectives": result}
             if rate > 100 and index == 1:
                 given = {"outcome": Outcome.OVERLOADED, "cause": "HTTP 429: no.", "failed_requests": 7}
-            trials.append(make_trial(cell, 0, index, **given))
+            trials.append(make_trial(point, 0, index, **given))
     return plan, trials
 
 
@@ -102,8 +102,8 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
     table = sweep_section(summary_of(), []).blocks[1]
     assert isinstance(table, Table)
     assert [row.mark for row in table.rows] == [None, None, Mark.ALARM]
-    errors = [row.cells[-2] for row in table.rows]
-    assert [getattr(cell, "value", None) for cell in errors] == [0, 0, 7]
+    errors = [row.points[-2] for row in table.rows]
+    assert [getattr(point, "value", None) for point in errors] == [0, 0, 7]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +197,6 @@ def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None
 
 def test_other_studies_are_no_sweeps() -> None:
     two_shapes = make_plan(["a"], [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["base"]])
-    assert sweep_cells(summarize(two_shapes, [], [])) == []
-    two_contenders = make_plan(["a", "b"], [at_rate(1.0), at_rate(2.0)])
-    assert sweep_cells(summarize(two_contenders, [], [])) == []
+    assert sweep_points(summarize(two_shapes, [], [])) == []
+    two_configs = make_plan(["a", "b"], [at_rate(1.0), at_rate(2.0)])
+    assert sweep_points(summarize(two_configs, [], [])) == []

@@ -28,10 +28,10 @@ def page(summary: StudySummary, workload: Workload = LOOP) -> str:
 def row_below(text: str, title: str) -> dict[str, str]:
     """The first row of the table that has a column of this title, by titles without units."""
     lines = [[part.strip() for part in line.strip("| ").split("|")] for line in text.splitlines()]
-    for heads, rule, cells in zip(lines, lines[1:], lines[2:], strict=False):
+    for heads, rule, points in zip(lines, lines[1:], lines[2:], strict=False):
         titles = [head.partition(" (")[0] for head in heads]
         if title in titles and set("".join(rule)) <= set("-:"):
-            return dict(zip(titles, cells, strict=True))
+            return dict(zip(titles, points, strict=True))
     raise AssertionError(f"no column {title}")
 
 
@@ -58,12 +58,12 @@ def test_batches_are_counted() -> None:
 @pytest.mark.parametrize(
     ("limit", "mark", "verdict"), [(0.3, "✓", "met"), (0.05, "✗", "missed"), (0.15, "?", "inconclusive")]
 )
-def test_objectives_have_a_verdict_per_cell_on_the_page_and_in_the_terminal(
+def test_objectives_have_a_verdict_per_point_on_the_page_and_in_the_terminal(
     limit: float, mark: str, verdict: str
 ) -> None:
     summary = study(even(6, 5, 100), objectives={"ttft_p50": limit})
     answer, section = page(summary).split("\n## Objectives\n")
-    assert f"of 1 cell 1 {verdict}." in answer
+    assert f"of 1 point 1 {verdict}." in answer
     section = section.split("\n## ")[0]
     row = row_below(section, "Workload")
     assert row["ttft_p50"].endswith(mark)
@@ -72,7 +72,7 @@ def test_objectives_have_a_verdict_per_cell_on_the_page_and_in_the_terminal(
     render(study_document(summary, make_lock(make_plan(["engine"], [LOOP]))), console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert verdict in shown
-    assert f"of 1 cell 1 {verdict}." in shown
+    assert f"of 1 point 1 {verdict}." in shown
     assert ("Inconclusive: `ttft_p50` of" in section) is (mark == "?")
 
 
@@ -83,25 +83,25 @@ def test_a_study_that_promises_nothing_has_no_such_section() -> None:
 def test_json_has_tails_and_verdicts_as_numbers() -> None:
     summary = study(even(3, 3, 8), objectives={"ttft_p99": 10.0})
     document = study_document(summary, make_lock(make_plan(["engine"], [LOOP])))
-    (cell,) = json.loads(json_text(summary, [], document))["summary"]["cells"]
-    assert cell["tails"]["ttft_p99_s"]["slowest"] == pytest.approx(0.2)
-    assert cell["tails"]["ttft_p99_s"]["high"] is None
-    assert (cell["objectives"][0]["verdict"], cell["objectives"][0]["note"]) == ("inconclusive", "slowest of 72")
+    (point,) = json.loads(json_text(summary, [], document))["summary"]["points"]
+    assert point["tails"]["ttft_p99_s"]["slowest"] == pytest.approx(0.2)
+    assert point["tails"]["ttft_p99_s"]["high"] is None
+    assert (point["objectives"][0]["verdict"], point["objectives"][0]["note"]) == ("inconclusive", "slowest of 72")
 
 
 def test_many_requests_are_drawn_from_the_same_summary() -> None:
-    (cell,) = study([[np.linspace(0.1, 0.2, 40)] * 2] * 3).cells
-    assert [spread.metric for spread in cell.spreads] == ["ttft_s", "latency_s"]
-    assert cell.spreads[0].requests == 240
+    (point,) = study([[np.linspace(0.1, 0.2, 40)] * 2] * 3).points
+    assert [spread.metric for spread in point.spreads] == ["ttft_s", "latency_s"]
+    assert point.spreads[0].requests == 240
 
 
 def test_the_table_of_figures_has_the_pooled_tail(tmp_path: Path) -> None:
     summary = study(even(3, 3, 8))
-    (cell,) = summary.cells
-    per_trial = cell.model_copy(update={"metrics": {**cell.metrics, "ttft_p99_s": cell.metrics["ttft_s"]}})
+    (point,) = summary.points
+    per_trial = point.model_copy(update={"metrics": {**point.metrics, "ttft_p99_s": point.metrics["ttft_s"]}})
     results = Results(StudyFolder(tmp_path), Lab(tmp_path))
-    vars(results)["summary"] = summary.model_copy(update={"cells": (per_trial,)})
-    rows = {row["metric"]: row for row in results.cells.to_arrow().to_pylist()}
+    vars(results)["summary"] = summary.model_copy(update={"points": (per_trial,)})
+    rows = {row["metric"]: row for row in results.points.to_arrow().to_pylist()}
     assert rows["ttft_p99_s"]["mean"] == pytest.approx(0.2)
     assert (rows["ttft_p99_s"]["high"], rows["ttft_p99_s"]["note"]) == (None, "slowest of 72")
     assert rows["ttft_s"]["note"] == ""

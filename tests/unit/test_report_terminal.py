@@ -7,7 +7,7 @@ from rich.console import Console
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.terminal import render
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import demo_study, make_plan, make_trial, summarize
 
@@ -48,10 +48,10 @@ def test_memory_is_shown_whatever_the_width() -> None:
 
 
 def test_names_are_not_markup() -> None:
-    cell = Cell(contender=Contender(variant="[red]x[/nope]\x1b[2J", engine="a"), workload="interactive")
+    point = Point(config=Config(variant="[red]x[/nope]\x1b[2J", engine="a"), workload="interactive")
     plan = make_plan(["a"], [BUILT_IN_WORKLOADS["interactive"]])
-    plan = Plan(study=plan.study, variants=(), cells=(cell,))
-    bad = make_trial(cell, 0, 0, outcome=Outcome.CRASHED, cause="[bold]no[/italic]")
+    plan = Plan(study=plan.study, variants=(), points=(point,))
+    bad = make_trial(point, 0, 0, outcome=Outcome.CRASHED, cause="[bold]no[/italic]")
     console = Console(file=io.StringIO(), width=100)
     render(study_document(summarize(plan, [bad], []), demo_study()[3]), console)
     assert isinstance(console.file, io.StringIO)

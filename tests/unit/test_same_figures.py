@@ -1,6 +1,6 @@
 """The same study folders, rendered before the report became a document of typed blocks and now: the same figures.
 
-`data/before` holds the figures of the reports that commit 7d17643 made of these folders: every cell with a number in a
+`data/before` holds the figures of the reports that commit 7d17643 made of these folders: every point with a number in a
 table of report.md (index.html had the same), and the rows of the tables in a terminal of 120 columns. Words may differ,
 digits may be fewer or more, a unit may stand elsewhere; a number may not.
 """
@@ -21,11 +21,11 @@ from bitbench.reports.document.terminal import render
 from bitbench.reports.write import report_document
 from bitbench.study.base import Json
 from tests.unit.report_figures import (
-    Cells,
+    Points,
     Number,
     PageTables,
-    cells_of_tables,
-    document_cells,
+    points_of_tables,
+    document_points,
     half_widths,
     markdown_tables,
     numbers_in,
@@ -77,55 +77,55 @@ def before(study: str) -> dict[str, Json]:
     return content
 
 
-def cells_before(study: str) -> Cells:
+def points_before(study: str) -> Points:
     return {
-        (section, row, RENAMED.get(column, column)): cells
-        for section, row, columns in before(study)["cells"]
-        for column, cells in columns.items()
+        (section, row, RENAMED.get(column, column)): points
+        for section, row, columns in before(study)["points"]
+        for column, points in columns.items()
     }
 
 
-def says(text: str, cell: TableCell) -> bool:
-    """Every number of the cell, in its order, and no other. Extremes that are equal are written once."""
-    written, held = numbers_in(text), numbers_of(cell)
-    if isinstance(cell, Quantity) and cell.range is Range.EXTREMES and len(written) == 1:
+def says(text: str, point: TableCell) -> bool:
+    """Every number of the point, in its order, and no other. Extremes that are equal are written once."""
+    written, held = numbers_in(text), numbers_of(point)
+    if isinstance(point, Quantity) and point.range is Range.EXTREMES and len(written) == 1:
         held = held[:1]
     return len(written) == len(held) and all(map(Number.is_like, written, held))
 
 
-def assert_same(texts: Cells, document: Document) -> None:
-    assert_same_cells(texts, document_cells(document))
+def assert_same(texts: Points, document: Document) -> None:
+    assert_same_points(texts, document_points(document))
 
 
-def assert_same_cells(texts: Cells, held: Cells) -> None:
+def assert_same_points(texts: Points, held: Points) -> None:
     """Each text says what the document holds, and nothing that it holds is missing."""
     assert texts.keys() == held.keys()
     different = {
-        key: (texts[key], cells)
-        for key, cells in held.items()
-        if len(texts[key]) != len(cells) or not all(map(says, texts[key], cells))
+        key: (texts[key], points)
+        for key, points in held.items()
+        if len(texts[key]) != len(points) or not all(map(says, texts[key], points))
     }
     assert not different
 
 
-def comparable(cells: Cells) -> Cells:
+def comparable(points: Points) -> Points:
     return {
         (section, row, column): values
-        for (section, row, column), values in cells.items()
+        for (section, row, column), values in points.items()
         if section not in SECTIONS_ANEW and column not in ANALYSED_ANEW | OF_FIRST_TOKENS
     }
 
 
 def test_every_figure_of_the_old_report_is_in_the_document_and_no_other(study: str, document: Document) -> None:
-    assert_same_cells(comparable(cells_before(study)), comparable(document_cells(document)))
+    assert_same_points(comparable(points_before(study)), comparable(document_points(document)))
 
 
 def test_report_md_says_what_the_document_holds(document: Document) -> None:
-    assert_same(cells_of_tables(markdown_tables(markdown(document))), document)
+    assert_same(points_of_tables(markdown_tables(markdown(document))), document)
 
 
 def test_index_html_says_what_the_document_holds(document: Document) -> None:
-    assert_same(cells_of_tables(PageTables(page(document, "0")).tables), document)
+    assert_same(points_of_tables(PageTables(page(document, "0")).tables), document)
 
 
 def printed(document: Document) -> list[list[str]]:
@@ -135,21 +135,21 @@ def printed(document: Document) -> list[list[str]]:
 
 
 def numbers_of_row(row: Row) -> list[Number]:
-    return [*half_widths(row), *(number for cell in row.cells for number in numbers_of(cell))]
+    return [*half_widths(row), *(number for point in row.points for number in numbers_of(point))]
 
 
-def is_row(cells: list[str], row: Row) -> bool:
+def is_row(points: list[str], row: Row) -> bool:
     """A line of a terminal: the names of the row stand in it, and each of its numbers is one of the row's."""
     names = row_names(row).split(", ")
-    numbers = [number for cell in cells if cell not in names for number in numbers_in(cell)]
+    numbers = [number for point in points if point not in names for number in numbers_in(point)]
     known = numbers_of_row(row)
-    return set(names) <= {*cells} and all(any(number.is_like(other) for other in known) for number in numbers)
+    return set(names) <= {*points} and all(any(number.is_like(other) for other in known) for number in numbers)
 
 
 def strangers(lines: list[list[str]], document: Document) -> list[list[str]]:
     """Lines that are no row of any table of the document."""
     rows = [row for _, table in tables_of(document) for row in table.rows]
-    return [cells for cells in lines if not any(is_row(cells, row) for row in rows)]
+    return [points for points in lines if not any(is_row(points, row) for row in rows)]
 
 
 def test_the_terminal_says_what_the_document_holds(study: str, document: Document) -> None:
@@ -159,8 +159,8 @@ def test_the_terminal_says_what_the_document_holds(study: str, document: Documen
 
 
 def test_every_line_of_the_old_terminal_is_a_row_of_the_document(study: str, document: Document) -> None:
-    lines = [line[1:] if any("×" in cell for cell in line) else line for line in before(study)["terminal"]]  # its rank
-    assert not strangers([[cell for cell in line if "×" not in cell] for line in lines], document)
+    lines = [line[1:] if any("×" in point for point in line) else line for line in before(study)["terminal"]]  # its rank
+    assert not strangers([[point for point in line if "×" not in point] for line in lines], document)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress, excused
 from bitbench.measure.shifts import Shifts, shifts_beside
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Cell, Contender, Group, Member, Plan, Purpose
+from bitbench.study.plan import Point, Config, Group, Member, Plan, Purpose
 from bitbench.study.study import Study
 from bitbench.study.variant import Variant
 
@@ -19,75 +19,75 @@ def plan_of(engines: int = 3, workloads: int = 2, **measure: object) -> Plan:
             "workloads": [
                 {"name": f"w{i}", "concurrency": 1, "input_tokens": 1, "output_tokens": 2} for i in range(workloads)
             ],
-            "measure": {"instances": 2, "trials": {"min": 2, "max": 4}, **measure},
+            "measure": {"starts": 2, "trials": {"min": 2, "max": 4}, **measure},
         }
     )
-    cells = tuple(
-        Cell(contender=Contender(variant="none", engine=setup.name), workload=workload.name)
+    points = tuple(
+        Point(config=Config(variant="none", engine=setup.name), workload=workload.name)
         for setup in study.engines
         for workload in study.workloads
     )
-    return Plan(study=study, variants=(Variant(name="none", model="none", recipe="none"),), cells=cells)
+    return Plan(study=study, variants=(Variant(name="none", model="none", recipe="none"),), points=points)
 
 
 def trial(
-    cell: Cell, block: int, outcome: Outcome = Outcome.OK, value: float = 1.0, duration: float = 1.0
+    point: Point, block: int, outcome: Outcome = Outcome.OK, value: float = 1.0, duration: float = 1.0
 ) -> TrialRecord:
     return TrialRecord(
-        id="t", cell=cell, block=block, index=0, instance_id="i", started_at="", duration_s=duration, outcome=outcome,
+        id="t", point=point, block=block, index=0, instance_id="i", started_at="", duration_s=duration, outcome=outcome,
         metrics=TrialMetrics(output_throughput=value),
     )  # fmt: skip
 
 
-def turn(cell: Cell, number: int) -> TrialRecord:
-    return trial(cell, 0).model_copy(update={"round": number})
+def turn(point: Point, number: int) -> TrialRecord:
+    return trial(point, 0).model_copy(update={"round": number})
 
 
 @dataclass(frozen=True)
 class FixedPace:
-    """So many blocks and rounds; `closed`: cells that have nothing left to ask from the second block on."""
+    """So many blocks and rounds; `closed`: points that have nothing left to ask from the second block on."""
 
     blocks: int = 2
     trials: int = 2
     together: bool = False
-    most: int = 0  # contenders that fit into memory, where not all do
-    closed: tuple[Cell, ...] = ()
+    most: int = 0  # configs that fit into memory, where not all do
+    closed: tuple[Point, ...] = ()
 
     def rounds(self, block: int) -> int:
         return self.trials if block < self.blocks else 0
 
-    def is_open(self, cell: Cell, block: int) -> bool:
-        return block == 0 or cell not in self.closed
+    def is_open(self, point: Point, block: int) -> bool:
+        return block == 0 or point not in self.closed
 
     def purpose(self, block: int) -> Purpose:
         return Purpose.SELECTION
 
-    def fit_together(self, contenders: Iterable[Contender]) -> bool:
-        return self.together or len(list(contenders)) <= self.most
+    def fit_together(self, configs: Iterable[Config]) -> bool:
+        return self.together or len(list(configs)) <= self.most
 
 
-def progress_of(plan: Plan, baseline: Contender | None = None, **pace: object) -> Progress:
+def progress_of(plan: Plan, baseline: Config | None = None, **pace: object) -> Progress:
     return Progress(plan, FixedPace(**pace), baseline)  # type: ignore[arg-type]
 
 
-def run_to_the_end(plan: Plan, progress: Progress, outcomes: dict[Cell, Outcome] | None = None) -> list[Group]:
+def run_to_the_end(plan: Plan, progress: Progress, outcomes: dict[Point, Outcome] | None = None) -> list[Group]:
     groups = []
     while (group := progress.next_group()) is not None:
         groups.append(group)
         for member in group.members:
             for workload in member.workloads:
-                cell = Cell(contender=member.contender, workload=workload.name)
-                while progress.wants_trial(cell, group.block):
-                    progress.add([trial(cell, group.block, (outcomes or {}).get(cell, Outcome.OK))])
+                point = Point(config=member.config, workload=workload.name)
+                while progress.wants_trial(point, group.block):
+                    progress.add([trial(point, group.block, (outcomes or {}).get(point, Outcome.OK))])
         assert len(groups) < 100
     return groups
 
 
 def names(group: Group) -> list[str]:
-    return [member.contender.engine for member in group.members]
+    return [member.config.engine for member in group.members]
 
 
-def test_every_block_starts_every_contender_once_in_an_order_of_its_own() -> None:
+def test_every_block_starts_every_config_once_in_an_order_of_its_own() -> None:
     plan = plan_of(engines=6)
     groups = run_to_the_end(plan, progress_of(plan))
     assert len(groups) == 12
@@ -96,7 +96,7 @@ def test_every_block_starts_every_contender_once_in_an_order_of_its_own() -> Non
     assert orders[0] != orders[1]
 
 
-def test_contenders_that_fit_together_are_one_group() -> None:
+def test_configs_that_fit_together_are_one_group() -> None:
     plan = plan_of(engines=6)
     groups = run_to_the_end(plan, progress_of(plan, together=True))
     assert [(group.block, len(group.members), group.rounds) for group in groups] == [(0, 6, 2), (1, 6, 2)]
@@ -110,9 +110,9 @@ def test_the_order_follows_from_the_seed() -> None:
     assert run_to_the_end(other, progress_of(other)) != run_to_the_end(plan, progress_of(plan))
 
 
-def test_a_contender_without_an_open_question_is_not_started_again() -> None:
+def test_a_config_without_an_open_question_is_not_started_again() -> None:
     plan = plan_of()
-    decided = tuple(cell for cell in plan.cells if cell.contender.engine == "e1")
+    decided = tuple(point for point in plan.points if point.config.engine == "e1")
     groups = run_to_the_end(plan, progress_of(plan, together=True, closed=decided))
     assert [len(group.members) for group in groups] == [3, 2]
     assert "e1" not in names(groups[1])
@@ -120,7 +120,7 @@ def test_a_contender_without_an_open_question_is_not_started_again() -> None:
 
 def test_what_cannot_work_is_tried_once_and_bad_luck_twice() -> None:
     plan = plan_of()
-    unsupported, crashing = plan.cells[0], plan.cells[2]
+    unsupported, crashing = plan.points[0], plan.points[2]
     progress = progress_of(plan, blocks=4)
     run_to_the_end(plan, progress, {unsupported: Outcome.UNSUPPORTED, crashing: Outcome.CRASHED})
     assert [len(progress.trials_of(unsupported, block)) for block in range(4)] == [1, 0, 0, 0]
@@ -130,47 +130,47 @@ def test_what_cannot_work_is_tried_once_and_bad_luck_twice() -> None:
 def test_a_client_bound_trial_is_repeated_but_not_for_ever() -> None:
     plan = plan_of(engines=1, workloads=1)
     progress = progress_of(plan, blocks=1)
-    progress.add([trial(plan.cells[0], 0, Outcome.CLIENT_BOUND)])
-    assert progress.wants_trial(plan.cells[0], 0)
-    run_to_the_end(plan, progress, {plan.cells[0]: Outcome.CLIENT_BOUND})
-    assert len(progress.trials_of(plan.cells[0], 0)) == CLIENT_BOUND_REPEATS + 1
+    progress.add([trial(plan.points[0], 0, Outcome.CLIENT_BOUND)])
+    assert progress.wants_trial(plan.points[0], 0)
+    run_to_the_end(plan, progress, {plan.points[0]: Outcome.CLIENT_BOUND})
+    assert len(progress.trials_of(plan.points[0], 0)) == CLIENT_BOUND_REPEATS + 1
 
 
 def test_a_disturbed_trial_is_repeated_once_per_block_and_never_given_up() -> None:
     plan = plan_of(engines=1, workloads=1)
     progress = progress_of(plan, blocks=4)
-    run_to_the_end(plan, progress, {plan.cells[0]: Outcome.DISTURBED})
-    assert [len(progress.trials_of(plan.cells[0], block)) for block in range(4)] == [DISTURBED_REPEATS + 1] * 4
+    run_to_the_end(plan, progress, {plan.points[0]: Outcome.DISTURBED})
+    assert [len(progress.trials_of(plan.points[0], block)) for block in range(4)] == [DISTURBED_REPEATS + 1] * 4
 
 
-def spoiled(cell: Cell, block: int, outcome: Outcome, count: int) -> list[TrialRecord]:
+def spoiled(point: Point, block: int, outcome: Outcome, count: int) -> list[TrialRecord]:
     """Of an earlier call, in the first round."""
-    found = [trial(cell, block, outcome) for _ in range(count)]
+    found = [trial(point, block, outcome) for _ in range(count)]
     return [one.model_copy(update={"id": f"{outcome}-{block}-{place}"}) for place, one in enumerate(found)]
 
 
 def test_what_an_earlier_call_rejected_does_not_count_against_this_one() -> None:
     plan = plan_of(engines=1, workloads=1)
-    (cell,) = plan.cells
-    late = spoiled(cell, 0, Outcome.CLIENT_BOUND, CLIENT_BOUND_REPEATS + 1)
-    disturbed = spoiled(cell, 1, Outcome.DISTURBED, DISTURBED_REPEATS + 1)
+    (point,) = plan.points
+    late = spoiled(point, 0, Outcome.CLIENT_BOUND, CLIENT_BOUND_REPEATS + 1)
+    disturbed = spoiled(point, 1, Outcome.DISTURBED, DISTURBED_REPEATS + 1)
     progress = Progress(plan, FixedPace(), excused=excused([*late, *disturbed]))  # type: ignore[arg-type]
     progress.add([*late, *disturbed])
-    assert len(progress.trials_of(cell, 0)) == len(late)  # the next has another number
-    groups = run_to_the_end(plan, progress, {cell: Outcome.CLIENT_BOUND})
+    assert len(progress.trials_of(point, 0)) == len(late)  # the next has another number
+    groups = run_to_the_end(plan, progress, {point: Outcome.CLIENT_BOUND})
     assert [group.block for group in groups] == [0, 1]
-    assert len(progress.trials_of(cell, 0)) == 2 * len(late)  # and again not for ever
-    assert len(progress.trials_of(cell, 1)) == len(disturbed) + len(late)
+    assert len(progress.trials_of(point, 0)) == 2 * len(late)  # and again not for ever
+    assert len(progress.trials_of(point, 1)) == len(disturbed) + len(late)
 
 
 def test_what_an_earlier_call_gave_up_is_measured_beside_the_baseline() -> None:
     plan = plan_of(engines=3, workloads=1)
-    given_up = plan.cells[2]
+    given_up = plan.points[2]
     late = [
         one.model_copy(update={"round": 0})
         for one in spoiled(given_up, 0, Outcome.CLIENT_BOUND, CLIENT_BOUND_REPEATS + 1)
     ]
-    before = [*(turn(cell, number) for cell in plan.cells[:2] for number in range(2)), *late]
+    before = [*(turn(point, number) for point in plan.points[:2] for number in range(2)), *late]
     pace = FixedPace(blocks=1, together=True)
     earlier = Progress(plan, pace, BASELINE)  # type: ignore[arg-type]
     earlier.add(before)
@@ -180,14 +180,14 @@ def test_what_an_earlier_call_gave_up_is_measured_beside_the_baseline() -> None:
     group = progress.next_group()
     assert group is not None
     assert group.stays is not None
-    assert (group.stays.contender, group.shifts) == (BASELINE, ((given_up.contender,),))
+    assert (group.stays.config, group.shifts) == (BASELINE, ((given_up.config,),))
     assert progress.rounds_begun(0) == 2  # in rounds of their own
 
 
 def test_what_was_given_up_beside_visits_of_others_stays_so() -> None:
     """It would be compared with what the others were in another hour; not so where none of them has a result."""
     plan = plan_of(engines=2)
-    one, alone, other, _ = plan.cells
+    one, alone, other, _ = plan.points
     late = spoiled(one, 0, Outcome.CLIENT_BOUND, 1)
     lonely = trial(alone, 0, Outcome.CLIENT_BOUND).model_copy(update={"id": "lonely"})
     assert excused([*late, lonely, trial(other, 0)]) == {"lonely"}
@@ -200,19 +200,19 @@ def test_an_interrupted_group_resumes_with_what_is_missing() -> None:
     first = progress_of(plan).next_group()
     assert first is not None
     (member,) = first.members
-    cells = [Cell(contender=member.contender, workload=workload.name) for workload in member.workloads]
+    points = [Point(config=member.config, workload=workload.name) for workload in member.workloads]
     progress = progress_of(plan)
-    progress.add([trial(cells[0], 0), trial(cells[0], 0), trial(cells[1], 0)])
+    progress.add([trial(points[0], 0), trial(points[0], 0), trial(points[1], 0)])
     again = progress.next_group()
-    left = Member(contender=member.contender, workloads=(member.workloads[1],))
+    left = Member(config=member.config, workloads=(member.workloads[1],))
     assert again == Group(block=0, members=(left,), rounds=2)
 
 
-BASELINE = Contender(variant="none", engine="e0")
+BASELINE = Config(variant="none", engine="e0")
 
 
 def shifts(group: Group) -> list[set[str]]:
-    return [{contender.engine for contender in shift} for shift in group.shifts]
+    return [{config.engine for config in shift} for shift in group.shifts]
 
 
 def test_what_does_not_fit_comes_in_shifts_beside_the_baseline() -> None:
@@ -221,13 +221,13 @@ def test_what_does_not_fit_comes_in_shifts_beside_the_baseline() -> None:
     for group in (first, second):
         assert sorted(map(sorted, shifts(group))) == [["e1", "e2"], ["e3", "e4"], ["e5"]]  # the same in every block
         assert group.stays is not None
-        assert group.stays.contender == BASELINE
+        assert group.stays.config == BASELINE
         assert {workload.name for workload in group.stays.workloads} == {"w0", "w1"}
     assert first.shifts != second.shifts  # in another order
 
 
 def test_shifts_are_none_where_one_does_not_fit_beside_the_baseline() -> None:
-    baseline, *others = [Contender(variant="none", engine=f"e{number}") for number in range(5)]
+    baseline, *others = [Config(variant="none", engine=f"e{number}") for number in range(5)]
     size = dict(zip([baseline, *others], (4, 3, 5, 2, 1), strict=True))
 
     def beside(memory: int) -> Shifts | None:
@@ -245,23 +245,23 @@ def test_an_interrupted_shift_goes_on_beside_the_baseline_that_has_its_rounds() 
     group = progress.next_group()
     assert group is not None
     done, cut = group.shifts
-    baseline, *_ = plan.cells
-    progress.add(turn(Cell(contender=one, workload="w0"), number) for number in range(2) for one in (BASELINE, *done))
-    progress.add([turn(baseline, 2), turn(Cell(contender=cut[0], workload="w0"), 2)])  # and here it was killed
+    baseline, *_ = plan.points
+    progress.add(turn(Point(config=one, workload="w0"), number) for number in range(2) for one in (BASELINE, *done))
+    progress.add([turn(baseline, 2), turn(Point(config=cut[0], workload="w0"), 2)])  # and here it was killed
     assert not progress.wants_trial(baseline, 0)
     again = progress.next_group()
     assert again is not None
     assert again.block == 0
     assert [set(shift) for shift in again.shifts] == [set(cut)]
     assert again.stays is not None
-    assert again.stays.contender == BASELINE
+    assert again.stays.config == BASELINE
     assert progress.rounds_begun(0) == 3
 
 
 def test_without_its_baseline_a_block_goes_on_one_after_the_other() -> None:
     plan = plan_of(engines=5, workloads=1)
     progress = progress_of(plan, BASELINE, most=2)
-    progress.add([trial(plan.cells[0], 0, Outcome.CRASHED)])
+    progress.add([trial(plan.points[0], 0, Outcome.CRASHED)])
     group = progress.next_group()
     assert group is not None
     assert (len(group.members), group.shifts) == (1, ())

@@ -11,7 +11,7 @@ from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import EngineMetrics, InstanceFacts, TrialMetrics
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.quality import Quality
 from bitbench.study.study import Count, Measure, Study
 from bitbench.study.variant import Variant
@@ -24,8 +24,8 @@ BYTES = {"f16": 23_040, "q8_0": 12_240}
 STEPS = {"f16": (0.010, 2.0e-6), "q8_0": (0.0124, 1.0e-6)}
 
 
-def contender(type: str, variant: str = "m/gguf-q8_0") -> Contender:
-    return Contender(variant=variant, engine=f"llamacpp kv={type}")
+def config(type: str, variant: str = "m/gguf-q8_0") -> Config:
+    return Config(variant=variant, engine=f"llamacpp kv={type}")
 
 
 def made_study(*, lengths: tuple[int, ...] = LENGTHS, drafts: bool = False) -> StudyRecords:
@@ -40,30 +40,30 @@ def made_study(*, lengths: tuple[int, ...] = LENGTHS, drafts: bool = False) -> S
             "recipes": ("gguf-q8_0",),
             "engines": [{"engine": "llamacpp", "kv_cache": list(BYTES)}],
             "workloads": workloads,
-            "measure": Measure(instances=Count(min=3, max=3), trials=Count(min=1, max=1), headline="tpot"),
+            "measure": Measure(starts=Count(min=3, max=3), trials=Count(min=1, max=1), metric="tpot"),
             "baseline": "llamacpp kv=f16",
         }
     )
-    cells = tuple(Cell(contender=contender(type), workload=one.name) for type in BYTES for one in workloads)
+    points = tuple(Point(config=config(type), workload=one.name) for type in BYTES for one in workloads)
     trials = []
-    for cell, block in ((cell, block) for cell in cells for block in range(3)):
-        base, each = STEPS[cell.contender.engine.partition("=")[2]]
-        seconds = (base + each * (int(cell.workload.partition("-")[2]) + 64)) * (1 + 0.01 * block)
+    for point, block in ((point, block) for point in points for block in range(3)):
+        base, each = STEPS[point.config.engine.partition("=")[2]]
+        seconds = (base + each * (int(point.workload.partition("-")[2]) + 64)) * (1 + 0.01 * block)
         counted = EngineMetrics(drafts=10, draft_tokens=40, accepted_tokens=12) if drafts else None
         metrics = TrialMetrics(tpot_s=seconds, output_throughput=1 / seconds)
-        trials.append(make_trial(cell, block, 0, metrics=metrics, engine_metrics=counted))
+        trials.append(make_trial(point, block, 0, metrics=metrics, engine_metrics=counted))
     instances = [
-        make_instance(contender(type), block, facts=InstanceFacts(kv_bytes_per_token=size))
+        make_instance(config(type), block, facts=InstanceFacts(kv_bytes_per_token=size))
         for type, size in BYTES.items()
         for block in range(3)
     ]
     variant = Variant(name="m/gguf-q8_0", model="m", recipe="gguf-q8_0", form="gguf/q8_0")
-    return make_records(Plan(study=study, variants=(variant,), cells=cells), trials, instances)
+    return make_records(Plan(study=study, variants=(variant,), points=points), trials, instances)
 
 
 def test_bytes_slope_and_acceptance_of_each_setting() -> None:
     wide, narrow = summarize_settings(made_study(drafts=True))
-    assert (wide.contender, narrow.contender) == (contender("f16"), contender("q8_0"))
+    assert (wide.config, narrow.config) == (config("f16"), config("q8_0"))
     assert (wide.kv_bytes_per_token, narrow.kv_bytes_per_token) == (23_040, 12_240)
     assert (wide.acceptance_length, narrow.acceptance_length) == (2.2, 2.2)
     for one, each in ((wide, 2.0e-6), (narrow, 1.0e-6)):
@@ -78,8 +78,8 @@ def test_two_lengths_have_no_slope() -> None:
 
 def test_a_study_without_several_settings_has_no_such_section() -> None:
     records = made_study()
-    cells = tuple(cell for cell in records.plan.cells if cell.contender == contender("f16"))
-    alone = records.plan.model_copy(update={"cells": cells})
+    points = tuple(point for point in records.plan.points if point.config == config("f16"))
+    alone = records.plan.model_copy(update={"points": points})
     assert summarize_settings(make_records(alone, records.trials, records.instances)) == ()
 
 
@@ -130,8 +130,8 @@ def test_short_windows_are_one_stretch() -> None:
 def test_quality_of_a_setting_is_held_against_the_same_weights_in_the_baselines_setting() -> None:
     plan = made_study().plan
     study = plan.study.model_copy(update={"quality": Quality()})
-    asked = plan.model_copy(update={"study": study, "quality": plan.contenders})
-    assert baseline_of(contender("q8_0"), asked) == contender("f16")
-    assert baseline_of(contender("f16"), asked) == contender("f16")
-    alone = asked.model_copy(update={"cells": (), "quality": (contender("f16"),)})
-    assert baseline_of(contender("f16"), alone) is None
+    asked = plan.model_copy(update={"study": study, "quality": plan.configs})
+    assert baseline_of(config("q8_0"), asked) == config("f16")
+    assert baseline_of(config("f16"), asked) == config("f16")
+    alone = asked.model_copy(update={"points": (), "quality": (config("f16"),)})
+    assert baseline_of(config("f16"), alone) is None

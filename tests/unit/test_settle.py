@@ -1,4 +1,4 @@
-"""A plan after its variants were made: the same cells, but for those whose variant could not be."""
+"""A plan after its variants were made: the same points, but for those whose variant could not be."""
 
 from pathlib import Path
 
@@ -19,16 +19,16 @@ def test_a_variant_that_was_made_changes_nothing_but_itself() -> None:
 
 
 def test_what_waited_for_a_variant_that_could_not_be_made_is_refused_with_the_reason() -> None:
-    mine = [one for one in PLAN.contenders if one.variant == MADE.name]
-    others = [one for one in PLAN.contenders if one.variant != MADE.name]
-    expected = Expectation(contender=mine[0], verdict=Support.RUNS_WITHOUT_SPEEDUP, why="slow")
-    plan = PLAN.model_copy(update={"quality": tuple(PLAN.contenders), "expectations": (expected,)})
+    mine = [one for one in PLAN.configs if one.variant == MADE.name]
+    others = [one for one in PLAN.configs if one.variant != MADE.name]
+    expected = Expectation(config=mine[0], verdict=Support.RUNS_WITHOUT_SPEEDUP, why="slow")
+    plan = PLAN.model_copy(update={"quality": tuple(PLAN.configs), "expectations": (expected,)})
     settled = settle(plan, [MADE.model_copy(update={"failure": "no luck"})])
-    lost = [cell for cell in plan.cells if cell.contender in mine]
+    lost = [point for point in plan.points if point.config in mine]
     assert lost
-    assert settled.cells == tuple(cell for cell in plan.cells if cell.contender in others)
-    refused = tuple(Refusal(cell=cell, reason="no luck", was_tried=True) for cell in lost)
+    assert settled.points == tuple(point for point in plan.points if point.config in others)
+    refused = tuple(Refusal(point=point, reason="no luck", was_tried=True) for point in lost)
     assert settled.refusals == (*plan.refusals, *refused)
     assert settled.quality == tuple(others)
-    assert settled.quality_refusals == tuple(QualityRefusal(contender=one, reason="no luck") for one in mine)
+    assert settled.quality_refusals == tuple(QualityRefusal(config=one, reason="no luck") for one in mine)
     assert settled.expectations == ()

@@ -18,15 +18,15 @@ from tests.unit.test_schedule import FixedPace, plan_of, trial
 
 
 def test_blocks_that_are_run_in_any_case_run_at_once() -> None:
-    plan, _, _ = planned(instances={"min": 3, "max": 8}, trials=1)
+    plan, _, _ = planned(starts={"min": 3, "max": 8}, trials=1)
     engines = Lab().engines_of(plan.study)
     pace = Lab().runner.pace(plan, engines, at_once=4)
     progress = Progress(plan, pace)
     assert [progress.next_block(set(range(taken))) for taken in range(4)] == [0, 1, 2, None]
     for block in range(3):
-        for cell in plan.cells:
-            speed = 100.0 if cell.contender.engine == "a" else (90.0, 112.0, 97.0)[block]
-            record = make_trial(cell, block, 0, metrics=TrialMetrics(output_throughput=speed))
+        for point in plan.points:
+            speed = 100.0 if point.config.engine == "a" else (90.0, 112.0, 97.0)[block]
+            record = make_trial(point, block, 0, metrics=TrialMetrics(output_throughput=speed))
             progress.add([record])
             pace.add(record)
     assert pace.basis(3) == pace.basis(6) == 3  # decided at once for as many as there are machines
@@ -36,36 +36,36 @@ def test_blocks_that_are_run_in_any_case_run_at_once() -> None:
 
 
 def test_one_machine_decides_after_each_block() -> None:
-    _, pace, _ = planned(instances={"min": 2, "max": 8}, trials=1)
+    _, pace, _ = planned(starts={"min": 2, "max": 8}, trials=1)
     assert [pace.basis(block) for block in range(5)] == [0, 0, 2, 3, 4]
 
 
 def test_a_lost_machine_is_not_the_engines_fault() -> None:
     assert Outcome.LOST in NOT_THE_ENGINES
     plan = plan_of()
-    progress, cell = Progress(plan, FixedPace()), plan.cells[0]  # type: ignore[arg-type]
-    lost = make_instance(cell.contender, 0, outcome=Outcome.LOST)
+    progress, point = Progress(plan, FixedPace()), plan.points[0]  # type: ignore[arg-type]
+    lost = make_instance(point.config, 0, outcome=Outcome.LOST)
     for _ in range(LOST_REPEATS):
-        progress.add([lost, trial(cell, 0, Outcome.LOST)])
-        assert progress.wants_trial(cell, 0)
+        progress.add([lost, trial(point, 0, Outcome.LOST)])
+        assert progress.wants_trial(point, 0)
     progress.add([lost])
-    assert not progress.accepts_trial(cell, 0)  # whatever is wrong there, it is not chance
-    assert progress.accepts_trial(cell, 1)
+    assert not progress.accepts_trial(point, 0)  # whatever is wrong there, it is not chance
+    assert progress.accepts_trial(point, 1)
     later = Progress(plan, FixedPace(), excused=excused([lost]))  # type: ignore[arg-type]
     later.add([lost] * (LOST_REPEATS + 1))
-    assert later.accepts_trial(cell, 0)  # another call, with other machines
+    assert later.accepts_trial(point, 0)  # another call, with other machines
 
 
 def test_what_a_lost_block_had_before_does_not_count() -> None:
-    cell = plan_of().cells[0]
-    before, after = (make_trial(cell, 0, index, instance_id=name) for index, name in enumerate(["before", "after"]))
-    other = make_trial(cell, 1, 0, instance_id="other")
-    failed = make_trial(cell, 0, 2, instance_id="before", outcome=Outcome.CRASHED)
+    point = plan_of().points[0]
+    before, after = (make_trial(point, 0, index, instance_id=name) for index, name in enumerate(["before", "after"]))
+    other = make_trial(point, 1, 0, instance_id="other")
+    failed = make_trial(point, 0, 2, instance_id="before", outcome=Outcome.CRASHED)
     instances = [
-        make_instance(cell.contender, 0, id="before"),
-        make_instance(cell.contender, 1, id="other"),
-        make_instance(cell.contender, 0, id="lost", outcome=Outcome.LOST),
-        make_instance(cell.contender, 0, id="after"),
+        make_instance(point.config, 0, id="before"),
+        make_instance(point.config, 1, id="other"),
+        make_instance(point.config, 0, id="lost", outcome=Outcome.LOST),
+        make_instance(point.config, 0, id="after"),
     ]
     read = without_lost([before, after, other, failed], instances)
     assert [one.outcome for one in read] == [Outcome.LOST, Outcome.OK, Outcome.OK, Outcome.CRASHED]

@@ -40,7 +40,7 @@ def on_machines(designs: Sequence[tuple[int, Schedule]]) -> list[tuple[str, int,
 
 
 @pytest.mark.parametrize(("machine", "count", "schedule"), on_machines(DESIGNS))
-def test_equal_contenders_are_seldom_told_apart(machine: str, count: int, schedule: Schedule) -> None:
+def test_equal_configs_are_seldom_told_apart(machine: str, count: int, schedule: Schedule) -> None:
     assert_honest(fixed_plan(MACHINES[machine], [1.0] * count, schedule), STUDIES)
 
 
@@ -76,9 +76,9 @@ def test_equal_within_ten_percent(machine: str) -> None:
     assert_equality_is_honest(MACHINES[machine], Schedule(blocks=4, rounds=4, alternate=True), STUDIES)
 
 
-def test_equal_contenders_of_a_calm_machine_are_found_equal() -> None:
+def test_equal_configs_of_a_calm_machine_are_found_equal() -> None:
     found = [fixed_plan(CALM, [1.0] * 4, Schedule(3, 4, alternate=True))(seed).table for seed in range(LONG_STUDIES)]
-    said = [claim(table, table.contenders[0], ALPHA, equal_within=0.1).against_baseline for table in found]
+    said = [claim(table, table.configs[0], ALPHA, equal_within=0.1).against_baseline for table in found]
     assert share(set(one.values()) == {AgainstBaseline.EQUAL} for one in said) >= 0.95
 
 

@@ -3,9 +3,9 @@ import pytest
 
 from bitbench.analysis.adjustment import adjust, machine_speed
 from bitbench.analysis.log_speeds import Floats, LogSpeeds
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
-NAMES = tuple(Contender(variant="none", engine=name) for name in "abcd")
+NAMES = tuple(Config(variant="none", engine=name) for name in "abcd")
 SHAPE = (4, 3, 6)
 
 
@@ -18,14 +18,14 @@ def figures(slopes: list[float], noise: float, seed: int = 1) -> tuple[LogSpeeds
 
 
 def slopes_of(before: LogSpeeds, after: LogSpeeds, machine: Floats) -> list[float]:
-    """What was taken out, by contender: y − y' = γ·(x − x̄)."""
+    """What was taken out, by config: y − y' = γ·(x − x̄)."""
     return [
         float(np.polyfit(machine[c].ravel(), (before.values - after.values)[c].ravel(), 1)[0])
         for c in range(len(NAMES))
     ]
 
 
-def test_one_contender_at_a_time_by_the_formulas() -> None:
+def test_one_config_at_a_time_by_the_formulas() -> None:
     speeds, machine = figures([0.5, 0.8, 1.1, 1.4], noise=0.2)
     sxy, sxx, residuals = [], [], []
     centred = []
@@ -56,7 +56,7 @@ def test_what_the_probe_saw_is_gone() -> None:
 
 
 def test_ratios_are_those_at_the_mean_speed() -> None:
-    """Each contender's figures still go through its value at the mean reading."""
+    """Each config's figures still go through its value at the mean reading."""
     speeds, machine = figures([1.0, 1.0, 1.0, 1.0], noise=0.0)
     made = adjust(speeds, machine)
     np.testing.assert_allclose(made.speeds.values, speeds.values - (machine - machine.mean()), atol=1e-9)
@@ -97,14 +97,14 @@ def test_readings_before_and_after() -> None:
     np.testing.assert_allclose(machine_speed(before, after), -np.log(np.sqrt(before * after)))
 
 
-def test_a_contender_that_slows_the_probe_after_it() -> None:
+def test_a_config_that_slows_the_probe_after_it() -> None:
     rng = np.random.default_rng(2)
     before, after = (np.exp(rng.normal(-3, 0.1, SHAPE)) for _ in range(2))
     after[2] *= 1.3
     np.testing.assert_allclose(machine_speed(before, after), -np.log(before))
 
 
-def test_the_guard_seldom_takes_chance_for_a_contender() -> None:
+def test_the_guard_seldom_takes_chance_for_a_config() -> None:
     taken = 0
     for seed in range(400):
         rng = np.random.default_rng(seed)
@@ -115,6 +115,6 @@ def test_the_guard_seldom_takes_chance_for_a_contender() -> None:
 
 
 @pytest.mark.parametrize("shape", [(1, 3, 6), (4, 1, 1)])
-def test_one_contender_or_one_round_cannot_be_guarded(shape: tuple[int, int, int]) -> None:
+def test_one_config_or_one_round_cannot_be_guarded(shape: tuple[int, int, int]) -> None:
     ones = np.ones(shape)
     np.testing.assert_allclose(machine_speed(ones, 2 * ones), -np.log(np.sqrt(2)))

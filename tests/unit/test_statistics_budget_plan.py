@@ -16,10 +16,10 @@ from bitbench.analysis.budget_plan import (
 )
 from bitbench.analysis.components import VarianceComponents, variance_components
 from bitbench.analysis.log_speeds import LogSpeeds
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
-# Eight contenders of a real study: 110 s to start them all, 22 s for a trial of each.
-EIGHT = Design(contenders=8, starts_s=110, round_s=22)
+# Eight configs of a real study: 110 s to start them all, 22 s for a trial of each.
+EIGHT = Design(configs=8, starts_s=110, round_s=22)
 
 
 def test_ten_minutes() -> None:
@@ -51,9 +51,9 @@ def test_as_many_blocks_as_are_asked_for() -> None:
     assert alone.blocks == 2
 
 
-def test_two_contenders_alone_need_more_blocks() -> None:
+def test_two_configs_alone_need_more_blocks() -> None:
     """Nothing is lent, and Student's t of one degree of freedom is 12.7."""
-    plan = plan_blocks(Design(contenders=2, starts_s=28, round_s=6), 600, 0.95)
+    plan = plan_blocks(Design(configs=2, starts_s=28, round_s=6), 600, 0.95)
     assert plan is not None
     assert plan.blocks >= 5
 
@@ -69,9 +69,9 @@ def test_starts_that_vary_ask_for_blocks_and_trials_for_rounds() -> None:
 
 @given(st.integers(2, 10), st.floats(0, 300), st.floats(0.5, 60), st.floats(10, 7200))
 def test_a_plan_fits_and_more_budget_is_never_worse(
-    contenders: int, starts_s: float, round_s: float, budget_s: float
+    configs: int, starts_s: float, round_s: float, budget_s: float
 ) -> None:
-    design = Design(contenders, starts_s, round_s)
+    design = Design(configs, starts_s, round_s)
     plan, more = (plan_blocks(design, budget, 0.95) for budget in (budget_s, 1.5 * budget_s))
     if plan is None:
         return
@@ -103,10 +103,10 @@ def test_no_more_rounds_than_are_asked_for_and_the_time_goes_into_blocks() -> No
 
 
 def simulated(start_sd: float, trial_sd: float, rounds: int, seed: int = 1) -> LogSpeeds:
-    """Of 200 blocks, which all share a large shift, and six contenders."""
+    """Of 200 blocks, which all share a large shift, and six configs."""
     rng = np.random.default_rng(seed)
     starts = rng.normal(0, start_sd, (6, 200, 1)) + rng.normal(0, 0.3, (1, 200, 1))
-    names = tuple(Contender(variant="none", engine=str(number)) for number in range(6))
+    names = tuple(Config(variant="none", engine=str(number)) for number in range(6))
     return LogSpeeds(names, starts + rng.normal(0, trial_sd, (6, 200, rounds)))
 
 
@@ -131,7 +131,7 @@ def test_components_with_missing_rounds() -> None:
 
 
 def test_components_that_cannot_be_known() -> None:
-    names = (Contender(variant="none", engine="a"), Contender(variant="none", engine="b"))
+    names = (Config(variant="none", engine="a"), Config(variant="none", engine="b"))
     assert variance_components({}) is None
     assert variance_components({"w": LogSpeeds(names, np.zeros((2, 1, 5)))}) is None
     assert variance_components({"w": LogSpeeds(names, np.zeros((2, 5, 1)))}) is None
@@ -139,7 +139,7 @@ def test_components_that_cannot_be_known() -> None:
 
 
 def test_starts_that_seem_equal_are_not_planned_with() -> None:
-    names = (Contender(variant="none", engine="a"), Contender(variant="none", engine="b"))
+    names = (Config(variant="none", engine="a"), Config(variant="none", engine="b"))
     found = measured_components({"w": LogSpeeds(names, np.tile([0.0, 0.1], (2, 3, 1)) * np.array([[[1]], [[2]]]))})
     assert found.start_sd == LEAST_START_SD
     assert found.trial_sd == pytest.approx(0.05)

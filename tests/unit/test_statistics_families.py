@@ -12,13 +12,13 @@ from bitbench.analysis.interim_looks import End, Look, continuing, end, looks
 from bitbench.analysis.log_speeds import LogSpeeds
 from bitbench.analysis.pairs import PairedRatio, PairTable, paired_ratios
 from bitbench.analysis.results.summary import AgainstBaseline
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
-BASE, ONE, TWO, THREE = (Contender(variant="none", engine=name) for name in ("base", "one", "two", "three"))
+BASE, ONE, TWO, THREE = (Config(variant="none", engine=name) for name in ("base", "one", "two", "three"))
 EVERYONE = (BASE, ONE, TWO, THREE)
 
 
-def pair(first: Contender, second: Contender, log_mean: float, p_value: float) -> PairedRatio:
+def pair(first: Config, second: Config, log_mean: float, p_value: float) -> PairedRatio:
     """With the standard error that gives this p-value."""
     error = abs(log_mean) / stats.t.isf(p_value / 2, 10)
     return PairedRatio(
@@ -26,7 +26,7 @@ def pair(first: Contender, second: Contender, log_mean: float, p_value: float) -
     )
 
 
-def wide(first: Contender, second: Contender) -> PairedRatio:
+def wide(first: Config, second: Config) -> PairedRatio:
     return pair(first, second, 0.01, 0.9)
 
 
@@ -70,7 +70,7 @@ def test_a_pair_that_cannot_be_compared_counts_as_asked() -> None:
 
 
 def test_without_a_baseline_there_is_no_such_claim() -> None:
-    gone = Contender(variant="none", engine="gone")
+    gone = Config(variant="none", engine="gone")
     for missing in (None, gone):
         made = claim(table(pair(ONE, TWO, 0.3, 1e-9)), missing, 0.05)
         assert made.against_baseline == {}
@@ -128,12 +128,12 @@ def test_more_error_allowed_never_claims_less(seed: int, count: int, alpha: floa
     assert loose.possible_bests
 
 
-def claims(said: dict[Contender, AgainstBaseline], bests: set[Contender], *equal: frozenset[Contender]) -> Claims:
+def claims(said: dict[Config, AgainstBaseline], bests: set[Config], *equal: frozenset[Config]) -> Claims:
     rest = dict.fromkeys((ONE, TWO, THREE), AgainstBaseline.SLOWER)
     return Claims(EVERYONE, rest | said, frozenset(bests), frozenset(), frozenset(equal))
 
 
-def test_which_contenders_continue() -> None:
+def test_which_configs_continue() -> None:
     undecided = AgainstBaseline.UNDECIDED
     assert continuing(nothing_claimed(EVERYONE, BASE), BASE) == EVERYONE
     assert continuing(claims({TWO: undecided}, {ONE}), BASE) == (BASE, TWO)

@@ -29,9 +29,9 @@ def test_two_equal_values_and_a_third() -> None:
 def test_false_flags_are_rare() -> None:
     rng = np.random.default_rng(2)
     for trials in range(3, 11):
-        cells = 1000
-        flagged = sum(bool(outliers(np.exp(0.02 * rng.normal(size=trials)).tolist())) for _ in range(cells))
-        assert flagged <= cells // 1000, f"{flagged} of {cells} cells with {trials} trials"
+        points = 1000
+        flagged = sum(bool(outliers(np.exp(0.02 * rng.normal(size=trials)).tolist())) for _ in range(points))
+        assert flagged <= points // 1000, f"{flagged} of {points} points with {trials} trials"
 
 
 def test_real_outliers_are_found() -> None:

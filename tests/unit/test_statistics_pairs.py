@@ -12,20 +12,20 @@ from scipy import stats
 
 from bitbench.analysis.log_speeds import LogSpeeds, TrialKey, log_speeds
 from bitbench.analysis.pairs import PairTable, lent_degrees_of_freedom, paired_ratios
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
-A, B, C, D = (Contender(variant="none", engine=name) for name in "abcd")
+A, B, C, D = (Config(variant="none", engine=name) for name in "abcd")
 NAN = math.nan
 
 
 def table(
-    values: object, contenders: Sequence[Contender] = (A, B, C, D), baseline: Contender | None = None
+    values: object, configs: Sequence[Config] = (A, B, C, D), baseline: Config | None = None
 ) -> PairTable:
     array = np.asarray(values, dtype=np.float64)
-    return paired_ratios({"w": LogSpeeds(tuple(contenders[: len(array)]), array)}, baseline)["w"]
+    return paired_ratios({"w": LogSpeeds(tuple(configs[: len(array)]), array)}, baseline)["w"]
 
 
-def test_two_contenders_by_hand() -> None:
+def test_two_configs_by_hand() -> None:
     """Differences by block 0.1, 0.3, 0.2: mean 0.2, variance 0.01; nothing is lent."""
     (pair,) = table([[[0.1], [0.5], [0.3]], [[0.0], [0.2], [0.1]]]).pairs
     assert pair.log_mean == pytest.approx(0.2)
@@ -40,7 +40,7 @@ def test_two_contenders_by_hand() -> None:
     assert ratio.interval.high == pytest.approx(math.exp(0.2 + half))
 
 
-def test_a_third_contender_lends() -> None:
+def test_a_third_config_lends() -> None:
     """Of A − B: s² 0.02 in two blocks; A − C 0.08, B − C 0.02; pooled 0.04 with one degree of freedom."""
     made = table([[[0.0], [0.2]], [[0.0], [0.0]], [[0.0], [-0.2]]])
     pair = made.between(A, B)
@@ -74,11 +74,11 @@ def test_only_common_rounds_count() -> None:
 def test_one_common_block_is_no_pair() -> None:
     made = table([[[1.0], [2.0]], [[1.0], [NAN]], [[NAN], [1.0]]])
     assert made.pairs == ()
-    assert made.contenders == (A, B, C)
+    assert made.configs == (A, B, C)
     assert made.between(A, B) is None
 
 
-def test_one_contender_and_none() -> None:
+def test_one_config_and_none() -> None:
     assert table(np.zeros((1, 3, 2))).pairs == ()
     assert paired_ratios({}) == {}
     assert paired_ratios({"w": log_speeds({}, higher_is_better=True)})["w"].pairs == ()
@@ -96,15 +96,15 @@ WHOLE = st.tuples(st.integers(2, 4), st.integers(2, 4), st.integers(1, 3)).flatm
 
 def recomputed(values: Grid, first: int, second: int) -> tuple[float, float, float]:
     """Mean, standard error and degrees of freedom of one pair of a full grid, from the formulas and one at a time."""
-    contenders, blocks, rounds = values.shape
+    configs, blocks, rounds = values.shape
     every = {
         (i, j): [float(np.mean(values[i, block] - values[j, block])) for block in range(blocks)]
-        for i, j in combinations(range(contenders), 2)
+        for i, j in combinations(range(configs), 2)
     }
     pooled = float(np.mean([np.var(found, ddof=1) for found in every.values()]))
     own = every[first, second]
     variance = float(np.var(own, ddof=1))
-    lent = min(8, (contenders - 2) * (blocks - 1))
+    lent = min(8, (configs - 2) * (blocks - 1))
     moderated = (lent * pooled + (blocks - 1) * variance) / (lent + blocks - 1)
     by_rounds = [np.var(values[first, block] - values[second, block], ddof=1) / rounds for block in range(blocks)] \
         if rounds > 1 else [0.0]  # fmt: skip
@@ -139,7 +139,7 @@ def test_a_shift_of_a_block_or_of_a_round_changes_nothing(values: Grid) -> None:
 
 
 @given(GRIDS, st.floats(-3, 3))
-def test_a_faster_contender_moves_its_ratios_and_no_error(values: Grid, by: float) -> None:
+def test_a_faster_config_moves_its_ratios_and_no_error(values: Grid, by: float) -> None:
     moved = values.copy()
     moved[0] += by
     for before, after in zip(table(values).pairs, table(moved).pairs, strict=True):
@@ -172,20 +172,20 @@ def test_no_pair_is_more_exact_than_its_own_blocks(values: Grid) -> None:
 
 
 @given(st.integers(2, 9), st.integers(2, 9))
-def test_what_is_lent_in_a_full_study(contenders: int, blocks: int) -> None:
-    names = tuple(Contender(variant="none", engine=str(number)) for number in range(contenders))
-    values = np.random.default_rng(1).normal(size=(contenders, blocks, 2))
-    expected = min(8, (contenders - 2) * (blocks - 1))
-    assert lent_degrees_of_freedom(contenders, blocks) == expected
+def test_what_is_lent_in_a_full_study(configs: int, blocks: int) -> None:
+    names = tuple(Config(variant="none", engine=str(number)) for number in range(configs))
+    values = np.random.default_rng(1).normal(size=(configs, blocks, 2))
+    expected = min(8, (configs - 2) * (blocks - 1))
+    assert lent_degrees_of_freedom(configs, blocks) == expected
     assert {pair.degrees_of_freedom for pair in table(values, names).pairs} == {expected + blocks - 1}
 
 
 @given(st.integers(2, 6), st.integers(2, 5), st.integers(2, 4))
-def test_workloads_that_vary_alike_lend_half(contenders: int, blocks: int, workloads: int) -> None:
-    names = tuple(Contender(variant="none", engine=str(number)) for number in range(contenders))
-    values = np.random.default_rng(1).normal(size=(contenders, blocks, 2))
+def test_workloads_that_vary_alike_lend_half(configs: int, blocks: int, workloads: int) -> None:
+    names = tuple(Config(variant="none", engine=str(number)) for number in range(configs))
+    values = np.random.default_rng(1).normal(size=(configs, blocks, 2))
     study = {str(number): LogSpeeds(names, values + number) for number in range(workloads)}
-    expected = min(8, (contenders - 2) * (blocks - 1) + (workloads - 1) * (contenders - 1) * (blocks - 1) / 2)
+    expected = min(8, (configs - 2) * (blocks - 1) + (workloads - 1) * (configs - 1) * (blocks - 1) / 2)
     for made in paired_ratios(study).values():
         for pair in made.pairs:
             assert pair.degrees_of_freedom == pytest.approx(expected + blocks - 1)
@@ -241,7 +241,7 @@ def test_figures_by_turn() -> None:
         TrialKey(B, 4, 0): 0.0,
     }
     speeds = log_speeds(figures, higher_is_better=False)
-    assert speeds.contenders == (A, B)
+    assert speeds.configs == (A, B)
     expected = [[[-math.log(100), NAN], [-math.log(50), NAN]], [[-math.log(10), NAN], [NAN, NAN]]]
     np.testing.assert_allclose(speeds.values, expected)
 

@@ -10,8 +10,8 @@ from bitbench.analysis.results.tails import CountedEvent, ObjectiveVerdict, Perc
 from bitbench.study.metrics import OBJECTIVES
 from tests.length import by_length
 from tests.unit.simulated_requests import (
-    P99_CELLS,
-    Cell,
+    P99_POINTS,
+    Point,
     assert_covers,
     assert_seldom_met,
     covers,
@@ -162,25 +162,25 @@ def test_the_interval_holds_the_value_and_follows_the_unit(seed: int, starts: in
     assert (scaled.high is None) is (found.high is None)
 
 
-@pytest.mark.parametrize("cell", P99_CELLS, ids=str)
-def test_p99_is_covered(cell: Cell) -> None:
-    assert_covers(cell, 99, STUDIES)
+@pytest.mark.parametrize("point", P99_POINTS, ids=str)
+def test_p99_is_covered(point: Point) -> None:
+    assert_covers(point, 99, STUDIES)
 
 
 @pytest.mark.parametrize("percent", [50, 90])
 def test_other_percentiles_are_covered(percent: float) -> None:
-    assert_covers(Cell(3, 3, 32), percent, STUDIES)
-    assert_covers(Cell(8, 4, 100), percent, STUDIES)
+    assert_covers(Point(3, 3, 32), percent, STUDIES)
+    assert_covers(Point(8, 4, 100), percent, STUDIES)
 
 
-@pytest.mark.parametrize("cell", P99_CELLS, ids=str)
-def test_a_missed_p99_is_seldom_met(cell: Cell) -> None:
-    assert_seldom_met(cell, STUDIES)
+@pytest.mark.parametrize("point", P99_POINTS, ids=str)
+def test_a_missed_p99_is_seldom_met(point: Point) -> None:
+    assert_seldom_met(point, STUDIES)
 
 
 def test_a_p99_of_many_requests_has_an_upper_end() -> None:
     """Else an interval that is always open would cover, too."""
-    found = estimates(Cell(6, 5, 100), 99, STUDIES)
+    found = estimates(Point(6, 5, 100), 99, STUDIES)
     assert np.mean([one.high is not None for one in found]) >= 0.9
 
 
@@ -200,5 +200,5 @@ def test_a_shared_fate_that_is_counted_as_many_is_not_covered() -> None:
 
 
 def test_the_truth_of_the_simulation() -> None:
-    found = estimates(Cell(200, 20, 50), 99, 3)
+    found = estimates(Point(200, 20, 50), 99, 3)
     assert np.mean([one.value for one in found]) == pytest.approx(true_percentile(99), rel=0.03)

@@ -8,11 +8,11 @@ import pytest
 from bitbench.analysis.answers import compare_answers, first_difference, runs_in_a_loop
 from bitbench.analysis.divergence import divergence, scores_of
 from bitbench.analysis.quality import DEFINITIONS, estimates_of, summarize_quality
-from bitbench.analysis.results.summary import ContenderQuality
+from bitbench.analysis.results.summary import ConfigQuality
 from bitbench.analysis.tasks import compare_tasks
 from bitbench.records.quality import Answer, CorpusFacts, QualityRecord, TaskResult
 from bitbench.records.trial import Outcome
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.quality import Quality
 from bitbench.study.study import EngineSetup, Study
 from bitbench.study.variant import Variant
@@ -111,8 +111,8 @@ def test_intervals_cover_what_they_say() -> None:
     assert 178 <= hits <= 200
 
 
-def contender(recipe: str) -> Contender:
-    return Contender(variant=f"m/{recipe}", engine="vllm")
+def config(recipe: str) -> Config:
+    return Config(variant=f"m/{recipe}", engine="vllm")
 
 
 def plan(*recipes: str, **quality: float) -> Plan:
@@ -129,7 +129,7 @@ def plan(*recipes: str, **quality: float) -> Plan:
         )
         for recipe in recipes
     ]
-    return Plan(study=study, variants=tuple(variants), cells=(), quality=tuple(map(contender, recipes)))
+    return Plan(study=study, variants=tuple(variants), points=(), quality=tuple(map(config, recipes)))
 
 
 def record(recipe: str, outcome: Outcome = Outcome.OK, windows_hash: str = "h") -> QualityRecord:
@@ -138,7 +138,7 @@ def record(recipe: str, outcome: Outcome = Outcome.OK, windows_hash: str = "h") 
     )
     return QualityRecord(
         id=recipe,
-        contender=contender(recipe),
+        config=config(recipe),
         instance_id="i0001",
         started_at="2026-11-02T10:00:00+00:00",
         duration_s=1.0,
@@ -149,13 +149,13 @@ def record(recipe: str, outcome: Outcome = Outcome.OK, windows_hash: str = "h") 
     )
 
 
-def summarized(values: Floats, **limits: float) -> ContenderQuality:
+def summarized(values: Floats, **limits: float) -> ConfigQuality:
     study = plan("bf16", "w4", **limits)
     known = {"bf16": rows(logits(1)), "w4": rows(values)}
     return of_records(study, [record("bf16"), record("w4")], known)[1]
 
 
-def of_records(study: Plan, records: list[QualityRecord], known: dict[str, pa.Table]) -> tuple[ContenderQuality, ...]:
+def of_records(study: Plan, records: list[QualityRecord], known: dict[str, pa.Table]) -> tuple[ConfigQuality, ...]:
     return summarize_quality(make_records(study, quality=records, scores_of=lambda record: known[record.id]))
 
 

@@ -14,21 +14,21 @@ WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 
 def ranking(speeds: dict[str, list[float]], *, higher_is_better: bool = True, baseline: str | None = None) -> Ranking:
     """One start for each value, of three equal trials."""
-    headline, metric = ("output_throughput",) * 2 if higher_is_better else ("latency", "latency_s")
+    primary_metric, metric = ("output_throughput",) * 2 if higher_is_better else ("latency", "latency_s")
     starts = max((len(means) for means in speeds.values()), default=1)
-    measure = Measure.model_validate({"instances": starts, "trials": 3, "headline": headline})
+    measure = Measure.model_validate({"starts": starts, "trials": 3, "metric": primary_metric})
     plan = make_plan(list(speeds), [WORKLOAD], measure, baseline=baseline)
     trials = [
-        make_trial(cell, block, index, metrics=TrialMetrics(**{metric: value}))
-        for cell in plan.cells
-        for block, value in enumerate(speeds[cell.contender.engine])
+        make_trial(point, block, index, metrics=TrialMetrics(**{metric: value}))
+        for point in plan.points
+        for block, value in enumerate(speeds[point.config.engine])
         for index in range(3)
     ]
     return summarize(plan, trials, []).rankings[0]
 
 
 def ranks(of: Ranking) -> dict[str, tuple[int | None, int | None]]:
-    return {entry.contender.name: (entry.rank_low, entry.rank_high) for entry in of.entries}
+    return {entry.config.name: (entry.rank_low, entry.rank_high) for entry in of.entries}
 
 
 SPEEDS = {
@@ -42,23 +42,23 @@ SPEEDS = {
 def test_a_tie_between_a_winner_and_a_loser() -> None:
     made = ranking(SPEEDS)
     assert ranks(made) == {"fast": (1, 1), "one": (2, 3), "other": (2, 3), "slow": (4, 4)}
-    assert {entry.contender.name: [one.name for one in entry.tied_with] for entry in made.entries} == {
+    assert {entry.config.name: [one.name for one in entry.tied_with] for entry in made.entries} == {
         "fast": [],
         "one": ["other"],
         "other": ["one"],
         "slow": [],
     }
-    assert made.entries[0].contender.name == "fast"
+    assert made.entries[0].config.name == "fast"
 
 
 def test_single_trials_are_not_ranked_and_not_counted_in_the_ranks_of_others() -> None:
-    plan = make_plan([*SPEEDS, "single"], [WORKLOAD], Measure.model_validate({"instances": 3, "trials": 3}))
+    plan = make_plan([*SPEEDS, "single"], [WORKLOAD], Measure.model_validate({"starts": 3, "trials": 3}))
     figures = {**SPEEDS, "single": [400.0]}
     trials = [
-        make_trial(cell, block, index, metrics=TrialMetrics(output_throughput=value))
-        for cell in plan.cells
-        for block, value in enumerate(figures[cell.contender.engine])
-        for index in range(1 if cell.contender.engine == "single" else 3)
+        make_trial(point, block, index, metrics=TrialMetrics(output_throughput=value))
+        for point in plan.points
+        for block, value in enumerate(figures[point.config.engine])
+        for index in range(1 if point.config.engine == "single" else 3)
     ]
     made = summarize(plan, trials, []).rankings[0]
     assert ranks(made) == {
@@ -81,7 +81,7 @@ def test_less_is_better_turns_it_around() -> None:
 
 
 def test_ratio_to_the_baseline() -> None:
-    made = {entry.contender.name: entry.ratio_to_baseline for entry in ranking(SPEEDS, baseline="slow").entries}
+    made = {entry.config.name: entry.ratio_to_baseline for entry in ranking(SPEEDS, baseline="slow").entries}
     assert made["slow"] is None
     assert made["fast"] is not None
     assert made["fast"].value == pytest.approx(3.0)
@@ -102,17 +102,17 @@ def test_one_start_ties_with_all() -> None:
 
 def test_claims_against_the_baseline_and_who_may_be_the_best() -> None:
     made = ranking(SPEEDS, baseline="other")
-    claims = {entry.contender.name: entry.against_baseline for entry in made.entries}
+    claims = {entry.config.name: entry.against_baseline for entry in made.entries}
     assert claims == {
         "fast": AgainstBaseline.FASTER,
         "one": AgainstBaseline.UNDECIDED,
         "other": None,
         "slow": AgainstBaseline.SLOWER,
     }
-    assert [contender.name for contender in made.possible_bests] == ["fast"]
+    assert [config.name for config in made.possible_bests] == ["fast"]
 
 
-def test_none_and_one_contender() -> None:
+def test_none_and_one_config() -> None:
     assert ranks(ranking({"alone": [1.0, 2.0]})) == {"alone": (1, 1)}
 
 

@@ -1,4 +1,4 @@
-"""Single requests of a cell: how they are spread, the slowest by its name, and percentiles over all trials."""
+"""Single requests of a point: how they are spread, the slowest by its name, and percentiles over all trials."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.requests import COLUMNS, MIN_REQUESTS, CellRequests, read_requests, spreads, tails
+from bitbench.analysis.requests import COLUMNS, MIN_REQUESTS, PointRequests, read_requests, spreads, tails
 from bitbench.analysis.results.tails import CountedEvent, PercentileEstimate
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
@@ -15,7 +15,7 @@ from tests.unit.synthetic import make_plan, make_records, make_trial, request_ro
 
 BATCH = BUILT_IN_WORKLOADS["base"]
 PLAN = make_plan(["a"], [BATCH])
-CELL = PLAN.cells[0]
+POINT = PLAN.points[0]
 
 
 def rows(latencies: Sequence[float], failed: int = 0) -> pa.Table:
@@ -25,10 +25,10 @@ def rows(latencies: Sequence[float], failed: int = 0) -> pa.Table:
     return request_rows(*made)
 
 
-def read(tables: Sequence[pa.Table | None], **fields: object) -> CellRequests:
+def read(tables: Sequence[pa.Table | None], **fields: object) -> PointRequests:
     """Of one trial per start; None: its rows were not kept."""
     trials = [
-        make_trial(CELL, number, 0, id=f"t{number}", requests_file=f"requests/t{number}.parquet", **fields)
+        make_trial(POINT, number, 0, id=f"t{number}", requests_file=f"requests/t{number}.parquet", **fields)
         for number, _ in enumerate(tables)
     ]
 
@@ -38,7 +38,7 @@ def read(tables: Sequence[pa.Table | None], **fields: object) -> CellRequests:
             raise RowsNotKeptError("gone")
         return table.select(list(columns or table.column_names))
 
-    return read_requests(make_records(PLAN, trials, requests_of=requests_of), CELL, trials)
+    return read_requests(make_records(PLAN, trials, requests_of=requests_of), POINT, trials)
 
 
 def test_percentiles_are_over_all_trials_and_failed_requests_do_not_count() -> None:

@@ -8,18 +8,18 @@ from scipy import stats
 
 from bitbench.analysis.log_ratio import LogRatio
 from bitbench.analysis.unpaired import Starts, compare_speeds
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from tests.unit.simulated_claims import allowed
 
-A, B = (Contender(variant="none", engine=name) for name in "ab")
+A, B = (Config(variant="none", engine=name) for name in "ab")
 ONE, OTHER, ELSEWHERE = (
-    Cell(contender=A, workload="w"),
-    Cell(contender=B, workload="w"),
-    Cell(contender=A, workload="v"),
+    Point(config=A, workload="w"),
+    Point(config=B, workload="w"),
+    Point(config=A, workload="v"),
 )
 
 
-def test_a_single_cell_is_welch() -> None:
+def test_a_single_point_is_welch() -> None:
     before, after = [0.1, 0.3, 0.2], [0.6, 0.5, 0.9, 0.6]
     found = compare_speeds({ONE: [[value] for value in before]}, {ONE: [[value] for value in after]})[ONE]
     expected = stats.ttest_ind(after, before, equal_var=False)
@@ -28,11 +28,11 @@ def test_a_single_cell_is_welch() -> None:
     assert found.ratio(0.95).value == pytest.approx(math.exp(0.65 - 0.2))
 
 
-def test_other_cells_lend() -> None:
+def test_other_points_lend() -> None:
     """s² 0.02 on both sides of ONE, 0.08 of the others. OTHER lends 2 degrees of freedom at the 0.05 of its workload,
     ELSEWHERE (0.05 / 0.08)² / 2 of its two at 0.08."""
     narrow, broad = [[0.0], [0.2]], [[0.0], [0.4]]
-    study: dict[Cell, Starts] = {ONE: narrow, OTHER: broad, ELSEWHERE: broad}
+    study: dict[Point, Starts] = {ONE: narrow, OTHER: broad, ELSEWHERE: broad}
     found = compare_speeds(study, study)[ONE]
     elsewhere = (0.05 / 0.08) ** 2
     assert found.degrees_of_freedom == pytest.approx(2 + 2 + elsewhere)
@@ -50,7 +50,7 @@ def test_its_own_variance_and_its_trials_are_floors() -> None:
     assert found.standard_error**2 == pytest.approx(2 * 0.02 / 4)
 
 
-def test_only_cells_with_two_starts_on_both_sides() -> None:
+def test_only_points_with_two_starts_on_both_sides() -> None:
     two: Starts = [[0.1], [0.2]]
     assert set(compare_speeds({ONE: two, OTHER: [[0.1, 0.2]], ELSEWHERE: two}, {ONE: two, OTHER: two})) == {ONE}
     assert compare_speeds({}, {ONE: two}) == {}
@@ -65,26 +65,26 @@ def test_equal_figures_have_no_error() -> None:
 @given(st.integers(0, 10_000))
 def test_the_other_way_round_it_is_the_inverse(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    before, after = ({cell: rng.normal(0, 0.1, (3, 2)).tolist() for cell in (ONE, OTHER)} for _ in range(2))
+    before, after = ({point: rng.normal(0, 0.1, (3, 2)).tolist() for point in (ONE, OTHER)} for _ in range(2))
     forth, back = compare_speeds(before, after)[ONE], compare_speeds(after, before)[ONE]
     assert forth.log_mean == -back.log_mean
     assert forth.p_value == pytest.approx(back.p_value)
 
 
 def studies(rng: np.random.Generator, later: float) -> LogRatio:
-    """Two studies of eight cells, three starts of three trials each; the first cell differs by `later`."""
-    cells = [Cell(contender=one, workload=str(number)) for one in (A, B) for number in range(4)]
+    """Two studies of eight points, three starts of three trials each; the first point differs by `later`."""
+    points = [Point(config=one, workload=str(number)) for one in (A, B) for number in range(4)]
 
-    def study() -> dict[Cell, Starts]:
+    def study() -> dict[Point, Starts]:
         luck = {one: rng.normal(0, 0.05, 3) for one in (A, B)}  # of a start, shared by its workloads
         return {
-            cell: (luck[cell.contender] + rng.normal(0, 0.05, 3))[:, np.newaxis] + rng.normal(0, 0.08, (3, 3))
-            for cell in cells
+            point: (luck[point.config] + rng.normal(0, 0.05, 3))[:, np.newaxis] + rng.normal(0, 0.08, (3, 3))
+            for point in points
         }  # type: ignore[return-value]
 
     before, after = study(), study()
-    after[cells[0]] = np.asarray(after[cells[0]]) + later  # type: ignore[assignment]
-    return compare_speeds(before, after)[cells[0]]
+    after[points[0]] = np.asarray(after[points[0]]) + later  # type: ignore[assignment]
+    return compare_speeds(before, after)[points[0]]
 
 
 def test_equal_studies_are_seldom_told_apart_and_others_are() -> None:

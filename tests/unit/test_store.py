@@ -10,7 +10,7 @@ import pytest
 
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome, TrialRecord
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import StoreError
 from tests.strangers import KINDS, Trap
@@ -18,7 +18,7 @@ from tests.unit.synthetic import make_lock, make_plan, make_trial, request_rows
 
 DRAFT = TrialRecord(
     id="",
-    cell=Cell(contender=Contender(variant="none", engine="e"), workload="w"),
+    point=Point(config=Config(variant="none", engine="e"), workload="w"),
     block=0,
     index=0,
     instance_id="i0001",
@@ -199,18 +199,18 @@ def test_a_folder_is_read_once_into_one_object(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path)
     with folder.writing() as writer:
         writer.write_lock(make_lock(plan))
-        kept = writer.append_trial(make_trial(plan.cells[0], 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
+        kept = writer.append_trial(make_trial(plan.points[0], 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
     records = folder.read("as it is called")
     assert (records.name, records.plan, records.trials) == ("as it is called", plan, [kept])
     assert records.requests_of(kept, ["request"]).column_names == ["request"]
-    assert records.counted(plan.cells[0]) == [kept]
+    assert records.counted(plan.points[0]) == [kept]
 
 
 def test_rows_that_were_not_kept_are_named(tmp_path: Path) -> None:
-    cell = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]]).cells[0]
+    point = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]]).points[0]
     folder = StudyFolder(tmp_path)
     with folder.writing() as writer:
-        trial = writer.append_trial(make_trial(cell, 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
+        trial = writer.append_trial(make_trial(point, 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
     (tmp_path / str(trial.requests_file)).unlink()
     with pytest.raises(StoreError, match=f"the rows of trial {trial.id} were not kept"):
         folder.requests_of(trial)

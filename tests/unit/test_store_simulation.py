@@ -61,7 +61,7 @@ def every_line(
 
 def asked_once(progress: Progress) -> Iterator[Member]:
     """What is next depends on what was asked before."""
-    members = [progress._member(contender, progress._block) for contender in progress._waiting]
+    members = [progress._member(config, progress._block) for config in progress._waiting]
     progress._waiting.clear()
     return (member for member in members if member.workloads)
 

@@ -65,15 +65,15 @@ def test_the_seven_workloads_of_the_record_are_built_in() -> None:
 
 
 def test_a_misspelt_field_gets_its_line_and_a_suggestion() -> None:
-    text = MINIMAL + "measure:\n  instances: 2\n  target_precison: 2%\n"
+    text = MINIMAL + "measure:\n  starts: 2\n  target_precison: 2%\n"
     message = complaint(text)
     assert message.startswith("s.yaml:6: measure.target_precison: unknown field; did you mean `target_precision`?")
     assert "budget" in message
 
 
 def test_a_wrong_value_says_what_is_allowed() -> None:
-    message = complaint(MINIMAL + "measure: {headline: speed}\n")
-    assert "s.yaml:4: measure.headline" in message
+    message = complaint(MINIMAL + "measure: {metric: speed}\n")
+    assert "s.yaml:4: measure.metric" in message
     assert "'output_throughput', 'latency', 'ttft' or 'tpot'" in message
     assert "'speed'" in message
 

@@ -211,7 +211,7 @@ def test_plan_shows_everything_and_run_refuses_without_a_terminal(
 def test_the_question_is_asked_once(tmp_path: Path) -> None:
     """The answer of a person at a terminal; the study fails afterwards, since it needs no more to be seen."""
     (tmp_path / "s.yaml").write_text(
-        "name: x\nworkloads: [interactive]\nmeasure: {instances: 1, trials: 1}\n"
+        "name: x\nworkloads: [interactive]\nmeasure: {starts: 1, trials: 1}\n"
         "engines: [{engine: null, args: {fail: exit}, env: {OMP_NUM_THREADS: '1'}}]\n"
     )
     variables = {"BITBENCH_HOME": str(tmp_path / "home")}

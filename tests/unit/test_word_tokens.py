@@ -9,7 +9,7 @@ import pytest
 from bitbench.loadgen.prompts import PromptSource
 from bitbench.measure.run_context import Bench
 from bitbench.models.words import LEAST_WORDS, word_token_ids
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.variant import ModelFacts
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_plan
@@ -75,12 +75,12 @@ def test_variants_of_a_model_get_prompts_of_its_words(tmp_path: Path) -> None:
 
     plan = make_plan(["steady"], [BUILT_IN_WORKLOADS["interactive"]])
     bench = Bench({}, lambda _: tmp_path, load=None, words_of=words_of)  # type: ignore[arg-type]
-    assert bench.vocabulary_of(plan, plan.contenders[0]).words == ()
+    assert bench.vocabulary_of(plan, plan.configs[0]).words == ()
     assert asked == []  # it runs no model
     facts = ModelFacts(vocabulary_size=50, special_token_ids=(6,))
     variant = plan.variants[0].model_copy(update={"name": "m/q4", "model": "m", "recipe": "q4", "facts": facts})
     vocabulary = bench.vocabulary_of(
-        plan.model_copy(update={"variants": (variant,)}), Contender(variant="m/q4", engine="e")
+        plan.model_copy(update={"variants": (variant,)}), Config(variant="m/q4", engine="e")
     )
     assert asked == ["m"]
     prompt = PromptSource(vocabulary, seed=(1,)).prompt(0, 500)

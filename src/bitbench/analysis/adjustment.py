@@ -1,6 +1,6 @@
 """Taking the speed of the machine out of the figures, as far as a probe between the trials saw it.
 
-A probe is a fixed piece of work, timed before and after each trial while all engines rest. Contenders depend on the
+A probe is a fixed piece of work, timed before and after each trial while all engines rest. Configs depend on the
 machine's speed to different degrees, so each has a slope of its own. Few rounds say little about it; it is shrunk
 towards the slope that all have in common:
 
@@ -19,8 +19,8 @@ from bitbench.analysis.contrasts import Flags
 from bitbench.analysis.distributions import f_tail
 from bitbench.analysis.log_speeds import Floats, LogSpeeds
 
-SLOPE_SD = 0.35  # of the slopes of contenders: those of twelve kernels against the mean of the others were 0.43 to 1.5
-LEAST_ROUNDS = 8  # of each contender, over all blocks; the slope of fewer is noise
+SLOPE_SD = 0.35  # of the slopes of configs: those of twelve kernels against the mean of the others were 0.43 to 1.5
+LEAST_ROUNDS = 8  # of each config, over all blocks; the slope of fewer is noise
 GUARD_LEVEL = 0.01
 
 
@@ -33,13 +33,13 @@ class Adjustment:
 
 
 def machine_speed(before_s: Floats, after_s: Floats) -> Floats:
-    """log speed of the machine around each trial, from the probe's seconds; all contender × block × round.
+    """log speed of the machine around each trial, from the probe's seconds; all config × block × round.
 
-    An engine may leave something behind that slows the probe: where the readings after some contender differ from
-    those after others, only the reading before counts, which the contenders of a random order share alike.
+    An engine may leave something behind that slows the probe: where the readings after some config differ from
+    those after others, only the reading before counts, which the configs of a random order share alike.
     """
     before, after = np.log(before_s), np.log(after_s)
-    return -before if _depends_on_contender(after) else -(before + after) / 2
+    return -before if _depends_on_config(after) else -(before + after) / 2
 
 
 def adjust(speeds: LogSpeeds, machine: Floats) -> Adjustment:
@@ -55,11 +55,11 @@ def adjust(speeds: LogSpeeds, machine: Floats) -> Adjustment:
     if slopes is None or total == 0:
         return Adjustment(speeds, None)
     left = float(((y_centred - slopes * x_centred) ** 2).sum())
-    return Adjustment(LogSpeeds(speeds.contenders, values - slopes * (x - x[there].mean())), 1 - left / total)
+    return Adjustment(LogSpeeds(speeds.configs, values - slopes * (x - x[there].mean())), 1 - left / total)
 
 
 def _slopes(x: Floats, y: Floats, degrees_of_freedom: int) -> Floats | None:
-    """One per contender, shaped to be multiplied with values; None where the machine was always alike."""
+    """One per config, shaped to be multiplied with values; None where the machine was always alike."""
     sxy, sxx = (x * y).sum((1, 2)), (x * x).sum((1, 2))
     if sxx.sum() == 0:
         return None
@@ -86,17 +86,17 @@ def _centred(values: Floats, there: Flags) -> Floats:
     return np.where(there, values - means, 0.0)
 
 
-def _depends_on_contender(after: Floats) -> bool:
-    """F test of contenders, with rounds as blocks: the machine's own drift is shared by the readings of a round."""
+def _depends_on_config(after: Floats) -> bool:
+    """F test of configs, with rounds as blocks: the machine's own drift is shared by the readings of a round."""
     by_round = after.reshape(len(after), -1)
     complete = by_round[:, np.isfinite(by_round).all(0)]
-    contenders, rounds = complete.shape
-    if contenders < 2 or rounds < 2:
+    configs, rounds = complete.shape
+    if configs < 2 or rounds < 2:
         return False
     centred = complete - complete.mean(0)
     effects = centred.mean(1, keepdims=True)
-    between = rounds * float((effects**2).sum()) / (contenders - 1)
-    within = float(((centred - effects) ** 2).sum()) / ((contenders - 1) * (rounds - 1))
+    between = rounds * float((effects**2).sum()) / (configs - 1)
+    within = float(((centred - effects) ** 2).sum()) / ((configs - 1) * (rounds - 1))
     if within == 0:
         return bool(between > 0)
-    return f_tail(contenders - 1, (contenders - 1) * (rounds - 1), between / within) < GUARD_LEVEL
+    return f_tail(configs - 1, (configs - 1) * (rounds - 1), between / within) < GUARD_LEVEL

@@ -1,6 +1,6 @@
 """What a budget buys: how many blocks of how many rounds, and how exact ratios will then be.
 
-Only blocks average over starts, and a block costs a start of every contender; rounds average over trials and cost
+Only blocks average over starts, and a block costs a start of every config; rounds average over trials and cost
 little. For B blocks of R rounds a ratio is known, on the scale of logarithms, to about
 
     t(df, 97.5 %) · √(2·(σ_start² + σ_trial² / R) / B),    df as in `pairs`, of one workload
@@ -31,15 +31,15 @@ MOST_BLOCKS = 64  # beyond that t is normal to 2 %, and a study with so many sta
 class Design:
     """What is to be measured, and how long its parts take."""
 
-    contenders: int
-    starts_s: float  # once per block: start, warm-up and stop of each contender
-    round_s: float  # one trial of each contender on each workload
+    configs: int
+    starts_s: float  # once per block: start, warm-up and stop of each config
+    round_s: float  # one trial of each config on each workload
     kept_back: float = 0.0  # blocks, or a part of one, for which time is left at the end
 
 
 @dataclass(frozen=True)
 class BlockPlan:
-    """`half_width` of a ratio between two contenders is on the scale of logarithms."""
+    """`half_width` of a ratio between two configs is on the scale of logarithms."""
 
     blocks: int
     rounds: int
@@ -79,7 +79,7 @@ def plan_blocks(
 def plan_confirmation(
     design: Design, left_s: float, confidence: float, components: VarianceComponents, *, target: float
 ) -> BlockPlan:
-    """Of two contenders: with the least of a quarter, a half and all of the time that is left with which a ratio will
+    """Of two configs: with the least of a quarter, a half and all of the time that is left with which a ratio will
     be known to the target; with all of it where none does. Where that pays for nothing, it takes the least it can."""
     plans = [plan_blocks(design, share * left_s, confidence, components) for share in (0.25, 0.5, 1.0)]
     known = [plan for plan in plans if plan is not None]
@@ -114,7 +114,7 @@ def _plan(
 
 
 def _quantile(design: Design, blocks: int, confidence: float) -> float:
-    freedom = lent_degrees_of_freedom(design.contenders, blocks) + blocks - 1
+    freedom = lent_degrees_of_freedom(design.configs, blocks) + blocks - 1
     return t_reach(freedom, confidence)
 
 

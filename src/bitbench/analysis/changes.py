@@ -1,4 +1,4 @@
-"""One figure of a pair of cells, before and after: its ratio at any confidence, and how many starts it rests on."""
+"""One figure of a pair of points, before and after: its ratio at any confidence, and how many starts it rests on."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -11,21 +11,21 @@ from bitbench.analysis.log_ratio import LogRatio
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.comparison import Replicate
 from bitbench.analysis.results.summary import Ratio
-from bitbench.analysis.sequential import Headline, baseline_of, pair_tables
-from bitbench.analysis.summarize import samples_by_cell, values_by_start
+from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pair_tables
+from bitbench.analysis.summarize import samples_by_point, values_by_start
 from bitbench.analysis.trial import DEFINITIONS, RECORDED
 from bitbench.analysis.unpaired import Starts, compare_speeds
 from bitbench.records.study_records import StudyRecords
 from bitbench.study.metrics import FigureSource
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 
-Samples = Mapping[Cell, Mapping[str, Sample]]
+Samples = Mapping[Point, Mapping[str, Sample]]
 
 
 @dataclass(frozen=True)
 class Pair:
-    before: Cell
-    after: Cell
+    before: Point
+    after: Point
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """Every figure of every pair of cells. `log_ratio`: of a pair and a figure; without it samples are compared.
+    """Every figure of every pair of points. `log_ratio`: of a pair and a figure; without it samples are compared.
 
     `least_repetitions`: with fewer starts on a side (or trials, of a server that was running) nothing is decided.
     """
@@ -84,7 +84,7 @@ class Changes:
     samples: tuple[Samples, Samples]
     log_ratio: Callable[[Pair, str], LogRatio | None] | None = None
     least_repetitions: int = 1
-    running: frozenset[Contender] = frozenset()  # bitbench did not start them: their trials are the repetitions
+    running: frozenset[Config] = frozenset()  # bitbench did not start them: their trials are the repetitions
 
     def before(self, pair: Pair, metric: str) -> Sample | None:
         return self.samples[0].get(pair.before, {}).get(metric)
@@ -97,7 +97,7 @@ class Changes:
         before, after = self.before(pair, metric), self.after(pair, metric)
         if before is None or after is None:
             return None
-        is_running = not self.running.isdisjoint((pair.before.contender, pair.after.contender))
+        is_running = not self.running.isdisjoint((pair.before.config, pair.after.config))
         return Change(
             before,
             after,
@@ -107,13 +107,13 @@ class Changes:
 
 
 def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
-    """Of the same cells in two studies: nothing is paired, and the cells of both lend each other degrees of freedom.
+    """Of the same points in two studies: nothing is paired, and the points of both lend each other degrees of freedom.
 
-    A cell with one start on a side is compared by its samples alone, and undecided: the next start of the same thing
+    A point with one start on a side is compared by its samples alone, and undecided: the next start of the same thing
     may differ as much.
     """
     lent = cache(lambda metric: _lent(before, after, metric))
-    samples = (samples_by_cell(before), samples_by_cell(after, stream=1))
+    samples = (samples_by_point(before), samples_by_point(after, stream=1))
     return Changes(
         samples,
         lambda pair, metric: lent(metric).get(pair.after),
@@ -123,12 +123,12 @@ def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
 
 
 def changes_within(study: StudyRecords) -> Changes:
-    """Of contenders of one study, from differences within its blocks, as its report has them.
+    """Of configs of one study, from differences within its blocks, as its report has them.
 
     Two that have no two blocks in common are compared by their samples alone.
     """
     tables = cache(lambda metric: _tables(study, metric))
-    samples = samples_by_cell(study)
+    samples = samples_by_point(study)
     return Changes(
         (samples, samples),
         lambda pair, metric: _within_blocks(tables(metric), pair, metric),
@@ -136,39 +136,39 @@ def changes_within(study: StudyRecords) -> Changes:
     )
 
 
-def _running(study: StudyRecords) -> frozenset[Contender]:
-    return frozenset(contender for contender in study.plan.contenders if study.was_running(contender))
+def _running(study: StudyRecords) -> frozenset[Config]:
+    return frozenset(config for config in study.plan.configs if study.was_running(config))
 
 
 def _tables(study: StudyRecords, metric: str) -> dict[str, PairTable]:
     if not _varies(metric):
         return {}
-    headline = Headline(metric, DEFINITIONS[metric].higher_is_better)
-    return pair_tables(study.trials, headline, baseline_of(study.plan))
+    primary_metric = PrimaryMetric(metric, DEFINITIONS[metric].higher_is_better)
+    return pair_tables(study.trials, primary_metric, baseline_of(study.plan))
 
 
 def _within_blocks(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> LogRatio | None:
     """A table has speeds; the ratio of times is the other way round."""
     table = tables.get(pair.after.workload)
-    sides = (pair.after.contender, pair.before.contender)
+    sides = (pair.after.config, pair.before.config)
     return table.between(*(sides if DEFINITIONS[metric].higher_is_better else sides[::-1])) if table else None
 
 
 def _varies(metric: str) -> bool:
-    """Speeds and times, whose noise is relative; memory hardly varies, and says nothing about other cells."""
+    """Speeds and times, whose noise is relative; memory hardly varies, and says nothing about other points."""
     return RECORDED[metric].source is FigureSource.ROWS
 
 
-def _lent(before: StudyRecords, after: StudyRecords, metric: str) -> dict[Cell, LogRatio]:
+def _lent(before: StudyRecords, after: StudyRecords, metric: str) -> dict[Point, LogRatio]:
     if not _varies(metric):
         return {}
     return compare_speeds(_logs(before, metric), _logs(after, metric))
 
 
-def _logs(study: StudyRecords, metric: str) -> dict[Cell, Starts]:
-    """Without the cells that have a figure of 0: it has no logarithm."""
+def _logs(study: StudyRecords, metric: str) -> dict[Point, Starts]:
+    """Without the points that have a figure of 0: it has no logarithm."""
     return {
-        cell: [[log(value) for value in start] for start in starts]
-        for cell, starts in values_by_start(study, metric).items()
+        point: [[log(value) for value in start] for start in starts]
+        for point, starts in values_by_start(study, metric).items()
         if all(value > 0 for start in starts for value in start)
     }

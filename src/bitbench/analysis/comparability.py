@@ -7,16 +7,16 @@ from bitbench.analysis.results.facts import Fact
 from bitbench.records.host import TELLING_FACTS
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceRecord
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.secrets import is_secret
 
 Shown = str | None  # None: not known
 
 
 def differences(
-    before: StudyRecords, after: StudyRecords, pairs: Iterable[tuple[Contender, Contender]]
+    before: StudyRecords, after: StudyRecords, pairs: Iterable[tuple[Config, Config]]
 ) -> tuple[list[Difference], list[Fact]]:
-    """What differs between the sides, for the contenders that are compared; and what neither side knows."""
+    """What differs between the sides, for the configs that are compared; and what neither side knows."""
     found: list[Difference] = []
     unknown: dict[Fact, bool] = {}
     for fact, subject, first, second in _facts(before, after, list(pairs)):
@@ -29,7 +29,7 @@ def differences(
 
 
 def _facts(
-    before: StudyRecords, after: StudyRecords, pairs: Sequence[tuple[Contender, Contender]]
+    before: StudyRecords, after: StudyRecords, pairs: Sequence[tuple[Config, Config]]
 ) -> Iterator[tuple[Fact, str, Shown, Shown]]:
     yield Fact.TOOL, "", tool_of(before), tool_of(after)
     for name in TELLING_FACTS:
@@ -41,7 +41,7 @@ def _facts(
             yield Fact.ENVIRONMENT, f"{environment}: {package}", first, second
     for one, other in pairs:
         yield Fact.KERNEL, other.name, kernels_of(before, one), kernels_of(after, other)
-        for fact, read in CONTENDER_FACTS.items():
+        for fact, read in CONFIG_FACTS.items():
             yield fact, other.name, read(before, one), read(after, other)
 
 
@@ -51,28 +51,28 @@ def tool_of(side: StudyRecords) -> str:
     return origin.tool if origin else f"bitbench {side.lock.bitbench or ''}".strip()
 
 
-def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[StudyRecords, Contender], Shown]:
-    """What the instances of a contender say, each thing once."""
+def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[StudyRecords, Config], Shown]:
+    """What the instances of a config say, each thing once."""
 
-    def shown(side: StudyRecords, contender: Contender) -> Shown:
-        said = (word for record in side.instances if record.contender == contender for word in read(record))
+    def shown(side: StudyRecords, config: Config) -> Shown:
+        said = (word for record in side.instances if record.config == config for word in read(record))
         return ", ".join(sorted(set(said))) or None
 
     return shown
 
 
-def kernels_of(side: StudyRecords, contender: Contender) -> Shown:
+def kernels_of(side: StudyRecords, config: Config) -> Shown:
     """The kernel of each kind of layers, or the engine's words where it does not tell them apart."""
-    return _CHOICES(side, contender) or _WORDS(side, contender)
+    return _CHOICES(side, config) or _WORDS(side, config)
 
 
 _CHOICES = _of_instances(lambda one: (choice.shown for choice in one.facts.kernel_choices))
 _WORDS = _of_instances(lambda one: one.facts.kernels)
 
 
-def _arguments(side: StudyRecords, contender: Contender) -> Shown:
-    setup = side.plan.study.engine(contender.engine)
-    dtype = side.plan.chosen_dtypes.get(contender)
+def _arguments(side: StudyRecords, config: Config) -> Shown:
+    setup = side.plan.study.engine(config.engine)
+    dtype = side.plan.chosen_dtypes.get(config)
     environment = {f"${name}": value for name, value in setup.env.items()}
     given = {**({"dtype": dtype} if dtype else {}), **setup.args, **environment}
     chosen = {name: value for name, value in given.items() if not is_secret(name)}  # a key changes no figure
@@ -81,11 +81,11 @@ def _arguments(side: StudyRecords, contender: Contender) -> Shown:
     return ", ".join(f"{name}={value}" for name, value in sorted(chosen.items())) or "none"
 
 
-def _artifact(side: StudyRecords, contender: Contender) -> Shown:
-    return side.plan.variant(contender.variant).content_hash
+def _artifact(side: StudyRecords, config: Config) -> Shown:
+    return side.plan.variant(config.variant).content_hash
 
 
-CONTENDER_FACTS: dict[Fact, Callable[[StudyRecords, Contender], Shown]] = {
+CONFIG_FACTS: dict[Fact, Callable[[StudyRecords, Config], Shown]] = {
     Fact.ENGINE_VERSION: _of_instances(
         lambda one: [one.facts.engine_version] if one.facts.engine_version is not None else []
     ),

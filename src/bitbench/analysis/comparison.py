@@ -1,4 +1,4 @@
-"""Is one contender faster than another, and by how much?
+"""Is one config faster than another, and by how much?
 
 Compared is the logarithm of the ratio, so that A against B and B against A give the same answer. Its standard error
 comes from the relative errors of both means (Welch: they need not be equal), its degrees of freedom from

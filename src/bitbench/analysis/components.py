@@ -1,7 +1,7 @@
 """How much do starts vary, and how much trials? From the same differences that ratios are made of.
 
-A block's difference of two contenders has the variance 2·σ_start² + 2·σ_trial² / R, that of two trials of one round
-2·σ_trial². What all contenders of a block share is in neither. Trials of a contender that follow each other instead of
+A block's difference of two configs has the variance 2·σ_start² + 2·σ_trial² / R, that of two trials of one round
+2·σ_trial². What all configs of a block share is in neither. Trials of a config that follow each other instead of
 alternating are met by different moods of the machine: these then count as variation of starts.
 """
 
@@ -17,7 +17,7 @@ from bitbench.analysis.log_speeds import LogSpeeds
 
 @dataclass(frozen=True)
 class VarianceComponents:
-    """Relative standard deviations of one contender's figure."""
+    """Relative standard deviations of one config's figure."""
 
     start_sd: float  # from one start to the next
     trial_sd: float  # from one trial to the next within a start

@@ -1,4 +1,4 @@
-"""What the records of a study say a contender is: its weight in bytes, its kernels."""
+"""What the records of a study say a config is: its weight in bytes, its kernels."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from bitbench.analysis.engine_metrics import summarize_engine
 from bitbench.analysis.results.sides import Side, Source
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceRecord, KernelPath
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
 
@@ -18,22 +18,22 @@ FLOAT32_BYTES = 4
 TRIALS = "trials.jsonl"
 
 
-def side_of(of: StudyRecords, contender: Contender, workload: Workload) -> Side:
-    cell = Cell(contender=contender, workload=workload.name)
-    trials = of.counted(cell)
+def side_of(of: StudyRecords, config: Config, workload: Workload) -> Side:
+    point = Point(config=config, workload=workload.name)
+    trials = of.counted(point)
     used = {trial.instance_id for trial in trials}
     instances = [instance for instance in of.instances if instance.id in used]
-    variant = variant_of(of.plan, contender)
+    variant = variant_of(of.plan, config)
     loaded = next((one.facts.weight_bytes_loaded for one in instances if one.facts.weight_bytes_loaded), None)
     stored = loaded if variant and variant.at_load else variant.weight_bytes if variant else None
-    if variant and variant.is_dense and _dtype(of.plan, contender) == "float32" and variant.facts.parameters:
+    if variant and variant.is_dense and _dtype(of.plan, config) == "float32" and variant.facts.parameters:
         stored = FLOAT32_BYTES * variant.facts.parameters
     kernels = tuple(dict.fromkeys(kernel for one in instances for kernel in one.facts.kernels))
     is_quantized = bool(variant and variant.form is not None and not variant.is_dense)
     path = _path(instances)
     is_expanded = path is KernelPath.DEQUANTIZED and loaded is not None and stored is not None
     return Side(
-        contender=contender,
+        config=config,
         is_quantized=is_quantized,
         stored_bytes=stored,
         loaded_bytes=loaded,
@@ -48,14 +48,14 @@ def side_of(of: StudyRecords, contender: Contender, workload: Workload) -> Side:
     )
 
 
-def _dtype(plan: Plan, contender: Contender) -> str | None:
+def _dtype(plan: Plan, config: Config) -> str | None:
     """What it computes in, as the study or the plan says; None: the engine's default."""
-    named = plan.study.engine(contender.engine).args.get("dtype")
-    return str(named) if named is not None else plan.chosen_dtypes.get(contender)
+    named = plan.study.engine(config.engine).args.get("dtype")
+    return str(named) if named is not None else plan.chosen_dtypes.get(config)
 
 
-def variant_of(plan: Plan, contender: Contender) -> Variant | None:
-    return next((variant for variant in plan.variants if variant.name == contender.variant), None)
+def variant_of(plan: Plan, config: Config) -> Variant | None:
+    return next((variant for variant in plan.variants if variant.name == config.variant), None)
 
 
 def _path(instances: Sequence[InstanceRecord]) -> KernelPath | None:

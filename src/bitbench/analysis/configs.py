@@ -1,4 +1,4 @@
-"""What instances say about a contender: how it started, what it is; and what went wrong in its cells."""
+"""What instances say about a config: how it started, what it is; and what went wrong in its points."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,9 +6,9 @@ from shlex import join
 from typing import TypeVar
 
 from bitbench.analysis.memory import spread, summarize_memory
-from bitbench.analysis.results.summary import ContenderSummary, FailureGroup
+from bitbench.analysis.results.summary import ConfigSummary, FailureGroup
 from bitbench.records.trial import Failure, InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.secrets import without_secret_options
 from bitbench.study.variant import NO_MODEL, Variant
 
@@ -16,21 +16,21 @@ T = TypeVar("T")
 _NUMBER = re.compile(r"\d[\d.,]*")
 
 
-def summarize_contender(
-    contender: Contender,
+def summarize_config(
+    config: Config,
     variant: Variant | None,
     instances: Sequence[InstanceRecord],
     trials: Sequence[TrialRecord],
-) -> ContenderSummary:
-    """From all instances and trials of a study, what those of this contender say."""
-    own = [record for record in instances if record.contender == contender]
+) -> ConfigSummary:
+    """From all instances and trials of a study, what those of this config say."""
+    own = [record for record in instances if record.config == config]
     ready = [record for record in own if record.ready_s is not None]
     facts = [record.facts for record in own]
     spawned = [record for record in ready if record.facts.start == "spawned"]
     forked = {record.id for record in own if record.facts.start == "preforked"}  # these share memory with their parent
 
-    return ContenderSummary(
-        contender=contender,
+    return ConfigSummary(
+        config=config,
         instances=len(own),
         instances_ready=len(ready),
         ready_s=spread(record.ready_s for record in spawned),
@@ -38,7 +38,7 @@ def summarize_contender(
         compile_s=spread(record.facts.compile_s for record in ready),
         idle_memory_bytes=spread(record.memory.resident_bytes for record in spawned),
         memory=summarize_memory(
-            contender, variant, ready, [trial for trial in trials if trial.instance_id not in forked]
+            config, variant, ready, [trial for trial in trials if trial.instance_id not in forked]
         ),
         engine_versions=_distinct(one.engine_version for one in facts if one.engine_version is not None),
         kernels=_distinct(kernel for one in facts for kernel in one.kernels),
@@ -52,7 +52,7 @@ def summarize_contender(
 
 
 def failures_of(trials: Iterable[TrialRecord]) -> tuple[FailureGroup, ...]:
-    """The failures of one cell, by cause. An instance that never was ready is a failed trial of each of its cells."""
+    """The failures of one point, by cause. An instance that never was ready is a failed trial of each of its points."""
     groups: dict[tuple[Outcome, str], tuple[Failure, list[str]]] = {}
     for trial in trials:
         if trial.outcome is Outcome.OK:

@@ -1,4 +1,4 @@
-"""Differences of two contenders, block by block: all that `pairs` and `components` need to know of the figures."""
+"""Differences of two configs, block by block: all that `pairs` and `components` need to know of the figures."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from bitbench.analysis.log_speeds import Floats, LogSpeeds
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 Places = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]
 
 
 class Way(StrEnum):
-    """How two contenders met."""
+    """How two configs met."""
 
     DIRECT = "in common rounds"
     BASELINE = "by way of the baseline"  # in at least one of their blocks
@@ -48,13 +48,13 @@ class Contrasts:
 
     @cached_property
     def spare(self) -> int:
-        """Degrees of freedom that are left when each contender has a mean and each block a shift."""
+        """Degrees of freedom that are left when each config has a mean and each block a shift."""
         there = np.isfinite(self.by_block)
         in_blocks = sum(self._free_differences(there[:, block]) for block in range(there.shape[1]))
         return in_blocks - self._free_differences(np.any(there, axis=1))
 
     def _free_differences(self, chosen: Flags) -> int:
-        """n − 1 of n contenders that are linked by these pairs; of several such sets, the sum.
+        """n − 1 of n configs that are linked by these pairs; of several such sets, the sum.
 
         Sets without a link are what is left of a block whose baseline crashed.
         """
@@ -73,13 +73,13 @@ class Contrasts:
         return free
 
 
-def find_contrasts(speeds: LogSpeeds, baseline: Contender | None = None) -> dict[Way, Contrasts]:
+def find_contrasts(speeds: LogSpeeds, baseline: Config | None = None) -> dict[Way, Contrasts]:
     """All pairs with at least two blocks. Without a baseline only those that met in rounds."""
-    first, second = np.triu_indices(len(speeds.contenders), 1)
+    first, second = np.triu_indices(len(speeds.configs), 1)
     found = _differences(speeds.values[first] - speeds.values[second])
     has_detour = np.zeros(len(first), dtype=np.bool_)
-    if baseline in speeds.contenders:
-        detour = _detour(speeds.values, speeds.contenders.index(baseline), first, second)
+    if baseline in speeds.configs:
+        detour = _detour(speeds.values, speeds.configs.index(baseline), first, second)
         taken = np.isnan(found.means) & np.isfinite(detour.means)
         found = _Differences(*(np.where(taken, new, old) for new, old in zip(detour, found, strict=True)))
         has_detour = np.any(taken, axis=1)

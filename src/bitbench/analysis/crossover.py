@@ -1,4 +1,4 @@
-"""Where along concurrency or input length does a contender change sides with the baseline?
+"""Where along concurrency or input length does a config change sides with the baseline?
 
 At each point of a series (workloads that differ in nothing but the axis) there is the ratio of the two speeds with its
 interval, as everywhere (`comparison`). Between neighbouring points the logarithms of the ratio and of both ends of its
@@ -23,7 +23,7 @@ from math import inf, isinf, log, log2
 from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, CrossoverPoint, Stretch
 from bitbench.analysis.results.summary import Ratio
 from bitbench.analysis.speeds import Speeds
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.workload import Workload
 
 ROUNDING = 1e-9  # of a place that goes through a logarithm and back
@@ -49,19 +49,19 @@ class _Knot:
         return _stands(self.low, self.high)
 
 
-def find_crossovers(plan: Plan, speeds: Speeds, baseline: Contender | None) -> tuple[Crossover, ...]:
-    """Every contender along every series of the study in which it and the baseline have two results or more."""
+def find_crossovers(plan: Plan, speeds: Speeds, baseline: Config | None) -> tuple[Crossover, ...]:
+    """Every config along every series of the study in which it and the baseline have two results or more."""
     if baseline is None:
         return ()
     confidence, metric = plan.study.measure.confidence, speeds.metric
     found = []
     for axis, workloads in _series(plan.study.workloads):
-        for contender in plan.contenders:
-            if contender == baseline:
+        for config in plan.configs:
+            if config == baseline:
                 continue
             ratios: dict[Workload, Ratio] = {}
             for workload in workloads:
-                if ratio := speeds.between(contender, baseline, workload.name):
+                if ratio := speeds.between(config, baseline, workload.name):
                     ratios[workload] = ratio
             if len(ratios) > 1:
                 knots = [_knot(_place(workload, axis), ratio) for workload, ratio in ratios.items()]
@@ -69,7 +69,7 @@ def find_crossovers(plan: Plan, speeds: Speeds, baseline: Contender | None) -> t
                 found.append(
                     Crossover(
                         axis=axis,
-                        contender=contender,
+                        config=config,
                         baseline=baseline,
                         metric=metric,
                         points=tuple(_point(axis, *one) for one in ratios.items()),

@@ -23,7 +23,7 @@ AT_ONCE = 1024  # tokens; each needs K × K comparisons
 
 @dataclass(frozen=True)
 class Scores:
-    """The rows of one contender as arrays; tokens in the order of windows and positions."""
+    """The rows of one config as arrays; tokens in the order of windows and positions."""
 
     window: Integers
     token: Integers

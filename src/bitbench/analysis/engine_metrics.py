@@ -1,4 +1,4 @@
-"""What an engine counted about itself, over the trials of a cell."""
+"""What an engine counted about itself, over the trials of a point."""
 
 from collections.abc import Callable, Sequence
 

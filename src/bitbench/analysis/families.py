@@ -1,9 +1,9 @@
-"""What may be claimed about the contenders of a workload, with 95 % confidence for all claims of a kind at once.
+"""What may be claimed about the configs of a workload, with 95 % confidence for all claims of a kind at once.
 
 Three questions, each a family of its own with its own allowed error:
 
-1. Against the baseline: which contenders are faster, which slower? Holm over the C − 1 ratios.
-2. Which may be the best? A contender is out when some other is above it at a one-sided α / (C − 1) (Hsu 1984, by the
+1. Against the baseline: which configs are faster, which slower? Holm over the C − 1 ratios.
+2. Which may be the best? A config is out when some other is above it at a one-sided α / (C − 1) (Hsu 1984, by the
    union bound); the set contains the true best.
 3. The full ranking: Holm over all pairs.
 
@@ -22,20 +22,20 @@ from math import log
 from bitbench.analysis.holm import holm
 from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.summary import AgainstBaseline
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
-Ordered = tuple[Contender, Contender]  # (faster, slower)
+Ordered = tuple[Config, Config]  # (faster, slower)
 
 
 @dataclass(frozen=True)
 class Claims:
     """All that is claimed about one workload so far."""
 
-    contenders: tuple[Contender, ...]
-    against_baseline: Mapping[Contender, AgainstBaseline]  # of all but the baseline; empty without one
-    possible_bests: frozenset[Contender]
+    configs: tuple[Config, ...]
+    against_baseline: Mapping[Config, AgainstBaseline]  # of all but the baseline; empty without one
+    possible_bests: frozenset[Config]
     told_apart: frozenset[Ordered]
-    equal_pairs: frozenset[frozenset[Contender]] = field(default_factory=frozenset)
+    equal_pairs: frozenset[frozenset[Config]] = field(default_factory=frozenset)
 
     @property
     def ordered(self) -> frozenset[Ordered]:
@@ -43,34 +43,34 @@ class Claims:
         if len(self.possible_bests) != 1:
             return self.told_apart
         (best,) = self.possible_bests
-        others = {other for other in self.contenders if other != best and (other, best) not in self.told_apart}
+        others = {other for other in self.configs if other != best and (other, best) not in self.told_apart}
         return self.told_apart | {(best, other) for other in others}
 
 
-def nothing_claimed(contenders: Sequence[Contender], baseline: Contender | None) -> Claims:
-    others = [contender for contender in contenders if contender != baseline] if baseline in contenders else []
+def nothing_claimed(configs: Sequence[Config], baseline: Config | None) -> Claims:
+    others = [config for config in configs if config != baseline] if baseline in configs else []
     return Claims(
-        contenders=tuple(contenders),
+        configs=tuple(configs),
         against_baseline=dict.fromkeys(others, AgainstBaseline.UNDECIDED),
-        possible_bests=frozenset(contenders),
+        possible_bests=frozenset(configs),
         told_apart=frozenset(),
     )
 
 
 def claim(
     table: PairTable,
-    baseline: Contender | None,
+    baseline: Config | None,
     alpha: float,
     *,
     equal_within: float | None = None,
     earlier: Claims | None = None,
 ) -> Claims:
     """`alpha`: what each family may spend at this look. `equal_within`: 0.1 stands for 10 %."""
-    before = earlier or nothing_claimed(table.contenders, baseline)
-    pairs = list(combinations(before.contenders, 2))
+    before = earlier or nothing_claimed(table.configs, baseline)
+    pairs = list(combinations(before.configs, 2))
     apart, equal = _claimed([table.between(*pair) for pair in pairs], alpha, equal_within)
     return Claims(
-        contenders=before.contenders,
+        configs=before.configs,
         against_baseline=_against_baseline(table, baseline, before, alpha, equal_within),
         possible_bests=_possible_bests(table, before, alpha),
         told_apart=before.told_apart | {_ordered(pair) for pair in apart if not _is_closed(pair, before)},
@@ -80,17 +80,17 @@ def claim(
 
 
 def _against_baseline(
-    table: PairTable, baseline: Contender | None, before: Claims, alpha: float, equal_within: float | None
-) -> dict[Contender, AgainstBaseline]:
+    table: PairTable, baseline: Config | None, before: Claims, alpha: float, equal_within: float | None
+) -> dict[Config, AgainstBaseline]:
     if baseline is None:
         return dict(before.against_baseline)
-    asked = [table.between(contender, baseline) for contender in before.against_baseline]
+    asked = [table.between(config, baseline) for config in before.against_baseline]
     apart, equal = _claimed(asked, alpha, equal_within)
     new = {pair.first: AgainstBaseline.EQUAL for pair in equal}
     new |= {pair.first: AgainstBaseline.FASTER if pair.log_mean > 0 else AgainstBaseline.SLOWER for pair in apart}
     return {
-        contender: new.get(contender, said) if said is AgainstBaseline.UNDECIDED else said
-        for contender, said in before.against_baseline.items()
+        config: new.get(config, said) if said is AgainstBaseline.UNDECIDED else said
+        for config, said in before.against_baseline.items()
     }
 
 
@@ -112,8 +112,8 @@ def _is_within(pair: PairedRatio, margin: float, confidence: float) -> bool:
     return abs(pair.log_mean) + pair.half_width(confidence) <= log(1 + margin)
 
 
-def _possible_bests(table: PairTable, before: Claims, alpha: float) -> frozenset[Contender]:
-    level = alpha / max(len(before.contenders) - 1, 1)
+def _possible_bests(table: PairTable, before: Claims, alpha: float) -> frozenset[Config]:
+    level = alpha / max(len(before.configs) - 1, 1)
     beaten = {_ordered(pair)[1] for pair in table.pairs if pair.p_value / 2 < level}
     # Claims of two looks may contradict each other, once in a while; there always is a best.
     return (before.possible_bests - beaten) or before.possible_bests

@@ -1,7 +1,7 @@
 """A limit such as `output_throughput < -3%`, and whether a change exceeds it, meets it, or is inconclusive.
 
-Several cells may be asked at once, so each interval is made at the confidence 1 − (1 − c) / number (Bonferroni): the
-chance that any of equal cells is called broken stays below 1 − c. An interval that rests on one start knows nothing of
+Several points may be asked at once, so each interval is made at the confidence 1 − (1 − c) / number (Bonferroni): the
+chance that any of equal points is called broken stays below 1 − c. An interval that rests on one start knows nothing of
 the next one, and decides nothing. Of a server that bitbench did not start no start is in question: it is judged by its
 trials, and what is found does not cover a restart.
 """
@@ -76,7 +76,7 @@ class Judgement:
 
 
 def judge(condition: GateCondition, change: Change, confidence: float, asked: int) -> Judgement:
-    """`asked`: how many cells and conditions are judged at once."""
+    """`asked`: how many points and conditions are judged at once."""
     single = 1 - (1 - confidence) / asked
     ratio = change.ratio(single)
     if ratio is None:

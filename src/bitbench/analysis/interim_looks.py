@@ -1,4 +1,4 @@
-"""When a running study may look at its results, what each look may spend, and which contenders continue after it.
+"""When a running study may look at its results, what each look may spend, and which configs continue after it.
 
 A study looks after each block from the second on. Each look gives chance another opportunity, so the allowed error is
 divided: up to time t of a budget T, at most α·t/T is spent, and the last look takes what is left. The sum never exceeds
@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from bitbench.analysis.families import Claims
 from bitbench.analysis.results.summary import AgainstBaseline
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 FIRST_LOOK = 2  # blocks: one difference has no variance
 
@@ -65,24 +65,24 @@ def another_fits(elapsed_s: float, next_s: float, budget_s: float) -> bool:
     return elapsed_s + next_s <= budget_s
 
 
-def continuing(claims: Claims, baseline: Contender | None) -> tuple[Contender, ...]:
-    """The contenders of a workload that have an open question.
+def continuing(claims: Claims, baseline: Config | None) -> tuple[Config, ...]:
+    """The configs of a workload that have an open question.
 
-    A contender whose ratio to the baseline is undecided; two that may both be the best, unless they are known to be
-    equal within the margin; the baseline, while any contender is to be compared with it.
+    A config whose ratio to the baseline is undecided; two that may both be the best, unless they are known to be
+    equal within the margin; the baseline, while any config is to be compared with it.
     """
-    undecided = {contender for contender, said in claims.against_baseline.items() if said is AgainstBaseline.UNDECIDED}
+    undecided = {config for config, said in claims.against_baseline.items() if said is AgainstBaseline.UNDECIDED}
     rivals = {
-        contender
-        for contender in claims.possible_bests
+        config
+        for config in claims.possible_bests
         for other in claims.possible_bests
-        if contender != other and frozenset((contender, other)) not in claims.equal_pairs
+        if config != other and frozenset((config, other)) not in claims.equal_pairs
     }
     reference = {baseline} if undecided else set()
-    return tuple(contender for contender in claims.contenders if contender in undecided | rivals | reference)
+    return tuple(config for config in claims.configs if config in undecided | rivals | reference)
 
 
-def end(claims: Mapping[str, Claims], baseline: Contender | None, look: Look) -> End | None:
+def end(claims: Mapping[str, Claims], baseline: Config | None, look: Look) -> End | None:
     """Of a study, by what is claimed of each workload; None: another block follows."""
     if not any(continuing(of_workload, baseline) for of_workload in claims.values()):
         return End.DECIDED

@@ -45,7 +45,7 @@ class Uncertainty:
 
 @dataclass(frozen=True)
 class Sample:
-    """One metric of one cell: the estimate, its uncertainty and bootstrap draws of the mean."""
+    """One metric of one point: the estimate, its uncertainty and bootstrap draws of the mean."""
 
     mean: float
     uncertainty: Uncertainty | None
@@ -76,7 +76,7 @@ def uncertainty(groups: Groups) -> Uncertainty | None:
 class Resampler:
     """Draws studies: instances with replacement, then trials within each.
 
-    Each layout of trials is drawn once, so that all metrics of a cell see the same resampled studies.
+    Each layout of trials is drawn once, so that all metrics of a point see the same resampled studies.
     """
 
     def __init__(self, rng: np.random.Generator) -> None:

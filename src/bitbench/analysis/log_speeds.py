@@ -1,6 +1,6 @@
-"""The figures of one workload, laid out as they were measured: by contender, block and round.
+"""The figures of one workload, laid out as they were measured: by config, block and round.
 
-A block contains one fresh start of each contender, a round one trial of each. Where trials of a contender follow each
+A block contains one fresh start of each config, a round one trial of each. Where trials of a config follow each
 other instead of alternating, a round is the trial's place among those of its start that count.
 """
 
@@ -12,15 +12,15 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 Floats = npt.NDArray[np.float64]
 
 
 class TrialKey(NamedTuple):
-    """Which trial of a workload: of which contender, in which block and round."""
+    """Which trial of a workload: of which config, in which block and round."""
 
-    contender: Contender
+    config: Config
     block: int
     round: int
 
@@ -29,27 +29,27 @@ class TrialKey(NamedTuple):
 class LogSpeeds:
     """log(figure) where more is better, −log(figure) where less is: larger always means faster."""
 
-    contenders: tuple[Contender, ...]
-    values: Floats  # contender × block × round; NaN where there is no trial that counts
+    configs: tuple[Config, ...]
+    values: Floats  # config × block × round; NaN where there is no trial that counts
 
 
 def log_speeds(figures: Mapping[TrialKey, float | None], *, higher_is_better: bool) -> LogSpeeds:
     """A figure that is missing or not positive has no logarithm, and is taken as missing."""
-    contenders = tuple(dict.fromkeys(turn.contender for turn in figures))
+    configs = tuple(dict.fromkeys(turn.config for turn in figures))
     sign = 1.0 if higher_is_better else -1.0
     return LogSpeeds(
-        contenders, spread_out({turn: sign * _log(figure) for turn, figure in figures.items()}, contenders)
+        configs, spread_out({turn: sign * _log(figure) for turn, figure in figures.items()}, configs)
     )
 
 
-def spread_out(values: Mapping[TrialKey, float], contenders: tuple[Contender, ...]) -> Floats:
-    """As an array of contender × block × round; blocks and rounds that no contender has take no place."""
-    row = {contender: place for place, contender in enumerate(contenders)}
+def spread_out(values: Mapping[TrialKey, float], configs: tuple[Config, ...]) -> Floats:
+    """As an array of config × block × round; blocks and rounds that no config has take no place."""
+    row = {config: place for place, config in enumerate(configs)}
     block = {number: place for place, number in enumerate(sorted({turn.block for turn in values}))}
     round_ = {number: place for place, number in enumerate(sorted({turn.round for turn in values}))}
     out = np.full((len(row), len(block), len(round_)), np.nan)
     for turn, value in values.items():
-        out[row[turn.contender], block[turn.block], round_[turn.round]] = value
+        out[row[turn.config], block[turn.block], round_[turn.round]] = value
     return out
 
 

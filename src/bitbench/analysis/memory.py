@@ -1,4 +1,4 @@
-"""What a contender takes: weights, memory of its processes, KV cache. One figure per instance that came up."""
+"""What a config takes: weights, memory of its processes, KV cache. One figure per instance that came up."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -6,21 +6,21 @@ import numpy as np
 
 from bitbench.analysis.results.summary import MemorySummary, Spread
 from bitbench.records.trial import InstanceRecord, Memory, Outcome, TrialRecord
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.variant import Variant
 
 
 def summarize_memory(
-    contender: Contender,
+    config: Config,
     variant: Variant | None,
     instances: Sequence[InstanceRecord],
     trials: Iterable[TrialRecord],
 ) -> MemorySummary:
-    """`instances`: those of this contender that came up. Memory counts where a trial was measured and is ok."""
+    """`instances`: those of this config that came up. Memory counts where a trial was measured and is ok."""
     facts = [record.facts for record in instances]
     by_instance: dict[str, list[Memory]] = {}
     for trial in trials:
-        if trial.cell.contender == contender and trial.kind == "measured" and trial.outcome is Outcome.OK:
+        if trial.point.config == config and trial.kind == "measured" and trial.outcome is Outcome.OK:
             by_instance.setdefault(trial.instance_id, []).append(trial.memory)
     return MemorySummary(
         weight_bytes_stored=variant.weight_bytes if variant else None,

@@ -1,33 +1,33 @@
-"""Who is compared with whom: the contenders of one model. A small model is faster than a large one, and no finding."""
+"""Who is compared with whom: the configs of one model. A small model is faster than a large one, and no finding."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.analysis.log_speeds import LogSpeeds
-from bitbench.analysis.sequential import SequentialAnalysis, baseline_of, headline_of, standing
+from bitbench.analysis.sequential import SequentialAnalysis, baseline_of, primary_metric_of, standing
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 
 
 @dataclass(frozen=True, eq=False)  # a key by identity: plans are large
 class ModelGroup:
-    """One model of a study: `plan` has its contenders alone, `baseline` is what they are compared with."""
+    """One model of a study: `plan` has its configs alone, `baseline` is what they are compared with."""
 
     model: str
     plan: Plan
-    baseline: Contender | None
+    baseline: Config | None
 
     @property
-    def contenders(self) -> tuple[Contender, ...]:
+    def configs(self) -> tuple[Config, ...]:
         """Those that were refused as well."""
-        return _contenders(self.plan)
+        return _configs(self.plan)
 
     def standing(
         self, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord] = ()
     ) -> SequentialAnalysis:
         """`trials`, `others`: all of the study, since its time is what all of them took."""
-        return standing(self.plan, trials, others, headline_of(self.plan), self.baseline)
+        return standing(self.plan, trials, others, primary_metric_of(self.plan), self.baseline)
 
 
 def fields_of(plan: Plan) -> tuple[ModelGroup, ...]:
@@ -49,23 +49,23 @@ def log_speeds_of(found: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, L
     }
 
 
-def field_of(plan: Plan, contender: Contender) -> ModelGroup:
-    return next(field for field in fields_of(plan) if contender in field.contenders)
+def field_of(plan: Plan, config: Config) -> ModelGroup:
+    return next(field for field in fields_of(plan) if config in field.configs)
 
 
-def _baseline(plan: Plan, own: Plan, chosen: Contender) -> Contender | None:
+def _baseline(plan: Plan, own: Plan, chosen: Config) -> Config | None:
     """The study's; for another model the same recipe on the same engine, else the first on that engine, else the
     first."""
     recipes = {variant.name: variant.recipe for variant in plan.variants}
 
-    def likeness(contender: Contender) -> tuple[bool, bool, bool]:
-        same_engine = contender.engine == chosen.engine
-        same_recipe = recipes.get(contender.variant) == recipes.get(chosen.variant)
-        return contender == chosen, same_engine and same_recipe, same_engine
+    def likeness(config: Config) -> tuple[bool, bool, bool]:
+        same_engine = config.engine == chosen.engine
+        same_recipe = recipes.get(config.variant) == recipes.get(chosen.variant)
+        return config == chosen, same_engine and same_recipe, same_engine
 
-    return max(_contenders(own), key=likeness, default=None)
+    return max(_configs(own), key=likeness, default=None)
 
 
-def _contenders(plan: Plan) -> tuple[Contender, ...]:
-    refused = (refusal.cell.contender for refusal in plan.refusals)
-    return tuple(dict.fromkeys([*plan.contenders, *refused]))
+def _configs(plan: Plan) -> tuple[Config, ...]:
+    refused = (refusal.point.config for refusal in plan.refusals)
+    return tuple(dict.fromkeys([*plan.configs, *refused]))

@@ -1,4 +1,4 @@
-"""Trials far from the others of their cell: flagged and shown, never dropped."""
+"""Trials far from the others of their point: flagged and shown, never dropped."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ _MAD_TO_SD = 0.6745  # third quartile of the normal distribution: MAD / sd
 
 # The MAD of three values is the distance of the nearer neighbour to the median, so two values that nearly coincide
 # make any third one look extreme: more than one in four triples of pure noise pass the z limit. A flag must also
-# matter. 10 % is five times the 2 % relative sd between trials that calls for no attention; fewer than one cell in
+# matter. 10 % is five times the 2 % relative sd between trials that calls for no attention; fewer than one point in
 # 10,000 of such noise, with three to ten trials, is flagged.
 MIN_RELATIVE_DEVIATION = 0.10
 

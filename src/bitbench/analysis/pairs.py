@@ -1,17 +1,17 @@
-"""How much faster is one contender than another, from differences within blocks?
+"""How much faster is one config than another, from differences within blocks?
 
-Contenders that run in the same block share the mood of the machine, so their difference is known better than either
+Configs that run in the same block share the mood of the machine, so their difference is known better than either
 figure. Of each pair a block gives one number, the mean over common rounds of the difference of log speeds:
 
     m = mean of b such numbers,   s² = their variance,   f = squared standard error of m from the rounds alone
     se² = max((d0·S² + (b − 1)·s²) / (d0 + b − 1) / b,  s² / b,  f),   df = d0 + b − 1
 
 **Lent degrees of freedom.** Two or three blocks say little about s². The pooled variance S² of other pairs is worth d0
-further degrees of freedom: those that the other contenders of the workload add and then, up to the limit, some of other
-workloads (see `lending`). s² / b is a floor for contenders that vary more than the others, f for blocks that agree by
+further degrees of freedom: those that the other configs of the workload add and then, up to the limit, some of other
+workloads (see `lending`). s² / b is a floor for configs that vary more than the others, f for blocks that agree by
 luck.
 
-**Shifts.** Contenders that were not resident together have no round in common. The baseline is beside every shift, so
+**Shifts.** Configs that were not resident together have no round in common. The baseline is beside every shift, so
 they are compared by way of it, block by block: d_ij = d_i0 − d_j0. Such differences vary more; they lend only to each
 other.
 """
@@ -27,15 +27,15 @@ from bitbench.analysis.contrasts import Contrasts, Way, find_contrasts
 from bitbench.analysis.log_ratio import LogRatio
 from bitbench.analysis.log_speeds import LogSpeeds
 from bitbench.analysis.variance_shrinkage import LENDING_LIMIT, Pool, from_other_workloads
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 
 @dataclass(frozen=True, kw_only=True)
 class PairedRatio(LogRatio):
     """The speed of `first` / that of `second`: above 1 where `first` is faster, whatever the figure's own direction."""
 
-    first: Contender
-    second: Contender
+    first: Config
+    second: Config
     blocks: int
 
     def reversed(self) -> "PairedRatio":
@@ -44,16 +44,16 @@ class PairedRatio(LogRatio):
 
 @dataclass(frozen=True)
 class PairTable:
-    """All pairs of one workload that have two blocks in common; `contenders` also names those without such a pair."""
+    """All pairs of one workload that have two blocks in common; `configs` also names those without such a pair."""
 
-    contenders: tuple[Contender, ...]
+    configs: tuple[Config, ...]
     pairs: tuple[PairedRatio, ...]
 
     @cached_property
-    def _by_name(self) -> dict[tuple[Contender, Contender], PairedRatio]:
+    def _by_name(self) -> dict[tuple[Config, Config], PairedRatio]:
         return {(pair.first, pair.second): pair for pair in self.pairs}
 
-    def between(self, first: Contender, second: Contender) -> PairedRatio | None:
+    def between(self, first: Config, second: Config) -> PairedRatio | None:
         """`first` / `second`, in whichever order the pair is kept."""
         if (kept := self._by_name.get((first, second))) is not None:
             return kept
@@ -61,25 +61,25 @@ class PairTable:
         return None if turned is None else turned.reversed()
 
 
-def paired_ratios(study: Mapping[str, LogSpeeds], baseline: Contender | None = None) -> dict[str, PairTable]:
+def paired_ratios(study: Mapping[str, LogSpeeds], baseline: Config | None = None) -> dict[str, PairTable]:
     """The pairs of each workload of a study; workloads lend to each other."""
     contrasts = {workload: find_contrasts(speeds, baseline) for workload, speeds in study.items()}
     return {
         workload: PairTable(
-            speeds.contenders,
+            speeds.configs,
             tuple(
                 pair
                 for way, own in contrasts[workload].items()
-                for pair in _pairs(speeds.contenders, own, _loan(contrasts, workload, way))
+                for pair in _pairs(speeds.configs, own, _loan(contrasts, workload, way))
             ),
         )
         for workload, speeds in study.items()
     }
 
 
-def lent_degrees_of_freedom(contenders: int, blocks: int) -> float:
-    """What a pair is lent by the other contenders of its workload, where each of them runs in every block."""
-    return min(LENDING_LIMIT, (contenders - 2) * (blocks - 1))
+def lent_degrees_of_freedom(configs: int, blocks: int) -> float:
+    """What a pair is lent by the other configs of its workload, where each of them runs in every block."""
+    return min(LENDING_LIMIT, (configs - 2) * (blocks - 1))
 
 
 def _loan(contrasts: Mapping[str, Mapping[Way, Contrasts]], workload: str, way: Way) -> Pool:
@@ -89,7 +89,7 @@ def _loan(contrasts: Mapping[str, Mapping[Way, Contrasts]], workload: str, way: 
     return from_other_workloads(own, pools.values())
 
 
-def _pairs(contenders: tuple[Contender, ...], own: Contrasts, others: Pool) -> list[PairedRatio]:
+def _pairs(configs: tuple[Config, ...], own: Contrasts, others: Pool) -> list[PairedRatio]:
     means = np.nanmean(own.by_block, axis=1)
     blocks = own.blocks
     from_own = np.clip(own.spare - (blocks - 1), 0, LENDING_LIMIT)
@@ -102,8 +102,8 @@ def _pairs(contenders: tuple[Contender, ...], own: Contrasts, others: Pool) -> l
     squared = np.maximum(np.maximum(moderated, own.variances), from_rounds) / blocks
     return [
         PairedRatio(
-            first=contenders[own.first[place]],
-            second=contenders[own.second[place]],
+            first=configs[own.first[place]],
+            second=configs[own.second[place]],
             log_mean=float(means[place]),
             standard_error=sqrt(float(squared[place])),
             degrees_of_freedom=float(freedom[place]),

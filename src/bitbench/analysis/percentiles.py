@@ -1,4 +1,4 @@
-"""Percentiles of single requests over all trials of a cell, and what so many requests can say.
+"""Percentiles of single requests over all trials of a point, and what so many requests can say.
 
 The 99th percentile of eight requests is their slowest, and the mean of many such figures estimates the slowest of
 eight, ever more exactly. So the requests of all trials are pooled, and the interval comes from shares: of start i the

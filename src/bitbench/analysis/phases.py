@@ -1,4 +1,4 @@
-"""Prefill and decode of one cell apart: how long a step takes, and what it has to read and compute."""
+"""Prefill and decode of one point apart: how long a step takes, and what it has to read and compute."""
 
 from collections.abc import Sequence
 from zlib import crc32
@@ -18,7 +18,7 @@ from bitbench.study.workload import Workload
 
 
 def step_sample(phase: Phase, workload: Workload, trials: Sequence[TrialRecord]) -> Sample | None:
-    """Seconds per step, from trials of one cell that count; None where they do not tell.
+    """Seconds per step, from trials of one point that count; None where they do not tell.
 
     A decode step gives each sequence one token, so it lasts as long as the time per output token. The prefill of a
     batch is the time in which its requests wait for their first tokens; in a closed loop with several streams prefills
@@ -31,7 +31,7 @@ def step_sample(phase: Phase, workload: Workload, trials: Sequence[TrialRecord])
             groups.setdefault(trial.instance_id, []).append(seconds)
     if not groups:
         return None
-    seed = [crc32(f"{trials[0].cell.name} {phase.value}".encode())]
+    seed = [crc32(f"{trials[0].point.name} {phase.value}".encode())]
     return sample(list(groups.values()), Resampler(np.random.default_rng(seed)))
 
 

@@ -15,7 +15,7 @@ from bitbench.records.study_records import StudyRecords
 
 
 def precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialAnalysis]) -> Precision | None:
-    """Of all models together; None where no two contenders met in two blocks."""
+    """Of all models together; None where no two configs met in two blocks."""
     pairs = [
         pair
         for field, own in found.items()

@@ -18,7 +18,7 @@ from bitbench.analysis.answers import compare_answers
 from bitbench.analysis.divergence import Floats, Integers, Scores, divergence, scores_of
 from bitbench.analysis.intervals import Resampler, Sample, sample, sides
 from bitbench.analysis.results.summary import (
-    ContenderQuality,
+    ConfigQuality,
     Interval,
     MetricDefinition,
     PositionDivergence,
@@ -31,7 +31,7 @@ from bitbench.records.quality import Condition, QualityRecord
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.quality import Quality
 from bitbench.util.units import show_percent
 
@@ -111,15 +111,15 @@ def _nats(value: float) -> str:
     return f"{value:.3g} nats"
 
 
-def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
+def baseline_of(config: Config, plan: Plan) -> Config | None:
     """The same weights in the baseline's setting, where settings of an engine are compared; else the same model without
     quantization on the same engine setup, or on one that shares its quality; else what the study names as its
     baseline, where that is the same model there; None where the study has none."""
     chosen = study_baseline(plan)
-    if chosen and chosen in plan.quality and chosen in with_other_settings(plan) and _alike(contender, chosen, plan):
+    if chosen and chosen in plan.quality and chosen in with_other_settings(plan) and _alike(config, chosen, plan):
         return chosen
-    wanted = plan.variant(contender.variant).model
-    alike = {other.engine for other in plan.sharing_quality(contender)}
+    wanted = plan.variant(config.variant).model
+    alike = {other.engine for other in plan.sharing_quality(config)}
     dense = []
     for other in plan.quality:
         variant = plan.variant(other.variant)
@@ -128,12 +128,12 @@ def baseline_of(contender: Contender, plan: Plan) -> Contender | None:
     is_compared = len(plan.quality) > 1 and chosen is not None and chosen in plan.quality
     if not dense and plan.study.baseline and chosen and is_compared and chosen.engine in alike:
         return chosen if plan.variant(chosen.variant).model == wanted else None
-    return next((other for other in dense if other.engine == contender.engine), dense[0] if dense else None)
+    return next((other for other in dense if other.engine == config.engine), dense[0] if dense else None)
 
 
-def _alike(contender: Contender, other: Contender, plan: Plan) -> bool:
-    engines = {plan.study.engine(one.engine).engine for one in (contender, other)}
-    return contender.variant == other.variant and len(engines) == 1
+def _alike(config: Config, other: Config, plan: Plan) -> bool:
+    engines = {plan.study.engine(one.engine).engine for one in (config, other)}
+    return config.variant == other.variant and len(engines) == 1
 
 
 def by_position(
@@ -156,41 +156,41 @@ def by_position(
     return tuple(found)
 
 
-def summarize_quality(of: StudyRecords) -> tuple[ContenderQuality, ...]:
-    """Each contender whose quality was measured or tried, in the order of the plan."""
+def summarize_quality(of: StudyRecords) -> tuple[ConfigQuality, ...]:
+    """Each config whose quality was measured or tried, in the order of the plan."""
     last = last_alone(of)
     known = {one: record for one in of.plan.quality if (record := record_of(one, last, of.plan)) is not None}
-    read = cache(lambda contender: scores_of(of.scores_of(last[contender])))  # a baseline is asked for often
+    read = cache(lambda config: scores_of(of.scores_of(last[config])))  # a baseline is asked for often
     return tuple(_summarize(one, known, of.plan, read) for one in known)
 
 
-def record_of(contender: Contender, last: Mapping[Contender, QualityRecord], plan: Plan) -> QualityRecord | None:
+def record_of(config: Config, last: Mapping[Config, QualityRecord], plan: Plan) -> QualityRecord | None:
     """Its own, or that of one whose quality it shares; one that failed where there is no other."""
-    own = last.get(contender)
+    own = last.get(config)
     if own is not None and own.outcome is Outcome.OK:
         return own
-    others = (last[one] for one in plan.sharing_quality(contender) if one in last)
+    others = (last[one] for one in plan.sharing_quality(config) if one in last)
     return next((other for other in others if other.outcome is Outcome.OK), own)
 
 
-def last_alone(of: StudyRecords) -> dict[Contender, QualityRecord]:
-    """The last measurement of each contender; that of a noise floor comes after it, and is another."""
-    return {record.contender: record for record in of.quality if record.condition is Condition.ALONE}
+def last_alone(of: StudyRecords) -> dict[Config, QualityRecord]:
+    """The last measurement of each config; that of a noise floor comes after it, and is another."""
+    return {record.config: record for record in of.quality if record.condition is Condition.ALONE}
 
 
 @dataclass(frozen=True)
 class Losses:
-    """What a contender loses to its baseline, and by whose records."""
+    """What a config loses to its baseline, and by whose records."""
 
     record: QualityRecord
     baseline: QualityRecord
     by_window: Floats  # nats per token
 
 
-def losses_of(contender: Contender, of: StudyRecords) -> Losses | None:
+def losses_of(config: Config, of: StudyRecords) -> Losses | None:
     """None where it has no baseline but itself, or one of the two has no figures."""
-    last, other = last_alone(of), baseline_of(contender, of.plan)
-    own, base = (record_of(one, last, of.plan) if one else None for one in (contender, other))
+    last, other = last_alone(of), baseline_of(config, of.plan)
+    own, base = (record_of(one, last, of.plan) if one else None for one in (config, other))
     if own is None or base is None or own is base or not same_text(own, base):
         return None
     if own.outcome is not Outcome.OK or base.outcome is not Outcome.OK:
@@ -202,20 +202,20 @@ def losses_of(contender: Contender, of: StudyRecords) -> Losses | None:
 
 
 def _summarize(
-    contender: Contender,
-    records: Mapping[Contender, QualityRecord],
+    config: Config,
+    records: Mapping[Config, QualityRecord],
     plan: Plan,
-    read: Callable[[Contender], Scores],
-) -> ContenderQuality:
-    quality, record = plan.study.quality or Quality(), records[contender]
-    baseline = baseline_of(contender, plan)
+    read: Callable[[Config], Scores],
+) -> ConfigQuality:
+    quality, record = plan.study.quality or Quality(), records[config]
+    baseline = baseline_of(config, plan)
     other = records.get(baseline) if baseline else None
     if other is not None and (other.outcome is not Outcome.OK or not same_text(record, other)):
         other = None
-    known = ContenderQuality(
-        contender=contender,
+    known = ConfigQuality(
+        config=config,
         baseline=baseline,
-        measured_as=None if record.contender == contender else record.contender,
+        measured_as=None if record.config == config else record.config,
         outcome=record.outcome,
         cause=record.cause,
         windows=record.corpus.windows if record.corpus else 0,
@@ -228,19 +228,19 @@ def _summarize(
     )
     if record.outcome is not Outcome.OK:
         return known
-    scores = read(record.contender)
+    scores = read(record.config)
     if not scores.is_finite:
         places = int((~np.isfinite(scores.logprob)).sum())
         reason = f"{places or 'some'} of its {record.tokens:,} log-probabilities are not finite"
         return known.model_copy(update={"flagged": True, "reason": reason})
-    against = read(other.contender) if other else None
-    seed = [plan.study.seed, crc32(record.contender.name.encode())]
+    against = read(other.config) if other else None
+    seed = [plan.study.seed, crc32(record.config.name.encode())]
     estimates = estimates_of(
         scores, against if against and against.is_finite else None, plan.study.measure.confidence, seed
     )
     reason_or_none = flag(estimates, quality)
     found = {"estimates": estimates, "flagged": reason_or_none is not None, "reason": reason_or_none}
-    if baseline and baseline.variant == contender.variant and against and other is not record:
+    if baseline and baseline.variant == config.variant and against and other is not record:
         found["by_position"] = by_position(scores, against, plan.study.measure.confidence, seed)
     return known.model_copy(update=found)
 

@@ -7,11 +7,11 @@ from zlib import crc32
 from bitbench.analysis.divergence import Scores, scores_of
 from bitbench.analysis.gate import GateCondition
 from bitbench.analysis.quality import PERPLEXITY, RISE, estimates_of, last_alone
-from bitbench.analysis.results.comparison import QUALITY, ComparedCell, GateOutcome, GateResult, Unpaired, Verdict
+from bitbench.analysis.results.comparison import QUALITY, ComparedPoint, GateOutcome, GateResult, Unpaired, Verdict
 from bitbench.analysis.results.summary import Estimate, Interval, QualityEstimate, Ratio
 from bitbench.records.quality import QualityRecord
 from bitbench.records.study_records import StudyRecords
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 
 # A rise below this is no loss that anybody would act on; it keeps another order of summation from being called worse.
 SMALLEST_RISE = 0.001
@@ -19,7 +19,7 @@ SMALLEST_RISE = 0.001
 
 @dataclass(frozen=True)
 class MeasuredQuality:
-    """The scored tokens of a contender, and which text they are of."""
+    """The scored tokens of a config, and which text they are of."""
 
     windows_hash: str
     scores: Scores
@@ -27,27 +27,27 @@ class MeasuredQuality:
 
 @dataclass(frozen=True)
 class QualityComparison:
-    cells: tuple[ComparedCell, ...] = ()
+    points: tuple[ComparedPoint, ...] = ()
     gates: tuple[GateResult, ...] = ()
     unpaired: tuple[Unpaired, ...] = ()
 
 
 def quality_pairs(
-    sides: tuple[StudyRecords, StudyRecords], pairs: Sequence[tuple[Contender, Contender]]
-) -> list[tuple[Contender, Contender]]:
+    sides: tuple[StudyRecords, StudyRecords], pairs: Sequence[tuple[Config, Config]]
+) -> list[tuple[Config, Config]]:
     """Those that at least one side measured."""
     before, after = (_scored(side) for side in sides)
     return [(one, other) for one, other in dict.fromkeys(pairs) if one in before or other in after]
 
 
-def _scored(side: StudyRecords) -> dict[Contender, QualityRecord]:
+def _scored(side: StudyRecords) -> dict[Config, QualityRecord]:
     """Those that left scored tokens."""
     found = last_alone(side)
     return {one: record for one, record in found.items() if record.scores_file is not None and record.corpus}
 
 
-def _measured(side: StudyRecords, contender: Contender) -> MeasuredQuality | None:
-    record = _scored(side).get(contender)
+def _measured(side: StudyRecords, config: Config) -> MeasuredQuality | None:
+    record = _scored(side).get(config)
     if record is None or record.corpus is None:
         return None
     return MeasuredQuality(record.corpus.windows_hash, scores_of(side.scores_of(record)))
@@ -55,27 +55,27 @@ def _measured(side: StudyRecords, contender: Contender) -> MeasuredQuality | Non
 
 def compare_quality(
     sides: tuple[StudyRecords, StudyRecords],
-    pairs: Sequence[tuple[Contender, Contender]],
+    pairs: Sequence[tuple[Config, Config]],
     conditions: Sequence[GateCondition],
     *,
     confidence: float,
     asked: int,
 ) -> QualityComparison:
     """`asked`: how many limits are judged at once, those of speed included. `conditions` are those of perplexity."""
-    cells: list[ComparedCell] = []
+    points: list[ComparedPoint] = []
     gates: list[GateResult] = []
     unpaired: list[Unpaired] = []
     for one, other in quality_pairs(sides, pairs):
         first, second = _measured(sides[0], one), _measured(sides[1], other)
         reason = _why_not(first, second, sides)
         if reason is not None or first is None or second is None:
-            unpaired.append(Unpaired(cell=_cell(other), reason=reason or "", was_lost=second is None))
+            unpaired.append(Unpaired(point=_point(other), reason=reason or "", was_lost=second is None))
             gates += [_unsure(condition, one, other, reason or "") for condition in conditions]
             continue
-        cells.append(_compared(one, other, first, second, confidence))
+        points.append(_compared(one, other, first, second, confidence))
         wide = _estimates(one, first, second, 1 - (1 - confidence) / asked)[RISE]
         gates += [_judged(condition, one, other, wide) for condition in conditions]
-    return QualityComparison(tuple(cells), tuple(gates), tuple(unpaired))
+    return QualityComparison(tuple(points), tuple(gates), tuple(unpaired))
 
 
 def _why_not(
@@ -92,21 +92,21 @@ def _why_not(
 
 
 def _estimates(
-    contender: Contender, first: MeasuredQuality, second: MeasuredQuality, confidence: float
+    config: Config, first: MeasuredQuality, second: MeasuredQuality, confidence: float
 ) -> dict[str, QualityEstimate]:
-    seed = [crc32(contender.name.encode())]
+    seed = [crc32(config.name.encode())]
     return estimates_of(second.scores, first.scores, confidence, seed)
 
 
 def _compared(
-    one: Contender, other: Contender, first: MeasuredQuality, second: MeasuredQuality, confidence: float
-) -> ComparedCell:
+    one: Config, other: Config, first: MeasuredQuality, second: MeasuredQuality, confidence: float
+) -> ComparedPoint:
     found = _estimates(one, first, second, confidence)
     ratio = _ratio(found[RISE])
     before = found[PERPLEXITY].value / ratio.value
-    return ComparedCell(
-        baseline=_cell(one),
-        candidate=_cell(other),
+    return ComparedPoint(
+        baseline=_point(one),
+        candidate=_point(other),
         metric=PERPLEXITY,
         before=_plain(before),
         after=_plain(found[PERPLEXITY].value),
@@ -130,7 +130,7 @@ def _ratio(rise: QualityEstimate) -> Ratio:
     return Ratio(value=1 + rise.value, interval=interval, p_value=None)
 
 
-def _judged(condition: GateCondition, one: Contender, other: Contender, rise: QualityEstimate) -> GateResult:
+def _judged(condition: GateCondition, one: Config, other: Config, rise: QualityEstimate) -> GateResult:
     ratio, limit = _ratio(rise), condition.limit
     outcome, reason = GateOutcome.UNSURE, "the interval contains the limit; more windows of text would narrow it"
     if ratio.interval is None:
@@ -142,20 +142,20 @@ def _judged(condition: GateCondition, one: Contender, other: Contender, rise: Qu
     return _unsure(condition, one, other, reason).model_copy(update={"outcome": outcome, "ratio": ratio})
 
 
-def _unsure(condition: GateCondition, one: Contender, other: Contender, reason: str) -> GateResult:
+def _unsure(condition: GateCondition, one: Config, other: Config, reason: str) -> GateResult:
     return GateResult(
         condition=condition.text,
         metric=PERPLEXITY,
-        baseline=_cell(one),
-        candidate=_cell(other),
+        baseline=_point(one),
+        candidate=_point(other),
         outcome=GateOutcome.UNSURE,
         ratio=None,
         reason=reason,
     )
 
 
-def _cell(contender: Contender) -> Cell:
-    return Cell(contender=contender, workload=QUALITY)
+def _point(config: Config) -> Point:
+    return Point(config=config, workload=QUALITY)
 
 
 def _plain(value: float) -> Estimate:

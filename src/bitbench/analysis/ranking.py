@@ -1,8 +1,8 @@
-"""Ranks with ties: two contenders are told apart only where a claim says so, corrected for all that is asked at once.
+"""Ranks with ties: two configs are told apart only where a claim says so, corrected for all that is asked at once.
 
-A contender's rank is a range: from one more than the number that are significantly better to the number of all less
+A config's rank is a range: from one more than the number that are significantly better to the number of all less
 those that are significantly worse. One with a single trial has none: a tie of all with all would be no finding. Claims
-come from differences within blocks (`standing`); a study with one start of each contender has none, and falls back to
+come from differences within blocks (`standing`); a study with one start of each config has none, and falls back to
 what its trials say about that start.
 """
 
@@ -16,70 +16,70 @@ from bitbench.analysis.holm import holm
 from bitbench.analysis.intervals import Sample
 from bitbench.analysis.results.summary import AgainstBaseline, Ranking, RankingEntry, Ratio
 from bitbench.analysis.sequential import SequentialAnalysis
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 
 def rank(
     workload: str,
-    samples: Mapping[Contender, Sample],
+    samples: Mapping[Config, Sample],
     found: SequentialAnalysis,
     *,
-    baseline: Contender | None,
+    baseline: Config | None,
     confidence: float,
 ) -> Ranking:
-    """Rank the contenders of one workload; `samples` are of the headline metric."""
-    order = sorted(samples, key=lambda contender: samples[contender].mean, reverse=found.headline.higher_is_better)
+    """Rank the configs of one workload; `samples` are of the primary metric."""
+    order = sorted(samples, key=lambda config: samples[config].mean, reverse=found.primary_metric.higher_is_better)
     reference = baseline if baseline in samples else None
-    ranked = [contender for contender in order if samples[contender].n_trials > 1]
+    ranked = [config for config in order if samples[config].n_trials > 1]
     claims = found.claims.get(workload)
     apart = claims.ordered if claims else _of_one_start(order, samples, confidence)
 
-    def ratio(contender: Contender) -> Ratio | None:
-        if reference is None or contender == reference:
+    def ratio(config: Config) -> Ratio | None:
+        if reference is None or config == reference:
             return None
-        paired = found.ratio(workload, contender, reference, confidence)
-        return paired or compare(samples[contender], samples[reference], confidence)
+        paired = found.ratio(workload, config, reference, confidence)
+        return paired or compare(samples[config], samples[reference], confidence)
 
     return Ranking(
         workload=workload,
-        metric=found.headline.metric,
+        metric=found.primary_metric.metric,
         baseline=reference,
         entries=tuple(
             RankingEntry(
-                contender=contender,
-                **_ranks(contender, ranked, apart),
-                ratio_to_baseline=ratio(contender),
-                against_baseline=_against(contender, apart, claims, reference),
+                config=config,
+                **_ranks(config, ranked, apart),
+                ratio_to_baseline=ratio(config),
+                against_baseline=_against(config, apart, claims, reference),
             )
-            for contender in order
+            for config in order
         ),
         possible_bests=tuple(one for one in order if one in claims.possible_bests) if claims else (),
     )
 
 
-def _ranks(contender: Contender, ranked: Sequence[Contender], apart: frozenset[Ordered]) -> dict[str, Any]:
-    if contender not in ranked:
+def _ranks(config: Config, ranked: Sequence[Config], apart: frozenset[Ordered]) -> dict[str, Any]:
+    if config not in ranked:
         return {"rank_low": None, "rank_high": None, "tied_with": ()}
-    better = [other for other in ranked if (other, contender) in apart]
-    worse = [other for other in ranked if (contender, other) in apart]
-    tied = tuple(other for other in ranked if other not in (contender, *better, *worse))
+    better = [other for other in ranked if (other, config) in apart]
+    worse = [other for other in ranked if (config, other) in apart]
+    tied = tuple(other for other in ranked if other not in (config, *better, *worse))
     return {"rank_low": 1 + len(better), "rank_high": len(ranked) - len(worse), "tied_with": tied}
 
 
 def _against(
-    contender: Contender, apart: frozenset[Ordered], claims: Claims | None, baseline: Contender | None
+    config: Config, apart: frozenset[Ordered], claims: Claims | None, baseline: Config | None
 ) -> AgainstBaseline | None:
-    if baseline is None or contender == baseline:
+    if baseline is None or config == baseline:
         return None
     if claims is not None:
-        return claims.against_baseline.get(contender, AgainstBaseline.UNDECIDED)
-    if (contender, baseline) in apart:
+        return claims.against_baseline.get(config, AgainstBaseline.UNDECIDED)
+    if (config, baseline) in apart:
         return AgainstBaseline.FASTER
-    return AgainstBaseline.SLOWER if (baseline, contender) in apart else AgainstBaseline.UNDECIDED
+    return AgainstBaseline.SLOWER if (baseline, config) in apart else AgainstBaseline.UNDECIDED
 
 
 def _of_one_start(
-    order: Sequence[Contender], samples: Mapping[Contender, Sample], confidence: float
+    order: Sequence[Config], samples: Mapping[Config, Sample], confidence: float
 ) -> frozenset[Ordered]:
     """Pairs (better, worse) by trials alone, where no start is repeated; nothing where some have several."""
     if any(sample.n_instances > 1 for sample in samples.values()):

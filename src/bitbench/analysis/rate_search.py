@@ -61,7 +61,7 @@ def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
         holds = held(trial, study.objectives)
         if holds is None:
             continue
-        rate = mean_rate(study.workload(trial.cell.workload).arrival)
+        rate = mean_rate(study.workload(trial.point.workload).arrival)
         assert rate is not None, "a search is about rates"
         found.append(RateTrial(rate, holds, trial.metrics.achieved_rate))
     return found

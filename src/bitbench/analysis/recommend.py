@@ -1,4 +1,4 @@
-"""Which contender to run: the best by the headline among those that meet every limit with confidence.
+"""Which config to run: the best by the primary metric among those that meet every limit with confidence.
 
 A limit is held against the interval, never against the mean alone: within it as a whole is met, beyond it as a whole
 is broken, anything else is inconclusive. An interval that rests on one start knows nothing of the next one and decides
@@ -20,11 +20,11 @@ from bitbench.analysis.results.recommendation import (
     LimitVerdict,
     Recommendation,
 )
-from bitbench.analysis.results.summary import CellSummary, Estimate, Interval, Ranking, StudySummary
+from bitbench.analysis.results.summary import PointSummary, Estimate, Interval, Ranking, StudySummary
 from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict
 from bitbench.analysis.service_levels import CONTAINS, ONE_START, judge_objective
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.util.errors import UsageError
 
 MEMORIES = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
@@ -45,20 +45,20 @@ def recommend(
 ) -> Recommendation:
     """`workloads`, `engines`: all unless given. The baseline stays that of the study, whatever its engine."""
     on_engine = _on_engines(summary, engines)
-    memory = next((name for name in MEMORIES if any(name in cell.metrics for cell in summary.cells)), MEMORIES[-1])
+    memory = next((name for name in MEMORIES if any(name in point.metrics for point in summary.points)), MEMORIES[-1])
     choices = []
     for part in summary.by_model:
         for ranking in _wanted(part, workloads):
             judged = [
-                _judge(part, cell, ranking, limits, memory=memory, price=price_per_hour)
-                for cell in _in_order(part, ranking)
-                if cell.cell.contender in on_engine
-            ] or [one for one in _refused(part, ranking.workload) if one.contender in on_engine]
+                _judge(part, point, ranking, limits, memory=memory, price=price_per_hour)
+                for point in _in_order(part, ranking)
+                if point.point.config in on_engine
+            ] or [one for one in _refused(part, ranking.workload) if one.config in on_engine]
             choices.append(_choose(part, ranking, judged))
     return Recommendation(
         study=summary.study.name,
         limits=limits,
-        headline=summary.definitions[summary.headline],
+        primary_metric=summary.definitions[summary.primary_metric],
         memory_name=summary.definitions[memory].name,
         price_per_hour=price_per_hour,
         choices=tuple(choices),
@@ -75,65 +75,65 @@ def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
     return [known[name] for name in dict.fromkeys(workloads)] or list(known.values())
 
 
-def _on_engines(summary: StudySummary, engines: Sequence[str]) -> set[Contender]:
-    tried = [cell.cell.contender for cell in summary.cells]
-    contenders = {*tried, *(refusal.cell.contender for refusal in summary.refusals)}
+def _on_engines(summary: StudySummary, engines: Sequence[str]) -> set[Config]:
+    tried = [point.point.config for point in summary.points]
+    configs = {*tried, *(refusal.point.config for refusal in summary.refusals)}
     setups = summary.study.engines
     missing = [name for name in engines if not any(name in (one.name, one.engine) for one in setups)]
     if missing:
         known = ", ".join(one.name for one in setups)
         raise UsageError(f"this study has no engine {missing[0]}; it has {known}")
     wanted = {setup.name for setup in setups if not engines or setup.name in engines or setup.engine in engines}
-    return {contender for contender in contenders if contender.engine in wanted}
+    return {config for config in configs if config.engine in wanted}
 
 
-def _in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
-    place = {entry.contender: number for number, entry in enumerate(ranking.entries)}
-    return sorted(summary.cells_of(ranking.workload), key=lambda cell: place.get(cell.cell.contender, len(place)))
+def _in_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
+    place = {entry.config: number for number, entry in enumerate(ranking.entries)}
+    return sorted(summary.points_of(ranking.workload), key=lambda point: place.get(point.point.config, len(place)))
 
 
 def _judge(
     summary: StudySummary,
-    cell: CellSummary,
+    point: PointSummary,
     ranking: Ranking,
     limits: Limits,
     *,
     memory: str,
     price: float | None,
 ) -> Judged:
-    contender = cell.cell.contender
-    entry = next((one for one in ranking.entries if one.contender == contender), None)
-    failed = [run for run in cell.runs if run.outcome not in (Outcome.OK, *NOT_THE_ENGINES)]
+    config = point.point.config
+    entry = next((one for one in ranking.entries if one.config == config), None)
+    failed = [run for run in point.runs if run.outcome not in (Outcome.OK, *NOT_THE_ENGINES)]
     if entry is None:
-        causes = dict.fromkeys(f"{group.failure.outcome.value}: {group.failure.cause}" for group in cell.failures)
+        causes = dict.fromkeys(f"{group.failure.outcome.value}: {group.failure.cause}" for group in point.failures)
         why = "; ".join(causes) or "not run yet"
         return Judged(
-            contender=contender, figure=None, trials=len(cell.runs), failed_trials=len(failed), why_no_result=why
+            config=config, figure=None, trials=len(point.runs), failed_trials=len(failed), why_no_result=why
         )
-    speed = cell.metrics.get("output_throughput")
-    confirmed = ranking.confirmed if ranking.confirmed and ranking.confirmed.contender == contender else None
-    reserve = next(one.memory.kv_cache_bytes for one in summary.contenders if one.contender == contender)
+    speed = point.metrics.get("output_throughput")
+    confirmed = ranking.confirmed if ranking.confirmed and ranking.confirmed.config == config else None
+    reserve = next(one.memory.kv_cache_bytes for one in summary.configs if one.config == config)
     return Judged(
-        contender=contender,
-        figure=cell.metrics[ranking.metric],
+        config=config,
+        figure=point.metrics[ranking.metric],
         ratio_to_baseline=entry.ratio_to_baseline,
         confirmed_ratio=confirmed.ratio if confirmed else None,
-        memory=cell.metrics.get(memory),
+        memory=point.metrics.get(memory),
         kv_cache_bytes=reserve.mean if reserve else None,
-        findings=tuple(_findings(summary, cell, limits, memory)),
+        findings=tuple(_findings(summary, point, limits, memory)),
         cost=_cost(speed, price) if speed is not None and price is not None else None,
-        trials=len(cell.runs),
+        trials=len(point.runs),
         failed_trials=len(failed),
-        quality_doubt=_quality_doubt(summary, contender),
-        is_flagged=any(one.flagged for one in summary.quality if one.contender == contender),
+        quality_doubt=_quality_doubt(summary, config),
+        is_flagged=any(one.flagged for one in summary.quality if one.config == config),
     )
 
 
-def _quality_doubt(summary: StudySummary, contender: Contender) -> str:
+def _quality_doubt(summary: StudySummary, config: Config) -> str:
     """What is to be known beside a speed, also where no limit was asked for."""
-    if next(one.is_reference for one in summary.contenders if one.contender == contender):
+    if next(one.is_reference for one in summary.configs if one.config == config):
         return ""
-    found = next((one for one in summary.quality if one.contender == contender), None)
+    found = next((one for one in summary.quality if one.config == config), None)
     if found is not None and found.flagged:
         return f"is flagged: {found.reason}"
     if found is not None and found.is_known:
@@ -142,33 +142,33 @@ def _quality_doubt(summary: StudySummary, contender: Contender) -> str:
 
 
 def _refused(summary: StudySummary, workload: str) -> list[Judged]:
-    """Where no contender was tried on a workload, why not."""
+    """Where no config was tried on a workload, why not."""
     return [
-        Judged(contender=refusal.cell.contender, figure=None, why_no_result=f"refused up front: {refusal.reason}")
+        Judged(config=refusal.point.config, figure=None, why_no_result=f"refused up front: {refusal.reason}")
         for refusal in summary.refusals
-        if refusal.cell.workload == workload
+        if refusal.point.workload == workload
     ]
 
 
-def _findings(summary: StudySummary, cell: CellSummary, limits: Limits, memory: str) -> Iterable[Finding]:
-    yield from (_of_objective(judge_objective(objective, cell)) for objective in limits.objectives)
+def _findings(summary: StudySummary, point: PointSummary, limits: Limits, memory: str) -> Iterable[Finding]:
+    yield from (_of_objective(judge_objective(objective, point)) for objective in limits.objectives)
     if limits.memory_bytes is not None:
-        yield _memory(float(limits.memory_bytes), cell.metrics.get(memory))
+        yield _memory(float(limits.memory_bytes), point.metrics.get(memory))
     if limits.quality_loss is not None:
-        yield _quality(summary, cell.cell.contender, limits.quality_loss)
+        yield _quality(summary, point.point.config, limits.quality_loss)
 
 
-def _quality(summary: StudySummary, contender: Contender, limit: float) -> Finding:
+def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
     """The rise of perplexity over that of the same model without quantization on the same engine.
 
     The study's baseline itself has lost nothing. What is flagged without a figure gave no finite numbers.
     """
-    found = next((one for one in summary.quality if one.contender == contender), None)
+    found = next((one for one in summary.quality if one.config == config), None)
     known = found.estimates.get(RISE) if found else None
     value, interval = (known.value, known.interval) if known else (None, None)
     if not summary.quality:
         standing, reason = LimitVerdict.UNSURE, "quality was not measured in this study"
-    elif contender == summary.baseline:
+    elif config == summary.baseline:
         value, standing, reason = 0.0, LimitVerdict.MET, ""
     elif found is not None and found.flagged and known is None:
         standing, reason = LimitVerdict.BROKEN, found.reason or "it is flagged"
@@ -247,9 +247,9 @@ def _cost(speed: Estimate, price_per_hour: float) -> Cost:
 
 
 def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -> Choice:
-    met = [one.contender for one in judged if one.standing is LimitVerdict.MET]
+    met = [one.config for one in judged if one.standing is LimitVerdict.MET]
     chosen = met[0] if met else None
-    entry = next((one for one in ranking.entries if one.contender == chosen), None)
+    entry = next((one for one in ranking.entries if one.config == chosen), None)
     ties = tuple(one for one in met if entry is not None and one in entry.tied_with)
     return Choice(
         workload=ranking.workload,
@@ -262,11 +262,11 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -
     )
 
 
-def _nearest(judged: Sequence[Judged]) -> Contender | None:
+def _nearest(judged: Sequence[Judged]) -> Config | None:
     """Of those that may meet the limits, else of all: the one whose worst figure is the least beyond its limit."""
     measured = [one for one in judged if one.figure is not None]
     candidates = [one for one in measured if one.standing is LimitVerdict.UNSURE] or measured
-    return min(candidates, key=_distance).contender if candidates else None
+    return min(candidates, key=_distance).config if candidates else None
 
 
 def _distance(judged: Judged) -> tuple[int, float]:
@@ -280,7 +280,7 @@ def _share(finding: Finding) -> float:
     return finding.value / finding.limit if finding.limit > 0 else inf
 
 
-def _for_all(choices: Sequence[Choice]) -> tuple[Contender, ...]:
+def _for_all(choices: Sequence[Choice]) -> tuple[Config, ...]:
     if len(choices) < 2 or any(choice.chosen is None for choice in choices):
         return ()
     first, *others = [[choice.chosen, *choice.ties] for choice in choices]

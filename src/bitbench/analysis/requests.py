@@ -1,4 +1,4 @@
-"""Single requests of a cell, over all of its trials: how their times are spread, and what their tail is."""
+"""Single requests of a point, over all of its trials: how their times are spread, and what their tail is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,14 +14,14 @@ from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialRecord
 from bitbench.study.arrival import Arrival
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Cell
+from bitbench.study.plan import Point
 from bitbench.study.workload import Workload
 from bitbench.util.errors import RowsNotKeptError
 
 COLUMNS = (  # all that is read of a row
     "request", "planned_s", "first_token_s", "last_token_s", "end_s", "chunk_s", "output_tokens", "status",
 )  # fmt: skip
-MIN_REQUESTS = 20  # of a cell: the 5th and the 95th percentile of fewer are single requests
+MIN_REQUESTS = 20  # of a point: the 5th and the 95th percentile of fewer are single requests
 POOLED = [metric for metric in METRICS.values() if metric.time is not None and metric.percent is not None]
 _TIMES = tuple(dict.fromkeys(metric.time for metric in POOLED if metric.time is not None))
 _SPREAD = {METRICS[name].column: name for name in ("ttft", "latency")}
@@ -29,18 +29,18 @@ _PERCENTILES = (5, 50, 95, 99)
 
 
 @dataclass(frozen=True)
-class CellRequests:
-    """The complete requests of the trials of a cell that count and have rows; times in seconds, trial by trial."""
+class PointRequests:
+    """The complete requests of the trials of a point that count and have rows; times in seconds, trial by trial."""
 
-    cell: Cell
+    point: Point
     trials: list[TrialRecord] = field(default_factory=list)
     numbers: list[npt.NDArray[np.int32]] = field(default_factory=list)
     times: dict[str, list[Floats]] = field(default_factory=lambda: {time: [] for time in _TIMES})
 
 
-def read_requests(of: StudyRecords, cell: Cell, trials: Sequence[TrialRecord]) -> CellRequests:
+def read_requests(of: StudyRecords, point: Point, trials: Sequence[TrialRecord]) -> PointRequests:
     """Those of a study that was kept without its rows are none."""
-    found = CellRequests(cell)
+    found = PointRequests(point)
     for trial in trials:
         if not trial.counts or trial.requests_file is None:
             continue
@@ -57,7 +57,7 @@ def read_requests(of: StudyRecords, cell: Cell, trials: Sequence[TrialRecord]) -
 
 
 def tails(
-    requests: CellRequests, workload: Workload, confidence: float, *, was_running: bool
+    requests: PointRequests, workload: Workload, confidence: float, *, was_running: bool
 ) -> dict[str, PercentileEstimate]:
     """By the column of the figure. `was_running`: no start is in question, so trials are the clusters."""
     found = {}
@@ -72,7 +72,7 @@ def tails(
     return found
 
 
-def _clusters(requests: CellRequests, time: str, *, by_trial: bool) -> Starts:
+def _clusters(requests: PointRequests, time: str, *, by_trial: bool) -> Starts:
     clusters: dict[str, list[Floats]] = {}
     for trial, times in zip(requests.trials, requests.times[time], strict=True):
         clusters.setdefault(trial.id if by_trial else trial.instance_id, []).append(times)
@@ -87,13 +87,13 @@ def _event(time: str, workload: Workload) -> tuple[CountedEvent, int]:
     return (CountedEvent.BATCH if size > 1 else CountedEvent.REQUEST), size
 
 
-def spreads(requests: CellRequests) -> tuple[RequestSpread, ...]:
+def spreads(requests: PointRequests) -> tuple[RequestSpread, ...]:
     """Times count from the planned send; none of those with few requests."""
     found = (_spread(requests, column, requests.times[time]) for column, time in _SPREAD.items())
     return tuple(spread for spread in found if spread is not None)
 
 
-def _spread(requests: CellRequests, column: str, parts: Sequence[Floats]) -> RequestSpread | None:
+def _spread(requests: PointRequests, column: str, parts: Sequence[Floats]) -> RequestSpread | None:
     values = np.concatenate(parts) if parts else np.empty(0)
     known = values[~np.isnan(values)]
     if known.size < MIN_REQUESTS:
@@ -102,7 +102,7 @@ def _spread(requests: CellRequests, column: str, parts: Sequence[Floats]) -> Req
     trial = int(np.searchsorted(np.cumsum([part.size for part in parts]), place, side="right"))
     p5, p50, p95, p99 = (float(one) for one in np.percentile(known, _PERCENTILES))
     return RequestSpread(
-        cell=requests.cell,
+        point=requests.point,
         metric=column,
         requests=int(known.size),
         p5=p5,

@@ -1,4 +1,4 @@
-"""What a service may promise: an objective, held against everything that was measured of a cell.
+"""What a service may promise: an objective, held against everything that was measured of a point.
 
 A percentile is that of the requests of all trials (`percentiles`), and is met only where its interval has an upper end.
 A mean is that of the trials. In either case the interval decides, never the figure alone, and one start decides
@@ -8,7 +8,7 @@ nothing about the next. Of a server that bitbench did not start its trials decid
 from math import ceil
 
 from bitbench.analysis.percentiles import events_for_an_upper_end, judge_limit
-from bitbench.analysis.results.summary import CellSummary, Estimate
+from bitbench.analysis.results.summary import PointSummary, Estimate
 from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict, PercentileEstimate
 from bitbench.records.trial import Outcome
 from bitbench.study.metrics import OBJECTIVES, Metric
@@ -18,13 +18,13 @@ CONTAINS = "its interval contains the limit"
 ONE_START = "one start does not cover a restart"
 
 
-def judge_objective(objective: Objective, cell: CellSummary) -> JudgedObjective:
+def judge_objective(objective: Objective, point: PointSummary) -> JudgedObjective:
     metric = OBJECTIVES[objective.name]
-    if (found := cell.tails.get(metric.column)) is not None:
+    if (found := point.tails.get(metric.column)) is not None:
         return _from_requests(objective, found)
-    if (known := cell.metrics.get(metric.column)) is not None:
-        return _from_trials(objective, known, _too_few(metric, cell), was_running=cell.was_running)
-    if any(run.holds is False and run.failed_requests for run in cell.runs):
+    if (known := point.metrics.get(metric.column)) is not None:
+        return _from_trials(objective, known, _too_few(metric, point), was_running=point.was_running)
+    if any(run.holds is False and run.failed_requests for run in point.runs):
         return JudgedObjective(objective=objective, verdict=ObjectiveVerdict.MISSED, reason="requests failed")
     return JudgedObjective(objective=objective, verdict=ObjectiveVerdict.INCONCLUSIVE, reason="it was not measured")
 
@@ -87,9 +87,9 @@ def _from_trials(objective: Objective, known: Estimate, too_few: str, *, was_run
     )
 
 
-def _too_few(metric: Metric, cell: CellSummary) -> str:
+def _too_few(metric: Metric, point: PointSummary) -> str:
     """Why percentiles of single trials do not show that a limit is met; empty where their requests are enough."""
-    fewest = min((run.requests for run in cell.runs if run.outcome is Outcome.OK), default=0)
+    fewest = min((run.requests for run in point.runs if run.outcome is Outcome.OK), default=0)
     if fewest >= metric.needs:
         return ""
     return (

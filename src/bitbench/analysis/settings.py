@@ -9,28 +9,28 @@ from bitbench.analysis.intervals import uncertainty
 from bitbench.analysis.results.summary import Interval, SettingSummary
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialRecord
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.prompts import typical
 
 LEAST_LENGTHS = 3  # through two points every line is exact
 
 
 def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
-    """Of contenders whose weights also run in another setup of their engine; empty where all is unknown."""
-    trials: dict[Contender, list[TrialRecord]] = {contender: [] for contender in with_other_settings(of.plan)}
+    """Of configs whose weights also run in another setup of their engine; empty where all is unknown."""
+    trials: dict[Config, list[TrialRecord]] = {config: [] for config in with_other_settings(of.plan)}
     for trial in of.trials:
-        if trial.counts and trial.cell.contender in trials:
-            trials[trial.cell.contender].append(trial)
-    kv_bytes = {instance.contender: size for instance in of.instances if (size := instance.facts.kv_bytes_per_token)}
+        if trial.counts and trial.point.config in trials:
+            trials[trial.point.config].append(trial)
+    kv_bytes = {instance.config: size for instance in of.instances if (size := instance.facts.kv_bytes_per_token)}
     contexts = _contexts(of)
     found = []
-    for contender, own in trials.items():
+    for config, own in trials.items():
         counted = summarize_engine(own)
         slopes = _slopes(own, contexts)
         found.append(
             SettingSummary(
-                contender=contender,
-                kv_bytes_per_token=kv_bytes.get(contender),
+                config=config,
+                kv_bytes_per_token=kv_bytes.get(config),
                 step_slope_s=float(np.mean(slopes)) if slopes else None,
                 step_slope_interval=_interval(slopes, of.study.measure.confidence),
                 acceptance_length=counted.acceptance_length if counted else None,
@@ -40,10 +40,10 @@ def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
     return tuple(found) if any(figure is not None for figure in figures) else ()
 
 
-def with_other_settings(plan: Plan) -> list[Contender]:
+def with_other_settings(plan: Plan) -> list[Config]:
     """The same under two names is no other setting."""
     setups = {setup.name: setup for setup in plan.study.engines}
-    known = [contender for contender in plan.contenders if contender.engine in setups]
+    known = [config for config in plan.configs if config.engine in setups]
     settings: dict[tuple[str, str], set[str]] = {}
     for one in known:
         chosen = setups[one.engine].model_dump_json(exclude={"name"})
@@ -65,7 +65,7 @@ def _slopes(trials: Sequence[TrialRecord], contexts: Mapping[str, float]) -> lis
     of a start with fewer than three."""
     points: dict[str, dict[float, list[float]]] = {}
     for trial in trials:
-        at, seconds = contexts.get(trial.cell.workload), trial.metrics.tpot_s
+        at, seconds = contexts.get(trial.point.workload), trial.metrics.tpot_s
         if at is not None and seconds is not None:
             points.setdefault(trial.instance_id, {}).setdefault(at, []).append(seconds)
     return [

@@ -1,4 +1,4 @@
-"""When a contender without a rival has been started often enough: its figure is known to the precision asked for."""
+"""When a config without a rival has been started often enough: its figure is known to the precision asked for."""
 
 from math import sqrt
 
@@ -14,8 +14,8 @@ SURENESS = 0.97
 
 
 def enough_instances(groups: Groups, measure: Measure) -> bool:
-    """Are these instances (one non-empty group of headline values each) enough?"""
-    if (settled := _settled(len(groups), measure.instances)) is not None:
+    """Are these instances (one non-empty group of primary metric values each) enough?"""
+    if (settled := _settled(len(groups), measure.starts)) is not None:
         return settled
     known = uncertainty(groups)
     if known is None:

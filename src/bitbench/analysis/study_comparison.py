@@ -1,4 +1,4 @@
-"""Two studies against each other, paired by cell: ratios, verdicts, and the limits that were set."""
+"""Two studies against each other, paired by point: ratios, verdicts, and the limits that were set."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.quality_comparison import compare_quality, quality_pairs
 from bitbench.analysis.results.comparison import (
-    ComparedCell,
+    ComparedPoint,
     Comparison,
     Difference,
     GateOutcome,
@@ -28,7 +28,7 @@ from bitbench.analysis.trial import DEFINITIONS
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from bitbench.study.workload import Workload
 from bitbench.util.errors import CannotCompareError
 
@@ -43,42 +43,42 @@ def compare_studies(
     conditions: Sequence[GateCondition],
     allowed: Iterable[Fact],
 ) -> Comparison:
-    """Cells of the same contender and workload. Raises CannotCompareError where a fact differs that is not "
+    """Points of the same config and workload. Raises CannotCompareError where a fact differs that is not "
     "allowed."""
-    common = [cell for cell in before.plan.cells if cell in set(after.plan.cells)]
-    shared = [(contender, contender) for contender in before.plan.contenders if contender in set(after.plan.contenders)]
-    contenders = list(dict.fromkeys([*((cell.contender, cell.contender) for cell in common),
+    common = [point for point in before.plan.points if point in set(after.plan.points)]
+    shared = [(config, config) for config in before.plan.configs if config in set(after.plan.configs)]
+    configs = list(dict.fromkeys([*((point.config, point.config) for point in common),
                                      *quality_pairs((before, after), shared)]))  # fmt: skip
-    if not contenders:
+    if not configs:
         raise CannotCompareError(
-            f"{before.name} and {after.name} have no cell in common: no contender ran the same workload, or had "
+            f"{before.name} and {after.name} have no point in common: no config ran the same workload, or had "
             f"its quality measured, in both"
         )
-    _refuse_other_shapes(before, after, {cell.workload for cell in common})
-    found, unknown = differences(before, after, contenders)
+    _refuse_other_shapes(before, after, {point.workload for point in common})
+    found, unknown = differences(before, after, configs)
     found = [one.model_copy(update={"is_allowed": one.fact in set(allowed)}) for one in found]
     _refuse_differences([one for one in found if not one.is_allowed])
-    cells, changes = [Pair(cell, cell) for cell in common], changes_between(before, after)
-    compared = _compared((before, after), changes, cells, contenders, metrics=metrics, conditions=conditions)
+    points, changes = [Pair(point, point) for point in common], changes_between(before, after)
+    compared = _compared((before, after), changes, points, configs, metrics=metrics, conditions=conditions)
     levels = before.lock.host.level, after.lock.host.level
     other_levels = {"levels": levels, "roof_shares": roof_shares(before, after)} if levels[0] != levels[1] else {}
     return compared.model_copy(update={"differences": tuple(found), "unknown_facts": tuple(unknown), **other_levels})
 
 
-def compare_contenders(
+def compare_configs(
     side: StudyRecords,
-    pairs: Sequence[tuple[Contender, Contender]],
+    pairs: Sequence[tuple[Config, Config]],
     *,
     metrics: Sequence[str],
     conditions: Sequence[GateCondition],
 ) -> Comparison:
     """(before, after) within one study: what differs between them is the question, and is only named."""
-    cells = set(side.plan.cells)
+    points = set(side.plan.points)
     paired = [
-        Pair(Cell(contender=one, workload=workload.name), Cell(contender=other, workload=workload.name))
+        Pair(Point(config=one, workload=workload.name), Point(config=other, workload=workload.name))
         for one, other in pairs
         for workload in side.plan.study.workloads
-        if {Cell(contender=one, workload=workload.name), Cell(contender=other, workload=workload.name)} <= cells
+        if {Point(config=one, workload=workload.name), Point(config=other, workload=workload.name)} <= points
     ]
     if not paired and not quality_pairs((side, side), pairs):
         raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
@@ -99,14 +99,14 @@ def _compared(
     sides: tuple[StudyRecords, StudyRecords],
     changes: Changes,
     pairs: Sequence[Pair],
-    contenders: Sequence[tuple[Contender, Contender]],
+    configs: Sequence[tuple[Config, Config]],
     *,
     metrics: Sequence[str],
     conditions: Sequence[GateCondition],
 ) -> Comparison:
     before, after = sides
     measure = before.plan.study.measure
-    shown = metrics or ([METRICS[measure.headline].column] if pairs else [])
+    shown = metrics or ([METRICS[measure.metric].column] if pairs else [])
     named = [*shown, *(one.metric for one in conditions)]
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
     about_quality = [condition for condition in conditions if condition.metric == PERPLEXITY]
@@ -114,35 +114,35 @@ def _compared(
     if about_speed and not pairs:  # else a limit that nothing is held against would be kept
         raise CannotCompareError(f"a limit on {about_speed[0].metric} needs a workload that both ran")
     asked = _asked(pairs, changes, about_speed)
-    count = len(asked) + len(about_quality) * len(quality_pairs(sides, contenders))
-    quality = compare_quality(sides, contenders, about_quality, confidence=measure.confidence, asked=max(count, 1))
+    count = len(asked) + len(about_quality) * len(quality_pairs(sides, configs))
+    quality = compare_quality(sides, configs, about_quality, confidence=measure.confidence, asked=max(count, 1))
     if about_quality and not quality.gates:
         raise CannotCompareError("a limit on perplexity needs studies that measured quality; neither did")
     definitions = {metric: DEFINITIONS[metric] for metric in wanted}
-    if quality.cells or quality.gates:
+    if quality.points or quality.gates:
         definitions[PERPLEXITY] = QUALITY_DEFINITIONS[PERPLEXITY]
     return Comparison(
         baseline=before.name,
         candidate=after.name,
         confidence=measure.confidence,
         definitions=definitions,
-        cells=(
-            *(cell for metric in wanted for cell in compared_cells(pairs, changes, metric, measure.confidence)),
-            *quality.cells,
+        points=(
+            *(point for metric in wanted for point in compared_points(pairs, changes, metric, measure.confidence)),
+            *quality.points,
         ),
         unpaired=(*(_unpaired(sides, changes, pairs, wanted[0]) if wanted else ()), *quality.unpaired),
         gates=(*_gates(asked, measure.confidence, count), *quality.gates),
     )
 
 
-def compared_cells(pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float) -> list[ComparedCell]:
+def compared_points(pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float) -> list[ComparedPoint]:
     """The pairs that have this figure on both sides, with a verdict that is corrected for all of them."""
     both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
     ratios = [change.ratio(confidence) for _, change in both]
     adjusted = holm([1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios])
     allowed_error = SHARE_OF_ERROR * (1 - confidence)
     return [
-        ComparedCell(
+        ComparedPoint(
             baseline=pair.before,
             candidate=pair.after,
             metric=metric,
@@ -169,7 +169,7 @@ def _verdict(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinitio
 
 @dataclass(frozen=True)
 class _Asked:
-    """One limit on one pair of cells."""
+    """One limit on one pair of points."""
 
     condition: GateCondition
     pair: Pair
@@ -178,9 +178,9 @@ class _Asked:
 
 
 def _asked(pairs: Sequence[Pair], changes: Changes, conditions: Sequence[GateCondition]) -> list[_Asked]:
-    """A cell without a figure on one side cannot be judged; without one on either it is not asked.
+    """A point without a figure on one side cannot be judged; without one on either it is not asked.
 
-    Unless that is so of all cells: a limit that nothing was held against was not kept.
+    Unless that is so of all points: a limit that nothing was held against was not kept.
     """
     asked: list[_Asked] = []
     for condition in conditions:
@@ -230,23 +230,23 @@ def _unpaired(
         elif other and not one:
             found.append(_without_result(sides[0], pair.before, was_lost=False))
         elif not one:
-            found.append(Unpaired(cell=pair.after, reason="has no result on either side", was_lost=False))
+            found.append(Unpaired(point=pair.after, reason="has no result on either side", was_lost=False))
     if sides[0] is sides[1]:
         return found
-    paired = {cell for pair in pairs for cell in (pair.before, pair.after)}
+    paired = {point for pair in pairs for point in (pair.before, pair.after)}
     for side, other_name in ((sides[0], sides[1].name), (sides[1], sides[0].name)):
         found += [
-            Unpaired(cell=cell, reason=f"is not in {other_name}", was_lost=False)
-            for cell in side.plan.cells
-            if cell not in paired
+            Unpaired(point=point, reason=f"is not in {other_name}", was_lost=False)
+            for point in side.plan.points
+            if point not in paired
         ]
     return found
 
 
-def _without_result(side: StudyRecords, cell: Cell, *, was_lost: bool) -> Unpaired:
-    outcomes = sorted({trial.outcome.value for trial in side.trials if trial.cell == cell} - {Outcome.OK.value})
+def _without_result(side: StudyRecords, point: Point, *, was_lost: bool) -> Unpaired:
+    outcomes = sorted({trial.outcome.value for trial in side.trials if trial.point == point} - {Outcome.OK.value})
     reason = f"has no result in {side.name}" + (f" ({', '.join(outcomes)})" if outcomes else "")
-    return Unpaired(cell=cell, reason=reason, was_lost=was_lost)
+    return Unpaired(point=point, reason=reason, was_lost=was_lost)
 
 
 def _refuse_other_shapes(before: StudyRecords, after: StudyRecords, workloads: Iterable[str]) -> None:

@@ -5,7 +5,7 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.analysis.configs import failures_of, summarize_contender
+from bitbench.analysis.configs import failures_of, summarize_config
 from bitbench.analysis.confirmation import confirmations
 from bitbench.analysis.crossover import find_crossovers
 from bitbench.analysis.engine_metrics import summarize_engine
@@ -19,8 +19,8 @@ from bitbench.analysis.quality import summarize_quality
 from bitbench.analysis.ranking import rank
 from bitbench.analysis.rate_search import answer, rate_trials
 from bitbench.analysis.requests import read_requests, spreads, tails
-from bitbench.analysis.results.summary import CellSummary, ComparedModel, Outlier, Ranking, Run, StudySummary, WarmUp
-from bitbench.analysis.sequential import baseline_of, headline_of
+from bitbench.analysis.results.summary import PointSummary, ComparedModel, Outlier, Ranking, Run, StudySummary, WarmUp
+from bitbench.analysis.sequential import baseline_of, primary_metric_of
 from bitbench.analysis.service_levels import judge_objective
 from bitbench.analysis.settings import summarize_settings
 from bitbench.analysis.speeds import Speeds
@@ -30,33 +30,33 @@ from bitbench.feature import Offer, report_parts, sparing
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.study.base import Record
-from bitbench.study.metrics import HEADLINES, METRICS
+from bitbench.study.metrics import PRIMARY_METRICS, METRICS
 from bitbench.study.objective import Objective
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 
-# Looked at for outliers: those a headline can be. The others follow from them or are extremes themselves.
-FLAGGED_METRICS = tuple(METRICS[name].column for name in HEADLINES)
+# Looked at for outliers: those a primary metric can be. The others follow from them or are extremes themselves.
+FLAGGED_METRICS = tuple(METRICS[name].column for name in PRIMARY_METRICS)
 
 
 def summarize(of: StudyRecords) -> StudySummary:
     """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
-    plan, samples = of.plan, samples_by_cell(of)
+    plan, samples = of.plan, samples_by_point(of)
     fields = {field: _speeds(of, field, samples) for field in fields_of(plan)}
-    of_cell = {cell: (field, speeds) for field, speeds in fields.items() for cell in field.plan.cells}
+    of_point = {point: (field, speeds) for field, speeds in fields.items() for point in field.plan.points}
     variants = {variant.name: variant for variant in plan.variants}
     search = of.lock.search
     return StudySummary(
         study=plan.study,
-        headline=headline_of(plan).metric,
+        primary_metric=primary_metric_of(plan).metric,
         baseline=baseline_of(plan),
         definitions=DEFINITIONS,
-        cells=tuple(
-            _with_requests(of, _summarize_cell(cell, trials, *of_cell[cell]), trials)
-            for cell, trials in _by_cell(of).items()
+        points=tuple(
+            _with_requests(of, _summarize_point(point, trials, *of_point[point]), trials)
+            for point, trials in _by_point(of).items()
         ),
-        contenders=tuple(
-            summarize_contender(contender, variants.get(contender.variant), of.instances, of.trials)
-            for contender in plan.contenders
+        configs=tuple(
+            summarize_config(config, variants.get(config.variant), of.instances, of.trials)
+            for config in plan.configs
         ),
         rankings=_rankings(of, fields),
         models=_models(fields) if len(fields) > 1 else (),
@@ -88,50 +88,50 @@ def _parts(of: StudyRecords) -> Iterator[tuple[str, Record]]:
                 yield part.name, computed
 
 
-def speeds_of(of: StudyRecords, contender: Contender) -> Speeds:
-    """Of the contenders that are compared with this one."""
-    return _speeds(of, field_of(of.plan, contender), samples_by_cell(of))
+def speeds_of(of: StudyRecords, config: Config) -> Speeds:
+    """Of the configs that are compared with this one."""
+    return _speeds(of, field_of(of.plan, config), samples_by_point(of))
 
 
-def _speeds(of: StudyRecords, field: ModelGroup, samples: Mapping[Cell, Mapping[str, Sample]]) -> Speeds:
+def _speeds(of: StudyRecords, field: ModelGroup, samples: Mapping[Point, Mapping[str, Sample]]) -> Speeds:
     return Speeds(field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence)
 
 
 def _models(fields: Iterable[ModelGroup]) -> tuple[ComparedModel, ...]:
     return tuple(
-        ComparedModel(name=field.model, contenders=field.contenders, baseline=field.baseline) for field in fields
+        ComparedModel(name=field.model, configs=field.configs, baseline=field.baseline) for field in fields
     )
 
 
-def samples_by_cell(of: StudyRecords, stream: int = 0) -> dict[Cell, dict[str, Sample]]:
-    """Each figure that counts, by cell. Another `stream` gives other draws: two studies must not share theirs."""
+def samples_by_point(of: StudyRecords, stream: int = 0) -> dict[Point, dict[str, Sample]]:
+    """Each figure that counts, by point. Another `stream` gives other draws: two studies must not share theirs."""
     return {
-        cell: _samples(
-            [of.study.seed, crc32(cell.name.encode()), *([stream] if stream else [])],
+        point: _samples(
+            [of.study.seed, crc32(point.name.encode()), *([stream] if stream else [])],
             [trial for trial in trials if trial.counts],
         )
-        for cell, trials in _by_cell(of).items()
+        for point, trials in _by_point(of).items()
     }
 
 
-def values_by_start(of: StudyRecords, metric: str) -> dict[Cell, list[list[float]]]:
+def values_by_start(of: StudyRecords, metric: str) -> dict[Point, list[list[float]]]:
     """One figure of the trials that count, in groups of one start."""
-    found: dict[Cell, list[list[float]]] = {}
-    for cell, trials in _by_cell(of).items():
+    found: dict[Point, list[list[float]]] = {}
+    for point, trials in _by_point(of).items():
         starts: dict[str, list[float]] = {}
         for trial in trials:
             if trial.counts and (value := _metrics(trial).get(metric)) is not None:
                 starts.setdefault(trial.instance_id, []).append(value)
-        found[cell] = list(starts.values())
+        found[point] = list(starts.values())
     return found
 
 
-def _by_cell(of: StudyRecords) -> dict[Cell, list[TrialRecord]]:
-    of_cell: dict[Cell, list[TrialRecord]] = {cell: [] for cell in of.plan.cells}
+def _by_point(of: StudyRecords) -> dict[Point, list[TrialRecord]]:
+    of_point: dict[Point, list[TrialRecord]] = {point: [] for point in of.plan.points}
     for trial in of.trials:
-        if trial.cell in of_cell:
-            of_cell[trial.cell].append(trial)
-    return of_cell
+        if trial.point in of_point:
+            of_point[trial.point].append(trial)
+    return of_point
 
 
 def _metrics(record: TrialRecord) -> dict[str, float]:
@@ -151,30 +151,30 @@ def _samples(seed: Sequence[int], counted: Sequence[TrialRecord]) -> dict[str, S
     return {metric: sample(list(groups.values()), resampler) for metric, groups in grouped.items()}
 
 
-def _summarize_cell(cell: Cell, records: Sequence[TrialRecord], field: ModelGroup, speeds: Speeds) -> CellSummary:
-    plan, samples = field.plan, speeds.samples[cell]
+def _summarize_point(point: Point, records: Sequence[TrialRecord], field: ModelGroup, speeds: Speeds) -> PointSummary:
+    plan, samples = field.plan, speeds.samples[point]
     counted = [record for record in records if record.counts]
     failures = failures_of(records)
     estimates = {name: estimate(samples[name], speeds.confidence) for name in DEFINITIONS if name in samples}
-    return CellSummary(
-        cell=cell,
+    return PointSummary(
+        point=point,
         metrics=estimates,
         runs=tuple(_run(record, plan.study.objectives) for record in records if record.selects),
         outliers=_outliers(counted),
         failures=failures,
         warm_up=_warm_up(records, counted),
         engine=summarize_engine(counted),
-        stop_reason=stop_reason(field, cell, counted, speeds.standing, failed=bool(failures)),
+        stop_reason=stop_reason(field, point, counted, speeds.standing, failed=bool(failures)),
     )
 
 
-def _with_requests(of: StudyRecords, cell: CellSummary, trials: Sequence[TrialRecord]) -> CellSummary:
-    """And what its single requests say. Rows are read here and not kept: those of one cell are in memory at a time."""
-    requests = read_requests(of, cell.cell, trials)
-    workload, confidence = of.study.workload(cell.cell.workload), of.study.measure.confidence
-    was_running = of.was_running(cell.cell.contender)
+def _with_requests(of: StudyRecords, point: PointSummary, trials: Sequence[TrialRecord]) -> PointSummary:
+    """And what its single requests say. Rows are read here and not kept: those of one point are in memory at a time."""
+    requests = read_requests(of, point.point, trials)
+    workload, confidence = of.study.workload(point.point.workload), of.study.measure.confidence
+    was_running = of.was_running(point.point.config)
     found = tails(requests, workload, confidence, was_running=was_running)
-    full = cell.model_copy(update={"tails": found, "spreads": spreads(requests), "was_running": was_running})
+    full = point.model_copy(update={"tails": found, "spreads": spreads(requests), "was_running": was_running})
     judged = tuple(judge_objective(objective, full) for objective in of.study.objectives)
     return full.model_copy(update={"objectives": judged})
 
@@ -250,10 +250,10 @@ def _rankings(of: StudyRecords, fields: Mapping[ModelGroup, Speeds]) -> tuple[Ra
 
 
 def _rank(field: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
-    of_workload = [cell for cell in field.plan.cells if cell.workload == workload]
+    of_workload = [point for point in field.plan.points if point.workload == workload]
     return rank(
         workload,
-        {cell.contender: own[speeds.metric] for cell in of_workload if speeds.metric in (own := speeds.samples[cell])},
+        {point.config: own[speeds.metric] for point in of_workload if speeds.metric in (own := speeds.samples[point])},
         speeds.standing,
         baseline=field.baseline,
         confidence=speeds.confidence,

@@ -1,12 +1,12 @@
-"""Two studies against each other: the same cells on other days, so nothing is paired.
+"""Two studies against each other: the same points on other days, so nothing is paired.
 
-Of each cell and side there are the mean log speeds of I starts and their variance s². As within a study (`pairs`), few
-starts say little about their variance, and other cells of both studies lend what they know of it:
+Of each point and side there are the mean log speeds of I starts and their variance s². As within a study (`pairs`), few
+starts say little about their variance, and other points of both studies lend what they know of it:
 
     v   = s₁²/I₁ + s₂²/I₂,   ν degrees of freedom (Welch–Satterthwaite)
     se² = max((d0·S²·(1/I₁ + 1/I₂) + ν·v) / (d0 + ν),  v,  f),   df = d0 + ν
 
-S² is the pooled variance of the other cells of both studies that lend d0 degrees of freedom: those of the same workload
+S² is the pooled variance of the other points of both studies that lend d0 degrees of freedom: those of the same workload
 in full, those of others as `lending` has it.
 
 No formula knows how the machine itself differs from one study to the next: a ratio across studies includes that.
@@ -21,14 +21,14 @@ import numpy as np
 from bitbench.analysis.log_ratio import LogRatio
 from bitbench.analysis.log_speeds import Floats
 from bitbench.analysis.variance_shrinkage import LENDING_LIMIT, Pool, from_other_workloads, pooled
-from bitbench.study.plan import Cell
+from bitbench.study.plan import Point
 
 Starts = Sequence[Sequence[float]]  # logarithms of a speed or a time: one group per start, one value per trial
 
 
 @dataclass(frozen=True)
 class _Side:
-    """One cell of one study."""
+    """One point of one study."""
 
     mean: float
     starts: int
@@ -44,29 +44,29 @@ class _Side:
         return self.variance / self.starts
 
 
-def compare_speeds(before: Mapping[Cell, Starts], after: Mapping[Cell, Starts]) -> dict[Cell, LogRatio]:
-    """after / before of each cell that has two starts or more on both sides; cells of one side lend all the same."""
+def compare_speeds(before: Mapping[Point, Starts], after: Mapping[Point, Starts]) -> dict[Point, LogRatio]:
+    """after / before of each point that has two starts or more on both sides; points of one side lend all the same."""
     earlier, later = _sides(before), _sides(after)
     pools = _by_workload([*earlier.items(), *later.items()])
     found = {}
-    for cell in earlier:
-        if cell in later:
-            own = pools[cell.workload]
-            others = from_other_workloads(own, (pool for name, pool in pools.items() if name != cell.workload))
-            found[cell] = _ratio(earlier[cell], later[cell], own, others)
+    for point in earlier:
+        if point in later:
+            own = pools[point.workload]
+            others = from_other_workloads(own, (pool for name, pool in pools.items() if name != point.workload))
+            found[point] = _ratio(earlier[point], later[point], own, others)
     return found
 
 
-def _by_workload(sides: Iterable[tuple[Cell, _Side]]) -> dict[str, Pool]:
+def _by_workload(sides: Iterable[tuple[Point, _Side]]) -> dict[str, Pool]:
     found: dict[str, list[Pool]] = {}
-    for cell, side in sides:
-        found.setdefault(cell.workload, []).append(Pool(side.variance, side.degrees_of_freedom))
+    for point, side in sides:
+        found.setdefault(point.workload, []).append(Pool(side.variance, side.degrees_of_freedom))
     return {workload: pooled(pools) for workload, pools in found.items()}
 
 
-def _sides(study: Mapping[Cell, Starts]) -> dict[Cell, _Side]:
-    known = {cell: [np.asarray(start) for start in starts if len(start)] for cell, starts in study.items()}
-    return {cell: _side(starts) for cell, starts in known.items() if len(starts) > 1}
+def _sides(study: Mapping[Point, Starts]) -> dict[Point, _Side]:
+    known = {point: [np.asarray(start) for start in starts if len(start)] for point, starts in study.items()}
+    return {point: _side(starts) for point, starts in known.items() if len(starts) > 1}
 
 
 def _side(starts: Sequence[Floats]) -> _Side:

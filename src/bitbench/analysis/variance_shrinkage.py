@@ -1,6 +1,6 @@
 """Degrees of freedom from elsewhere: what other variances of a study say about one that only two or three starts know.
 
-Contenders of a workload vary about alike, so they lend to each other in full (as in limma; Smyth 2004). Workloads may
+Configs of a workload vary about alike, so they lend to each other in full (as in limma; Smyth 2004). Workloads may
 not: trials of one request vary more than trials of 64. Each lends in proportion to how well its variance agrees with
 that of the workload itself, (smaller / larger)², and then half, because the workloads of one start share its luck.
 Without that proportion a workload with twice the spread of its neighbours made false claims in up to 12 % of simulated

@@ -6,9 +6,9 @@ from pathlib import Path
 from bitbench.analysis.gate import parse_condition, parse_metric
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.study_comparison import compare_contenders, compare_studies
+from bitbench.analysis.study_comparison import compare_configs, compare_studies
 from bitbench.records.folder import StudyFolder
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.util.errors import UsageError
 
 
@@ -22,10 +22,10 @@ def compare_folders(
     metrics: Sequence[str] = (),
     allow_inconclusive: bool = False,
 ) -> Comparison:
-    """Cell by cell: `candidate` with `baseline`, or the two `variants` of `baseline` with each other.
+    """Point by point: `candidate` with `baseline`, or the two `variants` of `baseline` with each other.
 
     `fail_if` are limits such as "output_throughput < -3%", `allow` the facts that may differ, `metrics` what is shown
-    besides the study's headline. `allow_inconclusive`: a limit that an interval contains counts as met.
+    besides the study's primary metric. `allow_inconclusive`: a limit that an interval contains counts as met.
     """
     conditions = [parse_condition(text) for text in fail_if]
     shown = [parse_metric(name) for name in metrics]
@@ -35,7 +35,7 @@ def compare_folders(
         raise UsageError("--allow is for two study folders; between variants of one, what differs is named and allowed")
     before = StudyFolder.existing(baseline).read()
     if variants is not None:
-        found = compare_contenders(before, _pairs(before.plan, *variants), metrics=shown, conditions=conditions)
+        found = compare_configs(before, _pairs(before.plan, *variants), metrics=shown, conditions=conditions)
     else:
         assert candidate is not None
         after = StudyFolder.existing(candidate).read()
@@ -43,29 +43,29 @@ def compare_folders(
     return found.model_copy(update={"allow_inconclusive": allow_inconclusive})
 
 
-def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Contender, Contender]]:
+def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Config, Config]]:
     """By full name; or two variants, or recipes of one model, on each engine that has both; or two engines with each
     variant that has both."""
     variants = {variant.name: variant for variant in plan.variants}
 
-    def recipe(contender: Contender) -> str:
-        return variants[contender.variant].recipe
+    def recipe(config: Config) -> str:
+        return variants[config.variant].recipe
 
-    def model_and_engine(contender: Contender) -> tuple[str, str]:
-        return variants[contender.variant].model_name, contender.engine
+    def model_and_engine(config: Config) -> tuple[str, str]:
+        return variants[config.variant].model_name, config.engine
 
     # What the two are called by, and what they must have in common.
-    ways: tuple[tuple[Callable[[Contender], str], Callable[[Contender], object]], ...] = (
-        (lambda contender: contender.name, lambda _: None),
-        (lambda contender: contender.variant, lambda contender: contender.engine),
+    ways: tuple[tuple[Callable[[Config], str], Callable[[Config], object]], ...] = (
+        (lambda config: config.name, lambda _: None),
+        (lambda config: config.variant, lambda config: config.engine),
         (recipe, model_and_engine),
-        (lambda contender: contender.engine, lambda contender: contender.variant),
+        (lambda config: config.engine, lambda config: config.variant),
     )
     for called, common in ways:
-        before, after = ([one for one in plan.contenders if called(one) == wanted] for wanted in (old, new))
+        before, after = ([one for one in plan.configs if called(one) == wanted] for wanted in (old, new))
         if pairs := [(first, second) for first in before for second in after if common(first) == common(second)]:
             return pairs
     raise UsageError(
-        f"{old} and {new} are not two variants, recipes, engines or contenders of this study that can be paired; it "
-        f"has {', '.join(contender.name for contender in plan.contenders)}"
+        f"{old} and {new} are not two variants, recipes, engines or configs of this study that can be paired; it "
+        f"has {', '.join(config.name for config in plan.configs)}"
     )

@@ -1,4 +1,4 @@
-"""The command that serves a contender as it was measured."""
+"""The command that serves a config as it was measured."""
 
 import shlex
 from pathlib import Path
@@ -8,18 +8,18 @@ from bitbench.measure.expand import loads_of
 from bitbench.measure.kv_cache import as_arguments
 from bitbench.ports import Deployable, Launch
 from bitbench.records.study_records import StudyRecords
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.secrets import is_secret
 from bitbench.util.errors import ModelError, StudyFileError
 
 _HOME = "$BITBENCH_HOME"
 
 
-def deploy_words(records: StudyRecords, contender: Contender) -> tuple[str, ...]:
+def deploy_words(records: StudyRecords, config: Config) -> tuple[str, ...]:
     """Words for a shell, quoted, keys hidden. None where the engine has no such command, has nothing to load, or is
     not installed here."""
     plan = records.plan
-    setup = plan.study.engine(contender.engine)
+    setup = plan.study.engine(config.engine)
     try:
         engine = registry.engine(setup.engine)
     except StudyFileError:
@@ -31,12 +31,12 @@ def deploy_words(records: StudyRecords, contender: Contender) -> tuple[str, ...]
     ]
     launch = Launch(
         setup=as_arguments(setup, engine),
-        variant=plan.variant(contender.variant),
+        variant=plan.variant(config.variant),
         python=None,
         log_file=Path(),
         loads=loads_of(plan, setup),
         seed=0,
-        dtype=plan.chosen_dtypes.get(contender),
+        dtype=plan.chosen_dtypes.get(config),
         capability=min(capabilities, default=None),
     )
     try:

@@ -136,10 +136,10 @@ def compare(
     metrics: Sequence[str] = (),
     allow_inconclusive: bool = False,
 ) -> Comparison:
-    """Compare two study folders cell by cell, or two `variants` of one.
+    """Compare two study folders point by point, or two `variants` of one.
 
     `fail_if` are limits such as "output_throughput < -3%"; `allow` are facts that may differ; `metrics` are shown
-    besides the headline; `allow_inconclusive` counts a limit that an interval contains as met.
+    besides the primary metric; `allow_inconclusive` counts a limit that an interval contains as met.
     """
     return compare_folders(
         Path(baseline),
@@ -162,7 +162,7 @@ def recommend(
     workloads: Sequence[str] = (),
     engines: Sequence[str] = (),
 ) -> Recommendation:
-    """The fastest contender that meets the limits with confidence, and what rules out the others."""
+    """The fastest config that meets the limits with confidence, and what rules out the others."""
     limits = limits_of(slo, max_memory, max_quality_loss)
     place = StudyFolder.existing(Path(folder))
     return recommend_from(Lab(), place, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)

@@ -21,7 +21,7 @@ def recommend_from(
     engines: Sequence[str] = (),
     price_per_hour: float | None = None,
 ) -> Recommendation:
-    """The fastest contender within the limits on these engines, for each of these workloads; or on all, for all."""
+    """The fastest config within the limits on these engines, for each of these workloads; or on all, for all."""
     records = folder.read()
     summary = lab.summary(folder, records)
     found = recommend(summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)

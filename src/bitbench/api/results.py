@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from bitbench.analysis.results.summary import CellSummary, Estimate, StudySummary
+from bitbench.analysis.results.summary import PointSummary, Estimate, StudySummary
 from bitbench.analysis.results.tails import PercentileEstimate
 from bitbench.measure.study import Lab
 from bitbench.records.folder import StudyFolder
@@ -113,9 +113,9 @@ class Results:
         return ResultTable(lambda: self._table("requests"))
 
     @property
-    def cells(self) -> Records[CellSummary]:
-        """Each contender on each workload. As a table: one row per figure, with its interval."""
-        return Records(self.summary.cells, lambda: _figures(self.summary))
+    def points(self) -> Records[PointSummary]:
+        """Each config on each workload. As a table: one row per figure, with its interval."""
+        return Records(self.summary.points, lambda: _figures(self.summary))
 
     def report(self) -> Path:
         """Write report/ and give the path of its page, index.html."""
@@ -132,17 +132,17 @@ def _figures(summary: StudySummary) -> "pa.Table":
 
     rows: list[dict[str, Json]] = [
         {
-            "variant": cell.cell.contender.variant,
-            "engine": cell.cell.contender.engine,
-            "workload": cell.cell.workload,
+            "variant": point.point.config.variant,
+            "engine": point.point.config.engine,
+            "workload": point.point.workload,
             "metric": name,
             "unit": summary.definitions[name].unit if name in summary.definitions else None,
-            **_with_interval(name, estimate, cell.tails.get(name)),
+            **_with_interval(name, estimate, point.tails.get(name)),
             "instances": estimate.n_instances,
             "trials": estimate.n_trials,
         }
-        for cell in summary.cells
-        for name, estimate in cell.metrics.items()
+        for point in summary.points
+        for name, estimate in point.metrics.items()
     ]
     text, number, count = pa.string(), pa.float64(), pa.int64()
     kinds = {"mean": number, "low": number, "high": number, "instances": count, "trials": count}

@@ -100,8 +100,8 @@ def plan(
 ) -> None:
     """Show what a study would run and how long it may take.
 
-    Prints the cells, the variants and environments that are missing, and a time estimate. Runs nothing. Exit
-    code 3: every cell is refused.
+    Prints the points, the variants and environments that are missing, and a time estimate. Runs nothing. Exit
+    code 3: every point is refused.
     """
     from bitbench.cli.plan import answer_plan, exit_code_of, show_plan
     from bitbench.measure.study import Lab
@@ -140,10 +140,10 @@ def run(
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
 
-    Trials that are recorded are not run again. With a budget, starts and rounds are planned from it, contenders without
+    Trials that are recorded are not run again. With a budget, starts and rounds are planned from it, configs without
     an open question are dropped, and the study ends early when everything is decided. The report is
     DIR/report/index.html. A study file that sends something elsewhere, or could run code, is asked about once. Exit
-    code 1: a cell misses an objective of the study. 2: inconclusive. 3: no cell has a result.
+    code 1: a point misses an objective of the study. 2: inconclusive. 3: no point has a result.
     """
     from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.parsing import seconds

@@ -16,14 +16,14 @@ def compare(
     *,
     variants: Annotated[
         tuple[str, str] | None,
-        typer.Option("--variants", metavar="OLD NEW", help="Compare two variants or contenders of one folder instead."),
+        typer.Option("--variants", metavar="OLD NEW", help="Compare two variants or configs of one folder instead."),
     ] = None,
     fail_if: Annotated[
         list[str] | None, typer.Option("--fail-if", metavar="LIMIT", help='A limit, such as "output_throughput < -3%".')
     ] = None,
     allow: Annotated[list[Fact] | None, typer.Option("--allow", help="A fact that may differ.")] = None,
     metric: Annotated[
-        list[str] | None, typer.Option("--metric", help="A figure to show [default: the study's headline].")
+        list[str] | None, typer.Option("--metric", help="A figure to show [default: the study's primary metric].")
     ] = None,
     allow_inconclusive: AllowInconclusive = False,
     form: Annotated[Format, typer.Option("--format", help="markdown: for a pull request.")] = Format.TEXT,

@@ -6,7 +6,7 @@ from typing import Any, Generic, Literal, TypeVar, cast
 from bitbench import feature
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.results.recommendation import Recommendation
-from bitbench.analysis.results.summary import CellSummary, RateAnswer, StudySummary
+from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
 from bitbench.cli.choices import Described
 from bitbench.cli.machine_check import Checkup
 from bitbench.measure.amount import PlanAnswer
@@ -35,13 +35,13 @@ class Printed(Record, Generic[A]):
 
 
 class LoadAnswer(Record):
-    """`search` is null for a sweep. Cells are points: their figures, percentiles, trials and verdicts."""
+    """`search` is null for a sweep. Points are points: their figures, percentiles, trials and verdicts."""
 
     folder: str
     page: str
     objectives: tuple[Objective, ...]
     search: RateAnswer | None
-    cells: tuple[CellSummary, ...]
+    points: tuple[PointSummary, ...]
     notes: tuple[str, ...]
 
 
@@ -118,8 +118,8 @@ def load_answer(folder: str, page: str, summary: StudySummary) -> LoadAnswer:
         page=page,
         objectives=summary.study.objectives,
         search=summary.search,
-        cells=summary.cells,
-        notes=tuple(sorted({note for contender in summary.contenders for note in contender.notes})),
+        points=summary.points,
+        notes=tuple(sorted({note for config in summary.configs for note in config.notes})),
     )
 
 

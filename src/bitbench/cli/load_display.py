@@ -13,8 +13,8 @@ from bitbench.records.load_progress import LoadProgress, Percentiles
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
 from bitbench.reports.document.words import plural
-from bitbench.study import plan as cells
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study import plan as points
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.util.units import show_percent, show_seconds, significant
 
 NAME_WIDTH = 9  # a longer name shifts its line
@@ -57,14 +57,14 @@ class LoadDisplay:
         if trials_done:
             self._print(Text(f"resuming after {plural(trials_done, 'trial')}"))
 
-    def group_started(self, group: cells.Group, remaining_s: float | None) -> None:
+    def group_started(self, group: points.Group, remaining_s: float | None) -> None:
         """Nothing is started: an endpoint runs already."""
 
     def instance_ready(self, record: InstanceRecord) -> None:
         """It was ready before."""
 
-    def trial_started(self, cell: Cell, index: int, *, warmup: bool) -> None:  # noqa: ARG002
-        self._name = cell.workload
+    def trial_started(self, point: Point, index: int, *, warmup: bool) -> None:  # noqa: ARG002
+        self._name = point.workload
 
     def trial_running(self, progress: LoadProgress) -> None:
         if self._console.is_terminal and abs(progress.elapsed_s - self._drawn_s) >= REDRAW_S:
@@ -84,7 +84,7 @@ class LoadDisplay:
             )
         )
 
-    def quality_running(self, contender: Contender, step: str) -> None:
+    def quality_running(self, config: Config, step: str) -> None:
         """An endpoint is not asked for quality."""
 
     def quality_finished(self, record: QualityRecord) -> None:
@@ -115,7 +115,7 @@ class LoadDisplay:
         table = Table.grid(padding=(0, 2))
         in_a_row = 1 if self._is_narrow else 2
         for place in range(0, len(figures), in_a_row):
-            table.add_row(*(cell for figure in figures[place : place + in_a_row] for cell in figure))
+            table.add_row(*(point for figure in figures[place : place + in_a_row] for point in figure))
         heading = Table.grid(padding=(0, 2))
         ended = progress.succeeded + progress.failed
         heading.add_row(
@@ -132,7 +132,7 @@ def trial_line(record: TrialRecord, number: str, holds: bool | None, *, is_narro
     """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  meets`; narrow, the three that a
     line of 60 characters holds."""
     metrics = record.metrics
-    line = Text.assemble((f"{number} ", "dim"), f"{record.cell.workload:<{NAME_WIDTH}} ", overflow="fold")
+    line = Text.assemble((f"{number} ", "dim"), f"{record.point.workload:<{NAME_WIDTH}} ", overflow="fold")
     if record.outcome is Outcome.OK:
         served = metrics.achieved_rate or metrics.request_throughput
         tail = "" if is_narrow else f", p99 {show_seconds(metrics.ttft_p99_s)}, TPOT {show_seconds(metrics.tpot_s)}"

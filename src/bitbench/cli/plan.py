@@ -21,15 +21,15 @@ from bitbench.reports.document.words import listing, plural
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.causes import refusals_by_reason
 from bitbench.reports.sections.quality import rounded_sentences
-from bitbench.study.plan import Contender, Plan, Support
+from bitbench.study.plan import Config, Plan, Support
 from bitbench.study.prompts import show_length
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.util.exit_codes import ExitCode
 from bitbench.util.units import show_about, show_bytes
 
-MOST_MARKS = 1_000  # cells that are shown one by one; a larger plan is shown in counts
+MOST_MARKS = 1_000  # points that are shown one by one; a larger plan is shown in counts
 MOST_LINES = 100  # workloads and variants that have a line each
-MOST_NAMES = 30  # contenders that are named where they share a remark
+MOST_NAMES = 30  # configs that are named where they share a remark
 EXPECTED = {
     Support.DOES_NOT_RUN: "tried once, unsupported is expected",
     Support.RUNS_WITHOUT_SPEEDUP: "no speed-up is expected",
@@ -52,7 +52,7 @@ def answer_plan(lab: Lab, path: Path) -> PlanAnswer:
 
 def exit_code_of(plan: Plan) -> ExitCode:
     """A study that would run nothing is refused here as it would be by `bitbench run`."""
-    return ExitCode.DONE if plan.cells or plan.quality else ExitCode.NOTHING_MEASURED
+    return ExitCode.DONE if plan.points or plan.quality else ExitCode.NOTHING_MEASURED
 
 
 def show_plan(answer: PlanAnswer, trust: Trust) -> None:
@@ -80,8 +80,8 @@ def show_cells(console: Terminal, plan: Plan, labels: Labels) -> None:
     """Workloads, what runs on which, and remarks."""
     if plan.study.workloads:
         console.print(_workloads(plan))
-    is_large = len(plan.cells) + len(plan.refusals) > MOST_MARKS
-    console.print(_counts(plan, labels) if is_large else _cells(plan, labels))
+    is_large = len(plan.points) + len(plan.refusals) > MOST_MARKS
+    console.print(_counts(plan, labels) if is_large else _points(plan, labels))
     for remark in remarks(plan, labels):
         console.print(remark)
 
@@ -95,15 +95,15 @@ def show_commands(console: Terminal, title: str, commands: Sequence[str]) -> Non
 
 def labels_of(plan: Plan) -> Labels:
     """Of all that the plan is about, refused ones as well: what they share is said once."""
-    refused = (refusal.cell.contender for refusal in plan.refusals)
+    refused = (refusal.point.config for refusal in plan.refusals)
     return Labels(
-        [*plan.contenders, *refused, *(quality_refusal.contender for quality_refusal in plan.quality_refusals)],
+        [*plan.configs, *refused, *(quality_refusal.config for quality_refusal in plan.quality_refusals)],
         MAX_NAME,
     )
 
 
 def _workloads(plan: Plan) -> Table:
-    """Each with the number under which `_cells` has its column: many of them still fit into a line."""
+    """Each with the number under which `_points` has its column: many of them still fit into a line."""
     table = Table("", "workload", "asks for", box=None, header_style="bold", pad_edge=False)
     for number, workload in enumerate(plan.study.workloads[:MOST_LINES], start=1):
         tokens = f"{show_length(workload.input_tokens)} → {show_length(workload.output_tokens)} tokens"
@@ -115,18 +115,18 @@ def _workloads(plan: Plan) -> Table:
 
 
 def _counts(plan: Plan, labels: Labels) -> Table:
-    """One row for all contenders that are treated alike, and on how many workloads: any number of cells fits."""
-    counts: dict[Contender, Counter[str]] = {}
+    """One row for all configs that are treated alike, and on how many workloads: any number of points fits."""
+    counts: dict[Config, Counter[str]] = {}
     hopeless = _hopeless(plan)
-    for cell in plan.cells:
-        counts.setdefault(cell.contender, Counter())["once" if cell.contender in hopeless else "runs"] += 1
+    for point in plan.points:
+        counts.setdefault(point.config, Counter())["once" if point.config in hopeless else "runs"] += 1
     for refusal in plan.refusals:
-        counts.setdefault(refusal.cell.contender, Counter())["refused"] += 1
+        counts.setdefault(refusal.point.config, Counter())["refused"] += 1
     alike: dict[tuple[int, ...], list[str]] = {}
-    for contender, count in counts.items():
-        alike.setdefault((count["runs"], count["once"], count["refused"]), []).append(labels[contender])
+    for config, count in counts.items():
+        alike.setdefault((count["runs"], count["once"], count["refused"]), []).append(labels[config])
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("contenders", overflow="fold")
+    table.add_column("configs", overflow="fold")
     for title in ("workloads that run", "tried once", "refused"):
         table.add_column(title, justify="right", no_wrap=True)
     for numbers, names in alike.items():
@@ -140,14 +140,14 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names) if left <= 0 else f"{', '.join(names[:MOST_NAMES])} … and {left:,} more"
 
 
-def _hopeless(plan: Plan) -> set[Contender]:
-    return {expectation.contender for expectation in plan.expectations if expectation.verdict is Support.DOES_NOT_RUN}
+def _hopeless(plan: Plan) -> set[Config]:
+    return {expectation.config for expectation in plan.expectations if expectation.verdict is Support.DOES_NOT_RUN}
 
 
-def _cells(plan: Plan, labels: Labels) -> Table:
-    """One row per contender, one column per workload."""
+def _points(plan: Plan, labels: Labels) -> Table:
+    """One row per config, one column per workload."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("contender", overflow="fold")
+    table.add_column("config", overflow="fold")
     titles = [
         *(str(number + 1) for number in range(len(plan.study.workloads))),
         *(["quality"] if plan.study.quality else []),
@@ -155,44 +155,44 @@ def _cells(plan: Plan, labels: Labels) -> Table:
     for title in titles:
         table.add_column(title, justify="center", no_wrap=True)
     hopeless = _hopeless(plan)
-    marked = {cell: _ONCE if cell.contender in hopeless else _YES for cell in plan.cells}
-    marked |= {refusal.cell: _NO for refusal in plan.refusals}
+    marked = {point: _ONCE if point.config in hopeless else _YES for point in plan.points}
+    marked |= {refusal.point: _NO for refusal in plan.refusals}
     judged = dict.fromkeys(plan.quality, _YES)
-    judged |= {refusal.contender: _NO for refusal in plan.quality_refusals}
-    rows: dict[Contender, dict[str, Text]] = {}
-    for cell, mark in marked.items():
-        rows.setdefault(cell.contender, {})[cell.workload] = mark
-    for contender in dict.fromkeys([*rows, *judged]):
-        marks = rows.get(contender, {})
-        quality = [judged[contender]] if contender in judged else []
-        table.add_row(labels[contender], *(marks[workload.name] for workload in plan.study.workloads), *quality)
+    judged |= {refusal.config: _NO for refusal in plan.quality_refusals}
+    rows: dict[Config, dict[str, Text]] = {}
+    for point, mark in marked.items():
+        rows.setdefault(point.config, {})[point.workload] = mark
+    for config in dict.fromkeys([*rows, *judged]):
+        marks = rows.get(config, {})
+        quality = [judged[config]] if config in judged else []
+        table.add_row(labels[config], *(marks[workload.name] for workload in plan.study.workloads), *quality)
     return table
 
 
 def remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
     """What will not run or gain nothing: each reason once, then all that it is about."""
-    about: dict[tuple[str, str], list[Contender]] = {}
+    about: dict[tuple[str, str], list[Config]] = {}
     for refusal in refusals_by_reason(plan.refusals):
-        for refused, workloads in refusal.affected.contenders_by_workloads():
+        for refused, workloads in refusal.affected.configs_by_workloads():
             where = "" if len(workloads) == len(plan.study.workloads) else f" on {plain_text(listing(workloads))}"
             about.setdefault((f"refused{where}", refusal.reason), []).extend(refused)
     for expected in plan.expectations:
-        about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.contender)
+        about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.config)
     for noted in plan.processor_notes:
         chosen = f"computes in {noted.dtype}" if noted.dtype else "slower"
-        about.setdefault((f"{chosen} on this processor ({plan.level})", noted.why), []).append(noted.contender)
+        about.setdefault((f"{chosen} on this processor ({plan.level})", noted.why), []).append(noted.config)
     for unscored in plan.quality_refusals:
-        if unscored.contender not in about.get(("refused", unscored.reason), ()):  # for the same reason, said above
-            about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.contender)
-    for (remark, reason), contenders in about.items():
+        if unscored.config not in about.get(("refused", unscored.reason), ()):  # for the same reason, said above
+            about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.config)
+    for (remark, reason), configs in about.items():
         yield Text.assemble((remark, "yellow"), f": {reason}")
-        yield indented(labels[contender] for contender in contenders)
+        yield indented(labels[config] for config in configs)
     if plan.quality:
         yield from (Text(plain_text(sentence)) for sentence in rounded_sentences(plan.rounded_before))
     if len(plan.quality_once) < len(plan.quality):
         measured = plural(len(plan.quality_once), "measurement")
         yield Text(
-            f"Settings that change only speed share their quality: {measured} for {len(plan.quality):,} contenders."
+            f"Settings that change only speed share their quality: {measured} for {len(plan.quality):,} configs."
         )
 
 
@@ -202,7 +202,7 @@ def indented(names: Iterable[str]) -> Padding:
 
 def _variants(plan: Plan, missing_models: Sequence[str]) -> list[Text]:
     """A line for all that are in the same state."""
-    used = {contender.variant for contender in plan.contenders}
+    used = {config.variant for config in plan.configs}
     states: dict[str, tuple[Text, list[str]]] = {}
     for variant in plan.variants:
         if variant.name != NO_MODEL:
@@ -233,7 +233,7 @@ def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Te
         missing = "not downloaded" if source_of(variant.model) is None else "not created"
         return Text(f"{show_bytes(variant.weight_bytes)} of weights, {missing}", "yellow")
     if variant.path is None:
-        return Text("will be created", "yellow") if is_used else Text("not created: all its cells are refused")
+        return Text("will be created", "yellow") if is_used else Text("not created: all its points are refused")
     return Text(f"{show_bytes(variant.weight_bytes)} of weights, ready")
 
 
@@ -245,11 +245,11 @@ def _amount(plan: Plan, amount: Amount) -> str:
 
 
 def what_runs(plan: Plan) -> str:
-    """`16 of 42 cells run`; of a study of quality alone, `The quality of 8 contenders is measured`"""
+    """`16 of 42 points run`; of a study of quality alone, `The quality of 8 configs is measured`"""
     if not plan.study.workloads:
-        return f"The quality of {plural(len(plan.quality), 'contender')} is measured"
-    total = len(plan.cells) + len(plan.refusals)
-    return f"{len(plan.cells):,}{f' of {total:,}' if plan.refusals else ''} {'cells run' if total > 1 else 'cell runs'}"
+        return f"The quality of {plural(len(plan.quality), 'config')} is measured"
+    total = len(plan.points) + len(plan.refusals)
+    return f"{len(plan.points):,}{f' of {total:,}' if plan.refusals else ''} {'points run' if total > 1 else 'point runs'}"
 
 
 def counted(plan: Plan, amount: Amount) -> str:

@@ -10,7 +10,7 @@ from bitbench.records.load_progress import LoadProgress
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.reports.document.words import plural
-from bitbench.study.plan import Cell, Contender, Group, Plan
+from bitbench.study.plan import Point, Config, Group, Plan
 from bitbench.util.units import show_bytes, show_duration, show_seconds, significant
 
 WIDE = 80  # characters from which a line may hold all figures of a trial, and is wrapped where names are long
@@ -47,7 +47,7 @@ class RunDisplay:
     def study_started(self, plan: Plan, trials_done: int) -> None:
         """The bar counts the minimum; trials that precision asks for on top make it longer as they come."""
         measure = plan.study.measure
-        minimum = len(plan.cells) * measure.instances.min * measure.trials.min
+        minimum = len(plan.points) * measure.starts.min * measure.trials.min
         self._progress.update(self._task, total=max(minimum, trials_done), completed=trials_done)
         if trials_done:
             self._print(f"resuming after {plural(trials_done, 'trial')}")
@@ -64,11 +64,11 @@ class RunDisplay:
             facts.append(record.facts.engine_version)
         if record.memory.resident_bytes:
             facts.append(show_bytes(record.memory.resident_bytes))
-        self._print((record.id, "bold"), f" {record.contender.name}  ", (", ".join(facts), "dim"))
+        self._print((record.id, "bold"), f" {record.config.name}  ", (", ".join(facts), "dim"))
 
-    def trial_started(self, cell: Cell, index: int, *, warmup: bool) -> None:
+    def trial_started(self, point: Point, index: int, *, warmup: bool) -> None:
         what = "warm-up" if warmup else f"trial {index + 1}"
-        self._describe(f"{cell.contender.name}: {cell.workload}, {what}")
+        self._describe(f"{point.config.name}: {point.workload}, {what}")
 
     def trial_running(self, progress: LoadProgress) -> None:
         """The line says which trial it is; figures come when it has ended."""
@@ -77,7 +77,7 @@ class RunDisplay:
         if record.kind == "warmup":
             return
         self._progress.advance(self._task)
-        name = f"{record.cell.contender.name}  {record.cell.workload}"
+        name = f"{record.point.config.name}  {record.point.workload}"
         if record.outcome is Outcome.OK:
             metrics = record.metrics
             line = f"  {record.id} {name}  {significant(metrics.output_throughput)} tok/s"
@@ -87,11 +87,11 @@ class RunDisplay:
             word = "rejected" if record.outcome is Outcome.CLIENT_BOUND else record.outcome
             self._print(f"  {record.id} {name}  ", (word, "yellow"), f": {record.cause or ''}")
 
-    def quality_running(self, contender: Contender, step: str) -> None:
-        self._describe(f"{contender.name}: quality, {step}")
+    def quality_running(self, config: Config, step: str) -> None:
+        self._describe(f"{config.name}: quality, {step}")
 
     def quality_finished(self, record: QualityRecord) -> None:
-        name = record.contender.name
+        name = record.config.name
         if record.outcome is Outcome.OK:
             self._print(f"  {record.id} {name}  quality: {record.tokens:,} tokens in {show_seconds(record.duration_s)}")
         else:

@@ -29,16 +29,16 @@ def recommend(
         list[str] | None, typer.Option("--workload", help="Answer for this workload only [default: all].")
     ] = None,
     engine: Annotated[
-        list[str] | None, typer.Option("--engine", help="Choose among this engine's contenders [default: all].")
+        list[str] | None, typer.Option("--engine", help="Choose among this engine's configs [default: all].")
     ] = None,
     form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
     as_json: AsJson = False,
 ) -> None:
     """Recommend which variant to run on which engine.
 
-    Prints the fastest contender that meets every limit with 95 % confidence, its gain over the baseline, why the others
+    Prints the fastest config that meets every limit with 95 % confidence, its gain over the baseline, why the others
     were ruled out, which tie with it, and the command that serves it. Exit code 0: each workload has an answer. 1: for
-    one, no contender meets the limits. 2: for one, the trials are inconclusive. 3: no contender has a result.
+    one, no config meets the limits. 2: for one, the trials are inconclusive. 3: no config has a result.
     """
     from bitbench.api.recommend import limits_of, recommend_from
     from bitbench.cli.outcome import end_with_answer

@@ -61,7 +61,7 @@ def asks_of_random_ids(job: LoadJob, count: int) -> Iterator[Ask]:
     """Turn after turn of each conversation; a workload without conversations has one turn in each.
 
     The history of a later turn holds made-up answers of the length that was asked for, not those of the server: so
-    requests are the same for every contender, and known before the first one is sent.
+    requests are the same for every config, and known before the first one is sent.
     """
     workload, seed = job.workload, job.seed
     source = PromptSource(job.vocabulary, seed)

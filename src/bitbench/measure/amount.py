@@ -11,7 +11,7 @@ from bitbench.study.plan import Plan
 class Amount:
     """Each pair: at least, and at most where questions stay open."""
 
-    cells: int
+    points: int
     starts: tuple[int, int]
     trials: tuple[int, int]
     seconds: tuple[float, float]  # with the time to create variants
@@ -30,17 +30,17 @@ class PlanAnswer(Record):
 
 def amount_of(plan: Plan, estimator: Estimator, making_s: float = 0.0) -> Amount:
     measure = plan.study.measure
-    contenders = len({cell.contender for cell in plan.cells})
-    once = len(plan.contenders) - contenders  # only their quality is measured
-    cells = len(plan.cells)
+    configs = len({point.config for point in plan.points})
+    once = len(plan.configs) - configs  # only their quality is measured
+    points = len(plan.points)
     has_budget = measure.budget is not None
-    blocks = (measure.instances.min, measure.instances.max)
+    blocks = (measure.starts.min, measure.starts.max)
     rounds = (1 if has_budget else measure.trials.min, measure.trials.max if has_budget else measure.trials.min)
     low_s, high_s = estimator.range_s()
     return Amount(
-        cells=cells,
-        starts=(contenders * blocks[0] + once, contenders * blocks[1] + once),
-        trials=(cells * blocks[0] * rounds[0], cells * blocks[1] * rounds[1]),
+        points=points,
+        starts=(configs * blocks[0] + once, configs * blocks[1] + once),
+        trials=(points * blocks[0] * rounds[0], points * blocks[1] * rounds[1]),
         seconds=(low_s + making_s, high_s + making_s),
         making_s=making_s,
     )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from bitbench.analysis.elapsed import ended_s
 from bitbench.measure.estimate import Estimator
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Cell
+from bitbench.study.plan import Point
 
 
 @dataclass(frozen=True)
@@ -28,18 +28,18 @@ class Room:
 class BlockRounds:
     def __init__(
         self,
-        cells: Collection[Cell],
-        gone: Collection[Cell],
+        points: Collection[Point],
+        gone: Collection[Point],
         known: Callable[[], Estimator],
         rounds_for: Callable[[Estimator], int],
         room_at: Callable[[float, int], Room],
         *,
         most: int,
     ) -> None:
-        """`cells`: all that are open in this block; `gone`: those of them that failed before it. `known`: an estimator
+        """`points`: all that are open in this block; `gone`: those of them that failed before it. `known`: an estimator
         with what was known before this block. `room_at`: a time of the wall clock, after so many rounds. `most`:
         rounds, whatever is left."""
-        self._cells, self._gone = cells, gone
+        self._points, self._gone = points, gone
         self._known, self._rounds_for, self._room_at = known, rounds_for, room_at
         self._most = most
         self._read: list[TrialRecord | InstanceRecord] = []
@@ -49,7 +49,7 @@ class BlockRounds:
     def _begin(self) -> None:
         self._estimator = self._known()
         self._rounds = self._rounds_for(self._estimator)
-        self._turns = _Turns(self._cells, self._gone)
+        self._turns = _Turns(self._points, self._gone)
         self._complete = 0  # rounds that all have
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
@@ -88,29 +88,29 @@ class BlockRounds:
 class _Turns:
     """The measured trials of a block, as they came."""
 
-    def __init__(self, cells: Collection[Cell], gone: Collection[Cell]) -> None:
-        self._cells, self._gone = cells, gone
-        self._last: dict[Cell, TrialRecord] = {}
-        self._failed: set[Cell] = set()  # by their last trial
-        self._counted: Counter[Cell] = Counter()
-        self._having: Counter[int] = Counter()  # cells with at least so many that count
+    def __init__(self, points: Collection[Point], gone: Collection[Point]) -> None:
+        self._points, self._gone = points, gone
+        self._last: dict[Point, TrialRecord] = {}
+        self._failed: set[Point] = set()  # by their last trial
+        self._counted: Counter[Point] = Counter()
+        self._having: Counter[int] = Counter()  # points with at least so many that count
         self._began_s: float | None = None
         self._ended_s = 0.0
 
     def add(self, trial: TrialRecord) -> None:
-        cell = trial.cell
-        if cell not in self._cells:
+        point = trial.point
+        if point not in self._points:
             return
-        self._last[cell] = trial
+        self._last[point] = trial
         self._ended_s = ended_s(trial)
         if self._began_s is None:
             self._began_s = self._ended_s - (trial.duration_s or 0.0)
         if trial.outcome is not Outcome.OK:
-            self._failed.add(cell)
+            self._failed.add(point)
             return
-        self._failed.discard(cell)
-        self._counted[cell] += 1
-        self._having[self._counted[cell]] += 1
+        self._failed.discard(point)
+        self._counted[point] += 1
+        self._having[self._counted[point]] += 1
 
     @property
     def round_s(self) -> float:
@@ -118,13 +118,13 @@ class _Turns:
         return (self._ended_s - (self._began_s or 0.0)) / max(self._counted.values())
 
     def all_have(self, rounds: int) -> bool:
-        """Whether each cell that did not fail has so many, and could have one more without a start: all of them had a
-        trial in the same round, or belong to one contender. Those of another shift, or visit, are gone."""
-        if self._having[rounds] + len(self._failed) + len(self._gone) < len(self._cells):
+        """Whether each point that did not fail has so many, and could have one more without a start: all of them had a
+        trial in the same round, or belong to one config. Those of another shift, or visit, are gone."""
+        if self._having[rounds] + len(self._failed) + len(self._gone) < len(self._points):
             return False  # as after most trials
-        present = [cell for cell in self._cells if cell in self._last or cell not in self._gone]
-        going = [cell for cell in present if cell not in self._failed]
-        if not going or any(self._counted[cell] < rounds for cell in going):
+        present = [point for point in self._points if point in self._last or point not in self._gone]
+        going = [point for point in present if point not in self._failed]
+        if not going or any(self._counted[point] < rounds for point in going):
             return False
-        latest = {self._last[cell].round for cell in going}
-        return len(latest) == 1 and (None not in latest or len({cell.contender for cell in going}) == 1)
+        latest = {self._last[point].round for point in going}
+        return len(latest) == 1 and (None not in latest or len({point.config for point in going}) == 1)

@@ -9,17 +9,17 @@ from typing import Any
 
 from bitbench.analysis.budget_plan import BlockPlan, Design, measured_components, plan_blocks
 from bitbench.analysis.components import VarianceComponents
-from bitbench.analysis.confirmation import cells_to_confirm
+from bitbench.analysis.confirmation import points_to_confirm
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.interim_looks import another_fits
 from bitbench.analysis.model_groups import ModelGroup, fields_of, log_speeds_of
 from bitbench.analysis.sequential import (
     SequentialAnalysis,
     baseline_of,
-    headline_of,
+    primary_metric_of,
     kept_back,
     kept_back_s,
-    open_cells,
+    open_points,
 )
 from bitbench.analysis.stopping import enough_instances
 from bitbench.measure.block_rounds import BlockRounds, Room
@@ -28,13 +28,13 @@ from bitbench.measure.shifts import shifts_beside
 from bitbench.ports import Engine
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Cell, Contender, Plan, Purpose
+from bitbench.study.plan import Point, Config, Plan, Purpose
 from bitbench.study.study import Interleaving
 
-OpenCells = Callable[[int], frozenset[Cell]]
+OpenPoints = Callable[[int], frozenset[Point]]
 
 STOP_S = 1.0  # of one instance
-PROBE_AND_TOUCH_S = 0.5  # around each trial of contenders that take turns
+PROBE_AND_TOUCH_S = 0.5  # around each trial of configs that take turns
 RESIDENT_SHARE = (
     0.85  # of the memory that is available: the rest is for the load client, page cache, and the peak of one
 )
@@ -42,14 +42,14 @@ RESIDENT_SHARE = (
 
 @dataclass(frozen=True)
 class OneBlock:
-    """A `measure.progress.Pace`: so many trials of each cell, as on an endpoint that is not started anew."""
+    """A `measure.progress.Pace`: so many trials of each point, as on an endpoint that is not started anew."""
 
     trials: int
 
     def rounds(self, block: int) -> int:
         return self.trials if block == 0 else 0
 
-    def is_open(self, cell: Cell, block: int) -> bool:  # noqa: ARG002
+    def is_open(self, point: Point, block: int) -> bool:  # noqa: ARG002
         return True
 
     def purpose(self, block: int) -> Purpose:  # noqa: ARG002
@@ -58,7 +58,7 @@ class OneBlock:
     def basis(self, block: int) -> int:
         return block
 
-    def fit_together(self, contenders: Iterable[Contender]) -> bool:  # noqa: ARG002
+    def fit_together(self, configs: Iterable[Config]) -> bool:  # noqa: ARG002
         return False
 
 
@@ -77,9 +77,9 @@ class StudyPace:
         available_bytes: int,
         on_device: bool,
         at_once: int = 1,
-        search: OpenCells | None = None,
+        search: OpenPoints | None = None,
     ) -> None:
-        """`at_once`: so many blocks may run at a time, each on a machine of its own. `search`: which cells go on after
+        """`at_once`: so many blocks may run at a time, each on a machine of its own. `search`: which points go on after
         so many blocks, where that is not for the study's own claims to say."""
         self._plan = plan
         self._at_once = at_once
@@ -95,24 +95,24 @@ class StudyPace:
         self._trials: list[TrialRecord] = []
         self._instances: list[InstanceRecord] = []
         self._quality: list[QualityRecord] = []  # for its time, which is beside a budget
-        self._counted: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(dict)  # those that count, by block
-        self._rounds_done: Counter[int] = Counter()  # of each block: the most trials of one cell that count
+        self._counted: dict[Point, dict[int, list[TrialRecord]]] = defaultdict(dict)  # those that count, by block
+        self._rounds_done: Counter[int] = Counter()  # of each block: the most trials of one point that count
         self._rounds_of_baseline: Counter[int] = Counter()  # its own, apart: it has a turn in the rounds of every shift
-        self._peaks: dict[Contender, int] = {}  # bytes, as measured
+        self._peaks: dict[Config, int] = {}  # bytes, as measured
         self._elapsed = Elapsed()
         self._standings: dict[int, dict[ModelGroup, SequentialAnalysis]] = {}  # after so many blocks
-        self._open_cells: dict[int, frozenset[Cell]] = {}  # likewise; asked for with every cell of a plan
-        self._all_cells = frozenset(plan.cells)
-        self._all_contenders = tuple(dict.fromkeys(cell.contender for cell in plan.cells))
-        self._of_baseline = [cell for cell in plan.cells if cell.contender == self._baseline]
-        self._contenders = Counter(contender.engine for contender in self._all_contenders)  # by setup
+        self._open_points: dict[int, frozenset[Point]] = {}  # likewise; asked for with every point of a plan
+        self._all_points = frozenset(plan.points)
+        self._all_configs = tuple(dict.fromkeys(point.config for point in plan.points))
+        self._of_baseline = [point for point in plan.points if point.config == self._baseline]
+        self._configs = Counter(config.engine for config in self._all_configs)  # by setup
         self._kept_back = max((kept_back(field.plan) for field in self._fields), default=0.0)
         # Of the first block, before any memory is known; only a budget asks for it.
         is_in_shifts = plan.study.measure.budget is not None and plan.study.measure.schedule is not Interleaving.VISITS
-        self._guessed_shifts = self._shifts(self._all_contenders) if is_in_shifts else 1
+        self._guessed_shifts = self._shifts(self._all_configs) if is_in_shifts else 1
         self._shifts_of_all: int | None = None  # beside the baseline; None: not counted since a peak became known
         self._rounds: dict[int, BlockRounds] = {}
-        self._from_earlier_blocks: tuple[dict[int, Any], ...] = (self._standings, self._open_cells, self._rounds)
+        self._from_earlier_blocks: tuple[dict[int, Any], ...] = (self._standings, self._open_points, self._rounds)
         self._newest_block = 0
         self._purposes: dict[int, Purpose] = {}  # by block
 
@@ -135,15 +135,15 @@ class StudyPace:
         self._trials.append(record)
         self._purposes[record.block] = record.purpose
         if record.counts:
-            counted = self._counted[record.cell].setdefault(record.block, [])
+            counted = self._counted[record.point].setdefault(record.block, [])
             counted.append(record)
-            is_baseline = record.cell.contender == self._baseline
+            is_baseline = record.point.config == self._baseline
             done = self._rounds_of_baseline if is_baseline else self._rounds_done
             done[record.block] = max(done[record.block], len(counted))
         if (peak_bytes := record.memory.peak_bytes) is not None:
-            contender = record.cell.contender
-            self._shifts_of_all = self._shifts_of_all if contender in self._peaks else None
-            self._peaks[contender] = max(self._peaks.get(contender, 0), peak_bytes)
+            config = record.point.config
+            self._shifts_of_all = self._shifts_of_all if config in self._peaks else None
+            self._peaks[config] = max(self._peaks.get(config, 0), peak_bytes)
 
     def rounds(self, block: int) -> int:
         measure = self._plan.study.measure
@@ -158,9 +158,9 @@ class StudyPace:
             self._rounds[block] = self._to_confirm(block) if confirms else self._to_select(block)
         return self._rounds[block].rounds()
 
-    def is_open(self, cell: Cell, block: int) -> bool:
+    def is_open(self, point: Point, block: int) -> bool:
         confirms = self.purpose(block) is Purpose.CONFIRMATION
-        return cell in (self._cells_to_confirm(block) if confirms else self._open(block))
+        return point in (self._points_to_confirm(block) if confirms else self._open(block))
 
     def purpose(self, block: int) -> Purpose:
         """A choice is confirmed in the block after the last of the selection, where the budget has time left for it."""
@@ -176,14 +176,14 @@ class StudyPace:
         first = self._in_any_case
         return 0 if block < first else block - (block - first) % self._at_once
 
-    def fit_together(self, contenders: Iterable[Contender]) -> bool:
+    def fit_together(self, configs: Iterable[Config]) -> bool:
         schedule = self._plan.study.measure.schedule
         if schedule is Interleaving.VISITS:
             return False
         free_bytes = RESIDENT_SHARE * self._available_bytes
-        for contender in contenders:
-            free_bytes -= self._peak_bytes(contender)
-            if free_bytes < 0 or (schedule is Interleaving.AUTO and not self._suits_rounds(contender)):
+        for config in configs:
+            free_bytes -= self._peak_bytes(config)
+            if free_bytes < 0 or (schedule is Interleaving.AUTO and not self._suits_rounds(config)):
                 return False
         return True
 
@@ -192,7 +192,7 @@ class StudyPace:
         measure = self._plan.study.measure
         if measure.budget is None:
             return None
-        design = self._design(self._all_cells, self._estimator)
+        design = self._design(self._all_points, self._estimator)
         return self._plan_blocks(design, measure.budget, self._components(self._newest_block))
 
     def remaining_s(self) -> float:
@@ -214,20 +214,20 @@ class StudyPace:
     def _has_ended(self, block: int) -> bool:
         """Whether the selection takes no such block any more."""
         measure = self._plan.study.measure
-        return block >= measure.instances.max or (block >= measure.instances.min and not self._open(block))
+        return block >= measure.starts.max or (block >= measure.starts.min and not self._open(block))
 
-    def _cells_to_confirm(self, block: int) -> frozenset[Cell]:
+    def _points_to_confirm(self, block: int) -> frozenset[Point]:
         found = self.standings(block)
-        return frozenset().union(*(cells_to_confirm(own, field.baseline) for field, own in found.items()))
+        return frozenset().union(*(points_to_confirm(own, field.baseline) for field, own in found.items()))
 
     def _can_confirm(self, block: int) -> bool:
-        """Whether a contender is chosen, and one round fits."""
-        cells = self._cells_to_confirm(block)
-        return bool(cells) and self._fitting(block, cells, self._known_before(block)) > 0
+        """Whether a config is chosen, and one round fits."""
+        points = self._points_to_confirm(block)
+        return bool(points) and self._fitting(block, points, self._known_before(block)) > 0
 
-    def _fitting(self, block: int, cells: frozenset[Cell], known: Estimator) -> int:
+    def _fitting(self, block: int, points: frozenset[Point], known: Estimator) -> int:
         """Rounds, in all that is left."""
-        design = self._design(cells, known)
+        design = self._design(points, known)
         return floor((self._left_s(block) - design.starts_s) / design.round_s)
 
     def _left_s(self, block: int) -> float:
@@ -239,41 +239,41 @@ class StudyPace:
         return [done for number in range(block) if (done := self._done(number))]
 
     def _done(self, block: int) -> int:
-        """Rounds; of the baseline's only where no other contender has any."""
+        """Rounds; of the baseline's only where no other config has any."""
         return self._rounds_done[block] or self._rounds_of_baseline[block]
 
-    def _open(self, block: int) -> frozenset[Cell]:
-        """The cells with an undecided question, from the blocks before this one."""
+    def _open(self, block: int) -> frozenset[Point]:
+        """The points with an undecided question, from the blocks before this one."""
         if block < self._in_any_case:
-            return self._all_cells
+            return self._all_points
         basis = self.basis(block)
-        if basis not in self._open_cells:
-            self._open_cells[basis] = self._undecided(basis)
-        return self._open_cells[basis]
+        if basis not in self._open_points:
+            self._open_points[basis] = self._undecided(basis)
+        return self._open_points[basis]
 
     @property
     def _in_any_case(self) -> int:
         """So many blocks are run before the first decision."""
         measure = self._plan.study.measure
-        return min(max(measure.instances.min, 2), measure.instances.max)
+        return min(max(measure.starts.min, 2), measure.starts.max)
 
-    def _undecided(self, block: int) -> frozenset[Cell]:
+    def _undecided(self, block: int) -> frozenset[Point]:
         if self._search is not None:
             return self._search(block)
-        found: set[Cell] = set()
+        found: set[Point] = set()
         for field, own in self.standings(block).items():
             if own.end is not None:
                 continue
-            alone = (cell for cell in field.plan.cells if cell.workload not in own.claims)
-            found |= open_cells(own, field.baseline) | {cell for cell in alone if self._is_vague(cell, block)}
+            alone = (point for point in field.plan.points if point.workload not in own.claims)
+            found |= open_points(own, field.baseline) | {point for point in alone if self._is_vague(point, block)}
         return frozenset(found)
 
-    def _is_vague(self, cell: Cell, blocks: int) -> bool:
-        """Of a cell with no other to compare with: its own figure is not known to the precision asked for."""
-        metric = headline_of(self._plan).metric
+    def _is_vague(self, point: Point, blocks: int) -> bool:
+        """Of a point with no other to compare with: its own figure is not known to the precision asked for."""
+        metric = primary_metric_of(self._plan).metric
         found = (
             [value for trial in trials if (value := getattr(trial.metrics, metric)) is not None]
-            for block, trials in self._counted[cell].items()
+            for block, trials in self._counted[point].items()
             if block < blocks
         )
         groups = [values for values in found if values]
@@ -282,42 +282,42 @@ class StudyPace:
     def _to_select(self, block: int) -> BlockRounds:
         """As is best for the time that is left. A block that would not end in time with one round has one: it is begun
         only while two are not complete."""
-        cells, done = self._open(block), self._done_before(block)
-        contenders = self._starts_of(cells)
-        again = self._again(cells) if block else self._of_baseline * (self._guessed_shifts - 1)
+        points, done = self._open(block), self._done_before(block)
+        configs = self._starts_of(points)
+        again = self._again(points) if block else self._of_baseline * (self._guessed_shifts - 1)
         left_s = self._left_s(block) - (max(self._kept_back_s(self._elapsed, block - 1, done)) if block else 0.0)
         components = self._components(block)
 
         def rounds_for(known: Estimator) -> int:
-            design = self._design_with(known, cells, contenders, again)
+            design = self._design_with(known, points, configs, again)
             plan = self._plan_blocks(design if block == 0 else replace(design, kept_back=0.0), left_s, components, done)
             return plan.rounds if plan else 1
 
-        return self._block_rounds(block, cells, rounds_for, self._room, self._plan.study.measure.trials.max)
+        return self._block_rounds(block, points, rounds_for, self._room, self._plan.study.measure.trials.max)
 
     def _to_confirm(self, block: int) -> BlockRounds:
         """As many as a block of the selection had on average, or as fit."""
-        cells, most = self._cells_to_confirm(block), ceil(mean(self._done_before(block)))
+        points, most = self._points_to_confirm(block), ceil(mean(self._done_before(block)))
 
         def rounds_for(known: Estimator) -> int:
-            return max(1, min(self._fitting(block, cells, known), most))
+            return max(1, min(self._fitting(block, points, known), most))
 
         def room(block: int, elapsed: Elapsed, _: int) -> Room:
             return Room((self._plan.study.measure.budget or 0.0) - elapsed.block_ends().get(block, 0.0), is_last=True)
 
-        return self._block_rounds(block, cells, rounds_for, room, most)
+        return self._block_rounds(block, points, rounds_for, room, most)
 
     def _block_rounds(
         self,
         block: int,
-        cells: frozenset[Cell],
+        points: frozenset[Point],
         rounds_for: Callable[[Estimator], int],
         room: Callable[[int, Elapsed, int], Room],
         most: int,
     ) -> BlockRounds:
         found = BlockRounds(
-            cells,
-            self._gone_before(block, cells),
+            points,
+            self._gone_before(block, points),
             lambda: self._known_before(block),
             rounds_for,
             lambda moment_s, rounds: room(block, self._elapsed.until(moment_s), rounds),
@@ -336,17 +336,17 @@ class StudyPace:
         kept_s = self._kept_back_s(elapsed, block, [*self._done_before(block), rounds])
         block_s = ends_s[block] - max((end_s for number, end_s in ends_s.items() if number < block), default=0.0)
         fits = another_fits(ends_s[block], block_s + min(kept_s), measure.budget)
-        is_last = block + 1 >= self._in_any_case and (block + 1 >= measure.instances.max or not fits)
+        is_last = block + 1 >= self._in_any_case and (block + 1 >= measure.starts.max or not fits)
         return Room(measure.budget - max(kept_s) - ends_s[block], is_last)
 
     def _kept_back_s(self, elapsed: Elapsed, block: int, done: Sequence[int]) -> list[float]:
         """After this block, by field."""
         return [kept_back_s(field.plan, field.baseline, elapsed, block, done) for field in self._fields]
 
-    def _gone_before(self, block: int, cells: frozenset[Cell]) -> set[Cell]:
+    def _gone_before(self, block: int, points: frozenset[Point]) -> set[Point]:
         """Those that failed when they were last measured."""
-        last = {trial.cell: trial.outcome for trial in self._trials if trial.block < block and trial.kind == "measured"}
-        return {cell for cell in cells if last.get(cell, Outcome.OK) is not Outcome.OK}
+        last = {trial.point: trial.outcome for trial in self._trials if trial.block < block and trial.kind == "measured"}
+        return {point for point in points if last.get(point, Outcome.OK) is not Outcome.OK}
 
     def _known_before(self, block: int) -> Estimator:
         """From the blocks before it: a run that was interrupted in a block, or after it, must come to the same."""
@@ -367,8 +367,8 @@ class StudyPace:
             measure.confidence,
             components,
             done=done,
-            fewest=measure.instances.min,
-            most=measure.instances.max,
+            fewest=measure.starts.min,
+            most=measure.starts.max,
             most_rounds=measure.trials.max,
         )
 
@@ -376,60 +376,60 @@ class StudyPace:
         """As the first blocks show them."""
         return measured_components(log_speeds_of(self.standings(blocks)) if blocks > 1 else {})
 
-    def _design(self, cells: frozenset[Cell], known: Estimator) -> Design:
-        return self._design_with(known, cells, self._starts_of(cells), self._again(cells))
+    def _design(self, points: frozenset[Point], known: Estimator) -> Design:
+        return self._design_with(known, points, self._starts_of(points), self._again(points))
 
-    def _starts_of(self, cells: frozenset[Cell]) -> Counter[str]:
+    def _starts_of(self, points: frozenset[Point]) -> Counter[str]:
         """By setup."""
-        if cells is self._all_cells:
-            return self._contenders
-        return Counter(one.engine for one in {cell.contender for cell in cells})
+        if points is self._all_points:
+            return self._configs
+        return Counter(one.engine for one in {point.config for point in points})
 
     def _design_with(
-        self, known: Estimator, cells: frozenset[Cell], contenders: Counter[str], again: Sequence[Cell]
+        self, known: Estimator, points: frozenset[Point], configs: Counter[str], again: Sequence[Point]
     ) -> Design:
-        if cells is self._all_cells:  # asked for after each trial of the first block
+        if points is self._all_points:  # asked for after each trial of the first block
             trials_s, warm_ups_s = known.one_each_s, known.warm_ups_s
         else:
-            chosen = [cell for cell in self._plan.cells if cell in cells]
+            chosen = [point for point in self._plan.points if point in points]
             trials_s, warm_ups_s = sum(map(known.trial_s, chosen)), sum(map(known.warm_up_s, chosen))
-        starts_s = sum(number * (known.start_s(name) + STOP_S) for name, number in contenders.items())
-        again_s = sum(known.trial_s(cell) for cell in again)
+        starts_s = sum(number * (known.start_s(name) + STOP_S) for name, number in configs.items())
+        again_s = sum(known.trial_s(point) for point in again)
         return Design(
-            contenders=max(contenders.total(), 2),
+            configs=max(configs.total(), 2),
             starts_s=starts_s + warm_ups_s,
-            round_s=max(trials_s + again_s + PROBE_AND_TOUCH_S * (len(cells) + len(again)), 1e-3),
+            round_s=max(trials_s + again_s + PROBE_AND_TOUCH_S * (len(points) + len(again)), 1e-3),
             kept_back=self._kept_back,
         )
 
-    def _again(self, cells: frozenset[Cell]) -> list[Cell]:
+    def _again(self, points: frozenset[Point]) -> list[Point]:
         """Of the baseline, in each shift beside the first: there it has its rounds once more."""
-        own = [cell for cell in self._of_baseline if cell in cells]
+        own = [point for point in self._of_baseline if point in points]
         if not own or self._plan.study.measure.schedule is Interleaving.VISITS:
             return []
-        if cells is not self._all_cells:
-            present = {cell.contender for cell in cells}
+        if points is not self._all_points:
+            present = {point.config for point in points}
             return own * (
-                self._shifts([all_contender for all_contender in self._all_contenders if all_contender in present]) - 1
+                self._shifts([all_config for all_config in self._all_configs if all_config in present]) - 1
             )
         if self._shifts_of_all is None:
-            self._shifts_of_all = self._shifts(self._all_contenders)
+            self._shifts_of_all = self._shifts(self._all_configs)
         return own * (self._shifts_of_all - 1)
 
-    def _shifts(self, contenders: Sequence[Contender]) -> int:
+    def _shifts(self, configs: Sequence[Config]) -> int:
         """1 where all fit at once, and where none would come in shifts but one after the other."""
-        if self._baseline is None or self.fit_together(contenders):
+        if self._baseline is None or self.fit_together(configs):
             return 1
-        others = [contender for contender in contenders if contender != self._baseline]
+        others = [config for config in configs if config != self._baseline]
         return len(shifts_beside(self._baseline, others, self.fit_together) or (others,))
 
-    def _suits_rounds(self, contender: Contender) -> bool:
+    def _suits_rounds(self, config: Config) -> bool:
         """Engines on a device would share its memory and clocks; one that cannot be frozen disturbs the others."""
-        setup = self._setups[contender.engine]
+        setup = self._setups[config.engine]
         return not self._on_device and self._engines[setup.name].can_freeze(setup)
 
-    def _peak_bytes(self, contender: Contender) -> int:
+    def _peak_bytes(self, config: Config) -> int:
         """As measured; before that, from its weights and what its engine usually takes besides."""
-        if contender in self._peaks:
-            return self._peaks[contender]
-        return self._engines[contender.engine].overhead_bytes + 2 * self._weight_bytes[contender.variant]
+        if config in self._peaks:
+            return self._peaks[config]
+        return self._engines[config.engine].overhead_bytes + 2 * self._weight_bytes[config.variant]

@@ -20,7 +20,7 @@ from bitbench.measure.trial import ReadyInstance, TrialRunner, now
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Observer
 from bitbench.records.folder import Writer
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Cell, Plan
+from bitbench.study.plan import Point, Plan
 from bitbench.study.search import SearchLimits
 from bitbench.study.workload import Workload
 from bitbench.study.write_study import study_text
@@ -74,17 +74,17 @@ class EndpointRun:
 
     def _begin(self) -> ReadyInstance:
         """The endpoint as this run meets it: an instance in the records."""
-        contender = self._plan.contenders[0]
+        config = self._plan.configs[0]
         instance_id, log_file = self._writer.new_instance()
         started = time.monotonic()
-        instance = self._bench.start(self._plan, contender, log_file, occasion=str(BLOCK))
-        endpoint, vocabulary = self._wait(instance), self._bench.vocabulary_of(self._plan, contender)
+        instance = self._bench.start(self._plan, config, log_file, occasion=str(BLOCK))
+        endpoint, vocabulary = self._wait(instance), self._bench.vocabulary_of(self._plan, config)
         watch = MemoryWatch(None, None, instance.stop)  # it is not our process: there is nothing to see
-        ready = ReadyInstance(instance_id, contender, BLOCK, instance, endpoint, vocabulary, watch)
+        ready = ReadyInstance(instance_id, config, BLOCK, instance, endpoint, vocabulary, watch)
         self._writer.append_instance(
             InstanceRecord(
                 id=instance_id,
-                contender=contender,
+                config=config,
                 block=BLOCK,
                 started_at=now(),
                 ready_s=time.monotonic() - started,
@@ -105,14 +105,14 @@ class EndpointRun:
             raise LoadError(f"{failed.failure.cause}; the same command with --into resumes") from None
 
     def _wants(self, workload: Workload) -> bool:
-        return self._progress.wants_trial(self._cell(workload), BLOCK)
+        return self._progress.wants_trial(self._point(workload), BLOCK)
 
-    def _cell(self, workload: Workload) -> Cell:
-        return Cell(contender=self._plan.contenders[0], workload=workload.name)
+    def _point(self, workload: Workload) -> Point:
+        return Point(config=self._plan.configs[0], workload=workload.name)
 
     def _trial(self, workload: Workload, ready: ReadyInstance) -> TrialRecord:
         runner = TrialRunner(self._plan.study, self._bench.load, self._bench.folder, self._observer)
-        draft = runner.run(ready, workload, "measured", len(self._progress.trials_of(self._cell(workload), BLOCK)))
+        draft = runner.run(ready, workload, "measured", len(self._progress.trials_of(self._point(workload), BLOCK)))
         record = self._writer.append_trial(draft.record, draft.requests)
         self._trials.append(record)
         self._progress.add([record])
@@ -123,10 +123,10 @@ class EndpointRun:
 
     def _added(self, workload: Workload) -> Workload:
         """A new one is added to the plan and to the study on disk before it is tried."""
-        study, cell = self._plan.study, self._cell(workload)
-        if cell not in self._plan.cells:
+        study, point = self._plan.study, self._point(workload)
+        if point not in self._plan.points:
             grown = study.model_copy(update={"workloads": (*study.workloads, workload)})
-            self._plan = self._plan.model_copy(update={"study": grown, "cells": (*self._plan.cells, cell)})
+            self._plan = self._plan.model_copy(update={"study": grown, "points": (*self._plan.points, point)})
             self._writer.write_study(study_text(grown))
             self._update_lock(plan=self._plan)
         return workload

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bitbench.ports import Engine
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.study.arrival import mean_rate
-from bitbench.study.plan import Cell, Plan
+from bitbench.study.plan import Point, Plan
 from bitbench.study.processor import Instructions, Level
 from bitbench.study.prompts import typical
 from bitbench.study.quality import Quality, Scoring
@@ -23,10 +23,10 @@ class Assumed:
     flops_per_s: float
 
 
-# Fitted to the logarithms of the median trials of the gallery's cells (those with a quantized KV cache left out), as
+# Fitted to the logarithms of the median trials of the gallery's points (those with a quantized KV cache left out), as
 # prompt FLOPs / flops_per_s + answered tokens × (weight bytes / read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S). With bf16
-# instructions (cpu-shootout and twins, level amx, 22 cells): 31 s guessed and 33 s measured for a trial of each, a cell
-# right to a factor of 1.5. Without (the others, level avx512, 63 cells, where weights are read as float32): 541 s and
+# instructions (cpu-shootout and twins, level amx, 22 points): 31 s guessed and 33 s measured for a trial of each, a point
+# right to a factor of 1.5. Without (the others, level avx512, 63 points, where weights are read as float32): 541 s and
 # 479 s, a factor of 1.6; all of cpu-shootout 75 s and 90 s. Engines are not told apart, and llama.cpp is the quickest.
 WITH_BF16 = Assumed(read_bytes_per_s=10e9, flops_per_s=0.3e12)
 WITHOUT_BF16 = Assumed(read_bytes_per_s=5e9, flops_per_s=0.05e12)
@@ -142,7 +142,7 @@ class _Starts:
 class Estimator:
     """Seconds for starts and trials; measured figures replace guesses as they come in.
 
-    It is asked after every group, of studies with many thousand cells: sums over all of them are kept up to date with
+    It is asked after every group, of studies with many thousand points: sums over all of them are kept up to date with
     each record instead of being computed again.
     """
 
@@ -152,21 +152,21 @@ class Estimator:
         self._engines = engines
         self._level = level
         measure = plan.study.measure
-        self._needed = measure.instances.min * measure.trials.min
+        self._needed = measure.starts.min * measure.trials.min
         self._workloads = {workload.name: workload for workload in plan.study.workloads}
         guesses = _guesses(plan, assumed(level))
-        of_cells = {cell: guesses[cell.contender.variant, cell.workload] for cell in plan.cells}
-        self._trial_s = {cell: _Mean(trial_s) for cell, (trial_s, _) in of_cells.items()}
-        self._warm_up_s = {cell: _Mean(warm_up_s) for cell, (_, warm_up_s) in of_cells.items()}
+        of_points = {point: guesses[point.config.variant, point.workload] for point in plan.points}
+        self._trial_s = {point: _Mean(trial_s) for point, (trial_s, _) in of_points.items()}
+        self._warm_up_s = {point: _Mean(warm_up_s) for point, (_, warm_up_s) in of_points.items()}
         self._start_s = {setup.name: _Starts(engines[setup.engine].start_s) for setup in plan.study.engines}
-        timed = {cell.contender for cell in plan.cells}
-        self._timed = Counter(contender.engine for contender in timed)
-        self._only_quality = Counter(contender.engine for contender in set(plan.quality_once) - timed)  # started once
+        timed = {point.config for point in plan.points}
+        self._timed = Counter(config.engine for config in timed)
+        self._only_quality = Counter(config.engine for config in set(plan.quality_once) - timed)  # started once
         self._quality_s = _all_quality_s(plan, engines, assumed(level))
         self._one_each_s = sum(mean.value for mean in self._trial_s.values())
         self._warm_ups_s = sum(mean.value for mean in self._warm_up_s.values())
-        self._done: Counter[Cell] = Counter()
-        self._left_s = self._needed * self._one_each_s + measure.instances.min * self._warm_ups_s
+        self._done: Counter[Point] = Counter()
+        self._left_s = self._needed * self._one_each_s + measure.starts.min * self._warm_ups_s
         self._starts_done = 0
 
     def anew(self) -> "Estimator":
@@ -176,27 +176,27 @@ class Estimator:
     def add(self, record: TrialRecord | InstanceRecord) -> None:
         if isinstance(record, InstanceRecord):
             self._starts_done += 1
-            if record.ready_s is not None and record.contender.engine in self._start_s:
-                self._start_s[record.contender.engine].add(record.block, record.ready_s)
-        elif (mean := self._trial_s.get(record.cell)) is not None:
-            cell, warm_up = record.cell, self._warm_up_s[record.cell]
-            self._left_s -= self._cell_left_s(cell)
+            if record.ready_s is not None and record.config.engine in self._start_s:
+                self._start_s[record.config.engine].add(record.block, record.ready_s)
+        elif (mean := self._trial_s.get(record.point)) is not None:
+            point, warm_up = record.point, self._warm_up_s[record.point]
+            self._left_s -= self._point_left_s(point)
             self._one_each_s -= mean.value
             self._warm_ups_s -= warm_up.value
-            self._done[cell] += record.kind == "measured"
+            self._done[point] += record.kind == "measured"
             if record.duration_s:  # 0: it never ran
-                mean.add(_whole_trial_s(record, self._workloads[cell.workload]))
+                mean.add(_whole_trial_s(record, self._workloads[point.workload]))
                 if record.kind == "warmup":
                     warm_up.add(record.duration_s)
             self._one_each_s += mean.value
             self._warm_ups_s += warm_up.value
-            self._left_s += self._cell_left_s(cell)
+            self._left_s += self._point_left_s(point)
 
-    def trial_s(self, cell: Cell) -> float:
-        return self._trial_s[cell].value
+    def trial_s(self, point: Point) -> float:
+        return self._trial_s[point].value
 
-    def warm_up_s(self, cell: Cell) -> float:
-        return self._warm_up_s[cell].value
+    def warm_up_s(self, point: Point) -> float:
+        return self._warm_up_s[point].value
 
     def start_s(self, setup_name: str) -> float:
         """As in the newest block."""
@@ -208,16 +208,16 @@ class Estimator:
 
     @property
     def one_each_s(self) -> float:
-        """One trial of each cell."""
+        """One trial of each point."""
         return self._one_each_s
 
     @property
     def warm_ups_s(self) -> float:
-        """One of each cell."""
+        """One of each point."""
         return self._warm_ups_s
 
     def starts_s(self, timed: int) -> float:
-        """So many starts of each contender whose speed is measured; others are started once, for their quality."""
+        """So many starts of each config whose speed is measured; others are started once, for their quality."""
         return sum(
             (timed * self._timed[name] + self._only_quality[name]) * starts.newest
             for name, starts in self._start_s.items()
@@ -225,7 +225,7 @@ class Estimator:
 
     def remaining_s(self) -> float:
         """Time for the minimum that is left."""
-        instances = self._plan.study.measure.instances.min
+        instances = self._plan.study.measure.starts.min
         starts = instances * self._timed.total() + self._only_quality.total()
         left = max(starts - self._starts_done, 0) / starts if starts else 0.0
         return max(self._left_s, 0.0) + (self.starts_s(instances) + self._quality_s) * left
@@ -236,8 +236,8 @@ class Estimator:
         low, high = (
             self.starts_s(instances) + instances * (trials * self._one_each_s + self._warm_ups_s) + self._quality_s
             for instances, trials in (
-                (measure.instances.min, measure.trials.min),
-                (measure.instances.max, measure.trials.max),
+                (measure.starts.min, measure.trials.min),
+                (measure.starts.max, measure.trials.max),
             )
         )
         if measure.budget is None:
@@ -251,12 +251,12 @@ class Estimator:
         """Beside a budget, with the starts for quality alone."""
         return self.starts_s(0) + self._quality_s
 
-    def _cell_left_s(self, cell: Cell) -> float:
+    def _point_left_s(self, point: Point) -> float:
         """For the trials that it needs, and its warm-ups."""
-        missing = self._needed - self._done[cell]
+        missing = self._needed - self._done[point]
         if missing <= 0:
             return 0.0
-        return missing * self.trial_s(cell) + self._plan.study.measure.instances.min * self.warm_up_s(cell)
+        return missing * self.trial_s(point) + self._plan.study.measure.starts.min * self.warm_up_s(point)
 
 
 def _guesses(plan: Plan, speed: Assumed) -> dict[tuple[str, str], tuple[float, float]]:

@@ -1,4 +1,4 @@
-"""A study, expanded into cells; the meaningless ones set aside with the reason."""
+"""A study, expanded into points; the meaningless ones set aside with the reason."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from bitbench.measure.kv_cache import as_arguments
 from bitbench.ports import Engine, Load
 from bitbench.study.capability import Capability
 from bitbench.study.environment import Device
-from bitbench.study.plan import Cell, Contender, Expectation, Plan, ProcessorNote, QualityRefusal, Refusal, Support
+from bitbench.study.plan import Point, Config, Expectation, Plan, ProcessorNote, QualityRefusal, Refusal, Support
 from bitbench.study.processor import Level
 from bitbench.study.quality import Quality
 from bitbench.study.study import Checkpoint, EngineSetup, Study
@@ -35,47 +35,47 @@ def expand(
     _check_shapes(study)
     with_model = list(_variants(study, resolve))
     without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
-    cells, refusals, expectations = [], [], []
+    points, refusals, expectations = [], [], []
     notes: list[ProcessorNote] = []
-    quality: list[Contender] = []
+    quality: list[Config] = []
     quality_refusals: list[QualityRefusal] = []
     for index, written in enumerate(study.engines):
         engine = engines[written.engine]
         setup = as_arguments(written, engine, index)
         for variant in with_model if engine.needs_model else [without]:
-            contender = Contender(variant=variant.name, engine=setup.name)
+            config = Config(variant=variant.name, engine=setup.name)
             row = _known(variant, setup, device, capability)
             for workload in study.workloads:
-                cell = Cell(contender=contender, workload=workload.name)
+                point = Point(config=config, workload=workload.name)
                 reason = row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
                 if reason is not None:
-                    refusals.append(Refusal(cell=cell, reason=reason))
+                    refusals.append(Refusal(point=point, reason=reason))
                 else:
-                    cells.append(cell)
+                    points.append(point)
             if study.quality is not None:
                 reason = _no_quality(study.quality, engine, setup, variant, row, index=index)
                 if reason is None:
-                    quality.append(contender)
+                    quality.append(config)
                 else:
-                    quality_refusals.append(QualityRefusal(contender=contender, reason=reason))
+                    quality_refusals.append(QualityRefusal(config=config, reason=reason))
             if row and not row.refuse and row.verdict is not Support.RUNS:
-                expectations.append(Expectation(contender=contender, verdict=row.verdict, why=row.why))
-            notes += _processor_notes(contender, setup, row, level)
-    asked = [*(cell.contender for cell in cells), *(refusal.cell.contender for refusal in refusals), *quality]
-    used = {contender.variant for contender in (*asked, *(refusal.contender for refusal in quality_refusals))}
+                expectations.append(Expectation(config=config, verdict=row.verdict, why=row.why))
+            notes += _processor_notes(config, setup, row, level)
+    asked = [*(point.config for point in points), *(refusal.point.config for refusal in refusals), *quality]
+    used = {config.variant for config in (*asked, *(refusal.config for refusal in quality_refusals))}
     variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
-    tried = {cell.contender for cell in cells}
+    tried = {point.config for point in points}
     started = {*tried, *quality}
     plan = Plan(
         study=study,
         variants=variants,
-        cells=tuple(cells),
+        points=tuple(points),
         refusals=tuple(refusals),
-        expectations=tuple(expectation for expectation in expectations if expectation.contender in tried),
+        expectations=tuple(expectation for expectation in expectations if expectation.config in tried),
         quality=tuple(quality),
         quality_refusals=tuple(quality_refusals),
         level=level,
-        processor_notes=tuple(note for note in notes if note.contender in started),
+        processor_notes=tuple(note for note in notes if note.config in started),
     )
     _check_baseline(plan)
     for section in study.sections.values():
@@ -92,7 +92,7 @@ def _no_quality(
     *,
     index: int,
 ) -> str | None:
-    """Why a contender's quality cannot be measured. What is only without speed-up can, also where it is refused."""
+    """Why a config's quality cannot be measured. What is only without speed-up can, also where it is refused."""
     if not engine.needs_model:
         return f"{engine.name} does not run bitbench's variants."
     if variant.facts.random_weights:
@@ -127,17 +127,17 @@ def _known(
 
 
 def _processor_notes(
-    contender: Contender, setup: EngineSetup, row: CompatibilityRow | None, level: Level | None
+    config: Config, setup: EngineSetup, row: CompatibilityRow | None, level: Level | None
 ) -> Iterator[ProcessorNote]:
     """Nothing where the study says what to compute in: then it is what was asked for."""
     if row is None or any(name.lstrip("-") == "dtype" for name in setup.args):
         return
     for lacking in row.on(level):
-        yield ProcessorNote(contender=contender, why=lacking.why, dtype=lacking.dtype)
+        yield ProcessorNote(config=config, why=lacking.why, dtype=lacking.dtype)
 
 
 def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:
-    """Each with a name of its own, which is what tells contenders apart from here on."""
+    """Each with a name of its own, which is what tells configs apart from here on."""
     found: dict[str, list[Variant]] = {}
     for model in study.models:
         own = found[model] = []
@@ -197,23 +197,23 @@ def _check_baseline(plan: Plan) -> None:
     wanted = plan.study.baseline
     if wanted is None:
         return
-    contenders = dict.fromkeys([*plan.contenders, *(refusal.cell.contender for refusal in plan.refusals)])
-    matching = [contender for contender in contenders if wanted in (contender.name, contender.engine)]
+    configs = dict.fromkeys([*plan.configs, *(refusal.point.config for refusal in plan.refusals)])
+    matching = [config for config in configs if wanted in (config.name, config.engine)]
     if not matching:
-        names = ", ".join(f"`{contender.name}`" for contender in contenders)
-        raise StudyFileError(f"{wanted!r} is not a contender of this study; they are {names}", ("baseline",))
+        names = ", ".join(f"`{config.name}`" for config in configs)
+        raise StudyFileError(f"{wanted!r} is not a config of this study; they are {names}", ("baseline",))
     if len(matching) > 1:
-        names = ", ".join(f"`{contender.name}`" for contender in matching)
+        names = ", ".join(f"`{config.name}`" for config in matching)
         raise StudyFileError(f"{wanted!r} is ambiguous: {names}; give the full name", ("baseline",))
 
 
 def loads_of(plan: Plan, setup: EngineSetup) -> tuple[Load, ...]:
     """What an instance of this setup will see: its workloads and the questions about its quality."""
-    names = dict.fromkeys(cell.workload for cell in plan.cells if cell.contender.engine == setup.name)
+    names = dict.fromkeys(point.workload for point in plan.points if point.config.engine == setup.name)
     workloads = [plan.study.workload(name) for name in names]
     loads = [Load(workload.concurrency, workload.context_tokens) for workload in workloads]
     quality = plan.study.quality
-    if quality is not None and any(contender.engine == setup.name for contender in plan.quality):
+    if quality is not None and any(config.engine == setup.name for config in plan.quality):
         at_once = max((load.requests for load in loads), default=1) if quality.noise_floor else 1
         loads.append(Load(at_once, quality.context_tokens))
     return tuple(loads)

@@ -10,7 +10,7 @@ from bitbench.measure.machine.busy import cores_of
 from bitbench.measure.machine.speed import SpeedProbe
 from bitbench.measure.trial import ReadyInstance
 from bitbench.ports import Observer
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 # Of a core: an idle transformers server takes none, an idle vLLM one percent; more would be seen in the figures.
 MOST_IDLE_CORES = 0.02
@@ -27,9 +27,9 @@ class TurnConditions:
 
 
 class Residents:
-    """`can_freeze`: by contender. An instance that is alone is left as it is: no freezing, no probe."""
+    """`can_freeze`: by config. An instance that is alone is left as it is: no freezing, no probe."""
 
-    def __init__(self, can_freeze: Mapping[Contender, bool], observer: Observer) -> None:
+    def __init__(self, can_freeze: Mapping[Config, bool], observer: Observer) -> None:
         self._can_freeze = can_freeze
         self._observer = observer
         self._present: dict[str, ReadyInstance] = {}
@@ -74,7 +74,7 @@ class Residents:
         try:
             yield turn
         finally:
-            if self._can_freeze[ready.contender]:
+            if self._can_freeze[ready.config]:
                 ready.instance.freeze()
             self._reading_s = self._read() if touch else None
             turn.probe_after_s = self._reading_s
@@ -84,7 +84,7 @@ class Residents:
 
     def _idle_cores(self, ready: ReadyInstance) -> float | None:
         """None where all others are frozen."""
-        running = [one for one in self._present.values() if one is not ready and not self._can_freeze[one.contender]]
+        running = [one for one in self._present.values() if one is not ready and not self._can_freeze[one.config]]
         if not running:
             return None
         cores = cores_of([one.instance.pid for one in running if one.instance.pid is not None])

@@ -1,4 +1,4 @@
-"""A group of a block: its contenders are started, warmed up, and take turns until each has its trials; then all end.
+"""A group of a block: its configs are started, warmed up, and take turns until each has its trials; then all end.
 
 It touches no study folder. It yields drafts, and whoever drives it stores them and updates `progress` before asking for
 the next one: here that is `measure.loop`.
@@ -15,13 +15,13 @@ from bitbench.measure.frozen_servers import Residents, TurnConditions
 from bitbench.measure.machine.device_memory import find_devices
 from bitbench.measure.machine.memory import MemoryWatch
 from bitbench.measure.progress import Progress
-from bitbench.measure.quality import QualityDraft, measure_contender, new_draft, wants_noise_floor, with_failure
+from bitbench.measure.quality import QualityDraft, measure_config, new_draft, wants_noise_floor, with_failure
 from bitbench.measure.run_context import Bench
 from bitbench.measure.trial import ReadyInstance, TrialDraft, TrialKind, TrialRunner, new_record, now
 from bitbench.ports import InstanceFailed, Observer
 from bitbench.records.quality import Condition
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome
-from bitbench.study.plan import Cell, Group, Member, Plan
+from bitbench.study.plan import Point, Group, Member, Plan
 from bitbench.study.workload import Workload
 
 # After these the instance cannot be trusted with another trial.
@@ -78,15 +78,15 @@ class GroupRunner:
 
     def _qualities(self, members: Sequence[Present], residents: Residents) -> Iterator[Draft]:
         for member, ready in members:
-            if ready.id in residents and self.progress.wants_quality(member.contender):
-                engine = self.bench.engine_of(self.plan, ready.contender)
+            if ready.id in residents and self.progress.wants_quality(member.config):
+                engine = self.bench.engine_of(self.plan, ready.config)
                 with residents.turn(ready):
                     yield self._quality(ready, Condition.ALONE)
-                    if wants_noise_floor(self.plan, engine, ready.contender):  # after it, so that it can spoil nothing
+                    if wants_noise_floor(self.plan, engine, ready.config):  # after it, so that it can spoil nothing
                         yield self._quality(ready, Condition.TOGETHER)
 
     def _residents(self) -> Residents:
-        setups = {member.contender: self.plan.study.engine(member.contender.engine) for member in self.group.members}
+        setups = {member.config: self.plan.study.engine(member.config.engine) for member in self.group.members}
         return Residents(
             {one: self.bench.engine_of(self.plan, one).can_freeze(setup) for one, setup in setups.items()},
             self.observer,
@@ -95,14 +95,14 @@ class GroupRunner:
     def _start(self, member: Member, stack: ExitStack) -> Generator[Draft, None, ReadyInstance | None]:
         """One after the other, so that the time to ready is each one's own. None where it did not come up."""
         instance_id, log_file = self.new_instance()
-        started_at, started, contender = now(), time.monotonic(), member.contender
-        instance = self.bench.start(self.plan, contender, log_file, occasion=str(self.group.block))
+        started_at, started, config = now(), time.monotonic(), member.config
+        instance = self.bench.start(self.plan, config, log_file, occasion=str(self.group.block))
         stack.callback(instance.stop)
         limits = self.plan.study.limits
         watch = stack.enter_context(MemoryWatch(instance.pid, limits.memory, instance.stop, find_devices()))
         record = InstanceRecord(
             id=instance_id,
-            contender=contender,
+            config=config,
             block=self.group.block,
             started_at=started_at,
             outcome=Outcome.OK,
@@ -116,27 +116,27 @@ class GroupRunner:
             return None
         ready_s = time.monotonic() - started
         yield record.model_copy(update={"ready_s": ready_s, "facts": instance.facts(), "memory": watch.read()})
-        vocabulary = self.bench.vocabulary_of(self.plan, contender)
-        return ReadyInstance(instance_id, contender, self.group.block, instance, endpoint, vocabulary, watch)
+        vocabulary = self.bench.vocabulary_of(self.plan, config)
+        return ReadyInstance(instance_id, config, self.group.block, instance, endpoint, vocabulary, watch)
 
     def _never_ready(self, member: Member, record: InstanceRecord, failure: Failure) -> Iterator[Draft]:
-        """An instance that did not come up is the result of each of its cells."""
+        """An instance that did not come up is the result of each of its points."""
         words = {"outcome": failure.outcome, "cause": failure.cause, "log_lines": failure.log_lines}
         yield record.model_copy(update=words)
         for workload in member.workloads:
-            cell = Cell(contender=member.contender, workload=workload.name)
-            index = len(self.progress.trials_of(cell, record.block))
+            point = Point(config=member.config, workload=workload.name)
+            index = len(self.progress.trials_of(point, record.block))
             yield TrialDraft(
                 new_record(
-                    cell, kind="measured", block=record.block, index=index, instance_id=record.id, failure=failure
+                    point, kind="measured", block=record.block, index=index, instance_id=record.id, failure=failure
                 )
             )
-        if self.progress.wants_quality(member.contender):
-            draft = new_draft(member.contender, record.id, record.started_at or now())
+        if self.progress.wants_quality(member.config):
+            draft = new_draft(member.config, record.id, record.started_at or now())
             yield QualityDraft(with_failure(draft, failure, 0.0))
 
     def _warm_up(self, member: Member, ready: ReadyInstance, residents: Residents) -> Iterator[Draft]:
-        """Once per workload; a warm-up that fails is the result of its cell."""
+        """Once per workload; a warm-up that fails is the result of its point."""
         with residents.turn(ready):
             for workload in member.workloads:
                 draft = self._trial(ready, workload, "warmup")
@@ -146,7 +146,7 @@ class GroupRunner:
                     return
 
     def _rounds(self, shift: "_Shift", residents: Residents) -> Iterator[Draft]:
-        """Every cell that wants a trial gets one in each round, in a new order; what others spoiled is repeated.
+        """Every point that wants a trial gets one in each round, in a new order; what others spoiled is repeated.
 
         One that is alone has no rounds, unless it is measured again in a block that has: not beside the others of it.
         """
@@ -188,16 +188,16 @@ class GroupRunner:
             (ready, workload)
             for member, ready in members
             for workload in member.workloads
-            if ready.id in residents and self.progress.wants_trial(_cell(ready, workload), ready.block)
+            if ready.id in residents and self.progress.wants_trial(_point(ready, workload), ready.block)
         ]
 
     def _can(self, ready: ReadyInstance, workload: Workload, residents: Residents) -> bool:
-        return ready.id in residents and self.progress.accepts_trial(_cell(ready, workload), ready.block)
+        return ready.id in residents and self.progress.accepts_trial(_point(ready, workload), ready.block)
 
     def _shuffled(
         self, wanted: list[tuple[ReadyInstance, Workload]], number: int
     ) -> Iterator[tuple[ReadyInstance, Workload]]:
-        """Workload by workload, so that the trials of one lie close together; contenders in a new order each time."""
+        """Workload by workload, so that the trials of one lie close together; configs in a new order each time."""
         random = Random(f"{self.plan.study.seed}/{self.group.block}/{number}")
         turns: dict[str, list[tuple[ReadyInstance, Workload]]] = {}
         for pair in wanted:
@@ -209,7 +209,7 @@ class GroupRunner:
             yield from turns[name]
 
     def _trial(self, ready: ReadyInstance, workload: Workload, kind: TrialKind) -> TrialDraft:
-        index = len(self.progress.trials_of(_cell(ready, workload), ready.block))
+        index = len(self.progress.trials_of(_point(ready, workload), ready.block))
         return self._runner.run(ready, workload, kind, index)
 
     def _touch(self, ready: ReadyInstance) -> None:
@@ -221,14 +221,14 @@ class GroupRunner:
 
     def _quality(self, ready: ReadyInstance, condition: Condition) -> QualityDraft:
         """After its speed: so that it can disturb nothing."""
-        model = self.plan.variant(ready.contender.variant).model
-        measured = measure_contender(
+        model = self.plan.variant(ready.config.variant).model
+        measured = measure_config(
             ready.endpoint,
             plan=self.plan,
-            engine=self.bench.engine_of(self.plan, ready.contender),
+            engine=self.bench.engine_of(self.plan, ready.config),
             kit=self.bench.quality[model],
-            draft=new_draft(ready.contender, ready.id, now(), condition),
-            on_step=lambda step: self.observer.quality_running(ready.contender, step),
+            draft=new_draft(ready.config, ready.id, now(), condition),
+            on_step=lambda step: self.observer.quality_running(ready.config, step),
         )
         record = measured.record
         seen = None if record.outcome is Outcome.OK else Failure(outcome=record.outcome, cause=record.cause or "")
@@ -250,8 +250,8 @@ class _Shift:
     stays: tuple[Present, ...]
 
 
-def _cell(ready: ReadyInstance, workload: Workload) -> Cell:
-    return Cell(contender=ready.contender, workload=workload.name)
+def _point(ready: ReadyInstance, workload: Workload) -> Point:
+    return Point(config=ready.config, workload=workload.name)
 
 
 def _circumstances(turn: TurnConditions, number: int | None) -> dict[str, float | int | None]:

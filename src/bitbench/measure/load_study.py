@@ -155,7 +155,7 @@ def study_of(options: LoadOptions, arguments: EndpointArguments, workloads: tupl
             workloads=workloads,
             objectives=options.objectives,
             measure=Measure(
-                instances=Count(min=1, max=1),
+                starts=Count(min=1, max=1),
                 trials=_exactly(1 if options.is_search else options.trials or DEFAULT_TRIALS),
             ),
             seed=options.seed,

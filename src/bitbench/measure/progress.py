@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 from bitbench.measure.shifts import shifts_beside
 from bitbench.records.quality import Condition, QualityRecord
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Cell, Contender, Group, Member, Plan, Purpose
+from bitbench.study.plan import Point, Config, Group, Member, Plan, Purpose
 
-# Outcomes that the same inputs give again: the cell is not tried in later blocks.
+# Outcomes that the same inputs give again: the point is not tried in later blocks.
 FINAL_OUTCOMES = frozenset({Outcome.UNSUPPORTED, Outcome.OOM})
 # Others (a crash, a timeout) may be bad luck: tried once more, in another block with a new instance.
 FAILED_BLOCKS_BEFORE_GIVING_UP = 2
@@ -34,10 +34,10 @@ class Pace(Protocol):
     """How much is measured, decided from the blocks that are complete."""
 
     def rounds(self, block: int) -> int:
-        """Trials of each cell in this block; 0: the study ends before it."""
+        """Trials of each point in this block; 0: the study ends before it."""
 
-    def is_open(self, cell: Cell, block: int) -> bool:
-        """Whether a question is left for which this cell has to run in this block."""
+    def is_open(self, point: Point, block: int) -> bool:
+        """Whether a question is left for which this point has to run in this block."""
 
     def purpose(self, block: int) -> Purpose:
         """What this block is for."""
@@ -45,7 +45,7 @@ class Pace(Protocol):
     def basis(self, block: int) -> int:
         """How many of the first blocks have to be complete before the other questions about this one are asked."""
 
-    def fit_together(self, contenders: Iterable[Contender]) -> bool:
+    def fit_together(self, configs: Iterable[Config]) -> bool:
         """Whether these may be resident at once and take turns; no more of them are looked at than it takes."""
 
 
@@ -53,21 +53,21 @@ def excused(records: Collection[Recorded]) -> frozenset[str]:
     """Ids of what the machine spoiled in earlier calls, and does not count against this one: it may be free by now.
 
     Not where others of the block ran one after the other and have results: a trial of now would be compared with those
-    of another hour. Where contenders take turns, it has rounds of its own, beside the baseline.
+    of another hour. Where configs take turns, it has rounds of its own, beside the baseline.
     """
     trials = [record for record in records if isinstance(record, TrialRecord) and record.kind == "measured"]
-    visited: dict[tuple[str, int], set[Contender]] = defaultdict(set)
+    visited: dict[tuple[str, int], set[Config]] = defaultdict(set)
     for trial in trials:
         if trial.outcome is Outcome.OK and trial.round is None:
-            visited[trial.cell.workload, trial.block].add(trial.cell.contender)
-    kept = {trial.id for trial in trials if visited[trial.cell.workload, trial.block] - {trial.cell.contender}}
+            visited[trial.point.workload, trial.block].add(trial.point.config)
+    kept = {trial.id for trial in trials if visited[trial.point.workload, trial.block] - {trial.point.config}}
     return frozenset(record.id for record in records if record.outcome in NOT_THE_ENGINES) - kept
 
 
 class Progress:
     """What has been recorded so far, and what that leaves to do.
 
-    A block that is complete stays so, and so does a contender's part of it. What was found complete is therefore not
+    A block that is complete stays so, and so does a config's part of it. What was found complete is therefore not
     looked at again: the answers are those of a fresh object with the same records, at a cost that does not grow with
     what is behind.
     """
@@ -76,60 +76,60 @@ class Progress:
         self,
         plan: Plan,
         pace: Pace,
-        baseline: Contender | None = None,
+        baseline: Config | None = None,
         first_block: int = 0,
         excused: Collection[str] = (),
     ) -> None:
-        """`baseline`: through which contenders are compared that do not fit into memory together. `first_block`: those
+        """`baseline`: through which configs are compared that do not fit into memory together. `first_block`: those
         before it are somebody else's. `excused`: ids of records that have a number, but do not count against another
         trial (see the function of this name)."""
         self._plan = plan
         self._pace = pace
         self._baseline = baseline
         self._excused = excused
-        self._cells: dict[Contender, list[Cell]] = defaultdict(list)
-        for cell in plan.cells:
-            self._cells[cell.contender].append(cell)
-        self._trials: dict[Cell, dict[int, list[TrialRecord]]] = defaultdict(lambda: defaultdict(list))
-        self._quality: dict[Contender, list[Outcome]] = defaultdict(list)
+        self._points: dict[Config, list[Point]] = defaultdict(list)
+        for point in plan.points:
+            self._points[point.config].append(point)
+        self._trials: dict[Point, dict[int, list[TrialRecord]]] = defaultdict(lambda: defaultdict(list))
+        self._quality: dict[Config, list[Outcome]] = defaultdict(list)
         self._scored = frozenset(plan.quality)
         self._alike = {name: names for names in plan.alike_setups for name in names}
         self._workloads = {workload.name: workload for workload in plan.study.workloads}
         self._lost: Counter[int] = Counter()  # machines that went away, by block
         self._block = first_block  # the first that may not be complete
-        self._waiting = self._shuffled(first_block)  # its contenders, without the first ones that were found complete
+        self._waiting = self._shuffled(first_block)  # its configs, without the first ones that were found complete
 
     def add(self, records: Iterable[Recorded]) -> None:
         for record in records:
             is_excused = record.id in self._excused
             if isinstance(record, QualityRecord):
                 if record.condition is Condition.ALONE and not is_excused:
-                    self._quality[record.contender].append(record.outcome)
+                    self._quality[record.config].append(record.outcome)
             elif isinstance(record, TrialRecord) and record.kind == "measured":
-                self._trials[record.cell][record.block].append(record)
+                self._trials[record.point][record.block].append(record)
             elif isinstance(record, InstanceRecord) and record.outcome is Outcome.LOST and not is_excused:
                 self._lost[record.block] += 1
 
-    def trials_of(self, cell: Cell, block: int) -> Sequence[TrialRecord]:
-        return self._trials[cell][block]
+    def trials_of(self, point: Point, block: int) -> Sequence[TrialRecord]:
+        return self._trials[point][block]
 
-    def wants_trial(self, cell: Cell, block: int) -> bool:
-        """Whether this cell needs another trial in this block."""
-        counted = sum(trial.outcome is Outcome.OK for trial in self._trials[cell][block])
-        if counted >= self._pace.rounds(block) or not self.accepts_trial(cell, block):
+    def wants_trial(self, point: Point, block: int) -> bool:
+        """Whether this point needs another trial in this block."""
+        counted = sum(trial.outcome is Outcome.OK for trial in self._trials[point][block])
+        if counted >= self._pace.rounds(block) or not self.accepts_trial(point, block):
             return False
-        return self._pace.is_open(cell, block)
+        return self._pace.is_open(point, block)
 
-    def accepts_trial(self, cell: Cell, block: int) -> bool:
+    def accepts_trial(self, point: Point, block: int) -> bool:
         """Whether one more could have a result: none failed in this block, and it was not given up before."""
-        outcomes = Counter(trial.outcome for trial in self._trials[cell][block] if trial.id not in self._excused)
+        outcomes = Counter(trial.outcome for trial in self._trials[point][block] if trial.id not in self._excused)
         if outcomes.keys() - NOT_THE_ENGINES - {Outcome.OK}:
             return False
         if outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS or outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS:
             return False
         if self._lost[block] > LOST_REPEATS:
             return False
-        return outcomes[Outcome.OK] > 0 or not self._given_up(cell)
+        return outcomes[Outcome.OK] > 0 or not self._given_up(point)
 
     def rounds_begun(self, block: int) -> int:
         """Those of other shifts and of an interrupted run included: a number stands for one round of the block."""
@@ -140,13 +140,13 @@ class Progress:
         """By another call than the one that gave up a part of it."""
         return any(trial.id in self._excused for blocks in self._trials.values() for trial in blocks.get(block, ()))
 
-    def wants_quality(self, contender: Contender) -> bool:
+    def wants_quality(self, config: Config) -> bool:
         """Once for all that share it: by the first of them, or by whichever comes next where that one fails. A failure
         that may be bad luck is tried again, in another instance."""
-        if contender not in self._scored:
+        if config not in self._scored:
             return False
-        outcomes = self._quality[contender]
-        if any(self._measures_for(contender, setup) for setup in self._alike.get(contender.engine, ())):
+        outcomes = self._quality[config]
+        if any(self._measures_for(config, setup) for setup in self._alike.get(config.engine, ())):
             return False
         if Outcome.OK in outcomes or FINAL_OUTCOMES & set(outcomes):
             return False
@@ -155,13 +155,13 @@ class Progress:
             return False
         return len(outcomes) - disturbed - lost < FAILED_BLOCKS_BEFORE_GIVING_UP
 
-    def _measures_for(self, contender: Contender, setup: str) -> bool:
-        """Whether the same variant in another setup has, or will have, the quality of this contender."""
-        other = Contender(variant=contender.variant, engine=setup)
-        if other == contender or other not in self._scored:
+    def _measures_for(self, config: Config, setup: str) -> bool:
+        """Whether the same variant in another setup has, or will have, the quality of this config."""
+        other = Config(variant=config.variant, engine=setup)
+        if other == config or other not in self._scored:
             return False
         outcomes, names = self._quality[other], self._alike[setup]
-        return Outcome.OK in outcomes or (not outcomes and names.index(setup) < names.index(contender.engine))
+        return Outcome.OK in outcomes or (not outcomes and names.index(setup) < names.index(config.engine))
 
     def next_block(self, under_way: Collection[int] = ()) -> int | None:
         """The first block with work that no machine has yet; None where there is none, or where blocks that are under
@@ -178,7 +178,7 @@ class Progress:
 
     def whole_block(self, block: int) -> Group:
         """All that is left of a block, in its order; how it is divided is decided by the memory of its machine."""
-        members = (self._member(contender, block) for contender in self._shuffled(block))
+        members = (self._member(config, block) for config in self._shuffled(block))
         return Group(
             block=block,
             members=tuple(member for member in members if member.workloads),
@@ -187,7 +187,7 @@ class Progress:
         )
 
     def next_group(self) -> Group | None:
-        """The next contenders to start: blocks in order, contenders and workloads shuffled by the seed."""
+        """The next configs to start: blocks in order, configs and workloads shuffled by the seed."""
         while (rounds := self._pace.rounds(self._block)) > 0:
             wanted = self._wanted()
             first, second = next(wanted, None), next(wanted, None)
@@ -195,10 +195,10 @@ class Progress:
                 self._block += 1
                 self._waiting = self._shuffled(self._block)
                 continue
-            others = (member.contender for member in wanted)
+            others = (member.config for member in wanted)
             group = self._in_shifts(first, second, rounds) if self._has_left() else None
             if group is None and second is not None:
-                together = self._pace.fit_together(chain([first.contender, second.contender], others))
+                together = self._pace.fit_together(chain([first.config, second.config], others))
                 group = self._together(rounds) if together else self._in_shifts(first, second, rounds)
             alone = Group(block=self._block, members=(first,), rounds=rounds)
             return (group or alone).model_copy(update={"purpose": self._pace.purpose(self._block)})
@@ -212,16 +212,16 @@ class Progress:
 
         `first`, `second`: of those that wait; with many of them, most need not be looked at to see that none fits.
         """
-        comer = second if first.contender == self._baseline else first
-        if comer is None or self._baseline is None or not self._pace.fit_together([self._baseline, comer.contender]):
+        comer = second if first.config == self._baseline else first
+        if comer is None or self._baseline is None or not self._pace.fit_together([self._baseline, comer.config]):
             return None
-        others = [member for member in self._wanted() if member.contender != self._baseline]
+        others = [member for member in self._wanted() if member.config != self._baseline]
         link = self._link(others)
         if link is None:
             return None
-        order = {contender: place for place, contender in enumerate(self._plan.contenders)}
-        comers = sorted((member.contender for member in others), key=order.__getitem__)
-        shifts = shifts_beside(link.contender, comers, self._pace.fit_together)
+        order = {config: place for place, config in enumerate(self._plan.configs)}
+        comers = sorted((member.config for member in others), key=order.__getitem__)
+        shifts = shifts_beside(link.config, comers, self._pace.fit_together)
         if shifts is None:
             return None
         mixed = tuple(
@@ -237,53 +237,53 @@ class Progress:
         if self._baseline is None:
             return None
         names = {workload.name for member in others for workload in member.workloads}
-        cells = [cell for cell in self._cells[self._baseline] if self.accepts_trial(cell, self._block)]
-        if not names <= {cell.workload for cell in cells}:
+        points = [point for point in self._points[self._baseline] if self.accepts_trial(point, self._block)]
+        if not names <= {point.workload for point in points}:
             return None
-        asked = [cell for cell in cells if cell.workload in names or self.wants_trial(cell, self._block)]
+        asked = [point for point in points if point.workload in names or self.wants_trial(point, self._block)]
         mixed = self._mixed(asked, self._block, self._baseline.name)
-        return Member(contender=self._baseline, workloads=tuple(self._workloads[cell.workload] for cell in mixed))
+        return Member(config=self._baseline, workloads=tuple(self._workloads[point.workload] for point in mixed))
 
     def _has_left(self) -> bool:
         """Whether the baseline took turns in this block and has its rounds: what is left of the others after an
         interruption would have no counterpart without it."""
         if self._baseline is None or self._member(self._baseline, self._block).workloads:
             return False
-        cells = self._cells[self._baseline]
-        return any(trial.round is not None for cell in cells for trial in self._trials[cell][self._block])
+        points = self._points[self._baseline]
+        return any(trial.round is not None for point in points for trial in self._trials[point][self._block])
 
     def _quality_alone(self) -> Group | None:
         """One whose speed is not asked for, or is known already."""
-        left = (contender for contender in self._shuffled(self._block) if self.wants_quality(contender))
+        left = (config for config in self._shuffled(self._block) if self.wants_quality(config))
         first = next(left, None)
-        return None if first is None else Group(block=0, members=(Member(contender=first, workloads=()),), rounds=0)
+        return None if first is None else Group(block=0, members=(Member(config=first, workloads=()),), rounds=0)
 
     def _wanted(self) -> Iterator[Member]:
-        """Contenders of the block that need trials, in its order."""
+        """Configs of the block that need trials, in its order."""
         while self._waiting and not self._member(self._waiting[0], self._block).workloads:
             self._waiting.popleft()
-        members = (self._member(contender, self._block) for contender in self._waiting)
+        members = (self._member(config, self._block) for config in self._waiting)
         yield from (member for member in members if member.workloads)
 
-    def _member(self, contender: Contender, block: int) -> Member:
+    def _member(self, config: Config, block: int) -> Member:
         workloads = tuple(
-            self._workloads[cell.workload]
-            for cell in self._mixed(self._cells[contender], block, contender.name)
-            if self.wants_trial(cell, block)
+            self._workloads[point.workload]
+            for point in self._mixed(self._points[config], block, config.name)
+            if self.wants_trial(point, block)
         )
-        return Member(contender=contender, workloads=workloads)
+        return Member(config=config, workloads=workloads)
 
-    def _shuffled(self, block: int) -> deque[Contender]:
-        return deque(self._mixed(self._plan.contenders, block, "contenders"))
+    def _shuffled(self, block: int) -> deque[Config]:
+        return deque(self._mixed(self._plan.configs, block, "configs"))
 
     def _mixed(self, items: Sequence[T], block: int, salt: str) -> list[T]:
         shuffled = list(items)
         Random(f"{self._plan.study.seed}/{block}/{salt}").shuffle(shuffled)
         return shuffled
 
-    def _given_up(self, cell: Cell) -> bool:
+    def _given_up(self, point: Point) -> bool:
         failed_blocks = 0
-        for trials in self._trials[cell].values():
+        for trials in self._trials[point].values():
             outcomes = {trial.outcome for trial in trials} - {Outcome.OK, *NOT_THE_ENGINES}
             if outcomes & FINAL_OUTCOMES:
                 return True

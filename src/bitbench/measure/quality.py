@@ -15,7 +15,7 @@ from bitbench.quality.wire import AskingFailed
 from bitbench.records.folder import Writer
 from bitbench.records.quality import Condition, QualityMaterial, QualityRecord
 from bitbench.records.trial import Failure, Outcome
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.quality import Quality
 from bitbench.study.variant import Variant
 
@@ -54,21 +54,21 @@ class KitMaker:
     def kits(self, plan: Plan, writer: Writer, note: Callable[[str], None]) -> dict[str, QualityKit]:
         """By model: from the study's folder, or made and put there. Empty where a study asks for no quality."""
         kits: dict[str, QualityKit] = {}
-        for contender in plan.quality:
-            variant = plan.variant(contender.variant)
+        for config in plan.quality:
+            variant = plan.variant(config.variant)
             if variant.model not in kits:
-                kits[variant.model] = self._kit(variant, contender, plan, writer, note)
+                kits[variant.model] = self._kit(variant, config, plan, writer, note)
         return kits
 
     def _kit(
-        self, variant: Variant, contender: Contender, plan: Plan, writer: Writer, note: Callable[[str], None]
+        self, variant: Variant, config: Config, plan: Plan, writer: Writer, note: Callable[[str], None]
     ) -> QualityKit:
         quality, tokenizer = plan.study.quality, self.model_folder(variant.model)
         assert quality is not None  # a plan has quality only where its study asks for it
         material = writer.folder.material(variant.model_name)
         if material is None:
             note(f"cutting the corpus into windows for {variant.model_name}")
-            environment = self.engines[plan.study.engine(contender.engine).engine].environment
+            environment = self.engines[plan.study.engine(config.engine).engine].environment
             python = self.python_of(environment or TOKENIZER_ENVIRONMENT)
             material = make_material(read_corpus(quality.corpus, self.study_folder), quality, tokenizer, python)
             writer.write_material(variant.model_name, material)
@@ -81,15 +81,15 @@ class KitMaker:
         return QualityKit(material, TaskTools(python, self.study_folder, tokenizer, quality.context_tokens))
 
 
-def wants_noise_floor(plan: Plan, engine: Engine, contender: Contender) -> bool:
+def wants_noise_floor(plan: Plan, engine: Engine, config: Config) -> bool:
     """Of what is not quantized: the noise of an engine with the reference's own weights."""
     quality, scoring = plan.study.quality, engine.scoring
     if quality is None or scoring is None or not quality.noise_floor:
         return False
-    return plan.variant(contender.variant).is_dense and can_be_asked_together(scoring)
+    return plan.variant(config.variant).is_dense and can_be_asked_together(scoring)
 
 
-def measure_contender(
+def measure_config(
     endpoint: Endpoint,
     *,
     plan: Plan,
@@ -132,11 +132,11 @@ def _said(result: QualityResult) -> "tuple[pa.Table, dict[str, object]]":
 
 
 def new_draft(
-    contender: Contender, instance_id: str, started_at: str, condition: Condition = Condition.ALONE
+    config: Config, instance_id: str, started_at: str, condition: Condition = Condition.ALONE
 ) -> QualityRecord:
     return QualityRecord(
         id="",
-        contender=contender,
+        config=config,
         condition=condition,
         instance_id=instance_id,
         started_at=started_at,

@@ -120,7 +120,7 @@ def at_streams(like: Workload, streams: int, latency_s: float) -> Workload:
 
 def streams_of(trial: TrialRecord) -> int:
     """By the name that `at_streams` gave its point."""
-    return int(trial.cell.workload.removeprefix("c-"))
+    return int(trial.point.workload.removeprefix("c-"))
 
 
 class Ladder:
@@ -157,7 +157,7 @@ class LadderPoint:
 
     def __init__(self, workload: Workload, trials: Sequence[TrialRecord]) -> None:
         self.workload = workload
-        self.tried = [trial for trial in trials if trial.cell.workload == workload.name]
+        self.tried = [trial for trial in trials if trial.point.workload == workload.name]
         self.counted = [trial for trial in self.tried if trial.outcome not in NOT_THE_ENGINES]
 
     @property

@@ -23,7 +23,7 @@ from bitbench.quantize import catalog
 from bitbench.quantize.backends import MAKERS
 from bitbench.quantize.effort import guess_make_s
 from bitbench.study.model_cost import expected_weight_bytes
-from bitbench.study.plan import Contender, Support
+from bitbench.study.plan import Config, Support
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import DENSE_GGUF_TYPES, Recipe
 from bitbench.study.source import StudySource
@@ -148,7 +148,7 @@ def study_of(field: QuickField, lab: Lab, name: str) -> Study:
     for size in SIZES:
         study = _study(field, lab, name, size)
         plan = lab.plan(study)
-        baseline = Contender(variant=plan.variants[0].name, engine=field.engines[0])
+        baseline = Config(variant=plan.variants[0].name, engine=field.engines[0])
         study = study.model_copy(update={"baseline": baseline.name})
         if lab.estimator(plan).range_s()[1] <= TOTAL_S:
             break

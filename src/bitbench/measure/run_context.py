@@ -11,7 +11,7 @@ from bitbench.measure.kv_cache import as_arguments
 from bitbench.measure.quality import QualityKit
 from bitbench.ports import Engine, Instance, Launch, Load, LoadClient, Vocabulary
 from bitbench.study.capability import Capability
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.variant import NO_MODEL
 
 # For an engine that does not look at its tokens; any model has at least so many.
@@ -29,12 +29,12 @@ class Bench:
     words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
     starts: Starts | None = None  # None: every instance is spawned
 
-    def engine_of(self, plan: Plan, contender: Contender) -> Engine:
-        return self.engines[plan.study.engine(contender.engine).engine]
+    def engine_of(self, plan: Plan, config: Config) -> Engine:
+        return self.engines[plan.study.engine(config.engine).engine]
 
-    def vocabulary_of(self, plan: Plan, contender: Contender) -> Vocabulary:
+    def vocabulary_of(self, plan: Plan, config: Config) -> Vocabulary:
         """The model's, so that all of its variants get the same prompts."""
-        variant = plan.variant(contender.variant)
+        variant = plan.variant(config.variant)
         if variant.model == NO_MODEL:
             return Vocabulary(DEFAULT_VOCABULARY)
         facts = variant.facts
@@ -45,7 +45,7 @@ class Bench:
     def start(
         self,
         plan: Plan,
-        contender: Contender,
+        config: Config,
         log_file: Path,
         *,
         occasion: str,
@@ -54,19 +54,19 @@ class Bench:
     ) -> Instance:
         """Start an instance without waiting. `occasion` is a part of its seed; `loads` are by default those of the
         study."""
-        setup, engine = plan.study.engine(contender.engine), self.engine_of(plan, contender)
+        setup, engine = plan.study.engine(config.engine), self.engine_of(plan, config)
         return engine.start(
             Launch(
                 setup=as_arguments(setup, engine),
-                variant=plan.variant(contender.variant),
+                variant=plan.variant(config.variant),
                 python=self.python_of(engine.environment) if engine.environment else None,
                 log_file=log_file,
                 loads=loads or loads_of(plan, setup),
-                seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{contender.name}".encode()),
-                dtype=plan.chosen_dtypes.get(contender),
+                seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{config.name}".encode()),
+                dtype=plan.chosen_dtypes.get(config),
                 top_tokens=plan.study.quality.top_tokens if plan.study.quality else 0,
                 trace_folder=trace_folder,
                 capability=self.capability,
-                starts=self.starts.of(contender.name) if self.starts else None,
+                starts=self.starts.of(config.name) if self.starts else None,
             )
         )

@@ -14,7 +14,7 @@ from bitbench.engines.starts import Starts
 from bitbench.feature import offered, study_keys
 from bitbench.loadgen.inputs import hash_files
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.budget import OpenCells, StudyPace
+from bitbench.measure.budget import OpenPoints, StudyPace
 from bitbench.measure.endpoint import EndpointRun
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.load_study import PreparedLoad
@@ -129,7 +129,7 @@ class StudyRunner:
         return folder
 
     def pace(
-        self, plan: Plan, engines: Mapping[str, Engine], at_once: int = 1, search: OpenCells | None = None
+        self, plan: Plan, engines: Mapping[str, Engine], at_once: int = 1, search: OpenPoints | None = None
     ) -> StudyPace:
         return StudyPace(
             plan,
@@ -239,7 +239,7 @@ class StudyRun:
         maker = self.lab.runner.kit_maker(self.plan.study, self.workshop, self.source.folder)
         return maker.kits(self.plan, writer, self.observer.note)
 
-    def schedule(self, at_once: Callable[[], int] = lambda: 1, search: OpenCells | None = None) -> Schedule:
+    def schedule(self, at_once: Callable[[], int] = lambda: 1, search: OpenPoints | None = None) -> Schedule:
         """What the folder lacks, told to the observer. `at_once`: how many blocks are measured."""
         lab, plan, engines = self.lab, self.plan, self.engines
         schedule = Schedule(plan, lambda: lab.runner.pace(plan, engines, at_once(), search), self.folder)
@@ -319,7 +319,7 @@ def _announce(plan: Plan, schedule: Schedule, observer: Observer, quality_s: flo
         besides = f"; quality takes about {show_duration(quality_s)} besides" if quality_s else ""
         observer.note(f"the budget buys {_bought(planned)}{confirmed}{besides}")
     elif plan.study.measure.budget is not None:
-        starts = max(FEWEST_BLOCKS, plan.study.measure.instances.min)
+        starts = max(FEWEST_BLOCKS, plan.study.measure.starts.min)
         observer.note(f"the budget is less than {starts} starts × 1 round take; these are measured in any case")
 
 

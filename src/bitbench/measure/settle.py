@@ -14,26 +14,26 @@ def settle(plan: Plan, tried: Iterable[Variant]) -> Plan:
     return plan.model_copy(
         update={
             "variants": tuple(now.get(variant.name, variant) for variant in plan.variants),
-            "cells": tuple(cell for cell in plan.cells if cell.contender.variant not in failures),
+            "points": tuple(point for point in plan.points if point.config.variant not in failures),
             "refusals": (
                 *plan.refusals,
                 *(
-                    Refusal(cell=cell, reason=failures[cell.contender.variant], was_tried=True)
-                    for cell in plan.cells
-                    if cell.contender.variant in failures
+                    Refusal(point=point, reason=failures[point.config.variant], was_tried=True)
+                    for point in plan.points
+                    if point.config.variant in failures
                 ),
             ),
             "expectations": tuple(
-                expectation for expectation in plan.expectations if expectation.contender.variant not in failures
+                expectation for expectation in plan.expectations if expectation.config.variant not in failures
             ),
-            "processor_notes": tuple(note for note in plan.processor_notes if note.contender.variant not in failures),
-            "quality": tuple(contender for contender in plan.quality if contender.variant not in failures),
+            "processor_notes": tuple(note for note in plan.processor_notes if note.config.variant not in failures),
+            "quality": tuple(config for config in plan.quality if config.variant not in failures),
             "quality_refusals": (
                 *plan.quality_refusals,
                 *(
-                    QualityRefusal(contender=contender, reason=failures[contender.variant])
-                    for contender in plan.quality
-                    if contender.variant in failures
+                    QualityRefusal(config=config, reason=failures[config.variant])
+                    for config in plan.quality
+                    if config.variant in failures
                 ),
             ),
         }

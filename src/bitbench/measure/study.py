@@ -157,7 +157,7 @@ class Lab:
 
     def environments_of(self, plan: Plan) -> list[str]:
         engines = self.engines_of(plan.study)
-        used = {contender.engine for contender in plan.contenders}
+        used = {config.engine for config in plan.configs}
         names = (engines[setup.engine].environment for setup in plan.study.engines if setup.name in used)
         tasks = [ENVIRONMENT] if plan.study.quality is not None and plan.study.quality.tasks else []
         return sorted({*tasks, *(name for name in names if name is not None)})

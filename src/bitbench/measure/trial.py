@@ -15,7 +15,7 @@ from bitbench.measure.machine.gpu_state import disturbance, watch_gpus
 from bitbench.measure.machine.memory import MemoryWatch
 from bitbench.ports import Endpoint, Instance, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from bitbench.study.study import Study, Timeouts
 from bitbench.study.workload import Workload
 
@@ -42,7 +42,7 @@ class ReadyInstance:
     """An instance that answers, and what the records call it."""
 
     id: str
-    contender: Contender
+    config: Config
     block: int
     instance: Instance
     endpoint: Endpoint
@@ -80,11 +80,11 @@ class TrialRunner:
     observer: Observer
 
     def run(self, ready: ReadyInstance, workload: Workload, kind: TrialKind, index: int) -> TrialDraft:
-        """Blocks until it has ended. Its prompts are the same for all contenders, and never come twice in an
+        """Blocks until it has ended. Its prompts are the same for all configs, and never come twice in an
         instance."""
-        cell = Cell(contender=ready.contender, workload=workload.name)
+        point = Point(config=ready.config, workload=workload.name)
         asked = workload.warm_up if kind == "warmup" else workload
-        self.observer.trial_started(cell, index, warmup=kind == "warmup")
+        self.observer.trial_started(point, index, warmup=kind == "warmup")
         job = load_job(
             ready.endpoint,
             asked,
@@ -101,7 +101,7 @@ class TrialRunner:
                 gone = Failure(outcome=Outcome.LOST, cause=str(lost))
                 return TrialDraft(
                     new_record(
-                        cell, kind="measured", block=ready.block, index=index, instance_id=ready.id, failure=gone
+                        point, kind="measured", block=ready.block, index=index, instance_id=ready.id, failure=gone
                     )
                 )
         counted = engine_metrics(ready.endpoint, before, read_metrics(ready.endpoint))
@@ -109,9 +109,9 @@ class TrialRunner:
         energy_j = gpus.use.energy_j if gpus.use else None
         failure = ready.explain(judge(requests, asked, result.health) or disturbance(gpus.use), kind)
         if failure is not None:
-            kind = "measured"  # a warm-up that fails is the result of its cell
+            kind = "measured"  # a warm-up that fails is the result of its point
         record = new_record(
-            cell, kind=kind, block=ready.block, index=index, instance_id=ready.id, failure=failure
+            point, kind=kind, block=ready.block, index=index, instance_id=ready.id, failure=failure
         ).model_copy(
             update={
                 "started_at": result.started_at,
@@ -135,7 +135,7 @@ class TrialRunner:
 
 
 def trial_seed(study: Study, workload: Workload, kind: TrialKind, *, block: int, index: int) -> tuple[int, ...]:
-    """Of its requests: the same for all contenders, and for no other trial of a contender."""
+    """Of its requests: the same for all configs, and for no other trial of a config."""
     return (study.seed, zlib.crc32(workload.name.encode()), block, index, int(kind == "warmup"))
 
 
@@ -173,13 +173,13 @@ def load_job(
 
 
 def new_record(
-    cell: Cell, *, kind: TrialKind, block: int, index: int, instance_id: str, failure: Failure | None
+    point: Point, *, kind: TrialKind, block: int, index: int, instance_id: str, failure: Failure | None
 ) -> TrialRecord:
     """Without figures: all there is of a trial whose instance never came up."""
     return TrialRecord(
         id="",
         kind=kind,
-        cell=cell,
+        point=point,
         block=block,
         index=index,
         instance_id=instance_id,

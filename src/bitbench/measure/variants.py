@@ -90,13 +90,13 @@ class Workshop:
         return {self._makers[_asked(one)] for one in _used(plan) if one.path is None and _asked(one) in self._makers}
 
     def making_s(self, plan: Plan) -> float:
-        """About how long it takes to create the variants that cells wait for."""
+        """About how long it takes to create the variants that points wait for."""
         missing = [one for one in _used(plan) if one.path is None and _asked(one) in self._efforts_s]
         return sum(self._efforts_s[_asked(one)] for one in missing)
 
     def make_missing(self, plan: Plan, observer: Observer) -> Plan:
-        """Make what cells wait for, and give the plan with it. A variant that cannot be made is warned about, and its
-        cells are refused with the reason: it is a result of the study, not its end."""
+        """Make what points wait for, and give the plan with it. A variant that cannot be made is warned about, and its
+        points are refused with the reason: it is a result of the study, not its end."""
         missing = [variant for variant in _used(plan) if variant.path is None and _asked(variant) in self._orders]
         return settle(plan, [self._made(variant, observer) for variant in missing])
 
@@ -187,7 +187,7 @@ def _at_load(base: Variant, recipe: Recipe) -> Variant:
 
 
 def _used(plan: Plan) -> list[Variant]:
-    wanted = {contender.variant for contender in plan.contenders}
+    wanted = {config.variant for config in plan.configs}
     return [variant for variant in plan.variants if variant.name in wanted and variant.name != NO_MODEL]
 
 

@@ -46,7 +46,7 @@ def _rows(of: StudyRecords, name: str) -> Iterator[Mapping[str, Json]]:
     elif name == "trials":
         shapes = {workload.name: _shape(workload) for workload in of.study.workloads}
         for trial in _as_json(of.trials):
-            yield {**trial, **shapes.get(trial["cell"]["workload"], {})}
+            yield {**trial, **shapes.get(trial["point"]["workload"], {})}
     elif name == "instances":
         yield from _as_json(of.instances)
     else:

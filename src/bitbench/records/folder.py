@@ -4,7 +4,7 @@ study.yaml  lock.json     what was asked; what it was resolved to
 instances.jsonl           one line per engine start
 trials.jsonl              one line per trial, appended and synced when it ends
 requests/ID.parquet       one row per request of that trial
-quality.jsonl             one line per measurement of a contender's quality, appended and synced when it ends
+quality.jsonl             one line per measurement of a config's quality, appended and synced when it ends
 quality/ID.parquet        one row per scored token of that measurement
 quality/windows-MODEL.json  what every variant of that model is asked, as token ids
 logs/                     one file per engine instance

@@ -40,11 +40,11 @@ class Lock(Record):
                 yield f"host {name}: {then or 'unknown'} then, {now or 'unknown'} now"
         chosen, chosen_now = self.plan.chosen_dtypes, run.plan.chosen_dtypes
         if chosen != chosen_now:
-            both = set(self.plan.contenders) & set(run.plan.contenders)
-            for contender in sorted(both, key=lambda one: one.name):
-                before, after = chosen.get(contender, DEFAULT), chosen_now.get(contender, DEFAULT)
+            both = set(self.plan.configs) & set(run.plan.configs)
+            for config in sorted(both, key=lambda one: one.name):
+                before, after = chosen.get(config, DEFAULT), chosen_now.get(config, DEFAULT)
                 if before != after:
-                    yield f"type that {contender.name} computes in: {before} then, {after} now"
+                    yield f"type that {config.name} computes in: {before} then, {after} now"
         for kind, known, found in (
             ("environment", self.environments, run.environments),
             ("variant", self.variants, run.variants),
@@ -53,7 +53,7 @@ class Lock(Record):
             yield from (f"{kind} {name} has changed" for name in found if known.get(name) not in (None, found[name]))
 
     def resumed(self, run: "Lock") -> "Lock":
-        """This lock with what a later run adds. What that run has no cell for keeps its facts: a third may have."""
+        """This lock with what a later run adds. What that run has no point for keeps its facts: a third may have."""
         return self.model_copy(
             update={
                 "bitbench": run.bitbench,

@@ -5,7 +5,7 @@ from statistics import fmean, median, quantiles
 
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.base import Record
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 PROFILE_FORMAT = 1
 # History of PROFILE_FORMAT, the version in each file of profiles/:
@@ -76,11 +76,11 @@ class StepTimes(Record):
 
 
 class OperatorProfile(Record):
-    """One phase of one contender at one shape, in one instance that ran for nothing else."""
+    """One phase of one config at one shape, in one instance that ran for nothing else."""
 
     format: int = PROFILE_FORMAT
     id: str
-    contender: Contender
+    config: Config
     instance_id: str
     facts: InstanceFacts = InstanceFacts()  # of that instance, with the kernels it chose
     phase: Phase

@@ -1,4 +1,4 @@
-"""What quality measurements leave on disk: one line per contender, and one row per scored token beside it."""
+"""What quality measurements leave on disk: one line per config, and one row per scored token beside it."""
 
 from enum import StrEnum
 from typing import Literal
@@ -8,7 +8,7 @@ from pydantic import Field
 from bitbench.records.requests import RequestColumn
 from bitbench.records.trial import Outcome
 from bitbench.study.base import Record
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 QUALITY_FORMAT = 1
 # History of QUALITY_FORMAT, the version in each line of quality.jsonl:
@@ -140,11 +140,11 @@ class TaskFailure(Record):
 
 
 class QualityRecord(Record):
-    """One attempt to measure the quality of a contender; its rows are there where the outcome is ok."""
+    """One attempt to measure the quality of a config; its rows are there where the outcome is ok."""
 
     format: int = QUALITY_FORMAT
     id: str
-    contender: Contender
+    config: Config
     condition: Condition = Condition.ALONE
     instance_id: str
     started_at: str

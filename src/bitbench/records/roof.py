@@ -5,7 +5,7 @@ from enum import StrEnum
 from bitbench.records.profile import Phase
 from bitbench.study.base import Record
 from bitbench.study.model_cost import StepCost
-from bitbench.study.plan import Cell
+from bitbench.study.plan import Point
 
 ROOF_FORMAT = 1
 # History of ROOF_FORMAT, the version in roof.json:
@@ -70,10 +70,10 @@ def attainable(cost: StepCost, roof: MachineRoof, *, in_int8: bool) -> Attainabl
     return Attainable(seconds=max(memory_s, arithmetic_s), memory_s=memory_s, arithmetic_s=arithmetic_s)
 
 
-class CellRoof(Record):
-    """One phase of one cell: what a step asks for, how fast it could be here, and how long it takes."""
+class PointRoof(Record):
+    """One phase of one point: what a step asks for, how fast it could be here, and how long it takes."""
 
-    cell: Cell
+    point: Point
     phase: Phase
     cost: StepCost
     attainable: Attainable

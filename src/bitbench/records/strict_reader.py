@@ -179,18 +179,18 @@ def refuse_mixed_classes(lock: Lock, folder: Path) -> None:
 
 
 def refuse_strangers(plan: Plan, trials: Iterable[TrialRecord], folder: Path) -> None:
-    """Raises StoreError for a cell whose engine, variant or workload is nowhere in the plan."""
+    """Raises StoreError for a point whose engine, variant or workload is nowhere in the plan."""
     engines = {setup.name for setup in plan.study.engines}
     variants = {variant.name for variant in plan.variants}
     workloads = {workload.name for workload in plan.study.workloads}
-    planned = (("lock.json", cell) for cell in (*plan.cells, *(refusal.cell for refusal in plan.refusals)))
-    recorded = ((f"trials.jsonl, trial {trial.id},", trial.cell) for trial in trials)
-    for place, cell in chain(planned, recorded):
-        contender = cell.contender
-        if contender.engine in engines and contender.variant in variants and cell.workload in workloads:
+    planned = (("lock.json", point) for point in (*plan.points, *(refusal.point for refusal in plan.refusals)))
+    recorded = ((f"trials.jsonl, trial {trial.id},", trial.point) for trial in trials)
+    for place, point in chain(planned, recorded):
+        config = point.config
+        if config.engine in engines and config.variant in variants and point.workload in workloads:
             continue
         raise StoreError(
-            f"{place} in {folder} is about {cell.name}, which the study in lock.json does not have; restore lock.json, "
+            f"{place} in {folder} is about {point.name}, which the study in lock.json does not have; restore lock.json, "
             "or remove what does not belong to it"
         )
 

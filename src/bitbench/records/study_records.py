@@ -10,7 +10,7 @@ from bitbench.records.profile import OperatorProfile
 from bitbench.records.quality import QualityRecord
 from bitbench.records.roof import MachineRoof
 from bitbench.records.trial import InstanceRecord, TrialRecord
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.study import Study
 from bitbench.util.errors import RowsNotKeptError
 
@@ -49,18 +49,18 @@ class StudyRecords:
         """What took time beside the trials."""
         return [*self.instances, *self.quality]
 
-    def was_running(self, contender: Contender) -> bool:
+    def was_running(self, config: Config) -> bool:
         """Whether bitbench did not start it: its trials are what was repeated, and no start is in question."""
-        return any(instance.facts.was_running for instance in self.instances if instance.contender == contender)
+        return any(instance.facts.was_running for instance in self.instances if instance.config == config)
 
-    def counted(self, cell: Cell) -> list[TrialRecord]:
-        """The trials of a cell that enter its figures."""
-        return list(self._counted.get(cell, ()))
+    def counted(self, point: Point) -> list[TrialRecord]:
+        """The trials of a point that enter its figures."""
+        return list(self._counted.get(point, ()))
 
     @cached_property
-    def _counted(self) -> dict[Cell, list[TrialRecord]]:
-        found: dict[Cell, list[TrialRecord]] = {}
+    def _counted(self) -> dict[Point, list[TrialRecord]]:
+        found: dict[Point, list[TrialRecord]] = {}
         for trial in self.trials:
             if trial.counts:
-                found.setdefault(trial.cell, []).append(trial)
+                found.setdefault(trial.point, []).append(trial)
         return found

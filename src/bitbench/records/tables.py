@@ -40,11 +40,11 @@ def _meaning(column: str) -> str:
 
 FOLDER = TableColumn("folder", "string", "the study folder, below the one that was opened", "folder")
 STUDY = TableColumn("study", "string", "name of the study", "study")
-CONTENDER = (
-    TableColumn("variant", "string", "model/recipe; none where the engine has no model", "cell.contender.variant"),
-    TableColumn("engine", "string", "name of the engine's setup in the study", "cell.contender.engine"),
+CONFIG = (
+    TableColumn("variant", "string", "model/recipe; none where the engine has no model", "point.config.variant"),
+    TableColumn("engine", "string", "name of the engine's setup in the study", "point.config.engine"),
 )
-_OWN_CONTENDER = tuple(column._replace(path=column.path.removeprefix("cell.")) for column in CONTENDER)
+_OWN_CONFIG = tuple(column._replace(path=column.path.removeprefix("point.")) for column in CONFIG)
 _OUTCOME = (
     _same(
         "outcome",
@@ -65,8 +65,8 @@ STUDIES = StudyTable(
         _same("created_at", "timestamp", "when it was begun, in UTC"),
         _same("bitbench", "string", "version that ran it"),
         TableColumn("imported_from", "string", "tool whose files it was made from", "plan.imported_from.tool"),
-        TableColumn("headline", "string", "metric that is ranked", "plan.study.measure.headline"),
-        TableColumn("baseline", "string", "contender that others are compared with", "plan.study.baseline"),
+        TableColumn("metric", "string", "metric that is ranked", "plan.study.measure.metric"),
+        TableColumn("baseline", "string", "config that others are compared with", "plan.study.baseline"),
         _at("host", "cpu_model", "string", "processor"),
         _at("host", "cores", "int32", "physical cores"),
         _at("host", "threads", "int32", "hardware threads"),
@@ -83,8 +83,8 @@ TRIALS = StudyTable(
         STUDY,
         TableColumn("trial", "string", "its id", "id"),
         _same("kind", "string", "measured or warmup; only measured ones count"),
-        *CONTENDER,
-        TableColumn("workload", "string", "name of the workload", "cell.workload"),
+        *CONFIG,
+        TableColumn("workload", "string", "name of the workload", "point.workload"),
         _same("concurrency", "int32", "requests in flight that the workload allows"),
         _same("input_tokens", "int32", "tokens of a prompt; null where they vary"),
         _same("output_tokens", "int32", "tokens of an answer; null where they vary"),
@@ -94,7 +94,7 @@ TRIALS = StudyTable(
         TableColumn(
             "purpose",
             "string",
-            "selection; or confirmation: of the chosen contender after the choice, in no other figure",
+            "selection; or confirmation: of the chosen config after the choice, in no other figure",
             "purpose",
         ),
         _STARTED,
@@ -113,7 +113,7 @@ INSTANCES = StudyTable(
         FOLDER,
         STUDY,
         TableColumn("instance", "string", "its id", "id"),
-        *_OWN_CONTENDER,
+        *_OWN_CONFIG,
         _same("block", "int32", "round of starts"),
         _same("host", "string", "the machine it ran on; null of an import, and of a server that was running"),
         _STARTED,
@@ -143,13 +143,13 @@ REQUESTS = StudyTable(
     ),
 )
 QUALITY = StudyTable(
-    "one row per measurement of a contender's quality",
+    "one row per measurement of a config's quality",
     "quality.jsonl",
     (
         FOLDER,
         STUDY,
         TableColumn("measurement", "string", "its id", "id"),
-        *_OWN_CONTENDER,
+        *_OWN_CONFIG,
         TableColumn("instance", "string", "the start of the engine that it ran in", "instance_id"),
         _STARTED,
         _same("duration_s", "float64", "how long it took"),

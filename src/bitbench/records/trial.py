@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from bitbench.study.base import Record
-from bitbench.study.plan import Cell, Contender, Purpose
+from bitbench.study.plan import Point, Config, Purpose
 
 RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
@@ -173,12 +173,12 @@ class GpuUse(Record):
 
 
 class TrialRecord(Record):
-    """One repetition of a cell in one instance."""
+    """One repetition of a point in one instance."""
 
     format: int = RECORD_FORMAT
     id: str
     kind: Literal["warmup", "measured"] = "measured"
-    cell: Cell
+    point: Point
     block: int
     index: int  # within its block, counted over all instances that worked on that block
     purpose: Purpose = Purpose.SELECTION  # that of its block
@@ -275,7 +275,7 @@ class InstanceRecord(Record):
 
     format: int = RECORD_FORMAT
     id: str
-    contender: Contender
+    config: Config
     block: int
     host: str | None = None  # its machine, as `hosts` of the lock names it; None: imported, or a running server
     started_at: str | None

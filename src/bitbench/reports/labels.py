@@ -1,19 +1,19 @@
-"""Names of contenders that fit into a figure, a sentence or a terminal: what all share is said once."""
+"""Names of configs that fit into a figure, a sentence or a terminal: what all share is said once."""
 
 from collections.abc import Iterable, Sequence
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.reports.document.text import plain
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 MAX_LABEL = 48
 
 
 class Labels:
-    """Short names, no two alike. What all contenders share is said once, in `shared`: `Model: smollm2-135m.`"""
+    """Short names, no two alike. What all configs share is said once, in `shared`: `Model: smollm2-135m.`"""
 
-    def __init__(self, contenders: Iterable[Contender], limit: int = MAX_LABEL) -> None:
-        known = list(dict.fromkeys(contenders))
+    def __init__(self, configs: Iterable[Config], limit: int = MAX_LABEL) -> None:
+        known = list(dict.fromkeys(configs))
         names = [one.name for one in known]
         model = _same(one.variant.partition("/")[0] for one in known if "/" in one.variant)
         engine = _same(one.engine for one in known)
@@ -26,17 +26,17 @@ class Labels:
         said = [f"Model: {prefix.removesuffix('/')}." if prefix else "", f"Engine: {engine}." if suffix else ""]
         self.shared = plain(" ".join(part for part in said if part))  # in words; empty where they share nothing
 
-    def __getitem__(self, contender: Contender) -> str:
-        if contender in self._of:
-            return self._of[contender]
-        short = contender.name.removeprefix(self._prefix).removesuffix(self._suffix)
-        return plain(contender.name if short in self._of.values() else short, self._limit) or "?"
+    def __getitem__(self, config: Config) -> str:
+        if config in self._of:
+            return self._of[config]
+        short = config.name.removeprefix(self._prefix).removesuffix(self._suffix)
+        return plain(config.name if short in self._of.values() else short, self._limit) or "?"
 
     @classmethod
     def of(cls, summary: StudySummary, limit: int = MAX_LABEL) -> "Labels":
-        """Of every contender that was measured; one that was only refused lacks what these share, too."""
-        timed = [cell.cell.contender for cell in summary.cells]
-        return cls([*timed, *(one.contender for one in summary.quality)], limit)
+        """Of every config that was measured; one that was only refused lacks what these share, too."""
+        timed = [point.point.config for point in summary.points]
+        return cls([*timed, *(one.config for one in summary.quality)], limit)
 
 
 def distinct(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:

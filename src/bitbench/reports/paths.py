@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from bitbench.analysis.results.summary import CellSummary, StudySummary
+from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.records.trial import InstanceRecord
 
 
@@ -19,20 +19,20 @@ def shortener(folders: Iterable[Path]) -> Callable[[str], str]:
 
 def shorten_summary(summary: StudySummary, short: Callable[[str], str]) -> StudySummary:
     """Where an engine's own words, or a command, stand in a summary."""
-    contenders = [
-        contender.model_copy(
+    configs = [
+        config.model_copy(
             update={
-                "kernels": _all(contender.kernels, short),
-                "commands": _all(contender.commands, short),
-                "notes": _all(contender.notes, short),
+                "kernels": _all(config.kernels, short),
+                "commands": _all(config.commands, short),
+                "notes": _all(config.notes, short),
             }
         )
-        for contender in summary.contenders
+        for config in summary.configs
     ]
     refusals = [refusal.model_copy(update={"reason": short(refusal.reason)}) for refusal in summary.refusals]
     update = {
-        "cells": tuple(_cell(cell, short) for cell in summary.cells),
-        "contenders": tuple(contenders),
+        "points": tuple(_point(point, short) for point in summary.points),
+        "configs": tuple(configs),
         "refusals": tuple(refusals),
     }
     return summary.model_copy(update=update)
@@ -45,14 +45,14 @@ def shorten_instance(one: InstanceRecord, short: Callable[[str], str]) -> Instan
     return one.model_copy(update={"facts": facts, "log_lines": _all(one.log_lines, short)})
 
 
-def _cell(cell: CellSummary, short: Callable[[str], str]) -> CellSummary:
-    if not cell.failures:
-        return cell
+def _point(point: PointSummary, short: Callable[[str], str]) -> PointSummary:
+    if not point.failures:
+        return point
     groups = []
-    for group in cell.failures:
+    for group in point.failures:
         words = {"cause": short(group.failure.cause), "log_lines": _all(group.failure.log_lines, short)}
         groups.append(group.model_copy(update={"failure": group.failure.model_copy(update=words)}))
-    return cell.model_copy(update={"failures": tuple(groups)})
+    return point.model_copy(update={"failures": tuple(groups)})
 
 
 def _all(texts: Sequence[str], short: Callable[[str], str]) -> tuple[str, ...]:

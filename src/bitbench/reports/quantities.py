@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import median
 
 from bitbench.analysis.results.summary import (
-    CellSummary,
+    PointSummary,
     Estimate,
     Interval,
     MetricDefinition,
@@ -35,13 +35,13 @@ def estimated(estimate: Estimate | None, definition: MetricDefinition) -> Quanti
     return None if estimate is None else with_interval(estimate.mean, unit_of(definition), estimate.interval)
 
 
-def figure_of(cell: CellSummary, metric: str, definition: MetricDefinition) -> Quantity | None:
+def figure_of(point: PointSummary, metric: str, definition: MetricDefinition) -> Quantity | None:
     """Of the tail what the requests of all trials say; where they were not kept, the mean over trials."""
-    known, tail = find(metric), cell.tails.get(metric)
+    known, tail = find(metric), point.tails.get(metric)
     is_tail = known is not None and known.is_tail
-    if tail is not None and (is_tail or metric not in cell.metrics):
+    if tail is not None and (is_tail or metric not in point.metrics):
         return pooled(tail)
-    shown = estimated(cell.metrics.get(metric), definition)
+    shown = estimated(point.metrics.get(metric), definition)
     return replace(shown, note="(per trial)") if is_tail and shown is not None else shown
 
 

@@ -18,7 +18,7 @@ from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import Words, bullets, listing, names, paragraph, say, small_print, strong
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.answer import remarks
-from bitbench.reports.sections.contenders import contenders_section
+from bitbench.reports.sections.configs import configs_section
 from bitbench.reports.sections.crossover import crossover_section
 from bitbench.reports.sections.engine_metrics import engine_metrics_section
 from bitbench.reports.sections.failures import failures_section, refusals_section
@@ -34,7 +34,7 @@ from bitbench.reports.sections.precision import precision_section
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.reports.sections.ranked import titled
 from bitbench.reports.sections.settings import settings_section
-from bitbench.reports.sections.sweep import sweep_answer, sweep_cells, sweep_section
+from bitbench.reports.sections.sweep import sweep_answer, sweep_points, sweep_section
 from bitbench.reports.sections.warm_up import warm_up_section
 from bitbench.reports.sections.workloads import runs_section, workload_section
 from bitbench.study.plan import Plan
@@ -65,7 +65,7 @@ def study_document(
         failures_section(summary),
         refusals_section(summary),
         warm_up_section(summary),
-        contenders_section(summary, lock),
+        configs_section(summary, lock),
         instances_section(instances),
         host_section(lock),
         *_of_features(summary, ReportPlace.CONDITIONS),
@@ -96,14 +96,14 @@ def _answer(summary: StudySummary, lock: Lock) -> Iterator[Block]:
         )
     if summary.imported_from:
         yield imported(summary.imported_from)
-    if sweep_cells(summary):
+    if sweep_points(summary):
         yield from bullets(sweep_answer(summary))
     else:
         yield from _what_to_use(summary)
     if (verdict := objectives_verdict(summary)) is not None:
         yield Paragraph(verdict)
     ranks = (
-        "; contenders that share a rank are tied. Ranks are corrected for multiple comparisons; the interval of a "
+        "; configs that share a rank are tied. Ranks are corrected for multiple comparisons; the interval of a "
         "single ratio is not"
     )
     yield small_print(
@@ -148,7 +148,7 @@ def _sentences_of_features(summary: StudySummary) -> Iterator[Words]:
 
 
 def _speed(summary: StudySummary) -> Iterator[Section | None]:
-    if sweep_cells(summary):
+    if sweep_points(summary):
         yield sweep_section(summary, load_figures(summary, Labels.of(summary)))
         return
     for number, part in enumerate(summary.by_model, start=1):
@@ -189,9 +189,9 @@ def _trade_offs(summary: StudySummary, labels: Labels) -> Section | None:
         return None
     wanted = "memory and quality" if summary.quality else "memory"
     missing = "" if summary.quality else " Quality was not measured in this study."
-    way = "Up" if summary.definitions[summary.headline].higher_is_better else "Down"
+    way = "Up" if summary.definitions[summary.primary_metric].higher_is_better else "Down"
     said = (
-        f"{way} and to the left is better. Filled markers form the Pareto front: no other contender is at least as "
+        f"{way} and to the left is better. Filled markers form the Pareto front: no other config is at least as "
         "good on both axes and significantly better on one; a dashed line joins them. Bars are intervals (of memory, "
         f"the lowest and the highest start), cut off at the edge.{missing}"
     )
@@ -209,8 +209,8 @@ def _facts(summary: StudySummary, lock: Lock) -> Iterator[tuple[str, str]]:
     machine += [show_bytes(host.memory_bytes)] if host.memory_bytes else []
     machine += [accelerator.name for accelerator in host.accelerators]
     rows = [
-        ("Cells", f"{len(summary.cells):,}"),
-        ("Trials", f"{sum(len(cell.runs) for cell in summary.cells):,}"),
+        ("Points", f"{len(summary.points):,}"),
+        ("Trials", f"{sum(len(point.runs) for point in summary.points):,}"),
         ("Machine", ", ".join(fact for fact in machine if fact)),
         ("Measured", (lock.created_at or "")[:10]),
         ("bitbench", lock.bitbench or ""),

@@ -1,6 +1,6 @@
 """Every figure, once: its name, unit, direction, meaning, how it is made and how many requests it needs.
 
-Verdicts, objectives, `--slo`, `--fail-if`, `headline`, CSV, JSON, SQL and the documents read this list and have no
+Verdicts, objectives, `--slo`, `--fail-if`, `primary_metric`, CSV, JSON, SQL and the documents read this list and have no
 other. What is computed from request rows is computed in `bitbench.records`.
 
 A figure has one name, such as `ttft_p99`. Where a number stands alone (a record, a column of CSV, JSON or SQL) nothing
@@ -15,10 +15,10 @@ from typing import Literal, get_args
 
 Statistic = Literal["mean", "p50", "p90", "p95", "p99"]
 Promised = Literal["ttft", "tpot", "latency"]  # what a service can promise: a time of each request
-Headline = Literal["output_throughput", "latency", "ttft", "tpot"]
+PrimaryMetricName = Literal["output_throughput", "latency", "ttft", "tpot"]
 STATISTICS: tuple[Statistic, ...] = get_args(Statistic)
 PROMISED: tuple[Promised, ...] = get_args(Promised)
-HEADLINES: tuple[Headline, ...] = get_args(Headline)
+PRIMARY_METRICS: tuple[PrimaryMetricName, ...] = get_args(PrimaryMetricName)
 
 # A percentile has a name from so many requests beyond it on. Their number is then known to about a third of itself
 # (1/√10), from chance alone; the 99th percentile of a hundred is about its slowest request.

@@ -1,4 +1,4 @@
-"""The matrix of a study: who is compared (contenders), on what (workloads), in which order (groups)."""
+"""The matrix of a study: who is compared (configs), on what (workloads), in which order (groups)."""
 
 from collections.abc import Callable, Collection
 from enum import StrEnum
@@ -13,7 +13,7 @@ from bitbench.study.workload import Workload
 UNKNOWN_ENGINE = "unknown"  # an imported file that does not say what ran it
 
 
-class Contender(Record):
+class Config(Record):
     """A variant on an engine: one row of a ranking, and what one instance runs."""
 
     variant: str
@@ -26,27 +26,27 @@ class Contender(Record):
         return self.engine if self.variant == NO_MODEL else f"{self.variant} @ {self.engine}"
 
 
-class Cell(Record):
-    contender: Contender
+class Point(Record):
+    config: Config
     workload: str
 
     @property
     def name(self) -> str:
-        return f"{self.contender.name} · {self.workload}"
+        return f"{self.config.name} · {self.workload}"
 
 
 class Refusal(Record):
-    """A cell that would be meaningless or cannot run, known before anything is started."""
+    """A point that would be meaningless or cannot run, known before anything is started."""
 
-    cell: Cell
+    point: Point
     reason: str
     was_tried: bool = False  # its variant could not be made; the next run of the study tries again
 
 
 class QualityRefusal(Record):
-    """A contender whose quality cannot be measured, known before anything is started."""
+    """A config whose quality cannot be measured, known before anything is started."""
 
-    contender: Contender
+    config: Config
     reason: str
 
 
@@ -59,25 +59,25 @@ class Support(StrEnum):
 
 
 class Expectation(Record):
-    """A contender that is tried although it is known not to run, or not to gain anything, and why."""
+    """A config that is tried although it is known not to run, or not to gain anything, and why."""
 
-    contender: Contender
+    config: Config
     verdict: Support
     why: str
 
 
 class ProcessorNote(Record):
-    """What instructions that the processor of this machine lacks mean for a contender."""
+    """What instructions that the processor of this machine lacks mean for a config."""
 
-    contender: Contender
+    config: Config
     why: str
     dtype: str | None = None  # what it computes in for that reason, since the study does not say
 
 
 class Member(Record):
-    """A contender of a group, and what it is asked there."""
+    """A config of a group, and what it is asked there."""
 
-    contender: Contender
+    config: Config
     workloads: tuple[Workload, ...]  # empty where only its quality is left to measure
 
 
@@ -85,14 +85,14 @@ class Purpose(StrEnum):
     """What the trials of a block are for."""
 
     SELECTION = "selection"  # all figures, ratios and claims
-    CONFIRMATION = "confirmation"  # the chosen contender and the baseline once more, after the choice
+    CONFIRMATION = "confirmation"  # the chosen config and the baseline once more, after the choice
 
 
 class Group(Record):
-    """Contenders of a block that are started together and take turns: one round after the other, in random order.
+    """Configs of a block that are started together and take turns: one round after the other, in random order.
 
-    A block holds one fresh start of each contender. Where memory allows it, one group is all of it, at once or in
-    shifts beside the baseline; else each contender is a group of its own. It says all that another machine would need
+    A block holds one fresh start of each config. Where memory allows it, one group is all of it, at once or in
+    shifts beside the baseline; else each config is a group of its own. It says all that another machine would need
     to know to run it.
     """
 
@@ -101,26 +101,26 @@ class Group(Record):
     rounds: int  # trials of each workload that a member has in this block, those of an interrupted run included
     # Who is resident together, one shift after the other; the member in none of them, the baseline, stays beside each.
     # Empty: all at once.
-    shifts: tuple[tuple[Contender, ...], ...] = ()
+    shifts: tuple[tuple[Config, ...], ...] = ()
     purpose: Purpose = Purpose.SELECTION
 
     @property
     def stays(self) -> Member | None:
-        """Has a turn in every round of every shift, so that each contender meets it in all of its rounds."""
-        comes = {contender for shift in self.shifts for contender in shift}
-        return next((member for member in self.members if self.shifts and member.contender not in comes), None)
+        """Has a turn in every round of every shift, so that each config meets it in all of its rounds."""
+        comes = {config for shift in self.shifts for config in shift}
+        return next((member for member in self.members if self.shifts and member.config not in comes), None)
 
     @property
     def shifts_of_members(self) -> tuple[tuple[Member, ...], ...]:
         """Without the one that stays."""
         if not self.shifts:
             return (self.members,)
-        member = {one.contender: one for one in self.members}
-        return tuple(tuple(member[contender] for contender in shift) for shift in self.shifts)
+        member = {one.config: one for one in self.members}
+        return tuple(tuple(member[config] for config in shift) for shift in self.shifts)
 
     @property
     def name(self) -> str:
-        return ", ".join(member.contender.name for member in self.members)
+        return ", ".join(member.config.name for member in self.members)
 
 
 class Plan(Record):
@@ -128,29 +128,29 @@ class Plan(Record):
 
     study: Study
     variants: tuple[Variant, ...]
-    cells: tuple[Cell, ...]
+    points: tuple[Point, ...]
     refusals: tuple[Refusal, ...] = ()
     imported_from: ImportSource | None = None  # not run by bitbench, and not to be run: made from another tool's file
     expectations: tuple[Expectation, ...] = ()
-    quality: tuple[Contender, ...] = ()  # whose quality is measured: also of some whose speed would mean nothing
+    quality: tuple[Config, ...] = ()  # whose quality is measured: also of some whose speed would mean nothing
     quality_refusals: tuple[QualityRefusal, ...] = ()
     # Names of setups with which every variant says the same: its quality with one is its quality with all of them.
-    # Empty: each contender's is measured.
+    # Empty: each config's is measured.
     alike_setups: tuple[tuple[str, ...], ...] = ()
     level: Level | None = None  # of the processor that it was planned for; None: not known, or not computed on
     processor_notes: tuple[ProcessorNote, ...] = ()
 
     @property
-    def contenders(self) -> tuple[Contender, ...]:
+    def configs(self) -> tuple[Config, ...]:
         """All that are started."""
-        return tuple(dict.fromkeys([*(cell.contender for cell in self.cells), *self.quality]))
+        return tuple(dict.fromkeys([*(point.config for point in self.points), *self.quality]))
 
     @property
     def models(self) -> tuple[str, ...]:
-        """Whose contenders are compared with each other, and with no other model's."""
+        """Whose configs are compared with each other, and with no other model's."""
         model_of = self._model_of()
-        refused = (refusal.cell.contender for refusal in self.refusals)
-        return tuple(dict.fromkeys(map(model_of, dict.fromkeys([*self.contenders, *refused]))))
+        refused = (refusal.point.config for refusal in self.refusals)
+        return tuple(dict.fromkeys(map(model_of, dict.fromkeys([*self.configs, *refused]))))
 
     @property
     def rounded_before(self) -> dict[str, str]:
@@ -159,57 +159,57 @@ class Plan(Record):
         return {model: rounded for model, rounded in known.items() if rounded is not None}
 
     def of_model(self, model: str) -> "Plan":
-        """The same without the contenders of other models."""
+        """The same without the configs of other models."""
         model_of = self._model_of()
         return self.model_copy(
             update={
-                "cells": tuple(cell for cell in self.cells if model_of(cell.contender) == model),
-                "refusals": tuple(refusal for refusal in self.refusals if model_of(refusal.cell.contender) == model),
+                "points": tuple(point for point in self.points if model_of(point.config) == model),
+                "refusals": tuple(refusal for refusal in self.refusals if model_of(refusal.point.config) == model),
                 "quality": tuple(one for one in self.quality if model_of(one) == model),
             }
         )
 
-    def only(self, contenders: Collection[Contender]) -> "Plan":
-        """The same without all other contenders."""
-        variants = {contender.variant for contender in contenders}
+    def only(self, configs: Collection[Config]) -> "Plan":
+        """The same without all other configs."""
+        variants = {config.variant for config in configs}
         return self.model_copy(
             update={
                 "variants": tuple(variant for variant in self.variants if variant.name in variants),
-                "cells": tuple(cell for cell in self.cells if cell.contender in contenders),
-                "refusals": tuple(refusal for refusal in self.refusals if refusal.cell.contender in contenders),
+                "points": tuple(point for point in self.points if point.config in configs),
+                "refusals": tuple(refusal for refusal in self.refusals if refusal.point.config in configs),
                 "expectations": tuple(
-                    expectation for expectation in self.expectations if expectation.contender in contenders
+                    expectation for expectation in self.expectations if expectation.config in configs
                 ),
-                "quality": tuple(one for one in self.quality if one in contenders),
+                "quality": tuple(one for one in self.quality if one in configs),
                 "quality_refusals": tuple(
                     quality_refusal
                     for quality_refusal in self.quality_refusals
-                    if quality_refusal.contender in contenders
+                    if quality_refusal.config in configs
                 ),
             }
         )
 
-    def _model_of(self) -> Callable[[Contender], str]:
+    def _model_of(self) -> Callable[[Config], str]:
         known = {variant.name: variant.compared_as for variant in self.variants}
-        return lambda contender: known.get(contender.variant, "")
+        return lambda config: known.get(config.variant, "")
 
     @property
-    def chosen_dtypes(self) -> dict[Contender, str]:
-        """What contenders compute in because of the processor; of others the engine's default or the study decides."""
-        return {note.contender: note.dtype for note in self.processor_notes if note.dtype}
+    def chosen_dtypes(self) -> dict[Config, str]:
+        """What configs compute in because of the processor; of others the engine's default or the study decides."""
+        return {note.config: note.dtype for note in self.processor_notes if note.dtype}
 
-    def sharing_quality(self, contender: Contender) -> tuple[Contender, ...]:
+    def sharing_quality(self, config: Config) -> tuple[Config, ...]:
         """Those whose quality is its own, itself among them, in the order in which they are to be measured."""
-        alike = next((names for names in self.alike_setups if contender.engine in names), (contender.engine,))
-        return tuple(Contender(variant=contender.variant, engine=name) for name in alike)
+        alike = next((names for names in self.alike_setups if config.engine in names), (config.engine,))
+        return tuple(Config(variant=config.variant, engine=name) for name in alike)
 
     @property
-    def quality_once(self) -> tuple[Contender, ...]:
+    def quality_once(self) -> tuple[Config, ...]:
         """Whose quality is measured where nothing fails: the first of those that share it."""
         first = {name: names[0] for names in self.alike_setups for name in names}
-        found: dict[tuple[str, str], Contender] = {}
-        for contender in self.quality:
-            found.setdefault((contender.variant, first.get(contender.engine, contender.engine)), contender)
+        found: dict[tuple[str, str], Config] = {}
+        for config in self.quality:
+            found.setdefault((config.variant, first.get(config.engine, config.engine)), config)
         return tuple(found.values())
 
     def variant(self, name: str) -> Variant:

@@ -36,8 +36,8 @@ workloads:
   #   arrival: {kind: poisson, rate: 5}
   #   duration: 60s
 
-# How long. Starts and rounds are planned from the budget; a contender with no open question is dropped, and the study
-# ends early once everything is decided. `instances: 3` and `trials: 4` instead ask for a fixed number.
+# How long. Starts and rounds are planned from the budget; a config with no open question is dropped, and the study
+# ends early once everything is decided. `starts: 3` and `trials: 4` instead ask for a fixed number.
 measure:
   budget: 10m                   # wall time
   # equal_within: 10%           # a difference that is known to be smaller than this is answered: equal

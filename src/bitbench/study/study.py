@@ -24,7 +24,7 @@ from pydantic_core import CoreSchema
 
 from bitbench.feature import sparing, study_keys
 from bitbench.study.base import RECORDED, Bytes, Fraction, Seconds, Spec
-from bitbench.study.metrics import Headline, find
+from bitbench.study.metrics import PrimaryMetricName, find
 from bitbench.study.objective import Objectives
 from bitbench.study.quality import Quality
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
@@ -40,7 +40,7 @@ Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][
 EngineName = Annotated[str, BeforeValidator(lambda value: "null" if value is None else value)]
 Argument = bool | int | float | str
 KvCacheTypes = Annotated[tuple[str, ...], Field(min_length=1)]
-MOST_CELLS = 200_000  # of a study: each is planned, and at a second each they take two days
+MOST_POINTS = 200_000  # of a study: each is planned, and at a second each they take two days
 MOST_SETUPS = 1_000  # of one engine, by the lists in its arguments
 
 
@@ -166,7 +166,7 @@ class Interleaving(StrEnum):
     VISITS = "visits"
 
 
-# Of each contender, where a study asks for no number: one start has no variation.
+# Of each config, where a study asks for no number: one start has no variation.
 STARTS_OF_A_BUDGET = Count(min=2, max=64)
 
 
@@ -176,9 +176,9 @@ class Measure(Spec):
     budget: Seconds | None = Field(
         default=None, gt=0, description="wall time for speed; starts and rounds are planned from it"
     )
-    instances: Count = Field(
+    starts: Count = Field(
         default=Count(min=3, max=12),
-        description="starts of each contender, one per block; a number or {min, max}; more than min while it decides",
+        description="starts of each config, one per block; a number or {min, max}; more than min while it decides",
     )
     trials: Count = Field(
         default=Count(min=3, max=10),
@@ -186,17 +186,17 @@ class Measure(Spec):
     )
     schedule: Interleaving = Field(
         default=Interleaving.AUTO,
-        description="rounds: all contenders resident, trials alternate; visits: one contender after the other; "
+        description="rounds: all configs resident, trials alternate; visits: one config after the other; "
         "auto: rounds where memory and the engines allow it",
     )
     equal_within: Fraction | None = Field(
         default=None, gt=0, lt=1, description="a ratio known to lie within this of 1 is decided: equal"
     )
     target_precision: Fraction = Field(
-        default=0.02, gt=0, lt=1, description="where a contender has no other to be compared with: when to stop"
+        default=0.02, gt=0, lt=1, description="where a config has no other to be compared with: when to stop"
     )
     confidence: Fraction = Field(default=0.95, gt=0.5, lt=1)
-    headline: Headline = Field(
+    metric: PrimaryMetricName = Field(
         default="output_throughput", description="the metric that is ranked and whose interval decides"
     )
     confirm: bool = Field(default=True, description="with a budget: one more start of the best, after it was chosen")
@@ -206,13 +206,13 @@ class Measure(Spec):
     def _a_budget_counts_starts(cls, value: object) -> object:
         """Unless the study does."""
         if isinstance(value, dict) and value.get("budget") is not None:
-            return {"instances": STARTS_OF_A_BUDGET} | value
+            return {"starts": STARTS_OF_A_BUDGET} | value
         return value
 
     def with_budget(self, budget_s: float) -> "Measure":
         return Measure.model_validate(self.model_dump(exclude_unset=True) | {"budget": budget_s})
 
-    @field_validator("headline", mode="before")
+    @field_validator("metric", mode="before")
     @classmethod
     def _any_spelling(cls, value: object) -> object:
         metric = find(value) if isinstance(value, str) else None
@@ -220,7 +220,7 @@ class Measure(Spec):
 
 
 class Timeouts(Spec):
-    """What a cell may take before it becomes a typed outcome."""
+    """What a point may take before it becomes a typed outcome."""
 
     start: Seconds = Field(default=600.0, gt=0, description="from start to ready")
     request: Seconds = Field(default=600.0, gt=0, description="for one request")
@@ -320,9 +320,9 @@ class Study(Spec):
     @model_validator(mode="after")
     def _can_be_planned(self) -> "Study":
         variants = max(len(self.models), 1) * len(self.recipes) + len(self.variants)
-        cells = variants * len(self.engines) * max(len(self.workloads), 1)
-        if cells > MOST_CELLS:
-            raise ValueError(f"models × recipes × engines × workloads are {cells:,} cells; at most {MOST_CELLS:,}")
+        points = variants * len(self.engines) * max(len(self.workloads), 1)
+        if points > MOST_POINTS:
+            raise ValueError(f"models × recipes × engines × workloads are {points:,} points; at most {MOST_POINTS:,}")
         return self
 
     @model_validator(mode="after")

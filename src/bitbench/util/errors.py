@@ -23,7 +23,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── CannotCompareError      two studies have nothing in common, or differ in a fact that was not allowed
 └── UnreachableError        an objective cannot be met: the endpoint takes longer even without load
 
-A cell that fails is not an error: it is a result (see `records.trial.Outcome`).
+A point that fails is not an error: it is a result (see `records.trial.Outcome`).
 """
 
 from pathlib import Path

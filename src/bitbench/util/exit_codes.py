@@ -28,9 +28,9 @@ class ExitCode(IntEnum):
 
 _MEANINGS = {
     ExitCode.DONE: "done; every limit and objective that was given is met with confidence",
-    ExitCode.FAILED: "a limit is exceeded or an objective missed with confidence, or no contender meets the limits",
+    ExitCode.FAILED: "a limit is exceeded or an objective missed with confidence, or no config meets the limits",
     ExitCode.INCONCLUSIVE: "inconclusive: the records do not decide about a limit or an objective",
-    ExitCode.NOTHING_MEASURED: "nothing was measured: every cell failed or was refused",
+    ExitCode.NOTHING_MEASURED: "nothing was measured: every point failed or was refused",
     ExitCode.USAGE: "the command line or a file that a person wrote asks for something that does not exist",
     ExitCode.REFUSED: "a given folder or file cannot be read or written, or two cannot be compared",
     ExitCode.UNAVAILABLE: "what is needed is missing or failed: an environment, a model, an endpoint, this machine",

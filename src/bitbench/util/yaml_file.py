@@ -24,7 +24,7 @@ Parsed = TypeVar("Parsed", bound=BaseModel)
 
 LONGEST_SHOWN_VALUE = 60  # characters of a wrong value that a message repeats
 MOST_MISTAKES = 50  # that are told at once; a file with more is of another kind
-# What a file may be. A study of 100,000 cells (100 engines, 1,000 workloads) has about 15,000 values in 150 kB, five
+# What a file may be. A study of 100,000 points (100 engines, 1,000 workloads) has about 15,000 values in 150 kB, five
 # levels deep.
 LARGEST_FILE_BYTES = 2**20
 MOST_NODES = 50_000

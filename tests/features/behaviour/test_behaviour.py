@@ -13,7 +13,7 @@ from bitbench.reports.document.markdown import markdown, phrase_text, section_pa
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.study import study_document
 from tests.unit.synthetic import demo_study, make_lock, summarize
-from tests.unit.test_statistics_quality import contender, logits, noisy, plan, record, rows
+from tests.unit.test_statistics_quality import config, logits, noisy, plan, record, rows
 
 TEXTS = 40
 
@@ -88,7 +88,7 @@ def test_texts_that_never_diverge_are_censored_at_their_end() -> None:
 
 
 def test_a_curve_is_the_share_that_is_left() -> None:
-    found = survival(contender("w8"), Lifetimes(ended=(10, 20, 30, 40, 50), lasted=(60,) * 5), 0.95)
+    found = survival(config("w8"), Lifetimes(ended=(10, 20, 30, 40, 50), lasted=(60,) * 5), 0.95)
     assert found is not None
     shares = {step.at: step.share for step in found.steps}
     assert shares[10] == pytest.approx(0.9)
@@ -101,14 +101,14 @@ def test_a_curve_is_the_share_that_is_left() -> None:
 
 
 def test_none_and_all_diverged_have_intervals_too() -> None:
-    never = survival(contender("w8"), Lifetimes(ended=(), lasted=(48,) * 20), 0.95)
+    never = survival(config("w8"), Lifetimes(ended=(), lasted=(48,) * 20), 0.95)
     assert never is not None
     assert (never.median, never.steps[-1].share, never.steps[-1].high) == (None, 1.0, 1.0)
     assert 0.8 < never.steps[-1].low < 0.9  # 20 of 20: at least 83 %
-    always = survival(contender("w8"), Lifetimes(ended=(3,) * 20, lasted=()), 0.95)
+    always = survival(config("w8"), Lifetimes(ended=(3,) * 20, lasted=()), 0.95)
     assert always is not None
     assert 0.1 < always.steps[-1].high < 0.2
-    assert survival(contender("w8"), Lifetimes(ended=(1,) * 3, lasted=()), 0.95) is None
+    assert survival(config("w8"), Lifetimes(ended=(1,) * 3, lasted=()), 0.95) is None
 
 
 def test_the_interval_of_a_curve_covers_the_truth() -> None:
@@ -117,7 +117,7 @@ def test_the_interval_of_a_curve_covers_the_truth() -> None:
     for _ in range(300):
         lives = rng.exponential(40.0, 60)
         data = Lifetimes(tuple(int(np.ceil(one)) for one in lives if one < 60), (60,) * int((lives >= 60).sum()))
-        found = survival(contender("w8"), data, 0.95)
+        found = survival(config("w8"), data, 0.95)
         assert found is not None
         last = max((step for step in found.steps if step.at <= 20), key=lambda step: step.at)
         hits += last.low <= truth <= last.high
@@ -126,7 +126,7 @@ def test_the_interval_of_a_curve_covers_the_truth() -> None:
 
 def test_equal_variants_are_seldom_told_apart_and_different_ones_are() -> None:
     rng, false = np.random.default_rng(9), 0
-    one, other = contender("a"), contender("b")
+    one, other = config("a"), config("b")
 
     def sample(mean: float) -> Lifetimes:
         lives = rng.exponential(mean, TEXTS)
@@ -160,7 +160,7 @@ def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
     assert found is not None
     assert phrase_text(found.verdict) == "`w8` predicts tokens as the unquantized model does, but for noise."
     texts_of_it, others = (phrase_text(one) for one in found.reasons)
-    curve = next(one for one in behaviour_of(summary).survival if one.contender.variant == "m/w8")
+    curve = next(one for one in behaviour_of(summary).survival if one.config.variant == "m/w8")
     assert 0 < curve.ended < TEXTS  # some of its texts are other ones, which the verdict alone would hide
     same = TEXTS - curve.ended
     assert texts_of_it == f"Written greedily, {same} of {TEXTS} texts of `w8` are the unquantized model's to the end."

@@ -18,7 +18,7 @@ from tests.unit import test_quality
 from tests.unit.quality_server import QualityServer
 from tests.unit.synthetic import make_lock, summarize
 from tests.unit.test_quality import MATERIAL, server  # noqa: F401
-from tests.unit.test_statistics_quality import contender, logits, plan, record, rows
+from tests.unit.test_statistics_quality import config, logits, plan, record, rows
 
 VALID = '{"name": "Ada", "city": "Rome", "age": 36}'
 TURNS, COUNT = 6, 24
@@ -55,7 +55,7 @@ def rows_of(summary: StudySummary) -> Conversations:
 
 
 def conversations_of(summary: StudySummary) -> dict[str, ConversationSurvival]:
-    return {row.contender.variant.partition("/")[2]: row for row in rows_of(summary).rows}
+    return {row.config.variant.partition("/")[2]: row for row in rows_of(summary).rows}
 
 
 def said_of(summary: StudySummary) -> list[str]:
@@ -97,7 +97,7 @@ def test_variants_that_are_the_same_are_seldom_told_apart() -> None:
     """Two variants, 100 studies: any false claim in 5 % of them and two standard deviations."""
     rng, false, recipes = np.random.default_rng(2), 0, ("bf16", "w8", "w4")
     for _ in range(100):
-        found = curves_of({contender(one): talks(broken_with(0.2, rng)) for one in recipes}, plan(*recipes))
+        found = curves_of({config(one): talks(broken_with(0.2, rng)) for one in recipes}, plan(*recipes))
         verdicts = {one.against.verdict for one in found if one.against}
         false += verdicts != {"no difference found"}
     assert false <= 9

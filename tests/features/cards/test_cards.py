@@ -19,7 +19,7 @@ from bitbench.features.cards.compare import query_cards
 from bitbench.features.cards.file import read_card
 from bitbench.features.cards.publish import publish
 from bitbench.features.cards.records import OWNER, unpack
-from bitbench.features.cards.types import CardCells, CardError, CardManifest, PartName
+from bitbench.features.cards.types import CardPoints, CardError, CardManifest, PartName
 from bitbench.features.cards.verify import verify
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import Phase
@@ -119,7 +119,7 @@ def mutated(content: bytes, chance: random.Random, number: int) -> bytes:
 
 
 def a_number(chance: random.Random) -> tuple[PartName, Callable[[str], str]]:
-    part = chance.choice([PartName.TRIALS, PartName.FIGURES, PartName.CELLS, PartName.INSTANCES, PartName.LOCK])
+    part = chance.choice([PartName.TRIALS, PartName.FIGURES, PartName.POINTS, PartName.INSTANCES, PartName.LOCK])
 
     def edit(text: str) -> str:
         numbers = list(re.finditer(r"(?<=[:,])\d+\.\d+", text))
@@ -150,7 +150,7 @@ def faster(text: str) -> str:
 
 def better(text: str) -> str:
     found = json.loads(text)
-    figure = next(cell for cell in found["cells"] if cell["metrics"])["metrics"]["output_throughput"]
+    figure = next(point for point in found["points"] if point["metrics"])["metrics"]["output_throughput"]
     figure["mean"] *= 1.02
     return json.dumps(found)
 
@@ -170,9 +170,9 @@ def quicker_rows(parts: Parts) -> None:
         (edited(PartName.TRIALS, faster), 0),
         (edited(PartName.FIGURES, better), 1),
         (quicker_rows, 0),
-        (edited(PartName.CELLS, lambda text: re.sub(r'"mean":(\d+)', r'"mean":1\1', text, count=1)), 2),
+        (edited(PartName.POINTS, lambda text: re.sub(r'"mean":(\d+)', r'"mean":1\1', text, count=1)), 2),
     ],
-    ids=["trial", "report", "rows", "cells"],
+    ids=["trial", "report", "rows", "points"],
 )
 def test_a_forger_with_a_key_is_caught_where_figures_do_not_follow(
     place: Path, tmp_path: Path, change: Callable[[Parts], None], check: int, capsys: pytest.CaptureFixture[str]
@@ -186,7 +186,7 @@ def test_a_forger_with_a_key_is_caught_where_figures_do_not_follow(
 
 
 @pytest.mark.parametrize("name", ["interval", "facts", "engine-version", "phases"])
-def test_what_a_forger_leaves_out_of_the_cells_is_a_difference(name: str, place: Path, tmp_path: Path) -> None:
+def test_what_a_forger_leaves_out_of_the_points_is_a_difference(name: str, place: Path, tmp_path: Path) -> None:
     """A query puts a default in its place."""
 
     def leave_out(content: object) -> object:
@@ -197,7 +197,7 @@ def test_what_a_forger_leaves_out_of_the_cells_is_a_difference(name: str, place:
     forged = changed_card(
         place / "plain.card",
         tmp_path / "forged.card",
-        edited(PartName.CELLS, lambda text: json.dumps(leave_out(json.loads(text)))),
+        edited(PartName.POINTS, lambda text: json.dumps(leave_out(json.loads(text)))),
     )
     assert verify(forged).exit_code is ExitCode.FAILED
 
@@ -438,14 +438,14 @@ def test_publishing_needs_a_key_or_a_word_that_there_is_none(
 
 def many(card: Path, into: Path, count: int) -> None:
     """Cards of so many machines; every tenth has another version of the engines, the last one was damaged."""
-    parts = {PartName.CELLS: b"", PartName.REQUESTS: read_card(card).parts[PartName.REQUESTS]}
-    cells = json.loads(read_card(card).parts[PartName.CELLS])
+    parts = {PartName.POINTS: b"", PartName.REQUESTS: read_card(card).parts[PartName.REQUESTS]}
+    points = json.loads(read_card(card).parts[PartName.POINTS])
     manifest = CardManifest(bitbench="0.1.0", study="twins", has_rows=True, parts=())
     for number in range(count):
-        cells["host"] = {"cpu_model": f"CPU {number}", "threads": 2}
-        for cell in cells["cells"]:
-            cell["facts"]["engine-version"] = "2" if number % 10 == 0 else "1"
-        write_card(into / f"{number:04d}.card", manifest, parts | {PartName.CELLS: json.dumps(cells).encode()})
+        points["host"] = {"cpu_model": f"CPU {number}", "threads": 2}
+        for point in points["points"]:
+            point["facts"]["engine-version"] = "2" if number % 10 == 0 else "1"
+        write_card(into / f"{number:04d}.card", manifest, parts | {PartName.POINTS: json.dumps(points).encode()})
     last = into / f"{count - 1:04d}.card"
     last.write_bytes(last.read_bytes().replace(b'"study"', b'"Study"', 1))
 
@@ -462,9 +462,9 @@ def test_a_thousand_cards_are_queried_in_seconds(place: Path, tmp_path: Path) ->
     assert sizes == [100, 899]  # each version of the engines by itself
 
 
-def test_cells_that_differ_in_a_fact_are_refused_unless_it_is_allowed(place: Path, tmp_path: Path) -> None:
+def test_points_that_differ_in_a_fact_are_refused_unless_it_is_allowed(place: Path, tmp_path: Path) -> None:
     shutil.copy(place / "plain.card", tmp_path / "a.card")
-    newer = edited(PartName.CELLS, lambda text: re.sub(r'"engine-version":"[^"]*"', '"engine-version":"9"', text))
+    newer = edited(PartName.POINTS, lambda text: re.sub(r'"engine-version":"[^"]*"', '"engine-version":"9"', text))
     changed_card(place / "plain.card", tmp_path / "b.card", newer)
     found = query_cards(tmp_path)
     assert found.groups == ()
@@ -535,7 +535,7 @@ def test_json_is_one_document(
 @needs_ssh
 def test_a_query_takes_only_cards_of_known_keys(place: Path, tmp_path: Path) -> None:
     shutil.copy(place / "signed.card", tmp_path / "signed.card")
-    newer = edited(PartName.CELLS, lambda text: text.replace("Xeon", "Neox", 1))
+    newer = edited(PartName.POINTS, lambda text: text.replace("Xeon", "Neox", 1))
     changed_card(place / "plain.card", tmp_path / "own-key.card", newer, key=make_key(tmp_path / "other"))
     found = query_cards(tmp_path, signers=place / "signers")
     assert found.cards == 1
@@ -553,9 +553,9 @@ def test_the_card_of_the_gallery_is_that_of_its_study() -> None:
     assert stated.lock.host == folder.lock.host
 
 
-def test_cells_of_a_card_are_what_the_schema_of_a_query_reads(place: Path) -> None:
-    cells = CardCells.model_validate_json(read_card(place / "plain.card").parts[PartName.CELLS])
-    assert cells.study == "twins"
-    assert all(set(cell.facts) >= {Fact.TOOL, Fact.ARTIFACT} for cell in cells.cells)
+def test_points_of_a_card_are_what_the_schema_of_a_query_reads(place: Path) -> None:
+    points = CardPoints.model_validate_json(read_card(place / "plain.card").parts[PartName.POINTS])
+    assert points.study == "twins"
+    assert all(set(point.facts) >= {Fact.TOOL, Fact.ARTIFACT} for point in points.points)
     with pytest.raises(BitbenchError):
         query_cards(place / "missing")

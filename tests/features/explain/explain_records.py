@@ -15,7 +15,7 @@ from bitbench.records.trial import (
     TrialRecord,
 )
 from bitbench.study.base import Json
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
@@ -23,10 +23,10 @@ from tests.unit.synthetic import make_instance, make_records, make_trial
 from tests.unit.test_model_cost import ROOF, SMOLLM2
 
 DENSE_BYTES, QUANTIZED_BYTES = 269_060_552, 163_226_688
-PLAIN = Contender(variant="m/bf16", engine="engine")
-QUANTIZED = Contender(variant="m/w8", engine="engine")
+PLAIN = Config(variant="m/bf16", engine="engine")
+QUANTIZED = Config(variant="m/w8", engine="engine")
 
-StepSeconds = Callable[[Contender, int], float]  # of a decode step, by concurrency
+StepSeconds = Callable[[Config, int], float]  # of a decode step, by concurrency
 
 
 def choice(path: KernelPath, kernel: str = "linear") -> KernelChoice:
@@ -39,7 +39,7 @@ def evidence(
     path: KernelPath = KernelPath.WEIGHT_ONLY,
     loaded_bytes: int | None = None,
     places: tuple[int, ...] = (1,),
-    groups: Mapping[Contender, Mapping[ProfileGroup, float]] | None = None,
+    groups: Mapping[Config, Mapping[ProfileGroup, float]] | None = None,
     roof: MachineRoof | None = ROOF,
 ) -> StudyRecords:
     """Three starts of three trials, with a hundredth of noise that is no accident: always the same."""
@@ -54,14 +54,14 @@ def evidence(
         recipes=("bf16", "w8"),
         engines=(EngineSetup(name="engine", engine="null"),),
         workloads=workloads,
-        measure=Measure(instances=Count(min=3, max=3), trials=Count(min=3, max=3)),
+        measure=Measure(starts=Count(min=3, max=3), trials=Count(min=3, max=3)),
         baseline=PLAIN.name,
     )
-    cells = tuple(Cell(contender=one, workload=at.name) for one in (PLAIN, QUANTIZED) for at in workloads)
-    plan = Plan(study=study, variants=variants, cells=cells)
-    trials = [trial for cell in cells for trial in _trials(cell, study.workload(cell.workload), step_s)]
+    points = tuple(Point(config=one, workload=at.name) for one in (PLAIN, QUANTIZED) for at in workloads)
+    plan = Plan(study=study, variants=variants, points=points)
+    trials = [trial for point in points for trial in _trials(point, study.workload(point.workload), step_s)]
     instances = [*_instances(PLAIN, KernelPath.DENSE, DENSE_BYTES), *_instances(QUANTIZED, path, loaded_bytes)]
-    profiles = [profile(contender, one) for contender, one in (groups or {}).items()]
+    profiles = [profile(config, one) for config, one in (groups or {}).items()]
     return make_records(plan, trials, instances, profiles=profiles, roof=roof)
 
 
@@ -77,32 +77,32 @@ def _variant(name: str, form: str, weight_bytes: int) -> Variant:
     )
 
 
-def _trials(cell: Cell, workload: Workload, step_s: StepSeconds) -> list[TrialRecord]:
+def _trials(point: Point, workload: Workload, step_s: StepSeconds) -> list[TrialRecord]:
     records = []
     for block in range(3):
         for index in range(3):
-            seconds = step_s(cell.contender, workload.concurrency) * (1 + 0.004 * (block - 1) + 0.002 * (index - 1))
+            seconds = step_s(point.config, workload.concurrency) * (1 + 0.004 * (block - 1) + 0.002 * (index - 1))
             metrics = TrialMetrics(tpot_s=seconds, output_throughput=workload.concurrency / seconds)
-            names: dict[str, Json] = {"id": f"t-{cell.name}-{block}-{index}", "instance_id": _id(cell.contender, block)}
-            records.append(make_trial(cell, block, index, metrics=metrics, **names))
+            names: dict[str, Json] = {"id": f"t-{point.name}-{block}-{index}", "instance_id": _id(point.config, block)}
+            records.append(make_trial(point, block, index, metrics=metrics, **names))
     return records
 
 
-def _instances(contender: Contender, path: KernelPath, loaded_bytes: int | None) -> list[InstanceRecord]:
+def _instances(config: Config, path: KernelPath, loaded_bytes: int | None) -> list[InstanceRecord]:
     facts = InstanceFacts(kernel_choices=(choice(path),), kernels=("words",), weight_bytes_loaded=loaded_bytes)
-    return [make_instance(contender, block, id=_id(contender, block), facts=facts) for block in range(3)]
+    return [make_instance(config, block, id=_id(config, block), facts=facts) for block in range(3)]
 
 
-def _id(contender: Contender, block: int) -> str:
-    return f"i-{contender.variant}-{block}"
+def _id(config: Config, block: int) -> str:
+    return f"i-{config.variant}-{block}"
 
 
-def profile(contender: Contender, groups: Mapping[ProfileGroup, float]) -> OperatorProfile:
+def profile(config: Config, groups: Mapping[ProfileGroup, float]) -> OperatorProfile:
     """The profiler makes steps a fifth slower."""
     total = sum(groups.values())
     return OperatorProfile(
-        id=f"p-{contender.variant.partition('/')[2]}",
-        contender=contender,
+        id=f"p-{config.variant.partition('/')[2]}",
+        config=config,
         instance_id="i-profile",
         phase=Phase.DECODE,
         batch=1,

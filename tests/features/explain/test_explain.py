@@ -212,11 +212,11 @@ def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> No
     assert "`profiles/p0006.json`" in page
 
 
-def test_a_variant_is_asked_about_by_recipe_variant_or_contender(tmp_path: Path) -> None:
+def test_a_variant_is_asked_about_by_recipe_variant_or_config(tmp_path: Path) -> None:
     folder = StudyFolder.existing(DATA / "why-int8")
     for name in ("torchao-int8wo", "smollm2-135m/torchao-int8wo", "smollm2-135m/torchao-int8wo @ transformers"):
         found = explain_variant(folder, tmp_path, variant=name, workload=None, against=None)
-        assert found.own.contender.variant == "smollm2-135m/torchao-int8wo"
+        assert found.own.config.variant == "smollm2-135m/torchao-int8wo"
         assert found.workload.name == "sixteen"  # where it does worst
     with pytest.raises(UsageError, match="is the baseline itself"):
         explain_variant(folder, tmp_path, variant="bf16", workload=None, against=None)

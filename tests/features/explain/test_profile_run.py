@@ -255,7 +255,7 @@ def test_profile_in_a_study_file_survives_writing_it() -> None:
             ProfileSpec.model_validate({"batch": wrong})
 
 
-def test_the_command_makes_a_study_of_one_contender() -> None:
+def test_the_command_makes_a_study_of_one_config() -> None:
     args = dict(map(engine_argument, ["enforce-eager=true", "block-size=16"]))
     study = profile_study("m", engine="vllm", batches=(1, 8), args=args)
     assert study.engines[0].args == {"enforce-eager": True, "block-size": 16}

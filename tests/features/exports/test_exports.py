@@ -52,14 +52,14 @@ def test_a_study_is_exported_with_its_intervals_and_facts(tmp_path: Path, capsys
     folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out", "nightly")
     records = folder.read()
     study = exported(Lab().summary(folder, records), records.lock)
-    (cell,) = study.cells
-    (throughput,) = [figure for figure in cell.figures if figure.name == "output_throughput"]
+    (point,) = study.points
+    (throughput,) = [figure for figure in point.figures if figure.name == "output_throughput"]
     assert study.name == "nightly"
     assert throughput.low is not None
     assert throughput.high is not None
     assert throughput.low < throughput.value < throughput.high
-    assert cell.facts["input_tokens"] == "256"
-    assert "itl_p99" not in [figure.name for figure in cell.figures]  # of single trials, not of all requests
+    assert point.facts["input_tokens"] == "256"
+    assert "itl_p99" not in [figure.name for figure in point.figures]  # of single trials, not of all requests
 
     printed = bitbench(capsys, "export", str(folder.path), "--to", "prometheus")
     assert printed.exit_code == 0

@@ -26,7 +26,7 @@ engines:
   - {{engine: null, name: b, args: {{ttft: 200ms, tpot: 300ms}}}}
 workloads:
   - {{name: one, concurrency: 1, input_tokens: 8, output_tokens: 2}}
-measure: {{instances: {BLOCKS}, trials: {TRIALS}}}
+measure: {{starts: {BLOCKS}, trials: {TRIALS}}}
 """
 _TIMEOUT_S = 180.0
 
@@ -85,17 +85,17 @@ class FleetRun:
 
 
 def check_complete(folder: StudyFolder, blocks: int = BLOCKS, trials: int = TRIALS, engines: str = "ab") -> None:
-    """Each cell has its trials in each block, once, and on one machine; nothing is blamed on an engine."""
+    """Each point has its trials in each block, once, and on one machine; nothing is blamed on an engine."""
     records = folder.trials()
     measured = [trial for trial in records if trial.kind == "measured"]
     assert {trial.outcome for trial in measured} <= {Outcome.OK, *NOT_THE_ENGINES}, [one.cause for one in measured]
-    numbers = Counter((trial.cell.name, trial.block, trial.index) for trial in measured)
+    numbers = Counter((trial.point.name, trial.block, trial.index) for trial in measured)
     assert max(numbers.values()) == 1, numbers
     hosts = {instance.id: instance.host for instance in folder.instances()}
     for block in range(blocks):
         for engine in engines:
             outcomes = Counter(
-                trial.outcome for trial in measured if (trial.cell.contender.engine, trial.block) == (engine, block)
+                trial.outcome for trial in measured if (trial.point.config.engine, trial.block) == (engine, block)
             )
             late = outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS
             # The baseline has a turn beside whoever is left of a block, so an interruption gives it more.

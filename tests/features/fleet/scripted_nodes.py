@@ -42,7 +42,7 @@ from bitbench.records.quality import (
     TurnPrompt,
 )
 from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialRecord, WorkerHealth
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from bitbench.util.errors import FleetError
 from tests.unit.synthetic import request_rows
 
@@ -144,26 +144,26 @@ def block_results(order: BlockOrder, materials: dict[str, QualityMaterial]) -> l
 
 def _drafts(order: BlockOrder, materials: dict[str, QualityMaterial]) -> Iterator[Draft]:
     before = [trial for trial in order.history if trial.block == order.block and trial.kind == "measured"]
-    indices, counted = Counter(one.cell for one in before), Counter(one.cell for one in before if one.counts)
-    instances = {contender: f"i{place:04d}" for place, contender in enumerate(order.plan.contenders, start=1)}
-    for contender, name in instances.items():
-        yield _instance(contender, name, order.block)
-        for cell in order.plan.cells:
-            if cell.contender == contender and order.rounds:
-                yield _trial(order, cell, name, indices[cell], None)
+    indices, counted = Counter(one.point for one in before), Counter(one.point for one in before if one.counts)
+    instances = {config: f"i{place:04d}" for place, config in enumerate(order.plan.configs, start=1)}
+    for config, name in instances.items():
+        yield _instance(config, name, order.block)
+        for point in order.plan.points:
+            if point.config == config and order.rounds:
+                yield _trial(order, point, name, indices[point], None)
     for number in range(order.rounds):
-        for cell in order.plan.cells:
-            if counted[cell] <= number:
-                yield _trial(order, cell, instances[cell.contender], indices[cell], number)
-                indices[cell] += 1
-    for contender in order.quality:
-        yield _quality(order, contender, instances[contender], next(iter(materials.values())))
+        for point in order.plan.points:
+            if counted[point] <= number:
+                yield _trial(order, point, instances[point.config], indices[point], number)
+                indices[point] += 1
+    for config in order.quality:
+        yield _quality(order, config, instances[config], next(iter(materials.values())))
 
 
-def _instance(contender: Contender, name: str, block: int) -> InstanceRecord:
+def _instance(config: Config, name: str, block: int) -> InstanceRecord:
     return InstanceRecord(
         id=name,
-        contender=contender,
+        config=config,
         block=block,
         started_at=_now(),
         ready_s=DURATION_S,
@@ -174,10 +174,10 @@ def _instance(contender: Contender, name: str, block: int) -> InstanceRecord:
     )
 
 
-def _trial(order: BlockOrder, cell: Cell, instance: str, index: int, number: int | None) -> TrialDraft:
+def _trial(order: BlockOrder, point: Point, instance: str, index: int, number: int | None) -> TrialDraft:
     """`number`: of its round; None for a warm-up."""
     study, kind = order.plan.study, "warmup" if number is None else "measured"
-    workload = next(one for one in study.workloads if one.name == cell.workload)
+    workload = next(one for one in study.workloads if one.name == point.workload)
     asked = workload.warm_up if kind == "warmup" else workload
     seed = (study.seed, crc32(workload.name.encode()), order.block, index, int(kind == "warmup"))
     rows = rows_of(LoadJob(Endpoint("http://h:1", "m"), asked, Vocabulary(100), seed, 1.0, 1.0), speed=1.0 + index)
@@ -186,7 +186,7 @@ def _trial(order: BlockOrder, cell: Cell, instance: str, index: int, number: int
             {
                 "id": "",
                 "kind": kind,
-                "cell": cell,
+                "point": point,
                 "block": order.block,
                 "index": index,
                 "purpose": order.purpose,
@@ -210,7 +210,7 @@ def _trial(order: BlockOrder, cell: Cell, instance: str, index: int, number: int
     )
 
 
-def _quality(order: BlockOrder, contender: Contender, instance: str, material: QualityMaterial) -> QualityDraft:
+def _quality(order: BlockOrder, config: Config, instance: str, material: QualityMaterial) -> QualityDraft:
     quality = order.plan.study.quality
     assert quality is not None
     places = [[{token: -1.0, 9: -0.5} for token in window[1:]] for window in material.windows]
@@ -222,7 +222,7 @@ def _quality(order: BlockOrder, contender: Contender, instance: str, material: Q
     )
     record = QualityRecord(
         id="",
-        contender=contender,
+        config=config,
         instance_id=instance,
         started_at=_now(),
         duration_s=DURATION_S,

@@ -47,7 +47,7 @@ STUDY = {
         {"engine": "null", "name": "b", "args": {"ttft": "5ms", "tpot": "1ms"}},
     ],
     "workloads": [{"name": "w", "concurrency": 1, "input_tokens": 4, "output_tokens": 8}],
-    "measure": {"instances": 2, "trials": 1},
+    "measure": {"starts": 2, "trials": 1},
 }
 
 
@@ -107,11 +107,11 @@ def test_an_order_has_some_kilobytes_and_no_figures(tmp_path: Path) -> None:
     order = order_of(tmp_path)
     assert len(order.model_dump_json()) < 12_000
     assert BlockOrder.model_validate_json(order.model_dump_json()) == order
-    plan, pace, _ = planned(instances=2, trials=2)
-    cell, other = plan.cells[0], plan.cells[1]
+    plan, pace, _ = planned(starts=2, trials=2)
+    point, other = plan.points[0], plan.points[1]
     trials = [
-        make_trial(cell, 0, 0, memory=Memory(peak_bytes=7)),
-        make_trial(cell, 1, 0, memory=Memory(peak_bytes=5)),
+        make_trial(point, 0, 0, memory=Memory(peak_bytes=7)),
+        make_trial(point, 1, 0, memory=Memory(peak_bytes=5)),
         make_trial(other, 0, 0, outcome=Outcome.OOM),
         make_trial(other, 0, 1, memory=Memory(peak_bytes=3)),
         make_trial(other, 0, 2),
@@ -126,9 +126,9 @@ def test_an_order_has_some_kilobytes_and_no_figures(tmp_path: Path) -> None:
 
 
 def test_an_order_says_what_an_earlier_call_rejected() -> None:
-    plan, pace, _ = planned(instances=2, trials=2)
-    late = [make_trial(plan.cells[0], block, 0, outcome=Outcome.CLIENT_BOUND) for block in range(2)]
-    counted = make_trial(plan.cells[1], 1, 0)
+    plan, pace, _ = planned(starts=2, trials=2)
+    late = [make_trial(plan.points[0], block, 0, outcome=Outcome.CLIENT_BOUND) for block in range(2)]
+    counted = make_trial(plan.points[1], 1, 0)
     order = make_order(
         "o1", Lock(plan=plan), "/", pace, [*late, counted], excused=excused(late), block=1, rounds=2, quality=()
     )
@@ -149,7 +149,7 @@ def test_a_node_says_what_it_is_and_works_step_by_step(driver: Driver, tmp_path:
         draft, _ = results.take(result, LONG_S)
         kinds.append(result.header.draft)
         if isinstance(draft, TrialDraft):
-            trials.append((draft.record.cell.name, draft.record.kind, draft.record.index))
+            trials.append((draft.record.point.name, draft.record.kind, draft.record.index))
             assert draft.requests is not None
             assert draft.requests.num_rows == draft.record.requests
         seq += 1
@@ -332,7 +332,7 @@ class QualityThenGone:
 
 def test_quality_that_came_before_its_machine_was_lost_is_kept(tmp_path: Path) -> None:
     plan = plan_of()
-    plan = plan.model_copy(update={"cells": (), "quality": plan.contenders[:1]})
+    plan = plan.model_copy(update={"points": (), "quality": plan.configs[:1]})
     measured = QualityDraft(new_draft(plan.quality[0], "i0001", "2026-11-02T10:00:00.000+00:00"))
     folder = StudyFolder(tmp_path)
     with folder.writing() as writer:

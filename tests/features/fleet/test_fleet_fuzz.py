@@ -52,7 +52,7 @@ LOAD_MESSAGES = by_length(400, 20_000)
 GREETINGS = by_length(400, 5_000)
 REPORTED_EACH = 100  # of what was believed though it had been changed
 SEED = 5
-CELL_LIES = [
+POINT_LIES = [
     None,
     float("nan"),
     float("inf"),
@@ -77,10 +77,10 @@ WORKLOADS = (
 
 def order() -> BlockOrder:
     plan = make_plan(["a"], WORKLOADS, quality=Quality(windows=2, window_tokens=8, top_tokens=2))
-    quality = plan.contenders[:1]
+    quality = plan.configs[:1]
     plan = plan.model_copy(update={"quality": quality})
     return BlockOrder(
-        id="o1", bitbench="", plan=plan, folder="/", block=1, rounds=1, open_cells=(0, 1), quality=quality
+        id="o1", bitbench="", plan=plan, folder="/", block=1, rounds=1, open_points=(0, 1), quality=quality
     )
 
 
@@ -215,7 +215,7 @@ def _other_rows(rows: pa.Table, source: random.Random) -> pa.Table:
     if kind == 3:
         return rows.slice(source.randrange(rows.num_rows + 1))
     values = rows[name].to_pylist()
-    values[source.randrange(len(values))] = source.choice([*CELL_LIES, *values])
+    values[source.randrange(len(values))] = source.choice([*POINT_LIES, *values])
     try:
         return rows.set_column(place, rows.schema.field(name), pa.array(values, rows.schema.field(name).type))
     except (pa.ArrowException, TypeError, ValueError, OverflowError):  # of another type: the whole column, then
@@ -225,15 +225,15 @@ def _other_rows(rows: pa.Table, source: random.Random) -> pa.Table:
 def facts(draft: Draft) -> dict[str, object]:
     """What of a result this machine knows itself: a message that was changed may change nothing of it."""
     if isinstance(draft, InstanceRecord):
-        names = ("contender", "block", "host", "outcome", "log_file", "id", "cause")
+        names = ("config", "block", "host", "outcome", "log_file", "id", "cause")
         return {name: getattr(draft, name) for name in names}
     if isinstance(draft, TrialDraft):
-        names = ("kind", "cell", "block", "index", "purpose", "instance_id", "outcome", "cause", "metrics",
+        names = ("kind", "point", "block", "index", "purpose", "instance_id", "outcome", "cause", "metrics",
                  "objectives", "requests", "failed_requests", "sketched")  # fmt: skip
         assert draft.requests is not None
         tokens = {name: draft.requests[name].to_pylist() for name in ("request", "input_tokens", "output_tokens")}
         return {**{name: getattr(draft.record, name) for name in names}, **tokens}
-    names = ("contender", "condition", "instance_id", "outcome", "cause", "corpus", "top_tokens", "tokens")
+    names = ("config", "condition", "instance_id", "outcome", "cause", "corpus", "top_tokens", "tokens")
     assert draft.scores is not None
     scored = {name: draft.scores[name].to_pylist() for name in ("window", "position", "token")}
     return {**{name: getattr(draft.record, name) for name in names}, **scored}

@@ -1,4 +1,4 @@
-"""Equal contenders on machines whose speeds differ by 30 %: whole blocks on a machine claim nothing, a naive spread
+"""Equal configs on machines whose speeds differ by 30 %: whole blocks on a machine claim nothing, a naive spread
 does."""
 
 import numpy as np
@@ -16,13 +16,13 @@ STUDIES = 100
 BLOCKS, TRIALS = 6, 3
 SPEED = {"slow": 1.0, "fast": 1.3}
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
-PLAN = make_plan(["a", "b"], [WORKLOAD], Measure(instances=Count(min=BLOCKS, max=BLOCKS), trials=Count(min=3, max=3)))
+PLAN = make_plan(["a", "b"], [WORKLOAD], Measure(starts=Count(min=BLOCKS, max=BLOCKS), trials=Count(min=3, max=3)))
 MOST_FALSE = 0.05 + 2 * (0.05 * 0.95 / STUDIES) ** 0.5
 
 
-def machine_of(block: int, contender: int, *, naive: bool) -> str:
-    """A scheduler that knows only jobs puts a contender where its model is already."""
-    return ("slow", "fast")[(contender if naive else block) % 2]
+def machine_of(block: int, config: int, *, naive: bool) -> str:
+    """A scheduler that knows only jobs puts a config where its model is already."""
+    return ("slow", "fast")[(config if naive else block) % 2]
 
 
 def study(seed: int, *, naive: bool) -> tuple[list[TrialRecord], list[InstanceRecord]]:
@@ -30,13 +30,13 @@ def study(seed: int, *, naive: bool) -> tuple[list[TrialRecord], list[InstanceRe
     trials: list[TrialRecord] = []
     instances: list[InstanceRecord] = []
     for block in range(BLOCKS):
-        for number, cell in enumerate(PLAN.cells):
+        for number, point in enumerate(PLAN.points):
             host = machine_of(block, number, naive=naive)
-            instances.append(make_instance(cell.contender, block, host=host))
+            instances.append(make_instance(point.config, block, host=host))
             start = 100 * SPEED[host] * float(np.exp(0.02 * rng.normal()))
             for index in range(TRIALS):
                 figure = TrialMetrics(output_throughput=start * float(np.exp(0.03 * rng.normal())))
-                trials.append(make_trial(cell, block, index, metrics=figure))
+                trials.append(make_trial(point, block, index, metrics=figure))
     return trials, instances
 
 

@@ -43,7 +43,7 @@ STUDY = Study.model_validate(
         "name": "lies",
         "engines": [{"engine": "null", "name": "a"}, {"engine": "null", "name": "b"}],
         "workloads": [{"name": "w", "concurrency": 2, "input_tokens": 4, "output_tokens": 12}],
-        "measure": {"instances": BLOCKS, "trials": TRIALS},
+        "measure": {"starts": BLOCKS, "trials": TRIALS},
     }
 )
 
@@ -73,12 +73,12 @@ def run_on(folder: StudyFolder, *lies: Lie) -> list[str]:
 
 
 def check_whole(folder: StudyFolder) -> None:
-    """Each cell has its trials in each block, once, and all of them are an honest machine's; it can be reported."""
+    """Each point has its trials in each block, once, and all of them are an honest machine's; it can be reported."""
     hosts = {one.id: one.host for one in folder.instances()}
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
-    counted = Counter((trial.cell.name, trial.block) for trial in measured if trial.counts)
+    counted = Counter((trial.point.name, trial.block) for trial in measured if trial.counts)
     assert counted == {(name, block): TRIALS for name in ("a · w", "b · w") for block in range(BLOCKS)}
-    assert max(Counter((one.cell.name, one.block, one.index) for one in measured).values()) == 1
+    assert max(Counter((one.point.name, one.block, one.index) for one in measured).values()) == 1
     assert {hosts[trial.instance_id] for trial in measured if trial.counts} <= {"honest", "liar-1"}
     for trial in measured:
         if trial.counts:
@@ -187,8 +187,8 @@ LIES: dict[str, tuple[Lie, str]] = {
     "fewer tokens than were asked for": (of_rows(fewer_tokens, measured_again=True), "is not what was asked for"),
     "another block": (of_trial(lambda record: record.update(block=1)), "it is of block 2"),
     "another block's start": (of_trial(lambda record: record.update(block=-1), "instance"), "block is -1"),
-    "a cell that is not in the study": (of_trial(lambda one: one["cell"].update(workload="x")), "not in the study"),
-    "another contender": (of_trial(lambda one: one["cell"]["contender"].update(engine="b")), "not started"),
+    "a point that is not in the study": (of_trial(lambda one: one["point"].update(workload="x")), "not in the study"),
+    "another config": (of_trial(lambda one: one["point"]["config"].update(engine="b")), "not started"),
     "an engine that was not started": (of_trial(lambda one: one.update(instance_id="i9")), "not started"),
     "a trial before its turn": (of_trial(lambda record: record.update(index=5)), "its index is 5"),
     "a machine lost": (of_trial(lambda record: record.update(outcome="lost", cause="gone")), "only a driver"),

@@ -36,7 +36,7 @@ engines: [{engines}]
 workloads:
   - {{name: short, concurrency: 1, input_tokens: 64, output_tokens: 64}}
   - {{name: long, concurrency: {concurrency}, input_tokens: 30000, output_tokens: 1000}}
-measure: {{instances: 2, trials: 3}}
+measure: {{starts: 2, trials: 3}}
 """
 
 
@@ -69,13 +69,13 @@ def test_memory_is_weights_and_one_request_and_a_little(tmp_path: Path) -> None:
     assert need.needed_bytes == (weights or 0) + need.kv_bytes + ASSUMED_OVERHEAD_BYTES
     assert need.room_bytes == int(81_559 * 2**20 * DEFAULT_SHARE)
     assert need.fits
-    assert len(plan.cells) == 2
+    assert len(plan.points) == 2
     assert not plan.refusals
 
 
 def test_what_does_not_fit_is_refused_with_what_would_be_enough(tmp_path: Path) -> None:
     plan, on_device = planned(tmp_path, "t4", recipes="bf16, w4a16-rtn")
-    assert {cell.contender.variant for cell in plan.cells} == {"Qwen2.5-7B-Instruct/w4a16-rtn"}
+    assert {point.config.variant for point in plan.points} == {"Qwen2.5-7B-Instruct/w4a16-rtn"}
     reasons = {refusal.reason for refusal in plan.refusals}
     assert any("on each of 1 × NVIDIA T4 (weights 14.2 GiB" in reason for reason in reasons)
     assert all(reason.endswith("and may take 13.8 GiB; 2 devices would be enough.") for reason in reasons)
@@ -88,7 +88,7 @@ def test_a_model_that_fits_nowhere_says_so(tmp_path: Path) -> None:
     plan, on_device = planned(
         tmp_path, "t4", model="meta-llama/Llama-3.1-70B-Instruct", engines="{engine: vllm, args: {tp: 8}}"
     )
-    assert not plan.cells
+    assert not plan.points
     assert only_need(on_device).use.devices == 8
     assert "2 devices" not in plan.refusals[0].reason
     assert "16 devices would be enough" in plan.refusals[0].reason
@@ -109,12 +109,12 @@ def test_an_engine_makes_room_for_the_context_that_its_setup_names(tmp_path: Pat
     assert need.room_bytes == int(23_034 * 2**20 * 0.5)
     one_request = 32_768 * 28 * 4 * 128 * 2
     assert need.needed_bytes == (need.weight_bytes or 0) + one_request + ASSUMED_OVERHEAD_BYTES
-    assert len(plan.cells) == 2
+    assert len(plan.points) == 2
 
 
 def test_requests_that_have_to_wait_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan, on_device = planned(tmp_path, "l4", recipes="w4a16-rtn", concurrency=16)
-    assert len(plan.cells) == 2
+    assert len(plan.points) == 2
     assert only_need(on_device).waits == ("long",)
 
 
@@ -163,7 +163,7 @@ def test_quantized_weights_take_less_time_and_integers_compute_faster(tmp_path: 
 
 def test_a_mixture_of_experts_has_no_time_and_it_is_said(tmp_path: Path) -> None:
     plan, on_device = planned(tmp_path, "h100-80gb", model="Qwen/Qwen3-30B-A3B")
-    assert on_device.untimed == plan.contenders
+    assert on_device.untimed == plan.configs
     assert only_need(on_device).fits
 
 
@@ -223,10 +223,10 @@ def test_every_example_is_planned_for_every_class(path: Path, device: str, capsy
     printed = json.loads(answer.out)["answer"]
     plan, on_device = printed["plan"], printed["on_device"]
     assert on_device["device"]["name"] == device
-    kept = {(cell["contender"]["variant"], cell["contender"]["engine"]) for cell in plan["cells"]}
+    kept = {(point["config"]["variant"], point["config"]["engine"]) for point in plan["points"]}
     for need in on_device["needs"]:
-        contender = (need["contender"]["variant"], need["contender"]["engine"])
-        assert need["fits"] == (contender in kept)
+        config = (need["config"]["variant"], need["config"]["engine"])
+        assert need["fits"] == (config in kept)
         assert (need["needed_bytes"] <= need["room_bytes"]) == need["fits"]
     low, high = on_device["seconds"]
     assert 0 < low < high if kept else high == 0

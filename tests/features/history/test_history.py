@@ -10,7 +10,7 @@ from bitbench.analysis.results.comparison import Verdict
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_studies
 from bitbench.features.history.chart import history_figure
-from bitbench.features.history.computing import find_cell, history
+from bitbench.features.history.computing import find_point, history
 from bitbench.features.history.types import History
 from bitbench.features.history.words import history_document, sparkline
 from bitbench.records.folder import StudyFolder
@@ -29,7 +29,7 @@ from tests.unit.synthetic import LOCK
 from tests.unit.test_compare import side, with_study
 from tests.unit.test_hostile_names import Elements, harmless, printable
 
-MEASURE = Measure(instances=Count(min=4, max=4), trials=Count(min=3, max=3))
+MEASURE = Measure(starts=Count(min=4, max=4), trials=Count(min=3, max=3))
 
 
 def night(number: int, speed: float, version: str = "1.0", **lock: Json) -> StudyRecords:
@@ -51,7 +51,7 @@ def nights() -> list[StudyRecords]:
 
 @pytest.fixture(scope="module")
 def found(nights: list[StudyRecords]) -> History:
-    return history(find_cell("engine / interactive", nights), "output_throughput", nights)
+    return history(find_point("engine / interactive", nights), "output_throughput", nights)
 
 
 def test_a_fall_is_told_and_noise_is_not(found: History) -> None:
@@ -71,9 +71,9 @@ def test_facts_that_changed_are_marked(found: History) -> None:
 
 
 def test_one_start_tells_nothing(nights: list[StudyRecords]) -> None:
-    one = Measure(instances=Count(min=1, max=1), trials=Count(min=3, max=3))
+    one = Measure(starts=Count(min=1, max=1), trials=Count(min=3, max=3))
     single = side("night-5", 0.5, 9, measure=one)
-    points = history(find_cell("engine / interactive", nights), "output_throughput", [*nights, single]).points
+    points = history(find_point("engine / interactive", nights), "output_throughput", [*nights, single]).points
     assert points[-1].verdict is Verdict.UNKNOWN
 
 
@@ -82,17 +82,17 @@ def test_another_shape_is_left_out_and_named(nights: list[StudyRecords]) -> None
     longer = tuple(one.model_copy(update={"output_tokens": 999}) for one in study.workloads)
     longest = with_study(nights[0], study.model_copy(update={"workloads": longer}))
     other = replace(longest, name="other")
-    found = history(find_cell("engine / interactive", nights), "output_throughput", [other, *nights])
+    found = history(find_point("engine / interactive", nights), "output_throughput", [other, *nights])
     assert found.other_shape == ("other",)
     assert len(found.points) == 4
 
 
-def test_a_cell_by_part_of_its_name(nights: list[StudyRecords]) -> None:
-    assert find_cell("inter", nights).workload == "interactive"
-    with pytest.raises(StoreError, match="matches several cells; known: engine / interactive; engine / medium_batch"):
-        find_cell("engine", nights)
-    with pytest.raises(StoreError, match="is not a cell of these studies"):
-        find_cell("other / x", nights)
+def test_a_point_by_part_of_its_name(nights: list[StudyRecords]) -> None:
+    assert find_point("inter", nights).workload == "interactive"
+    with pytest.raises(StoreError, match="matches several points; known: engine / interactive; engine / medium_batch"):
+        find_point("engine", nights)
+    with pytest.raises(StoreError, match="is not a point of these studies"):
+        find_point("other / x", nights)
 
 
 def test_blocks_follow_the_values() -> None:
@@ -116,13 +116,13 @@ def test_studies_begun_in_the_same_minute_stay_apart(found: History) -> None:
 def test_the_table_has_a_row_for_each_study(found: History) -> None:
     document = history_document(found)
     (table,) = (block for section in document.sections for block in section.blocks if isinstance(block, Table))
-    assert [row.cells[-1] for row in table.rows] == [("–",), ("tie",), ("slower *",), ("tie *",)]
+    assert [row.points[-1] for row in table.rows] == [("–",), ("tie",), ("slower *",), ("tie *",)]
     assert "* `night-3`: engine-version: `1.0` → `1.1`." in markdown(document).replace("\\*", "*")
 
 
 def test_without_a_figure_it_says_so(found: History) -> None:
     nothing = found.model_copy(update={"points": ()})
-    assert "No study has this figure for this cell." in markdown(history_document(nothing))
+    assert "No study has this figure for this point." in markdown(history_document(nothing))
     failed = nothing.model_copy(update={"without_result": ("night-1", "night-2")})
     assert "Without a result: `night-1` and `night-2`." in markdown(history_document(failed))
 
@@ -139,35 +139,35 @@ def test_the_command(nights: list[StudyRecords], tmp_path: Path, capsys: pytest.
     (tmp_path / "past" / "empty").mkdir()
     (tmp_path / "past" / "empty" / "lock.json").write_text("{}")
     file = tmp_path / "out" / "h.svg"
-    said = bitbench(capsys, "history", str(tmp_path / "past"), "--cell", "interactive", "-o", str(file))
+    said = bitbench(capsys, "history", str(tmp_path / "past"), "--point", "interactive", "-o", str(file))
     assert said.exit_code == 0, said.err
     words = " ".join(said.out.split())
     assert "2026-11-03 03:00" in words
     assert "slower" in words
     assert "engine-version: 1.0 → 1.1" in words
     ElementTree.fromstring(file.read_text())
-    nothing = bitbench(capsys, "history", str(tmp_path / "out"), "--cell", "x")
+    nothing = bitbench(capsys, "history", str(tmp_path / "out"), "--point", "x")
     assert "no study folder below" in nothing.err
 
 
 def test_quality_has_no_history(nights: list[StudyRecords]) -> None:
     with pytest.raises(StoreError, match="perplexity has no history"):
-        history(find_cell("engine / interactive", nights), "perplexity", nights)
+        history(find_point("engine / interactive", nights), "perplexity", nights)
 
 
 def test_two_studies_get_the_verdict_of_compare(nights: list[StudyRecords]) -> None:
-    """Also where a difference is found only because other cells lend what they know: two starts of each."""
-    few = Measure(instances=Count(min=2, max=2), trials=Count(min=3, max=3))
+    """Also where a difference is found only because other points lend what they know: two starts of each."""
+    few = Measure(starts=Count(min=2, max=2), trials=Count(min=3, max=3))
     engines = ("engine", "second", "third", "fourth")
     before = side("before", 1.0, 31, measure=few, engines=engines)
     after = side("after", 0.93, 32, measure=few, engines=engines)
-    single = side("single", 0.5, 33, measure=Measure(instances=Count(min=1, max=1), trials=Count(min=3, max=3)))
+    single = side("single", 0.5, 33, measure=Measure(starts=Count(min=1, max=1), trials=Count(min=3, max=3)))
     for one, other in ((before, after), (nights[1], nights[2]), (nights[0], nights[1]), (nights[0], single)):
         compared = compare_studies(one, other, metrics=(), conditions=(), allowed=list(Fact))
-        for cell in compared.cells:
-            _, newer = history(cell.candidate, cell.metric, [one, other]).points
-            assert (newer.ratio, newer.verdict) == (cell.ratio, cell.verdict)
-    own = history(find_cell("engine / interactive", nights), "output_throughput", [before, after]).points[-1]
+        for point in compared.points:
+            _, newer = history(point.candidate, point.metric, [one, other]).points
+            assert (newer.ratio, newer.verdict) == (point.ratio, point.verdict)
+    own = history(find_point("engine / interactive", nights), "output_throughput", [before, after]).points[-1]
     assert own.verdict is Verdict.SLOWER
 
 

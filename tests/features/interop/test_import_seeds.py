@@ -39,16 +39,16 @@ Imported = tuple[StudyFolder, StudySummary, str]
 
 def test_every_run_is_there_and_its_statistics_are_not_taken_for_a_run(runs: Imported) -> None:
     _, summary, _ = runs
-    assert len(summary.cells) == 7
-    assert {len(cell.runs) for cell in summary.cells} == {3}
-    smooth = next(cell for cell in summary.cells if cell.cell.contender.variant == "w8a8_smooth_gptq")
+    assert len(summary.points) == 7
+    assert {len(point.runs) for point in summary.points} == {3}
+    smooth = next(point for point in summary.points if point.point.config.variant == "w8a8_smooth_gptq")
     assert smooth.metrics["output_throughput"].mean == pytest.approx(4800.91, abs=0.01)
     assert smooth.metrics["output_throughput"].trial_sd == pytest.approx(58.75, abs=0.01)
 
 
 def test_the_slow_run_is_flagged(runs: Imported) -> None:
     _, summary, report = runs
-    sparse = next(cell for cell in summary.cells if cell.cell.contender.variant == "w8a16_sparse_awq")
+    sparse = next(point for point in summary.points if point.point.config.variant == "w8a16_sparse_awq")
     assert [outlier.value for outlier in sparse.outliers] == [1526.74]
     assert "1,527 tok/s |" in report
 
@@ -57,7 +57,7 @@ def test_equal_variants_are_a_tie(runs: Imported) -> None:
     _, summary, report = runs
     (ranking,) = summary.rankings
     assert ranking.workload == "base"
-    ptq = next(entry for entry in ranking.entries if entry.contender.variant == "w8a8_smooth_ptq")
+    ptq = next(entry for entry in ranking.entries if entry.config.variant == "w8a8_smooth_ptq")
     assert "w8a8_smooth_gptq" in {other.variant for other in ptq.tied_with}
     best = next(line for line in report.splitlines() if line.startswith("| `base`"))
     assert "`w8a8_smooth_ptq`" in best.split("|")[5]  # tied with the best mean
@@ -65,7 +65,7 @@ def test_equal_variants_are_a_tie(runs: Imported) -> None:
 
 def test_unknown_is_unknown(runs: Imported) -> None:
     folder, summary, report = runs
-    assert all("input_throughput" not in cell.metrics for cell in summary.cells)
+    assert all("input_throughput" not in point.metrics for point in summary.points)
     rest = next(line for line in report.splitlines() if line.startswith("| `w8a8_smooth_gptq`"))
     assert rest.split("|")[2].strip() == "–"
     assert all(trial.started_at is None and trial.requests_file is None for trial in folder.trials())
@@ -82,7 +82,7 @@ def test_text_is_put_right_and_this_is_said(runs: Imported) -> None:
 def test_repeated_names_of_runs_are_said(runs: Imported) -> None:
     _, summary, report = runs
     assert "Names of runs repeat (3 of them, such as w8a16_smooth_awq_base_run3" in report
-    ids = [run.trial_id for cell in summary.cells for run in cell.runs]
+    ids = [run.trial_id for point in summary.points for run in point.runs]
     assert len(set(ids)) == len(ids) == 21
 
 
@@ -90,10 +90,10 @@ def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, tmp_path: P
     _, as_one, report = runs
     _, as_three, other = imported("seed-runs.md", tmp_path / "out", ImportedStarts.PER_RUN)
     assert "Assumed: each file is one start" in report
-    assert "some cells have a single instance" in report
+    assert "some points have a single instance" in report
     assert "each run was its own start" in other
     assert "a single instance" not in other
-    for one, three in zip(as_one.cells, as_three.cells, strict=True):
+    for one, three in zip(as_one.points, as_three.points, strict=True):
         single, separate = one.metrics["output_throughput"], three.metrics["output_throughput"]
         assert (single.n_instances, separate.n_instances) == (1, 3)
         assert (single.covers_starts, separate.covers_starts) == (False, True)
@@ -104,11 +104,11 @@ def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, tmp_path: P
 def test_backends(tmp_path: Path) -> None:
     folder, summary, report = imported("seed-backends.md", tmp_path / "out")
     figures = {
-        cell.cell.contender.engine: (cell.metrics["ttft_s"].mean, cell.metrics["tpot_s"].mean) for cell in summary.cells
+        point.point.config.engine: (point.metrics["ttft_s"].mean, point.metrics["tpot_s"].mean) for point in summary.points
     }
     assert figures["vLLM (awq_marlin)"] == pytest.approx((0.00751, 0.00583))
     assert figures["transformers"] == pytest.approx((0.09541, 0.06205))
-    kernels = {one.contender.engine: (one.kernels, one.engine_versions) for one in summary.contenders}
+    kernels = {one.config.engine: (one.kernels, one.engine_versions) for one in summary.configs}
     assert kernels["vLLM (awq_marlin)"] == (("awq_marlin",), ("0.12.0",))
     assert kernels["transformers"] == ((), ("4.51.3",))
     assert "Concurrency –, input – tokens, output – tokens, arrival –, – requests per trial." in report
@@ -119,8 +119,8 @@ def test_backends(tmp_path: Path) -> None:
 def test_grids(tmp_path: Path) -> None:
     _, summary, report = imported("seed-grids.rst", tmp_path / "out")
     assert "72B (vLLM): 4 rows (input length 30720) are printed twice; they are kept once." in report
-    assert {len(cell.runs) for cell in summary.cells} == {1}
-    by_name = {cell.cell.name: cell.metrics for cell in summary.cells}
+    assert {len(point.runs) for point in summary.points} == {1}
+    by_name = {point.point.name: point.metrics for point in summary.points}
     small = by_name["Qwen2-0.5B-Instruct/GPTQ-Int8 @ transformers, 1 GPU · c1-in1-out2048"]
     assert small["output_throughput"].mean == 36.35
     assert small["device_peak_bytes"].mean == 0.85e9
@@ -216,7 +216,7 @@ def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
     summary = Lab().summary(
         import_files([DATA / "seed-crossing.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_RUN, tmp_path / "out")
     )
-    found = {one.contender.variant: one for one in summary.crossovers if one.axis is CrossoverAxis.CONCURRENCY}
+    found = {one.config.variant: one for one in summary.crossovers if one.axis is CrossoverAxis.CONCURRENCY}
     (crossing,) = found["w8a16_awq"].crossings
     assert (crossing.after, crossing.before, crossing.is_sure) == (8, 64, True)
     assert found["w8a8_smooth_gptq"].crossings == ()
@@ -224,8 +224,8 @@ def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
     assert section is not None
     assert section.in_terminal
     table = next(block for block in section.blocks if isinstance(block, Table))
-    assert [plain_text(column.title) for column in table.columns] == ["Contender", "8", "64", "Crossing"]
-    rows = {plain_text(cells[0]): cells for cells in (row.cells for row in table.rows) if isinstance(cells[0], tuple)}
+    assert [plain_text(column.title) for column in table.columns] == ["Config", "8", "64", "Crossing"]
+    rows = {plain_text(points[0]): points for points in (row.points for row in table.rows) if isinstance(points[0], tuple)}
     _, at_8, at_64, said = rows["w8a16_awq"]
     assert isinstance(at_8, Quantity)
     assert isinstance(at_64, Quantity)

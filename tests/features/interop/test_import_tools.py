@@ -8,7 +8,7 @@ import pytest
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from bitbench.analysis.results.summary import CellSummary, StudySummary
+from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.tools import read
 from bitbench.features.interop.types import ImportedStarts, ImportFileError, Tool
@@ -28,18 +28,18 @@ def imported(
     return Lab().summary(folder), Lab().report(folder).read_text(encoding="utf-8")
 
 
-def means(cell: CellSummary) -> dict[str, float]:
-    return {name: estimate.mean for name, estimate in cell.metrics.items()}
+def means(point: PointSummary) -> dict[str, float]:
+    return {name: estimate.mean for name, estimate in point.metrics.items()}
 
 
 def test_vllm_files_are_starts(tmp_path: Path) -> None:
     summary, report = imported(Tool.VLLM, tmp_path / "out", "vllm-serve-1.json", "vllm-serve-2.json")
-    (cell,) = summary.cells
-    assert cell.metrics["output_throughput"].n_instances == 2
-    assert means(cell)["output_throughput"] == pytest.approx((320.5 + 318.9) / 2)
-    assert means(cell)["ttft_s"] == pytest.approx((0.0952 + 0.0970) / 2)
-    assert means(cell)["itl_p99_s"] == pytest.approx(0.0315)
-    assert "latency_s" not in cell.metrics
+    (point,) = summary.points
+    assert point.metrics["output_throughput"].n_instances == 2
+    assert means(point)["output_throughput"] == pytest.approx((320.5 + 318.9) / 2)
+    assert means(point)["ttft_s"] == pytest.approx((0.0952 + 0.0970) / 2)
+    assert means(point)["itl_p99_s"] == pytest.approx(0.0315)
+    assert "latency_s" not in point.metrics
     assert "2 of 64 requests failed; figures are computed from the others." in report
     assert "closed loop, 64 requests per trial" in report
 
@@ -53,32 +53,32 @@ def test_vllm_lengths_are_means_of_what_was_completed() -> None:
 
 def test_sglang(tmp_path: Path) -> None:
     summary, report = imported(Tool.SGLANG, tmp_path / "out", "sglang-serving.jsonl")
-    assert [cell.cell.workload for cell in summary.cells] == ["c16-in256-out128", "in256-out128-rate4"]
-    assert means(summary.cells[0])["latency_s"] == pytest.approx(1.5)
-    assert "input_throughput" not in summary.cells[0].metrics
+    assert [point.point.workload for point in summary.points] == ["c16-in256-out128", "in256-out128-rate4"]
+    assert means(summary.points[0])["latency_s"] == pytest.approx(1.5)
+    assert "input_throughput" not in summary.points[0].metrics
     assert "Concurrency –, input 256 tokens, output 128 tokens, arrival –, 200 requests per trial." in report
-    assert summary.contenders[0].engine_versions == ("0.5.3",)
+    assert summary.configs[0].engine_versions == ("0.5.3",)
 
 
 def test_guidellm(tmp_path: Path) -> None:
     summary, report = imported(Tool.GUIDELLM, tmp_path / "out", "guidellm.json")
-    assert [cell.cell.workload for cell in summary.cells] == [
+    assert [point.point.workload for point in summary.points] == [
         "c1-in256-out128",
         "c8-in256-out128",
         "in256-out128-rate4",
     ]
-    assert means(summary.cells[1])["output_throughput"] == 620.0
-    assert means(summary.cells[1])["tpot_s"] == pytest.approx(0.0094)
-    assert means(summary.cells[1])["itl_p99_s"] == pytest.approx(0.015)
-    assert summary.cells[0].cell.contender.name == "Qwen/Qwen3-8B"
+    assert means(summary.points[1])["output_throughput"] == 620.0
+    assert means(summary.points[1])["tpot_s"] == pytest.approx(0.0094)
+    assert means(summary.points[1])["itl_p99_s"] == pytest.approx(0.015)
+    assert summary.points[0].point.config.name == "Qwen/Qwen3-8B"
     assert "Benchmark 2: 3 requests failed" in report
 
 
 def test_aiperf(tmp_path: Path) -> None:
     summary, report = imported(Tool.AIPERF, tmp_path / "out", "aiperf.json")
-    (cell,) = summary.cells
-    assert cell.cell.name == "Qwen/Qwen3-0.6B · c10-in550-out96"
-    assert means(cell) == pytest.approx(
+    (point,) = summary.points
+    assert point.point.name == "Qwen/Qwen3-0.6B · c10-in550-out96"
+    assert means(point) == pytest.approx(
         {
             "output_throughput": 489.6,
             "latency_s": 1.9,
@@ -103,23 +103,23 @@ def test_aiperf_with_phases() -> None:
 
 def test_llama_bench(tmp_path: Path) -> None:
     summary, report = imported(Tool.LLAMA_BENCH, tmp_path / "out", "llama-bench.json")
-    prompt, generation = summary.cells
-    assert [prompt.cell.workload, generation.cell.workload] == ["pp512", "tg128"]
-    assert summary.headline == "latency_s"  # the only figure that both tests have
+    prompt, generation = summary.points
+    assert [prompt.point.workload, generation.point.workload] == ["pp512", "tg128"]
+    assert summary.primary_metric == "latency_s"  # the only figure that both tests have
     assert prompt.metrics["input_throughput"].n_trials == 5
     assert means(generation)["output_throughput"] == pytest.approx(128 / 9.814, rel=1e-4)
-    assert summary.contenders[0].memory.weight_bytes_stored == 4677120000
-    assert summary.contenders[0].engine_versions == ("5163 8cf427ff",)
+    assert summary.configs[0].memory.weight_bytes_stored == 4677120000
+    assert summary.configs[0].engine_versions == ("5163 8cf427ff",)
     assert "| Processor                       | AMD Ryzen 7 7800X3D" in report
 
 
 def test_optimum_benchmark(tmp_path: Path) -> None:
     summary, report = imported(Tool.OPTIMUM, tmp_path / "out", "optimum.json")
-    (cell,) = summary.cells
-    assert cell.metrics["latency_s"].n_trials == 3
-    assert means(cell)["ttft_s"] == pytest.approx(0.03243, abs=1e-5)
-    assert means(cell)["tpot_s"] == pytest.approx(1.47333 / 63, rel=1e-4)
-    assert means(cell)["device_peak_bytes"] == pytest.approx(8118.1e6)
+    (point,) = summary.points
+    assert point.metrics["latency_s"].n_trials == 3
+    assert means(point)["ttft_s"] == pytest.approx(0.03243, abs=1e-5)
+    assert means(point)["tpot_s"] == pytest.approx(1.47333 / 63, rel=1e-4)
+    assert means(point)["device_peak_bytes"] == pytest.approx(8118.1e6)
     assert "NVIDIA A100-SXM4-80GB" in report
     assert "the sum of the two" in report
 
@@ -171,7 +171,7 @@ def test_half_a_character_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text((DATA / "vllm-serve-1.json").read_text().replace('"smollm2-135m"', '"smol\\ud800"'))
     summary = Lab().summary(import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out"))
-    assert summary.cells[0].cell.contender.variant == "smol?"
+    assert summary.points[0].point.config.variant == "smol?"
 
 
 def test_a_study_is_called_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ OURS = {
 
 
 def table(*rows: doc.Row) -> doc.Document:
-    columns = (doc.Column(("contender",), is_words=True), doc.Column(("TTFT",), doc.Unit.SECONDS))
+    columns = (doc.Column(("config",), is_words=True), doc.Column(("TTFT",), doc.Unit.SECONDS))
     blocks = (
         doc.Table(columns, rows),
         doc.Paragraph(("Means of 3 starts; 5 % of all.",), is_small_print=True),
@@ -40,7 +40,7 @@ def test_a_table_has_its_interval_its_unit_and_its_notes() -> None:
             r"  \label{tab:how-quick-when}",
             r"  \begin{tabular}{lr}",
             r"    \toprule",
-            r"    contender & TTFT (ms) \\",
+            r"    config & TTFT (ms) \\",
             r"    \midrule",
             r"    \texttt{w8a8\_x} & 12.30 [11.90, 12.80] \\",
             r"    {}[b] & -- \\",

@@ -23,7 +23,7 @@ from bitbench.reports.study import study_document
 from bitbench.study.imported import ImportedFile, ImportSource
 from tests.command_line import bitbench
 from tests.features.interop.test_import_seeds import DATA
-from tests.unit.eight_contenders import eight_contenders
+from tests.unit.eight_configs import eight_configs
 from tests.unit.reported_studies import HOSTILE, demo_report, hostile_report, reported
 
 
@@ -50,13 +50,13 @@ def parsed(text: str) -> document:
         return publish_doctree(text, settings_overrides=settings)
 
 
-def cells_of(one: Element) -> list[list[str]]:
+def points_of(one: Element) -> list[list[str]]:
     return [[entry.astext() for entry in line.children] for line in one.findall(row)]
 
 
-def test_rst_is_valid_and_has_every_cell_with_its_reason(demo: ReportedStudy) -> None:
+def test_rst_is_valid_and_has_every_point_with_its_reason(demo: ReportedStudy) -> None:
     tree = parsed(study_text(demo, "vendor-rst"))
-    tables = [cells_of(one) for one in tree.findall(table)]
+    tables = [points_of(one) for one in tree.findall(table)]
     assert len(tables) == 2  # one engine kind, two batch sizes
     header, *rows = tables[0]
     assert header[:5] == ["Model", "Input Length", "Quantization", "Devices", "Speed (tokens/s)"]
@@ -89,19 +89,19 @@ def test_a_grid_table_joins_what_repeats() -> None:
 )
 def test_rst_text_is_only_text(text: str) -> None:
     tree = parsed(grid_table(["a"], [[escape(text)]]))
-    assert cells_of(next(iter(tree.findall(table))))[1] == [text]
+    assert points_of(next(iter(tree.findall(table))))[1] == [text]
 
 
 def test_the_markdown_of_runs_can_be_imported_again(demo: ReportedStudy, tmp_path: Path) -> None:
     (tmp_path / "out.md").write_text(study_text(demo, "vendor-md"), encoding="utf-8")
     folder = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_RUN, tmp_path / "again")
     again = Lab().summary(folder)
-    known = {(cell.cell.contender.name, cell.cell.workload): cell.metrics for cell in demo.summary.cells}
-    assert len(again.cells) == 6
-    for cell in again.cells:
-        before = known[cell.cell.contender.name, cell.cell.workload]
+    known = {(point.point.config.name, point.point.workload): point.metrics for point in demo.summary.points}
+    assert len(again.points) == 6
+    for point in again.points:
+        before = known[point.point.config.name, point.point.workload]
         for metric in ("output_throughput", "latency_s"):
-            assert cell.metrics[metric].mean == pytest.approx(before[metric].mean, rel=0.01)
+            assert point.metrics[metric].mean == pytest.approx(before[metric].mean, rel=0.01)
 
 
 def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: ReportedStudy) -> None:
@@ -129,7 +129,7 @@ def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_pa
     assert ranks["w8a8_smooth_ptq"].startswith("1–")
     assert ranks["w8a8_smooth_ptq"].endswith("(tie)")
     line = next(line for line in text.splitlines() if "| `w8a8_smooth_ptq`" in line)
-    assert [cell.strip() for cell in line.split("|")][7] == "–"  # input throughput
+    assert [point.strip() for point in line.split("|")][7] == "–"  # input throughput
     assert not set("ÂÃâð\ufffd") & set(text)
 
 
@@ -149,8 +149,8 @@ def test_backends_can_be_imported_again(tmp_path: Path) -> None:
         import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "again")
     )
     for metric in ("ttft_s", "tpot_s"):
-        before = {cell.cell.contender.engine: cell.metrics[metric].mean for cell in once.summary.cells}
-        after = {cell.cell.contender.engine.replace("\\", ""): cell.metrics[metric].mean for cell in again.cells}
+        before = {point.point.config.engine: point.metrics[metric].mean for point in once.summary.points}
+        after = {point.point.config.engine.replace("\\", ""): point.metrics[metric].mean for point in again.points}
         assert after == pytest.approx(before, rel=1e-3)
 
 
@@ -158,9 +158,9 @@ def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: ReportedStu
     reading = vendor_backends.read(study_text(demo, "backend-md"))
     known = {run.engine.name: run.metrics.ttft_s for run in reading.runs}
     last = demo.summary.rankings[-1].workload
-    for cell in demo.summary.cells_of(last):
-        wanted = cell.metrics["ttft_s"].mean if "ttft_s" in cell.metrics else None
-        assert known[cell.cell.contender.engine] == (wanted if wanted is None else pytest.approx(wanted, rel=1e-2))
+    for point in demo.summary.points_of(last):
+        wanted = point.metrics["ttft_s"].mean if "ttft_s" in point.metrics else None
+        assert known[point.point.config.engine] == (wanted if wanted is None else pytest.approx(wanted, rel=1e-2))
 
 
 @pytest.mark.parametrize("form", ["vendor-md", "backend-md"])
@@ -181,7 +181,7 @@ def test_the_command_writes_it(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 def test_models_stand_apart_in_the_markdown_of_runs() -> None:
-    study = reported(*eight_contenders(("m-7b", "tiny-2m")))
+    study = reported(*eight_configs(("m-7b", "tiny-2m")))
     assert "(`c1`), `tiny-2m`" in study_text(study, "vendor-md")
 
 

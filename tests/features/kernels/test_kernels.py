@@ -152,7 +152,7 @@ def test_figures_say_bytes_speed_and_the_share_of_the_roof() -> None:
 def test_the_table_has_the_columns_of_such_tables_and_says_what_was_wrong() -> None:
     text = markdown(kernel_document(summarize_kernels(a_run(), ["torch-linear", "torch-mv"])))
     header = next(line for line in text.splitlines() if "vptq (ms)" in line)
-    columns = [cell.strip() for cell in header.strip("|").split("|")]
+    columns = [point.strip() for point in header.strip("|").split("|")]
     assert columns[:10] == [
         "batch_size",
         "in_features",
@@ -178,11 +178,11 @@ def test_a_table_of_several_instruction_sets_names_that_of_each_row() -> None:
     run = KernelRun(machine=MACHINE, timings=(timing("torch-linear", (1e-4,) * 9), *timings))
     text = markdown(kernel_document(summarize_kernels(run, ["torch-linear"])))
     table = text.split("Vector-quantized kernels")[1]
-    cells = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
+    points = [
+        [point.strip() for point in line.strip("|").split("|")] for line in table.splitlines() if line.startswith("|")
     ]
-    column = cells[0].index("isa")
-    assert [row[column] for row in cells[2:4]] == ["`avx2`", "`avx512vbmi`"]
+    column = points[0].index("isa")
+    assert [row[column] for row in points[2:4]] == ["`avx2`", "`avx512vbmi`"]
 
 
 def test_an_instruction_set_that_the_processor_does_not_run_is_named_before_anything_is_measured(
@@ -197,8 +197,8 @@ def test_the_overview_comes_first_and_says_the_time_of_a_vector() -> None:
     """1024 x 1024 weights are 131,072 vectors; two threads need 20 us for them: 0.31 ns of one thread each."""
     text = markdown(kernel_document(summarize_kernels(a_run(), ["torch-linear", "torch-mv"])))
     overview = [line for line in text.split("vptq (ms)")[0].splitlines() if line.startswith("|")]
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in overview]
-    assert cells[0] == [
+    points = [[point.strip() for point in line.strip("|").split("|")] for line in overview]
+    assert points[0] == [
         "case",
         "ratio to `torch-linear`",
         "ratio to `torch-mv`",
@@ -206,8 +206,8 @@ def test_the_overview_comes_first_and_says_the_time_of_a_vector() -> None:
         "of roofline (%)",
         "per vector (ns)",
     ]
-    assert cells[4] == ["`vptq-4096-256`", "0.20×", "0.25×", "18.3", "92", "0.31"]
-    assert cells[2] == ["`torch-linear`", "–", "1.25×", "21.0", "105", "–"]
+    assert points[4] == ["`vptq-4096-256`", "0.20×", "0.25×", "18.3", "92", "0.31"]
+    assert points[2] == ["`torch-linear`", "–", "1.25×", "21.0", "105", "–"]
 
 
 def test_on_a_gpu_the_table_names_it_and_a_vector_takes_the_time_of_the_whole_device() -> None:

@@ -397,7 +397,7 @@ def test_the_page_shows_every_group_once() -> None:
     assert "sensitivity" in page(mixture_document(mixture()), "")
 
 
-def test_the_map_has_a_cell_per_group_and_the_worst_is_the_darkest() -> None:
+def test_the_map_has_a_point_per_group_and_the_worst_is_the_darkest() -> None:
     found = mixture()
     figure = sensitivity_figure(found)
     assert [(row["kind"], row["layers"]) for row in figure.rows][:2] == [("token_embd", "outside"), ("attn_qkv", "0–1")]

@@ -28,7 +28,7 @@ from bitbench.quantize.work import OnProgress, Work
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import CorpusFacts, QualityRecord
 from bitbench.records.trial import Outcome, TrialMetrics
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.recipe import Backend, Recipe
 from bitbench.study.source import StudySource
 from bitbench.study.tensor_types import TENSOR_TYPES
@@ -102,25 +102,25 @@ class Server(Lab):
         with into.writing() as writer:
             writer.write_study(study.text)
             writer.write_lock(make_lock(plan))
-            for contender in plan.quality:
-                divergence, _ = truth(plan, contender)
-                writer.append_quality(*scored(plan, contender, divergence))
-            for cell in plan.cells:
-                _, step_s = truth(plan, cell.contender)
-                for block in range(plan.study.measure.instances.min):
+            for config in plan.quality:
+                divergence, _ = truth(plan, config)
+                writer.append_quality(*scored(plan, config, divergence))
+            for point in plan.points:
+                _, step_s = truth(plan, point.config)
+                for block in range(plan.study.measure.starts.min):
                     for index in range(plan.study.measure.trials.min):
-                        noise = 1 + 0.002 * math.sin(crc32(f"{cell.contender.name} {block} {index}".encode()))
+                        noise = 1 + 0.002 * math.sin(crc32(f"{point.config.name} {block} {index}".encode()))
                         metrics = TrialMetrics(tpot_s=step_s * noise, output_throughput=1 / step_s)
-                        writer.append_trial(make_trial(cell, block, index, round=index, metrics=metrics), None)
+                        writer.append_trial(make_trial(point, block, index, round=index, metrics=metrics), None)
         return into
 
     def report(self, folder: StudyFolder, document: object = None) -> Path:
         return folder.path
 
 
-def truth(plan: Plan, contender: Contender) -> tuple[float, float]:
+def truth(plan: Plan, config: Config) -> tuple[float, float]:
     """Divergence and time of a step; bf16 costs nothing in the one, and is slow in the other."""
-    path = plan.variant(contender.variant).path
+    path = plan.variant(config.variant).path
     assert path is not None
     divergence = step_s = 0.0
     for tensor in read_tensors(path / "model.gguf"):
@@ -132,7 +132,7 @@ def truth(plan: Plan, contender: Contender) -> tuple[float, float]:
     return divergence, step_s
 
 
-def scored(plan: Plan, contender: Contender, divergence: float) -> tuple[QualityRecord, pa.Table]:
+def scored(plan: Plan, config: Config, divergence: float) -> tuple[QualityRecord, pa.Table]:
     """Two tokens are all there is, even in the unquantized model: KL = −½ ln 4q(1−q). Some windows are harder."""
     quality = plan.study.quality
     assert quality is not None
@@ -161,7 +161,7 @@ def scored(plan: Plan, contender: Contender, divergence: float) -> tuple[Quality
     )
     record = QualityRecord(
         id="",
-        contender=contender,
+        config=config,
         instance_id="i",
         started_at="2026-11-16T10:00:00.000+00:00",
         duration_s=1.0,
@@ -230,7 +230,7 @@ def test_a_mix_is_found_made_and_confirmed(lab: Server, tools: Tools, tmp_path: 
     assert (tmp_path / "out" / "report" / "figures" / "sensitivity.svg").exists()
     assert (tmp_path / "out" / "report" / "index.html").exists()
     fresh = StudyFolder.existing(tmp_path / "out" / "confirmation").read()
-    assert {trial.cell.workload for trial in fresh.trials} == {DECODE.name}
+    assert {trial.point.workload for trial in fresh.trials} == {DECODE.name}
     assert fresh.study.quality is not None
     assert fresh.study.quality.offset == 0.5
 

@@ -62,10 +62,10 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _add_quality(folder: Path) -> None:
-    contender = demo_study()[0].contenders[0]
+    config = demo_study()[0].configs[0]
     record = QualityRecord(
         id="q00001",
-        contender=contender,
+        config=config,
         instance_id="i0001",
         started_at="2026-11-02T10:00:00.000+00:00",
         duration_s=3.0,
@@ -295,17 +295,17 @@ def test_a_line_that_is_there_twice_counts_once(place: Path, tmp_path: Path) -> 
 
 def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
     plan, folder = plan_of(), StudyFolder(tmp_path / "study")
-    cell = plan.cells[0]
+    point = plan.points[0]
     with folder.writing() as writer:
         writer.write_study(study_text(plan.study))
         writer.write_lock(Lock(plan=plan))
         for outcome in (Outcome.OK, Outcome.LOST, Outcome.OK):
             instance, log = writer.new_instance()
             writer.append_instance(
-                make_instance(cell.contender, 0, id=instance, outcome=outcome, host="m1", log_file=f"logs/{log.name}")
+                make_instance(point.config, 0, id=instance, outcome=outcome, host="m1", log_file=f"logs/{log.name}")
             )
             if outcome is Outcome.OK:
-                writer.append_trial(make_trial(cell, 0, 0, instance_id=instance), None)
+                writer.append_trial(make_trial(point, 0, 0, instance_id=instance), None)
     sql = "SELECT outcome FROM trials ORDER BY trial"
     assert Studies(str(tmp_path)).query(sql)[1] == [("lost",), ("ok",)]
     assert [trial.outcome for trial in folder.trials()] == [Outcome.LOST, Outcome.OK]

@@ -14,7 +14,7 @@ from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import EngineMetrics, TrialMetrics
 from bitbench.reports.document.markdown import markdown, phrase_text
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.study import Count, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
@@ -54,30 +54,30 @@ def made(
             "recipes": tuple(LENGTHS),
             "engines": [{"engine": "vllm", "args": {"enforce-eager": True, "speculative-config": [None, speculative]}}],
             "workloads": workloads,
-            "measure": Measure(instances=Count(min=blocks, max=blocks), trials=Count(min=1, max=1), headline="tpot"),
+            "measure": Measure(starts=Count(min=blocks, max=blocks), trials=Count(min=1, max=1), metric="tpot"),
         }
     )
     plain, drafting = (setup.name for setup in study.engines)
-    cells, trials, instances = [], [], []
+    points, trials, instances = [], [], []
     for recipe, length in LENGTHS.items():
         for engine in (plain, drafting):
-            contender = Contender(variant=f"m/{recipe}", engine=engine)
+            config = Config(variant=f"m/{recipe}", engine=engine)
             for block in range(blocks):
-                instances.append(make_instance(contender, block, id=f"{contender.name}-{block}"))
+                instances.append(make_instance(config, block, id=f"{config.name}-{block}"))
                 for count in streams:
-                    cell = Cell(contender=contender, workload=f"at-{count}")
-                    cells.append(cell)
+                    point = Point(config=config, workload=f"at-{count}")
+                    points.append(point)
                     per_step, cost = truth(length) if engine == drafting else (1.0, 1.0)
                     seconds = STEP_S[count] * cost / per_step * float(np.exp(noise * rng.normal()))
                     own = {"engine_metrics": counted(length + noise * rng.normal())} if engine == drafting else {}
                     metrics = TrialMetrics(tpot_s=seconds, output_throughput=TOKENS * 2.0, request_throughput=2.0)
                     trials.append(
                         make_trial(
-                            cell,
+                            point,
                             block,
                             0,
-                            id=f"{cell.name}-{block}",
-                            instance_id=f"{contender.name}-{block}",
+                            id=f"{point.name}-{block}",
+                            instance_id=f"{config.name}-{block}",
                             metrics=metrics,
                             requests=REQUESTS,
                             **own,
@@ -89,14 +89,14 @@ def made(
         )
         for recipe in LENGTHS
     )
-    plan = Plan(study=study, variants=variants, cells=tuple(dict.fromkeys(cells)))
+    plan = Plan(study=study, variants=variants, points=tuple(dict.fromkeys(points)))
     return make_records(plan, trials, instances)
 
 
 def found_in(records: StudyRecords, workload: str = "at-1") -> dict[str, Speculation]:
     found = summarize_speculation(records)
     assert found is not None
-    return {one.contender.variant.partition("/")[2]: one for one in found.rows if one.workload == workload}
+    return {one.config.variant.partition("/")[2]: one for one in found.rows if one.workload == workload}
 
 
 def part_of(summary: StudySummary) -> Speculations:
@@ -126,7 +126,7 @@ def test_acceptance_gain_and_break_even_are_the_known_ones() -> None:
     for recipe, length in LENGTHS.items():
         one = found[recipe]
         per_step, cost = truth(length)
-        assert one.plain == Contender(variant=f"m/{recipe}", engine=PLAIN)
+        assert one.plain == Config(variant=f"m/{recipe}", engine=PLAIN)
         assert one.acceptance_length is not None
         assert one.acceptance_length.interval is not None
         assert one.acceptance_length.mean == pytest.approx(length, abs=0.02)
@@ -199,29 +199,29 @@ def test_a_value_that_says_none_is_without_drafts_and_what_all_share_is_no_axis(
             "workloads": ["interactive"],
         }
     )
-    cells = [
-        Cell(contender=Contender(variant="none", engine=setup.name), workload="interactive") for setup in study.engines
+    points = [
+        Point(config=Config(variant="none", engine=setup.name), workload="interactive") for setup in study.engines
     ]
-    plan = Plan(study=study, variants=(Variant(name="none", model="none", recipe="none"),), cells=tuple(cells))
+    plan = Plan(study=study, variants=(Variant(name="none", model="none", recipe="none"),), points=tuple(points))
     figures = TrialMetrics(tpot_s=0.01, output_throughput=100, request_throughput=2)
-    trials = [make_trial(cell, 0, index, metrics=figures) for index, cell in enumerate(cells)]
+    trials = [make_trial(point, 0, index, metrics=figures) for index, point in enumerate(points)]
     found = summarize_speculation(make_records(plan, trials))
     assert found is not None
     (one,) = found.rows
-    assert one.plain == cells[0].contender
-    assert (one.contender, one.acceptance_length) == (cells[1].contender, None)  # the engine counted no draft
+    assert one.plain == points[0].config
+    assert (one.config, one.acceptance_length) == (points[1].config, None)  # the engine counted no draft
 
 
 def test_a_study_without_drafts_has_no_such_section() -> None:
     records = made()
-    cells = tuple(cell for cell in records.plan.cells if cell.contender.engine == PLAIN)
-    summary = summarize(make_records(records.plan.model_copy(update={"cells": cells}), records.trials))
+    points = tuple(point for point in records.plan.points if point.config.engine == PLAIN)
+    summary = summarize(make_records(records.plan.model_copy(update={"points": points}), records.trials))
     assert summary.parts == {}
 
 
 def test_trials_without_counters_are_passed_over() -> None:
-    (cell,) = {made().plan.cells[0]}
-    bare = make_trial(cell, 0, 0, metrics=TrialMetrics(output_throughput=10, request_throughput=1))
+    (point,) = {made().plan.points[0]}
+    bare = make_trial(point, 0, 0, metrics=TrialMetrics(output_throughput=10, request_throughput=1))
     assert counts_of([bare]) is None
     none = bare.model_copy(update={"engine_metrics": EngineMetrics(drafts=0, accepted_tokens=0), "requests": 3})
     assert counts_of([none]) is None
@@ -246,7 +246,7 @@ def test_drafts_that_do_not_pay_are_named_so(monkeypatch: pytest.MonkeyPatch) ->
     summary = summarize(made())
     said = " ".join(phrase_text(one) for one in speculation_sentences(part_of(summary), summary))
     assert f"Speculation on `at-1` is slower than the same without: `w4 @ {DRAFTS}` 0.8" in said
-    (one,) = (one for one in part_of(summary).rows if one.contender.variant == "m/w4" and one.workload == "at-1")
+    (one,) = (one for one in part_of(summary).rows if one.config.variant == "m/w4" and one.workload == "at-1")
     assert one.acceptance_length is not None
     assert one.break_even is not None
     assert one.acceptance_length.mean < one.break_even

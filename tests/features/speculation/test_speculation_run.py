@@ -17,7 +17,7 @@ engines:
 workloads:
   - {name: one, concurrency: 1, input_tokens: 16, output_tokens: 11}
   - {name: four, concurrency: 4, input_tokens: 16, output_tokens: 11}
-measure: {instances: 3, trials: 1, headline: tpot}
+measure: {starts: 3, trials: 1, metric: tpot}
 """
 GAIN = 2.5 / 1.6
 
@@ -32,7 +32,7 @@ def test_the_known_figures_come_out(folder: StudyFolder) -> None:
     assert part is not None
     found: dict[str, Speculation] = {one.workload: one for one in part.rows}
     one = found["one"]
-    assert (one.contender.engine, one.plain and one.plain.engine) == ("null draft_tokens=3", "null draft_tokens=0")
+    assert (one.config.engine, one.plain and one.plain.engine) == ("null draft_tokens=3", "null draft_tokens=0")
     assert one.acceptance_length is not None
     assert one.acceptance_length.mean == pytest.approx(2.5)
     assert one.acceptance_rate == pytest.approx(0.5)

@@ -10,8 +10,8 @@ from bitbench.analysis.interim_looks import Look, looks
 from bitbench.analysis.log_speeds import LogSpeeds
 from bitbench.analysis.pairs import PairTable, paired_ratios
 from bitbench.features.tune.race import Admission, Race, race
-from bitbench.study.plan import Contender
-from tests.unit.machine_simulation import Floats, Machine, Simulation, contenders
+from bitbench.study.plan import Config
+from tests.unit.machine_simulation import Floats, Machine, Simulation, configs
 from tests.unit.simulated_claims import ALPHA, CONFIDENCE, allowed, design_of, figures_of, rounds_of_block, share
 
 BUDGET_S = 1800
@@ -31,8 +31,8 @@ class Found:
     """One search: the race at its end, and what the confirmation says of the leader against the baseline."""
 
     race: Race
-    speeds: dict[Contender, float]
-    able: frozenset[Contender]
+    speeds: dict[Config, float]
+    able: frozenset[Config]
     is_gain: bool
 
     @property
@@ -45,8 +45,8 @@ class Found:
 def searched(
     machine: Machine, speeds: Sequence[float], seed: int, *, budget_s: int = BUDGET_S, broken: Sequence[int] = ()
 ) -> Found:
-    """`broken`: contenders that miss a limit, which is known from the first look on."""
-    everyone = contenders(len(speeds))
+    """`broken`: configs that miss a limit, which is known from the first look on."""
+    everyone = configs(len(speeds))
     able = frozenset(one for place, one in enumerate(everyone) if place not in broken)
     running = Simulation(machine, speeds, np.random.default_rng(seed), 2 * budget_s)
     search_s = int((1 - CONFIRM) * budget_s)
@@ -85,7 +85,7 @@ def searched(
 
 
 def _table(figures: LogSpeeds) -> PairTable:
-    return paired_ratios({"workload": figures}, figures.contenders[0])["workload"]
+    return paired_ratios({"workload": figures}, figures.configs[0])["workload"]
 
 
 def assert_finds_the_best(
@@ -98,7 +98,7 @@ def assert_finds_the_best(
 
 
 def assert_bounds_hold(found: Sequence[Found]) -> None:
-    """No contender is better than the chosen one by more than the search says, on any machine."""
+    """No config is better than the chosen one by more than the search says, on any machine."""
     assert share(one.race.shortfall is not None and one.regret > one.race.shortfall for one in found) <= allowed(
         len(found)
     )

@@ -23,7 +23,7 @@ from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome, TrialMetrics
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.quality import Quality
 from bitbench.study.study import Study
 from bitbench.study.study_file import parse_study
@@ -78,8 +78,8 @@ def test_no_engine_takes_a_type_of_its_kv_cache_for_a_matter_of_speed() -> None:
     assert not any(chosen & one.speed_only for one in ENGINES.values())
 
 
-def contender(variant: str, threads: int) -> Contender:
-    return Contender(variant=variant, engine=f"llamacpp threads={threads}")
+def config(variant: str, threads: int) -> Config:
+    return Config(variant=variant, engine=f"llamacpp threads={threads}")
 
 
 def made_plan() -> Plan:
@@ -96,37 +96,37 @@ def made_plan() -> Plan:
             "tune": {},
         }
     )
-    contenders = tuple(contender(variant, threads) for threads in (1, 2, 4) for variant in LOSS)
+    configs = tuple(config(variant, threads) for threads in (1, 2, 4) for variant in LOSS)
     return Plan(
         study=study,
         variants=tuple(
             Variant(name=name, model="m", recipe=name[2:], form=form)
             for name, form in zip(LOSS, ("gguf/dense", "gguf/q4_0"), strict=True)
         ),
-        cells=tuple(Cell(contender=one, workload="interactive") for one in contenders),
-        quality=contenders,
+        points=tuple(Point(config=one, workload="interactive") for one in configs),
+        quality=configs,
         alike_setups=(tuple(setup.name for setup in study.engines),),
     )
 
 
 PLAN = made_plan()
-FIRST, SECOND, THIRD = (contender("m/gguf-q4_0", threads) for threads in (1, 2, 4))
-DENSE = contender("m/gguf-bf16", 1)
+FIRST, SECOND, THIRD = (config("m/gguf-q4_0", threads) for threads in (1, 2, 4))
+DENSE = config("m/gguf-bf16", 1)
 
 
-def record(of: Contender, outcome: Outcome = Outcome.OK) -> QualityRecord:
+def record(of: Config, outcome: Outcome = Outcome.OK) -> QualityRecord:
     corpus = CorpusFacts(
         description="made up", text_hash="x", windows_hash="y", windows=WINDOWS, window_tokens=LENGTH + 1, room=1000
     )
     return QualityRecord(
-        id=of.name, contender=of, instance_id="i", started_at="2026-11-16T10:00:00.000+00:00", duration_s=1.0,
+        id=of.name, config=of, instance_id="i", started_at="2026-11-16T10:00:00.000+00:00", duration_s=1.0,
         outcome=outcome, cause=None if outcome is Outcome.OK else "It ended.", corpus=corpus,
     )  # fmt: skip
 
 
 def scores(of: QualityRecord) -> pa.Table:
     window = np.repeat(np.arange(WINDOWS), LENGTH)
-    logprob = -1.0 - LOSS[of.contender.variant] * (1 + 0.1 * np.sin(window))
+    logprob = -1.0 - LOSS[of.config.variant] * (1 + 0.1 * np.sin(window))
     return pa.table(
         {
             "window": pa.array(window, pa.int32()),
@@ -141,14 +141,14 @@ def scores(of: QualityRecord) -> pa.Table:
 
 def records(*quality: QualityRecord, plan: Plan = PLAN) -> StudyRecords:
     trials = [
-        make_trial(cell, block, 0, metrics=TrialMetrics(output_throughput=100.0 + block))
-        for cell in plan.cells
+        make_trial(point, block, 0, metrics=TrialMetrics(output_throughput=100.0 + block))
+        for point in plan.points
         for block in range(2)
     ]
     return make_records(plan, trials, quality=quality, scores_of=scores)
 
 
-def wanted(*quality: QualityRecord, plan: Plan = PLAN) -> list[Contender]:
+def wanted(*quality: QualityRecord, plan: Plan = PLAN) -> list[Config]:
     progress = Progress(plan, OneBlock(1))
     progress.add(quality)
     return [one for one in plan.quality if progress.wants_quality(one)]
@@ -190,7 +190,7 @@ def test_an_estimate_counts_what_is_measured() -> None:
 
 def test_all_that_share_it_have_the_figures_of_the_one_that_was_measured() -> None:
     of = records(record(DENSE), record(FIRST, Outcome.CRASHED), record(SECOND))
-    found = {one.contender: one for one in summarize_quality(of)}
+    found = {one.config: one for one in summarize_quality(of)}
     assert set(found) == set(PLAN.quality)
     assert found[SECOND].measured_as is None
     for one in (FIRST, THIRD):
@@ -198,7 +198,7 @@ def test_all_that_share_it_have_the_figures_of_the_one_that_was_measured() -> No
         assert found[one].outcome is Outcome.OK
         assert found[one].estimates == found[SECOND].estimates
     assert found[THIRD].estimates[RISE].value == pytest.approx(np.expm1(0.05), rel=0.02)
-    assert found[contender("m/gguf-bf16", 4)].estimates[RISE].value == 0.0
+    assert found[config("m/gguf-bf16", 4)].estimates[RISE].value == 0.0
     judged = recommend(summarize(of), Limits(quality_loss=0.06)).choices[0].judged
     assert {one.standing for one in judged} == {LimitVerdict.MET}
 
@@ -206,7 +206,7 @@ def test_all_that_share_it_have_the_figures_of_the_one_that_was_measured() -> No
 def test_the_unquantized_model_with_other_threads_is_what_is_compared_with_where_it_alone_was_drawn() -> None:
     drawn = PLAN.only({DENSE, SECOND})
     assert baseline_of(SECOND, drawn) == DENSE
-    assert baseline_of(SECOND, PLAN) == contender("m/gguf-bf16", 2)
+    assert baseline_of(SECOND, PLAN) == config("m/gguf-bf16", 2)
     assert baseline_of(SECOND, drawn.model_copy(update={"alike_setups": ()})) is None
     (_, own) = summarize_quality(records(record(DENSE), record(SECOND), plan=drawn))
     assert own.estimates[RISE].value == pytest.approx(np.expm1(0.05), rel=0.02)

@@ -17,7 +17,7 @@ from bitbench.analysis.interim_looks import Look
 from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.recommendation import Finding, Judged, Limits, LimitVerdict
 from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, Ratio
-from bitbench.analysis.sequential import Headline, kept_back
+from bitbench.analysis.sequential import PrimaryMetric, kept_back
 from bitbench.cli.json_answers import answer_schema, answer_text
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.null import NullEngine
@@ -35,7 +35,7 @@ from bitbench.reports.answers.deploy import command_lines
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.study import EngineSetup, Measure, Study
 from bitbench.study.study_file import parse_study, study_schema
 from bitbench.study.variant import ModelFacts, Variant
@@ -47,7 +47,7 @@ from tests.json_answer import read_answer
 from tests.unit.synthetic import make_instance, make_plan, make_records, make_trial
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
-A, B, C = (Contender(variant="none", engine=name) for name in "abc")
+A, B, C = (Config(variant="none", engine=name) for name in "abc")
 FILE = """
 name: x
 engines:
@@ -107,7 +107,7 @@ def test_python_has_it_too() -> None:
     assert {"tune", "Tuning"} <= {*dir(bitbench_module)}
 
 
-def pair(first: Contender, second: Contender, log_mean: float, standard_error: float = 0.01) -> PairedRatio:
+def pair(first: Config, second: Config, log_mean: float, standard_error: float = 0.01) -> PairedRatio:
     return PairedRatio(
         first=first,
         second=second,
@@ -158,8 +158,8 @@ def finding(standing: LimitVerdict, value: float | None, reason: str = "") -> Fi
     return Finding(name="ttft", unit="s", limit=0.1, value=value, standing=standing, reason=reason)
 
 
-def judged(contender: Contender, *findings: Finding, failed: int = 0) -> Judged:
-    return Judged(contender=contender, figure=estimate(100.0), findings=findings, trials=4, failed_trials=failed)
+def judged(config: Config, *findings: Finding, failed: int = 0) -> Judged:
+    return Judged(config=config, figure=estimate(100.0), findings=findings, trials=4, failed_trials=failed)
 
 
 def estimate(mean: float) -> Estimate:
@@ -191,22 +191,22 @@ def test_who_may_win_and_who_may_beat_others() -> None:
 
 
 def test_the_least_memory_is_raced_for_by_the_records_of_memory() -> None:
-    plan = make_plan(["a", "b"], [WORKLOAD], Measure.model_validate({"instances": 3, "trials": 2}))
+    plan = make_plan(["a", "b"], [WORKLOAD], Measure.model_validate({"starts": 3, "trials": 2}))
     sizes = {"a": 900, "b": 700}
     trials = [
         make_trial(
-            cell,
+            point,
             block,
             index,
             metrics=TrialMetrics(output_throughput=100.0),
-            memory=Memory(peak_bytes=sizes[cell.contender.engine] * 2**20 + 1000 * block + index),
+            memory=Memory(peak_bytes=sizes[point.config.engine] * 2**20 + 1000 * block + index),
         )
-        for cell in plan.cells
+        for point in plan.points
         for block in range(3)
         for index in range(2)
     ]
     records = make_records(plan, trials)
-    found = race_of(records, [judged(A), judged(B)], Headline("peak_bytes", higher_is_better=False), 0.02)
+    found = race_of(records, [judged(A), judged(B)], PrimaryMetric("peak_bytes", higher_is_better=False), 0.02)
     assert (found.leader, found.end) == (B, RaceEnd.FOUND)
 
 
@@ -219,19 +219,19 @@ def test_a_search_keeps_nothing_back_since_it_confirms_in_a_study_of_its_own() -
 
 def test_of_a_large_space_so_many_are_drawn_as_the_budget_pays_for() -> None:
     plan = make_plan([f"e{number}" for number in range(40)], [WORKLOAD])
-    baseline = plan.contenders[7]
+    baseline = plan.configs[7]
     drawn = draw(plan, baseline, lambda _: 10.0, 125.0)
-    assert len(drawn.contenders) == 12
-    assert baseline in drawn.contenders
+    assert len(drawn.configs) == 12
+    assert baseline in drawn.configs
     assert draw(plan, baseline, lambda _: 10.0, 125.0) == drawn
     assert draw(plan.model_copy(update={"study": plan.study.model_copy(update={"seed": 1})}), baseline,
-                lambda _: 10.0, 125.0).cells != drawn.cells  # fmt: skip
+                lambda _: 10.0, 125.0).points != drawn.points  # fmt: skip
     assert draw(plan, baseline, lambda _: 10.0, 1e6) == plan
-    assert len(draw(plan, baseline, lambda _: 10.0, 1.0).contenders) == 2
+    assert len(draw(plan, baseline, lambda _: 10.0, 1.0).configs) == 2
 
 
 def test_a_confirmation_takes_no_more_time_than_it_needs() -> None:
-    design = Design(contenders=2, starts_s=10.0, round_s=4.0)
+    design = Design(configs=2, starts_s=10.0, round_s=4.0)
     calm, noisy = VarianceComponents(0.002, 0.003), VarianceComponents(0.06, 0.1)
     assert plan_confirmation(design, 600.0, 0.95, calm, target=0.02).seconds <= 150
     assert plan_confirmation(design, 600.0, 0.95, noisy, target=0.02).seconds > 500
@@ -241,20 +241,20 @@ def test_a_confirmation_takes_no_more_time_than_it_needs() -> None:
 def test_the_first_starts_of_a_confirmation_are_not_forgotten() -> None:
     """The search's own first ones took 50 s, and later ones 5 s."""
     plan = make_plan(["a", "b"], [WORKLOAD], Measure(budget=600.0))
-    trials = [make_trial(cell, block, 0, duration_s=4.0) for cell in plan.cells for block in range(2)]
+    trials = [make_trial(point, block, 0, duration_s=4.0) for point in plan.points for block in range(2)]
 
     def planned(first_s: float) -> Measure:
         estimator = Estimator(plan, {"null": NullEngine()})
-        for one in plan.contenders:
+        for one in plan.configs:
             for block, ready_s in ((1, 5.0), (0, first_s)):
                 estimator.add(make_instance(one, block, ready_s=ready_s))
         for trial in trials:
             estimator.add(trial)
         searched = make_records(plan, trials)
-        return ConfirmationPlanner(plan.study, searched, estimator, *reversed(plan.contenders), 300.0).plan().measure
+        return ConfirmationPlanner(plan.study, searched, estimator, *reversed(plan.configs), 300.0).plan().measure
 
     alike, slow_first = planned(5.0), planned(50.0)
-    seconds = [measure.instances.min * (2 * 6.0 + measure.trials.min * (2 * 4.5)) for measure in (alike, slow_first)]
+    seconds = [measure.starts.min * (2 * 6.0 + measure.trials.min * (2 * 4.5)) for measure in (alike, slow_first)]
     assert 300 - 25 < seconds[0] <= 301
     assert 210 - 25 < seconds[1] <= 211
 
@@ -299,7 +299,7 @@ MET, MISSED = finding(LimitVerdict.MET, 0.05), finding(LimitVerdict.BROKEN, 0.3)
 FOUND = Tuning(
     name="x",
     goal=Goal.THROUGHPUT,
-    headline=MetricDefinition.of(METRICS["output_throughput"]),
+    primary_metric=MetricDefinition.of(METRICS["output_throughput"]),
     limits=Limits(objectives=Study.model_validate(yaml.safe_load(FILE) | {"objectives": {"ttft": 0.1}}).objectives),
     price_per_hour=None,
     workload="interactive",
@@ -307,10 +307,10 @@ FOUND = Tuning(
     space=5,
     tried=(
         Tried(
-            contender=B, fate=Fate.BEST, starts=4, figure=estimate(150), ratio_to_baseline=ratio(1.5), findings=(MET,)
+            config=B, fate=Fate.BEST, starts=4, figure=estimate(150), ratio_to_baseline=ratio(1.5), findings=(MET,)
         ),
-        Tried(contender=A, fate=Fate.BEATEN, starts=2, figure=estimate(100), beaten_by=B, findings=(MET,)),
-        Tried(contender=C, fate=Fate.RULED_OUT, starts=2, figure=estimate(190), findings=(MISSED,)),
+        Tried(config=A, fate=Fate.BEATEN, starts=2, figure=estimate(100), beaten_by=B, findings=(MET,)),
+        Tried(config=C, fate=Fate.RULED_OUT, starts=2, figure=estimate(190), findings=(MISSED,)),
     ),
     refused=(),
     end=RaceEnd.FOUND,
@@ -370,7 +370,7 @@ ANSWERS = {
         FOUND.model_copy(update={"chosen": A, "confirmed": None, "shortfall": None}),
         ExitCode.INCONCLUSIVE,
     ),
-    "No contender meets the limits.": (
+    "No config meets the limits.": (
         NONE_CHOSEN.model_copy(
             update={
                 "end": RaceEnd.NONE_MEETS,
@@ -379,14 +379,14 @@ ANSWERS = {
         ),
         ExitCode.FAILED,
     ),
-    "Inconclusive: no contender is known to meet the limits.": (
+    "Inconclusive: no config is known to meet the limits.": (
         NONE_CHOSEN.model_copy(update={"end": RaceEnd.BUDGET}),
         ExitCode.INCONCLUSIVE,
     ),
-    "No contender has a result.": (
+    "No config has a result.": (
         NONE_CHOSEN.model_copy(
             update={
-                "tried": (Tried(contender=A, fate=Fate.NO_RESULT, starts=0, reason="crashed: it ended"),),
+                "tried": (Tried(config=A, fate=Fate.NO_RESULT, starts=0, reason="crashed: it ended"),),
             }
         ),
         ExitCode.NOTHING_MEASURED,
@@ -409,7 +409,7 @@ def test_each_answer_has_its_sentence_and_its_exit_code(sentence: str) -> None:
 
 def test_it_says_what_was_searched_and_ruled_out_and_how_to_deploy() -> None:
     text = markdown(tuning_document(FOUND))
-    assert "Searched 3 contenders of 5, drawn at random since the budget pays for no more" in text
+    assert "Searched 3 configs of 5, drawn at random since the budget pays for no more" in text
     assert "Ruled out: `c`: ttft 300.0 ms against 100 ms" in text
     assert "vllm serve /m/v \\\n--dtype bfloat16" in text
     left = replace_fate(FOUND, A, Fate.LEFT).model_copy(update={"shortfall": 0.031})
@@ -421,7 +421,7 @@ def test_it_says_what_was_searched_and_ruled_out_and_how_to_deploy() -> None:
 def test_what_looks_better_than_the_choice_is_said_with_why_it_is_not_it() -> None:
     beyond = finding(LimitVerdict.UNSURE, 0.12, "its interval contains the limit")
     tried = tuple(
-        one.model_copy(update={"fate": Fate.LEFT, "findings": (beyond,)}) if one.contender == C else one
+        one.model_copy(update={"fate": Fate.LEFT, "findings": (beyond,)}) if one.config == C else one
         for one in FOUND.tried
     )
     text = markdown(tuning_document(FOUND.model_copy(update={"tried": tried})))
@@ -436,11 +436,11 @@ def test_figures_of_a_fresh_study_are_spoken_of_only_where_there_is_one() -> Non
     assert "from a fresh study" not in markdown(tuning_document(kept))
 
 
-def replace_fate(found: Tuning, contender: Contender, fate: Fate) -> Tuning:
+def replace_fate(found: Tuning, config: Config, fate: Fate) -> Tuning:
     return found.model_copy(
         update={
             "tried": tuple(
-                one.model_copy(update={"fate": fate}) if one.contender == contender else one for one in found.tried
+                one.model_copy(update={"fate": fate}) if one.config == config else one for one in found.tried
             )
         }
     )

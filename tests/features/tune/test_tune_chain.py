@@ -55,9 +55,9 @@ def test_the_known_best_wins_and_is_confirmed(
     assert "Ruled out: late: ttft" in text
     assert "Ruled out: broken: no result" in text
     fresh = StudyFolder.existing(place / "out" / "confirmation")
-    assert {trial.cell.contender.engine for trial in fresh.trials()} == {BEST, "null tpot=6ms per_stream=unset"}
+    assert {trial.point.config.engine for trial in fresh.trials()} == {BEST, "null tpot=6ms per_stream=unset"}
     searched = StudyFolder.existing(place / "out" / "search").trials()
-    late = {trial.block for trial in searched if trial.cell.contender.engine == "late"}
+    late = {trial.block for trial in searched if trial.point.config.engine == "late"}
     assert len(late) == 2  # it was dropped after the second
     assert (place / "out" / "search" / "report" / "index.html").exists()
 
@@ -71,7 +71,7 @@ def test_the_same_command_answers_again_without_measuring(
     answer = json.loads(said.out)["answer"]
     assert answer["chosen"]["engine"] == BEST
     assert answer["space"] == len(answer["tried"]) == 8
-    fates = {one["contender"]["engine"]: one["fate"] for one in answer["tried"]}
+    fates = {one["config"]["engine"]: one["fate"] for one in answer["tried"]}
     assert (fates["late"], fates["broken"], fates[BEST]) == ("ruled out", "no result", "best")
     confirmed = answer["confirmed"]
     truth = (20 + 31 * 6) / (20 + 31 * 2)  # ttft and 31 tokens

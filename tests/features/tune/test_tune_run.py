@@ -27,7 +27,7 @@ from bitbench.records.quality import CorpusFacts, QualityRecord
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.document.markdown import markdown
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.source import StudySource
 from bitbench.study.study import Checkpoint
 from bitbench.study.variant import Variant
@@ -48,7 +48,7 @@ tune: {{max_quality_loss: 10%}}
 measure: {{budget: 30m}}
 baseline: m/gguf-bf16 @ llamacpp kv=f16 threads=1
 """
-BASELINE = Contender(variant="m/gguf-bf16", engine="llamacpp kv=f16 threads=1")
+BASELINE = Config(variant="m/gguf-bf16", engine="llamacpp kv=f16 threads=1")
 SPREAD = 0.05  # nats, from window to window
 
 
@@ -66,7 +66,7 @@ class Truth:
 
 class World(Lab):
     truth: Truth
-    scored: list[tuple[str, Contender]]
+    scored: list[tuple[str, Config]]
 
     def plan(self, study: Path | StudySource) -> Plan:  # type: ignore[override]
         source = StudySource.of(study)
@@ -85,11 +85,11 @@ class World(Lab):
             while left := [one for one in plan.quality if progress.wants_quality(one)]:
                 self.scored.append((into.name, left[0]))
                 progress.add([writer.append_quality(*self._scored(plan, left[0]))])
-            block, going_on = 0, frozenset(plan.cells)
-            while going_on and block < plan.study.measure.instances.max:
-                for cell in sorted(going_on, key=lambda one: one.name):
+            block, going_on = 0, frozenset(plan.points)
+            while going_on and block < plan.study.measure.starts.max:
+                for point in sorted(going_on, key=lambda one: one.name):
                     for index in range(2):
-                        writer.append_trial(self._trial(cell, block, index), None)
+                        writer.append_trial(self._trial(point, block, index), None)
                 block += 1
                 if part.goes_on and block >= 2:
                     going_on = part.goes_on(folder, block)
@@ -98,23 +98,23 @@ class World(Lab):
     def report(self, folder: StudyFolder, document: object = None) -> Path:
         return folder.path
 
-    def _trial(self, cell: Cell, block: int, index: int) -> TrialRecord:
-        kv, threads = (word.partition("=")[2] for word in cell.contender.engine.split()[1:])
-        is_fast = cell.contender.variant.endswith("q4_0")
+    def _trial(self, point: Point, block: int, index: int) -> TrialRecord:
+        kv, threads = (word.partition("=")[2] for word in point.config.engine.split()[1:])
+        is_fast = point.config.variant.endswith("q4_0")
         speed = 100 * (2 if is_fast else 1) * (1.5 if threads == "2" else 1) * (1.0 if kv == self.truth.fast else 0.8)
-        noise = np.random.default_rng(crc32(f"{cell.name} {block} {index}".encode())).normal()
+        noise = np.random.default_rng(crc32(f"{point.name} {block} {index}".encode())).normal()
         metrics = TrialMetrics(output_throughput=speed * float(np.exp(0.01 * noise)))
         at = f"2026-11-16T10:{2 * block:02d}:{index:02d}.000+00:00"
-        return make_trial(cell, block, index, round=index, metrics=metrics, started_at=at)
+        return make_trial(point, block, index, round=index, metrics=metrics, started_at=at)
 
-    def _scored(self, plan: Plan, contender: Contender) -> tuple[QualityRecord, pa.Table | None]:
+    def _scored(self, plan: Plan, config: Config) -> tuple[QualityRecord, pa.Table | None]:
         """Windows lose more and less than the mean, in turn."""
         quality = plan.study.quality
         assert quality is not None
         windows, length = quality.windows, quality.window_tokens - 1
         window = np.repeat(np.arange(windows), length)
         mean = self.truth.loss if quality.offset == 0 else self.truth.fresh_loss
-        loss = (mean + SPREAD * np.where(window % 2, 1, -1)) * contender.variant.endswith("q4_0")
+        loss = (mean + SPREAD * np.where(window % 2, 1, -1)) * config.variant.endswith("q4_0")
         rows = pa.table(
             {
                 "window": pa.array(window, pa.int32()),
@@ -125,13 +125,13 @@ class World(Lab):
                 "top_logprobs": pa.array((-1.0 - loss)[:, None].tolist(), pa.list_(pa.float32())),
             }
         )
-        is_broken = contender.engine == self.truth.broken
+        is_broken = config.engine == self.truth.broken
         facts = CorpusFacts(
             description="made up", text_hash="x", windows_hash=f"{quality.offset}", windows=windows,
             window_tokens=quality.window_tokens, room=self.truth.room,
         )  # fmt: skip
         record = QualityRecord(
-            id="", contender=contender, instance_id="i", started_at="2026-11-16T10:00:30.000+00:00",
+            id="", config=config, instance_id="i", started_at="2026-11-16T10:00:30.000+00:00",
             duration_s=self.truth.window_s * windows, outcome=Outcome.CRASHED if is_broken else Outcome.OK,
             cause="It ended." if is_broken else None, corpus=facts, top_tokens=1, tokens=rows.num_rows,
         )  # fmt: skip
@@ -163,7 +163,7 @@ def quality_of(found: Tuning) -> Finding:
 
 
 def in_search(found: Tuning) -> Finding:
-    best = next(one for one in found.tried if one.contender == found.chosen)
+    best = next(one for one in found.tried if one.config == found.chosen)
     return next(one for one in best.findings if one.name == QUALITY_LOSS)
 
 
@@ -181,7 +181,7 @@ def test_the_search_measures_quality_once_per_variant_and_cache(lab: World) -> N
 
 def test_what_the_search_leaves_open_is_decided_on_fresh_text(lab: World) -> None:
     found = answer(lab)
-    assert found.chosen == Contender(variant="m/gguf-q4_0", engine="llamacpp kv=f16 threads=2")
+    assert found.chosen == Config(variant="m/gguf-q4_0", engine="llamacpp kv=f16 threads=2")
     assert in_search(found).standing is LimitVerdict.UNSURE
     assert quality_of(found).standing is LimitVerdict.MET
     assert found.exit_code is ExitCode.DONE
@@ -219,9 +219,9 @@ def test_what_the_winner_is_compared_with_is_started_for_that_alone_where_the_ba
     found = answer(lab)
     assert found.chosen is not None
     assert found.chosen.engine == "llamacpp kv=q8_0 threads=2"
-    other = Contender(variant="m/gguf-bf16", engine="llamacpp kv=q8_0 threads=1")
+    other = Config(variant="m/gguf-bf16", engine="llamacpp kv=q8_0 threads=1")
     assert {one for place, one in lab.scored if place == "confirmation"} == {found.chosen, other}
-    assert {trial.cell.contender for trial in fresh().trials} == {found.chosen, BASELINE}
+    assert {trial.point.config for trial in fresh().trials} == {found.chosen, BASELINE}
     assert quality_of(found).standing is LimitVerdict.MET
 
 
@@ -229,7 +229,7 @@ def test_one_that_fails_is_replaced_by_another_that_says_the_same(lab: World) ->
     lab.truth = Truth(broken="llamacpp kv=q8_0 threads=1", fast="q8_0")
     found = answer(lab)
     assert quality_of(found).standing is LimitVerdict.MET
-    assert Contender(variant="m/gguf-bf16", engine="llamacpp kv=q8_0 threads=2") in [
+    assert Config(variant="m/gguf-bf16", engine="llamacpp kv=q8_0 threads=2") in [
         one for place, one in lab.scored if place == "confirmation"
     ]
 
@@ -268,13 +268,13 @@ def test_an_engine_without_an_unquantized_variant_is_named_before_the_search(
     Path("tune.yaml").write_text(FILE.replace("recipes: [gguf-bf16, ", "recipes: [").replace("bf16 @", "q4_0 @"))
     with caplog.at_level("WARNING"):
         answer(lab)
-    assert "no contender on" not in caplog.text  # the baseline's own weights are what they are compared with
+    assert "no config on" not in caplog.text  # the baseline's own weights are what they are compared with
     Path("tune.yaml").write_text(
         FILE.replace("recipes: [gguf-bf16, gguf-q4_0]", "recipes: [gguf-q4_0, gguf-q8_0]").replace("bf16 @", "q4_0 @")
     )
     with caplog.at_level("WARNING"):
         tune(lab, tune_source(Path("tune.yaml")), Path("other"), LogObserver())
-    assert "no contender on llamacpp can meet max_quality_loss" in caplog.text
+    assert "no config on llamacpp can meet max_quality_loss" in caplog.text
 
 
 def test_how_many_windows_decide() -> None:

@@ -25,7 +25,7 @@ engines:
   - {engine: null, name: fast, args: {ttft: 200ms, vary: 0.01, vary_instance: 0.01}}
 workloads:
   - {name: single, concurrency: 1, input_tokens: 8, output_tokens: 1}
-measure: {instances: 3, trials: 2, schedule: visits}
+measure: {starts: 3, trials: 2, schedule: visits}
 baseline: slow
 """
 

@@ -1,4 +1,4 @@
-"""Two studies, or two contenders of one, against each other. Made by `analysis.study_comparison`."""
+"""Two studies, or two configs of one, against each other. Made by `analysis.study_comparison`."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
 from bitbench.records.profile import Phase
 from bitbench.study.base import Record
-from bitbench.study.plan import Cell
+from bitbench.study.plan import Point
 from bitbench.study.processor import Level
 from bitbench.util.exit_codes import ExitCode
 
@@ -22,14 +22,14 @@ class Verdict(StrEnum):
     UNKNOWN = "inconclusive"  # too few trials for an interval
 
 
-QUALITY = "quality"  # stands for the workload in cells that are about quality, which no workload has
+QUALITY = "quality"  # stands for the workload in points that are about quality, which no workload has
 
 
-class ComparedCell(Record):
+class ComparedPoint(Record):
     """`ratio` is candidate / baseline. Of perplexity it is paired, token by token of the same text."""
 
-    baseline: Cell
-    candidate: Cell
+    baseline: Point
+    candidate: Point
     metric: str
     before: Estimate
     after: Estimate
@@ -38,9 +38,9 @@ class ComparedCell(Record):
 
 
 class Unpaired(Record):
-    """A cell that only one side has a result for."""
+    """A point that only one side has a result for."""
 
-    cell: Cell
+    point: Point
     reason: str
     was_lost: bool  # the baseline has a result, the candidate was asked and has none
 
@@ -49,7 +49,7 @@ class Difference(Record):
     """A fact that is not the same on both sides."""
 
     fact: Fact
-    subject: str  # whose: a contender, a variant, an environment; empty for the host
+    subject: str  # whose: a config, a variant, an environment; empty for the host
     before: str
     after: str
     is_allowed: bool = False
@@ -69,12 +69,12 @@ class Replicate(StrEnum):
 
 
 class GateResult(Record):
-    """One condition on one cell. `ratio` has the interval that decides: wider, for all that are asked at once."""
+    """One condition on one point. `ratio` has the interval that decides: wider, for all that are asked at once."""
 
     condition: str
     metric: str
-    baseline: Cell
-    candidate: Cell
+    baseline: Point
+    candidate: Point
     outcome: GateOutcome
     ratio: Ratio | None
     reason: str = ""  # why it is inconclusive
@@ -83,9 +83,9 @@ class GateResult(Record):
 
 
 class RoofShare(Record):
-    """How much of what its own machine could do at most each side reaches, in one phase of a cell."""
+    """How much of what its own machine could do at most each side reaches, in one phase of a point."""
 
-    cell: Cell
+    point: Point
     phase: Phase
     before: float
     after: float
@@ -96,7 +96,7 @@ class Comparison(Record):
     candidate: str
     confidence: float
     definitions: dict[str, MetricDefinition]
-    cells: tuple[ComparedCell, ...]
+    points: tuple[ComparedPoint, ...]
     unpaired: tuple[Unpaired, ...] = ()
     differences: tuple[Difference, ...] = ()  # those that were allowed, or are the question itself
     unknown_facts: tuple[Fact, ...] = ()  # on both sides: cannot be checked
@@ -108,7 +108,7 @@ class Comparison(Record):
     @property
     def exit_code(self) -> ExitCode:
         """Of the limits. One that a side has no figure for was not met, whatever is allowed."""
-        if not self.cells:
+        if not self.points:
             return ExitCode.NOTHING_MEASURED
         outcomes = {gate.outcome for gate in self.gates}
         if GateOutcome.FAILED in outcomes:

@@ -1,9 +1,9 @@
-"""Where a contender stops being faster than the baseline. Made by `analysis.crossover`; printed by `report`."""
+"""Where a config stops being faster than the baseline. Made by `analysis.crossover`; printed by `report`."""
 
 from enum import StrEnum
 
 from bitbench.study.base import Record
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 
 class CrossoverAxis(StrEnum):
@@ -20,7 +20,7 @@ class CrossoverSide(StrEnum):
 
 
 class CrossoverPoint(Record):
-    """A workload of the series; `speed` is contender / baseline, more than 1 where the contender is better."""
+    """A workload of the series; `speed` is config / baseline, more than 1 where the config is better."""
 
     at: int  # on the axis
     workload: str
@@ -50,11 +50,11 @@ class Crossing(Record):
 
 
 class Crossover(Record):
-    """One contender along one axis, everything else equal."""
+    """One config along one axis, everything else equal."""
 
     axis: CrossoverAxis
-    contender: Contender
-    baseline: Contender
+    config: Config
+    baseline: Config
     metric: str
     points: tuple[CrossoverPoint, ...]  # at least two, ascending
     stretches: tuple[Stretch, ...]  # ascending, without gaps

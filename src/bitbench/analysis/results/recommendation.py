@@ -8,7 +8,7 @@ from pydantic import computed_field
 from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
 from bitbench.study.base import Record
 from bitbench.study.objective import Objective
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.util.exit_codes import ExitCode
 
 MEMORY, QUALITY_LOSS = "memory", "quality loss"  # names of findings
@@ -29,7 +29,7 @@ class Limits(Record):
 
 
 class Finding(Record):
-    """One limit, held against one contender. `value` is None where the figure is not known."""
+    """One limit, held against one config. `value` is None where the figure is not known."""
 
     name: str  # as it was asked: "ttft_p99", "memory", "quality loss"
     unit: str  # "s", "bytes" or "share"
@@ -59,9 +59,9 @@ class Cost(Record):
 
 
 class Judged(Record):
-    """One contender on one workload. `figure` is that of the headline; None where it has no result."""
+    """One config on one workload. `figure` is that of the primary metric; None where it has no result."""
 
-    contender: Contender
+    config: Config
     figure: Estimate | None
     ratio_to_baseline: Ratio | None = None  # None for the baseline itself too
     confirmed_ratio: Ratio | None = None  # that of fresh starts after the choice; None where there were none
@@ -92,19 +92,19 @@ class Judged(Record):
 
 
 class Choice(Record):
-    """The answer for one workload; `judged` has the best headline first and those without a result last."""
+    """The answer for one workload; `judged` has the best primary metric first and those without a result last."""
 
     workload: str
     model: str | None = None  # None where the study has one: each model has an answer of its own
-    baseline: Contender | None = None
+    baseline: Config | None = None
     judged: tuple[Judged, ...]
-    chosen: Contender | None  # the best that meets all limits with confidence
-    nearest: Contender | None  # where none does
-    ties: tuple[Contender, ...] = ()  # meet the limits too and are tied with the chosen one
+    chosen: Config | None  # the best that meets all limits with confidence
+    nearest: Config | None  # where none does
+    ties: tuple[Config, ...] = ()  # meet the limits too and are tied with the chosen one
     deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
 
-    def of(self, contender: Contender) -> Judged:
-        return next(one for one in self.judged if one.contender == contender)
+    def of(self, config: Config) -> Judged:
+        return next(one for one in self.judged if one.config == config)
 
     @property
     def with_standing(self) -> dict[LimitVerdict, list[Judged]]:
@@ -114,16 +114,16 @@ class Choice(Record):
 class Recommendation(Record):
     study: str
     limits: Limits
-    headline: MetricDefinition
+    metric: MetricDefinition
     memory_name: str  # which memory the limit is held against
     price_per_hour: float | None
     choices: tuple[Choice, ...]
-    for_all: tuple[Contender, ...]  # chosen, or a tie with the chosen, on each of several workloads
+    for_all: tuple[Config, ...]  # chosen, or a tie with the chosen, on each of several workloads
     notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> ExitCode:
-        """FAILED: for one workload no contender meets the limits. INCONCLUSIVE: for one the trials do not decide."""
+        """FAILED: for one workload no config meets the limits. INCONCLUSIVE: for one the trials do not decide."""
         if not any(judged.figure for choice in self.choices for judged in choice.judged):
             return ExitCode.NOTHING_MEASURED
         unanswered = [choice for choice in self.choices if choice.chosen is None]

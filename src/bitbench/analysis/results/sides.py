@@ -1,11 +1,11 @@
-"""What is known of a contender beside its figures, and of one phase of it; every part names the records it rests on."""
+"""What is known of a config beside its figures, and of one phase of it; every part names the records it rests on."""
 
 from bitbench.analysis.results.summary import EngineSummary, Estimate
 from bitbench.records.roof import Attainable
 from bitbench.records.trial import KernelPath
 from bitbench.study.base import Record
 from bitbench.study.model_cost import StepCost
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 
 class Source(Record):
@@ -16,7 +16,7 @@ class Source(Record):
 
 
 class PhaseSide(Record):
-    """One contender in one phase. `cost` is what its stored form asks for."""
+    """One config in one phase. `cost` is what its stored form asks for."""
 
     step: Estimate  # seconds
     cost: StepCost | None = None
@@ -29,9 +29,9 @@ class PhaseSide(Record):
 
 
 class Side(Record):
-    """What a contender is: how much it weighs, and which kernels its instances chose."""
+    """What a config is: how much it weighs, and which kernels its instances chose."""
 
-    contender: Contender
+    config: Config
     is_quantized: bool
     # As its recipe leaves it; of what is compressed at load: as loaded; of what computes in float32: in that type.
     stored_bytes: int | None

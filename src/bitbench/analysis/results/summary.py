@@ -12,7 +12,7 @@ from bitbench.records.trial import Failure, KernelChoice, Outcome
 from bitbench.study.base import Record
 from bitbench.study.imported import ImportSource
 from bitbench.study.metrics import Metric
-from bitbench.study.plan import Cell, Contender, Expectation, ProcessorNote, QualityRefusal, Refusal
+from bitbench.study.plan import Point, Config, Expectation, ProcessorNote, QualityRefusal, Refusal
 from bitbench.study.processor import Level
 from bitbench.study.study import Study
 from bitbench.util.exit_codes import ExitCode
@@ -59,7 +59,7 @@ class Estimate(Record):
 
 
 class Ratio(Record):
-    """How one contender relates to another. A p-value of None: cannot be compared with so few trials."""
+    """How one config relates to another. A p-value of None: cannot be compared with so few trials."""
 
     value: float
     interval: Interval | None
@@ -67,7 +67,7 @@ class Ratio(Record):
 
 
 class Outlier(Record):
-    """A trial far from the others of its cell. It still counts; without all such the mean would be `mean_without`."""
+    """A trial far from the others of its point. It still counts; without all such the mean would be `mean_without`."""
 
     trial_id: str
     metric: str
@@ -98,7 +98,7 @@ class FailureGroup(Record):
 
 
 class StopReason(StrEnum):
-    """Why no more trials of a cell were made."""
+    """Why no more trials of a point were made."""
 
     DECIDED = (
         "decided"  # every question about it; where it has no other to compare with: known to the precision asked for
@@ -111,7 +111,7 @@ class StopReason(StrEnum):
 
 
 class WarmUp(Record):
-    """The trials before the first that counts, in each instance of a cell."""
+    """The trials before the first that counts, in each instance of a point."""
 
     trials: int
     first_ttft_s: float | None  # of the first trial of each instance, averaged
@@ -119,9 +119,9 @@ class WarmUp(Record):
 
 
 class RequestSpread(Record):
-    """A time of single requests, in seconds, over every request of a cell's counted trials; the slowest by its name."""
+    """A time of single requests, in seconds, over every request of a point's counted trials; the slowest by its name."""
 
-    cell: Cell
+    point: Point
     metric: str  # a key of `definitions`
     requests: int
     p5: float
@@ -134,7 +134,7 @@ class RequestSpread(Record):
 
 
 class EngineSummary(Record):
-    """What the engine itself counted over the trials of a cell; None where it does not count that."""
+    """What the engine itself counted over the trials of a point; None where it does not count that."""
 
     trials: int
     queue_s: float | None = None
@@ -146,11 +146,11 @@ class EngineSummary(Record):
     acceptance_rate: float | None = None  # share of drafted tokens
 
 
-class CellSummary(Record):
+class PointSummary(Record):
     """`tails` has percentiles over the requests of all trials, by the column of the figure (`ttft_p99_s`); where rows
     are missing it is empty, and a percentile in `metrics` is the mean of those of single trials."""
 
-    cell: Cell
+    point: Point
     metrics: dict[str, Estimate]
     tails: dict[str, PercentileEstimate] = Field(default_factory=dict)
     objectives: tuple[JudgedObjective, ...] = ()  # those of the study
@@ -180,7 +180,7 @@ class Spread(Record):
 
 
 class MemorySummary(Record):
-    """What a contender takes; None where neither the engine nor this system reports it."""
+    """What a config takes; None where neither the engine nor this system reports it."""
 
     weight_bytes_stored: int | None = None
     weight_bytes_loaded: Spread | None = None
@@ -193,10 +193,10 @@ class MemorySummary(Record):
     kv_cache_tokens: Spread | None = None
 
 
-class ContenderSummary(Record):
+class ConfigSummary(Record):
     """What was really run: versions and kernels in the engine's own words. More than one: instances differed."""
 
-    contender: Contender
+    config: Config
     instances: int
     instances_ready: int
     ready_s: Spread | None
@@ -215,7 +215,7 @@ class ContenderSummary(Record):
 
 
 class AgainstBaseline(StrEnum):
-    """What may be claimed of a contender, for all of a workload at once."""
+    """What may be claimed of a config, for all of a workload at once."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -224,24 +224,24 @@ class AgainstBaseline(StrEnum):
 
 
 class RankingEntry(Record):
-    """The ranks this contender may have: one number where it is told apart from all others.
+    """The ranks this config may have: one number where it is told apart from all others.
 
     None where it has a single trial: its spread is unknown, so no rank is claimed of it, and it counts in no other's.
     `ratio_to_baseline` has the interval of this one ratio; `against_baseline` is corrected for all of the workload.
     """
 
-    contender: Contender
+    config: Config
     rank_low: int | None
     rank_high: int | None
-    tied_with: tuple[Contender, ...]
+    tied_with: tuple[Config, ...]
     ratio_to_baseline: Ratio | None
     against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
 
 
 class ConfirmedChoice(Record):
-    """The chosen contender against the baseline, in a block of fresh starts that the choice knew nothing of."""
+    """The chosen config against the baseline, in a block of fresh starts that the choice knew nothing of."""
 
-    contender: Contender
+    config: Config
     ratio: Ratio
 
 
@@ -249,20 +249,20 @@ class ComparedModel(Record):
     """One model of a study: models are never ranked against each other, and each has a baseline of its own."""
 
     name: str
-    contenders: tuple[Contender, ...]  # those that were refused as well
-    baseline: Contender | None
+    configs: tuple[Config, ...]  # those that were refused as well
+    baseline: Config | None
 
 
 class Ranking(Record):
-    """One workload by the headline metric, best mean first. Contenders without a result are not in it."""
+    """One workload by the primary metric, best mean first. Configs without a result are not in it."""
 
     workload: str
-    model: str | None = None  # whose contenders these are; None where the study has one model
+    model: str | None = None  # whose configs these are; None where the study has one model
     metric: str
-    baseline: Contender | None  # None where it has no result on this workload
+    baseline: Config | None  # None where it has no result on this workload
     entries: tuple[RankingEntry, ...]
-    possible_bests: tuple[Contender, ...] = ()  # the best is one of these; empty where too little is known
-    confirmed: ConfirmedChoice | None = None  # None: no contender was chosen, or the study did not measure it once more
+    possible_bests: tuple[Config, ...] = ()  # the best is one of these; empty where too little is known
+    confirmed: ConfirmedChoice | None = None  # None: no config was chosen, or the study did not measure it once more
 
 
 class SearchStop(StrEnum):
@@ -328,16 +328,16 @@ class PositionDivergence(Record):
     divergence: QualityEstimate
 
 
-class ContenderQuality(Record):
-    """What a contender keeps of its baseline's quality.
+class ConfigQuality(Record):
+    """What a config keeps of its baseline's quality.
 
     `estimates` by the keys of `quality_definitions`; those that need a baseline are missing where there is none or it
     was not measured. `flagged` where the loss is certainly beyond a limit of the study, or a figure is no number.
     """
 
-    contender: Contender
-    baseline: Contender | None
-    measured_as: Contender | None = None  # the one whose quality it shares (`Plan.alike_setups`); None: its own
+    config: Config
+    baseline: Config | None
+    measured_as: Config | None = None  # the one whose quality it shares (`Plan.alike_setups`); None: its own
     outcome: Outcome
     cause: str | None = None
     estimates: dict[str, QualityEstimate] = Field(default_factory=dict)
@@ -354,7 +354,7 @@ class ContenderQuality(Record):
 
     @property
     def name(self) -> str:
-        return self.contender.name
+        return self.config.name
 
     @property
     def is_known(self) -> bool:
@@ -371,12 +371,12 @@ class ContenderQuality(Record):
 class Precision(Record):
     """How exact a study is, and what more of it would bring. Relative, of logarithms; None where it is unknown."""
 
-    blocks: int  # that a contender shares with the baseline, a start of each in each; at most
-    fewest_blocks: int | None = None  # at least: a contender is dropped once everything about it is decided
-    start_sd: float | None = None  # from one start to the next, of one contender
+    blocks: int  # that a config shares with the baseline, a start of each in each; at most
+    fewest_blocks: int | None = None  # at least: a config is dropped once everything about it is decided
+    start_sd: float | None = None  # from one start to the next, of one config
     trial_sd: float | None = None  # from one trial to the next within a start
     probe_share: float | None = None  # of the variation within starts that the machine's own speed accounts for
-    half_width: float | None = None  # of a ratio to the baseline: the median over contenders and workloads
+    half_width: float | None = None  # of a ratio to the baseline: the median over configs and workloads
     next_block_s: float | None = None  # what one more block would cost
     next_half_width: float | None = None  # and bring
 
@@ -384,7 +384,7 @@ class Precision(Record):
 class SettingSummary(Record):
     """One of several settings of an engine with the same weights; None where it is unknown, or does not apply."""
 
-    contender: Contender
+    config: Config
     kv_bytes_per_token: int | None = None
     step_slope_s: float | None = None  # what a token takes longer for each token of context: the mean over starts
     step_slope_interval: Interval | None = None
@@ -396,11 +396,11 @@ P = TypeVar("P", bound=Record)
 
 class StudySummary(Record):
     study: Study
-    headline: str  # key of `definitions`
-    baseline: Contender | None  # None where the study names one that does not exist
+    metric: str  # key of `definitions`
+    baseline: Config | None  # None where the study names one that does not exist
     definitions: dict[str, MetricDefinition]
-    cells: tuple[CellSummary, ...]
-    contenders: tuple[ContenderSummary, ...]
+    points: tuple[PointSummary, ...]
+    configs: tuple[ConfigSummary, ...]
     rankings: tuple[Ranking, ...]
     models: tuple[ComparedModel, ...] = ()  # empty where there is one
     model: str | None = None  # of a part of a study: which of its models
@@ -411,12 +411,12 @@ class StudySummary(Record):
     expectations: tuple[Expectation, ...] = ()
     level: Level | None = None  # of the processor that it was planned for; None: not known
     processor_notes: tuple[ProcessorNote, ...] = ()
-    quality: tuple[ContenderQuality, ...] = ()  # in the order of the study; empty where it asks for none
+    quality: tuple[ConfigQuality, ...] = ()  # in the order of the study; empty where it asks for none
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
     rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
-    crossovers: tuple[Crossover, ...] = ()  # by the headline, where workloads differ in one number only
-    settings: tuple[SettingSummary, ...] = ()  # of contenders that share their weights and engine with others
+    crossovers: tuple[Crossover, ...] = ()  # by the primary metric, where workloads differ in one number only
+    settings: tuple[SettingSummary, ...] = ()  # of configs that share their weights and engine with others
     parts: dict[str, SerializeAsAny[Record]] = Field(default_factory=dict)  # of features, by the names of their parts
 
     def part(self, kind: type[P]) -> P | None:
@@ -429,35 +429,35 @@ class StudySummary(Record):
         return tuple(self._part(model) for model in self.models) or (self,)
 
     def _part(self, model: ComparedModel) -> "StudySummary":
-        own = set(model.contenders)
+        own = set(model.configs)
         return self.model_copy(
             update={
                 "baseline": model.baseline,
-                "cells": tuple(cell for cell in self.cells if cell.cell.contender in own),
-                "contenders": tuple(contender for contender in self.contenders if contender.contender in own),
+                "points": tuple(point for point in self.points if point.point.config in own),
+                "configs": tuple(config for config in self.configs if config.config in own),
                 "rankings": tuple(ranking for ranking in self.rankings if ranking.model == model.name),
                 "models": (),
                 "model": model.name,
-                "refusals": tuple(refusal for refusal in self.refusals if refusal.cell.contender in own),
-                "expectations": tuple(expectation for expectation in self.expectations if expectation.contender in own),
+                "refusals": tuple(refusal for refusal in self.refusals if refusal.point.config in own),
+                "expectations": tuple(expectation for expectation in self.expectations if expectation.config in own),
                 "processor_notes": tuple(
-                    processor_note for processor_note in self.processor_notes if processor_note.contender in own
+                    processor_note for processor_note in self.processor_notes if processor_note.config in own
                 ),
-                "quality": tuple(one for one in self.quality if one.contender in own),
+                "quality": tuple(one for one in self.quality if one.config in own),
                 "quality_refusals": tuple(
-                    quality_refusal for quality_refusal in self.quality_refusals if quality_refusal.contender in own
+                    quality_refusal for quality_refusal in self.quality_refusals if quality_refusal.config in own
                 ),
-                "crossovers": tuple(crossover for crossover in self.crossovers if crossover.contender in own),
+                "crossovers": tuple(crossover for crossover in self.crossovers if crossover.config in own),
             }
         )
 
     @property
     def is_measured(self) -> bool:
         """Whether anything has a result."""
-        return any(cell.metrics for cell in self.cells) or any(one.outcome is Outcome.OK for one in self.quality)
+        return any(point.metrics for point in self.points) or any(one.outcome is Outcome.OK for one in self.quality)
 
     def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
-        """What the objectives say of all cells; of a search, whether some rate meets them.
+        """What the objectives say of all points; of a search, whether some rate meets them.
 
         An objective without any figure was not judged, and is not met, whatever is allowed.
         """
@@ -465,7 +465,7 @@ class StudySummary(Record):
             return _searched(self.search)
         if not self.is_measured:
             return ExitCode.NOTHING_MEASURED
-        judged = [objective for cell in self.cells for objective in cell.objectives]
+        judged = [objective for point in self.points for objective in point.objectives]
         if any(objective.verdict is ObjectiveVerdict.MISSED for objective in judged):
             return ExitCode.FAILED
         is_open = any(
@@ -474,8 +474,8 @@ class StudySummary(Record):
         )
         return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE
 
-    def cells_of(self, workload: str) -> tuple[CellSummary, ...]:
-        return tuple(cell for cell in self.cells if cell.cell.workload == workload)
+    def points_of(self, workload: str) -> tuple[PointSummary, ...]:
+        return tuple(point for point in self.points if point.point.workload == workload)
 
 
 def _searched(found: RateAnswer) -> ExitCode:

@@ -18,7 +18,7 @@ class CountedEvent(StrEnum):
 
 
 class PercentileEstimate(Record):
-    """Over the requests of all trials of a cell. `high` is None where the interval is open: too few requests, or
+    """Over the requests of all trials of a point. `high` is None where the interval is open: too few requests, or
     starts too different, to bound it."""
 
     percent: float
@@ -70,7 +70,7 @@ class ObjectiveVerdict(StrEnum):
 
 
 class JudgedObjective(Record):
-    """A limit, held against what all trials of a cell say. `value` is None where it is unknown."""
+    """A limit, held against what all trials of a point say. `value` is None where it is unknown."""
 
     objective: Objective
     verdict: ObjectiveVerdict

@@ -1,4 +1,4 @@
-"""How much is left after so long, a falling stair per contender: texts that are still the baseline's, conversations
+"""How much is left after so long, a falling stair per config: texts that are still the baseline's, conversations
 without a fault."""
 
 from collections.abc import Sequence
@@ -51,17 +51,17 @@ def _figure(every: Sequence[Survival], labels: Labels, words: _Words) -> fig.Fig
     curves = every[:MOST_SERIES]
     if not curves:
         return None
-    rows = [row for curve in curves for row in _stair(curve, labels[curve.contender])]
+    rows = [row for curve in curves for row in _stair(curve, labels[curve.config])]
     left_out = len(every) - len(curves)
     return fig.drawn(
         words.name,
         words.title,
         (
             "A band is the interval of its curve.",
-            f"Without {left_out} further contenders, which are in the table." if left_out else "",
+            f"Without {left_out} further configs, which are in the table." if left_out else "",
             labels.shared,
         ),
-        _layers([labels[curve.contender] for curve in curves], max(fig.numbers(rows, "x")), words),
+        _layers([labels[curve.config] for curve in curves], max(fig.numbers(rows, "x")), words),
         rows,
         height=HEIGHT,
     )
@@ -98,6 +98,6 @@ def _layers(names: list[str], longest: float, words: _Words) -> list[Layer]:
             x=x, y=channel("y_low:Q", title=words.left), y2="y_high", color=colour
         ),
         base.mark("line", interpolate="step-after", strokeWidth=2).encode(
-            x=x, y=y, color=colour, tooltip=fig.tooltips(series="Contender", x=words.counted, shown="Left")
+            x=x, y=y, color=colour, tooltip=fig.tooltips(series="Config", x=words.counted, shown="Left")
         ),
     ]

@@ -22,7 +22,7 @@ from bitbench.features.behaviour.types import Behaviour, Equivalence, Equivalenc
 from bitbench.records.quality import Condition, QualityRecord
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.quality import Quality
 
 TOGETHER = "several requests at once"
@@ -34,7 +34,7 @@ def summarize_behaviour(of: StudyRecords) -> Behaviour | None:
     floors = known.floors()
     lives = known.lifetimes()
     confidence = of.plan.study.measure.confidence
-    curves = [survival(contender, one, confidence) for contender, one in lives.items()]
+    curves = [survival(config, one, confidence) for config, one in lives.items()]
     drawn = [curve for curve in curves if curve is not None]
     if not (floors or drawn):
         return None
@@ -42,26 +42,26 @@ def summarize_behaviour(of: StudyRecords) -> Behaviour | None:
         floors=tuple(floor.shown for floor in floors),
         equivalence=dict(known.equivalences(floors)),
         survival=tuple(drawn),
-        pairs=tuple(compare_survival(lives, known.pairs([curve.contender for curve in drawn]))),
+        pairs=tuple(compare_survival(lives, known.pairs([curve.config for curve in drawn]))),
     )
 
 
-def measured_under(condition: Condition, of: StudyRecords) -> dict[Contender, QualityRecord]:
-    """The last measurement of each contender that succeeded."""
+def measured_under(condition: Condition, of: StudyRecords) -> dict[Config, QualityRecord]:
+    """The last measurement of each config that succeeded."""
     fine = (record for record in of.quality if record.outcome is Outcome.OK)
-    return {record.contender: record for record in fine if record.condition is condition}
+    return {record.config: record for record in fine if record.condition is condition}
 
 
 class _Floor:
     """A noise floor with its divergence in each window."""
 
-    def __init__(self, contender: Contender, changed: str, by_window: Floats, estimate: QualityEstimate) -> None:
+    def __init__(self, config: Config, changed: str, by_window: Floats, estimate: QualityEstimate) -> None:
         self.by_window = by_window
-        self.shown = NoiseFloor(contender=contender, changed=changed, divergence=estimate)
+        self.shown = NoiseFloor(config=config, changed=changed, divergence=estimate)
 
 
 class _Known:
-    """What was measured well enough to be compared, by contender."""
+    """What was measured well enough to be compared, by config."""
 
     def __init__(self, of: StudyRecords) -> None:
         self._plan: Plan = of.plan
@@ -71,58 +71,58 @@ class _Known:
         by_id = {record.id: record for record in of.quality}
 
     def floors(self) -> list[_Floor]:
-        return [floor for contender in self._alone if self._is_baseline(contender) for floor in self._floors(contender)]
+        return [floor for config in self._alone if self._is_baseline(config) for floor in self._floors(config)]
 
     def equivalences(self, floors: list[_Floor]) -> Iterator[tuple[str, Equivalence]]:
         """Of each quantized variant whose baseline has a floor."""
         quality = self._plan.study.quality or Quality()
-        for contender, baseline in self._quantized():
-            own = [floor for floor in floors if floor.shown.contender == baseline]
-            by_window = self._divergence(self._alone[baseline], self._alone[contender]) if own else None
+        for config, baseline in self._quantized():
+            own = [floor for floor in floors if floor.shown.config == baseline]
+            by_window = self._divergence(self._alone[baseline], self._alone[config]) if own else None
             if by_window is None:
                 continue
             floor = max(own, key=lambda one: one.shown.divergence.value)
-            excess = self._estimate(contender, by_window - floor.by_window)
+            excess = self._estimate(config, by_window - floor.by_window)
             yield (
-                contender.name,
+                config.name,
                 Equivalence(
                     floor=floor.shown.changed, excess=excess, verdict=_verdict(excess, quality.equivalence_margin)
                 ),
             )
 
-    def lifetimes(self) -> dict[Contender, Lifetimes]:
+    def lifetimes(self) -> dict[Config, Lifetimes]:
         return {
-            contender: lifetimes(self._alone[contender].answers, self._alone[baseline].answers)
-            for contender, baseline in self._quantized()
+            config: lifetimes(self._alone[config].answers, self._alone[baseline].answers)
+            for config, baseline in self._quantized()
         }
 
-    def pairs(self, contenders: list[Contender]) -> Iterator[tuple[Contender, Contender]]:
+    def pairs(self, configs: list[Config]) -> Iterator[tuple[Config, Config]]:
         """Those of one baseline."""
-        for one, other in combinations(contenders, 2):
+        for one, other in combinations(configs, 2):
             if baseline_of(one, self._plan) == baseline_of(other, self._plan):
                 yield one, other
 
-    def _quantized(self) -> Iterator[tuple[Contender, Contender]]:
+    def _quantized(self) -> Iterator[tuple[Config, Config]]:
         """Each with its baseline, in the order of the plan."""
-        for contender in self._plan.quality:
-            baseline = baseline_of(contender, self._plan)
-            if baseline not in (None, contender) and contender in self._alone and baseline in self._alone:
-                yield contender, baseline
+        for config in self._plan.quality:
+            baseline = baseline_of(config, self._plan)
+            if baseline not in (None, config) and config in self._alone and baseline in self._alone:
+                yield config, baseline
 
-    def _floors(self, contender: Contender) -> Iterator[_Floor]:
-        own = self._alone[contender]
-        if contender in self._together:
-            yield from self._floor(own, self._together[contender], TOGETHER)
-        model = self._plan.variant(contender.variant).model
+    def _floors(self, config: Config) -> Iterator[_Floor]:
+        own = self._alone[config]
+        if config in self._together:
+            yield from self._floor(own, self._together[config], TOGETHER)
+        model = self._plan.variant(config.variant).model
         for other, record in self._alone.items():
             is_same = self._is_baseline(other) and self._plan.variant(other.variant).model == model
-            if other != contender and is_same:
+            if other != config and is_same:
                 yield from self._floor(own, record, other.name)
 
     def _floor(self, own: QualityRecord, other: QualityRecord, changed: str) -> Iterator[_Floor]:
         by_window = self._divergence(own, other)
         if by_window is not None:
-            yield _Floor(own.contender, changed, by_window, self._estimate(own.contender, by_window))
+            yield _Floor(own.config, changed, by_window, self._estimate(own.config, by_window))
 
     def _divergence(self, own: QualityRecord, other: QualityRecord) -> Floats | None:
         """The mean of each window; None where they cannot be compared."""
@@ -133,13 +133,13 @@ class _Known:
             return None
         return window_means(one.window, divergence(one, two))
 
-    def _estimate(self, contender: Contender, by_window: Floats) -> QualityEstimate:
-        seed = [self._plan.study.seed, crc32(contender.name.encode())]
+    def _estimate(self, config: Config, by_window: Floats) -> QualityEstimate:
+        seed = [self._plan.study.seed, crc32(config.name.encode())]
         drawn = sample([by_window.tolist()], Resampler(np.random.default_rng(seed)))
         return with_interval(drawn, self._plan.study.measure.confidence, float)
 
-    def _is_baseline(self, contender: Contender) -> bool:
-        return baseline_of(contender, self._plan) == contender
+    def _is_baseline(self, config: Config) -> bool:
+        return baseline_of(config, self._plan) == config
 
 
 def _verdict(excess: QualityEstimate, margin: float) -> EquivalenceVerdict:

@@ -16,7 +16,7 @@ from bitbench.analysis.answers import first_difference
 from bitbench.analysis.holm import holm
 from bitbench.features.behaviour.types import Survival, SurvivalPair, SurvivalStep
 from bitbench.records.quality import Answer
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 if TYPE_CHECKING:
     from scipy.stats import CensoredData  # a second of imports: only where a curve is drawn
@@ -54,7 +54,7 @@ def lifetimes(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Lifetime
     )
 
 
-def survival(contender: Contender, of: Lifetimes, confidence: float) -> Survival | None:
+def survival(config: Config, of: Lifetimes, confidence: float) -> Survival | None:
     """None where there are too few to draw a curve."""
     if of.watched < FEWEST:
         return None
@@ -71,7 +71,7 @@ def survival(contender: Contender, of: Lifetimes, confidence: float) -> Survival
         _step(int(at), float(share), (float(low), float(high)), of.watched, confidence) for at, share, low, high in rows
     ]
     return Survival(
-        contender=contender,
+        config=config,
         watched=of.watched,
         ended=len(of.ended),
         median=_half((step.at, step.share) for step in steps),
@@ -82,7 +82,7 @@ def survival(contender: Contender, of: Lifetimes, confidence: float) -> Survival
 
 
 def compare_survival(
-    of: Mapping[Contender, Lifetimes], pairs: Iterable[tuple[Contender, Contender]]
+    of: Mapping[Config, Lifetimes], pairs: Iterable[tuple[Config, Config]]
 ) -> list[SurvivalPair]:
     """Whether one of two lasts longer."""
     asked = list(pairs)

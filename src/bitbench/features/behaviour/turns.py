@@ -1,7 +1,7 @@
-"""Turns until the first invalid JSON or tool call: curves of each contender, and each variant beside its baseline.
+"""Turns until the first invalid JSON or tool call: curves of each config, and each variant beside its baseline.
 
 A conversation breaks at its first answer with a fault; one without a fault was watched to its last turn and is censored
-there. All contenders are asked the same prompts in every turn. The unquantized model breaks some conversations, too:
+there. All configs are asked the same prompts in every turn. The unquantized model breaks some conversations, too:
 only the difference from it says something about quantization, by a log-rank test, and by how many valid turns are lost
 conversation by conversation.
 """
@@ -27,7 +27,7 @@ from bitbench.features.behaviour.types import (
 )
 from bitbench.records.quality import Condition, ConversationRecord
 from bitbench.records.study_records import StudyRecords
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 
 # Of the baseline's conversations, after their first turn. With 6 of 24 left, a variant that breaks all of them is just
 # told apart (6 against 0 of 24: p = 0.02); with fewer, not even that is.
@@ -38,18 +38,18 @@ Records = Sequence[ConversationRecord]
 
 
 def summarize_turns(of: StudyRecords) -> Conversations | None:
-    """None where no contender has conversations enough for a curve."""
+    """None where no config has conversations enough for a curve."""
     known = measured_under(Condition.ALONE, of)
     rows = curves_of({one: known[one].conversations for one in of.plan.quality if one in known}, of.plan)
     return Conversations(rows=rows) if rows else None
 
 
-def curves_of(of: Mapping[Contender, Records], plan: Plan) -> tuple[ConversationSurvival, ...]:
+def curves_of(of: Mapping[Config, Records], plan: Plan) -> tuple[ConversationSurvival, ...]:
     """Of those with conversations enough, in the order given."""
-    lives = {contender: _lifetimes(own) for contender, own in of.items() if own}
+    lives = {config: _lifetimes(own) for config, own in of.items() if own}
     confidence = plan.study.measure.confidence
-    curves = {contender: survival(contender, one, confidence) for contender, one in lives.items()}
-    drawn = {contender: curve for contender, curve in curves.items() if curve is not None}
+    curves = {config: survival(config, one, confidence) for config, one in lives.items()}
+    drawn = {config: curve for config, curve in curves.items() if curve is not None}
     pairs = list(_pairs(of, drawn, plan))
     p_values = [pair.p_value for pair in compare_survival(lives, pairs)]
     against = {
@@ -58,14 +58,14 @@ def curves_of(of: Mapping[Contender, Records], plan: Plan) -> tuple[Conversation
     }
     return tuple(
         ConversationSurvival(
-            contender=contender,
-            turns=max(one.turns for one in of[contender]),
+            config=config,
+            turns=max(one.turns for one in of[config]),
             survival=curve,
-            valid_turns=float(np.mean([one.valid_turns for one in of[contender]])),
-            faults=tuple(_faults(of[contender])),
-            against=against.get(contender),
+            valid_turns=float(np.mean([one.valid_turns for one in of[config]])),
+            faults=tuple(_faults(of[config])),
+            against=against.get(config),
         )
-        for contender, curve in drawn.items()
+        for config, curve in drawn.items()
     )
 
 
@@ -77,12 +77,12 @@ def _lifetimes(conversations: Records) -> Lifetimes:
 
 
 def _pairs(
-    of: Mapping[Contender, Records], drawn: Mapping[Contender, Survival], plan: Plan
-) -> Iterator[tuple[Contender, Contender]]:
-    for contender in drawn:
-        baseline = baseline_of(contender, plan)
-        if baseline not in (None, contender) and baseline in drawn and _same(of[contender], of[baseline]):
-            yield contender, baseline
+    of: Mapping[Config, Records], drawn: Mapping[Config, Survival], plan: Plan
+) -> Iterator[tuple[Config, Config]]:
+    for config in drawn:
+        baseline = baseline_of(config, plan)
+        if baseline not in (None, config) and baseline in drawn and _same(of[config], of[baseline]):
+            yield config, baseline
 
 
 def _same(one: Records, other: Records) -> bool:
@@ -90,17 +90,17 @@ def _same(one: Records, other: Records) -> bool:
     return {(script.name, script.turns) for script in one} == {(script.name, script.turns) for script in other}
 
 
-def _fewer(contender: Contender, own: Records, others: Records, plan: Plan) -> QualityEstimate:
+def _fewer(config: Config, own: Records, others: Records, plan: Plan) -> QualityEstimate:
     """Valid turns that the others have more, mean over conversations."""
     valid = {one.name: one.valid_turns for one in own}
     lost = [float(other.valid_turns - valid[other.name]) for other in others]
-    resampler = Resampler(np.random.default_rng([plan.study.seed, crc32(contender.name.encode())]))
+    resampler = Resampler(np.random.default_rng([plan.study.seed, crc32(config.name.encode())]))
     return with_interval(sample([lost], resampler), plan.study.measure.confidence, float)
 
 
 def _against(baseline: Survival, p_value: float, fewer: QualityEstimate, alpha: float) -> TurnComparison:
     verdict = _verdict(p_value, fewer.value, _left_after_first(baseline), alpha)
-    return TurnComparison(baseline=baseline.contender, p_value=p_value, fewer=fewer, verdict=verdict)
+    return TurnComparison(baseline=baseline.config, p_value=p_value, fewer=fewer, verdict=verdict)
 
 
 def _verdict(p_value: float, fewer: float, left: float, alpha: float) -> TurnVerdict:

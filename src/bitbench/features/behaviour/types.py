@@ -4,13 +4,13 @@ from typing import Literal
 
 from bitbench.analysis.results.summary import QualityEstimate
 from bitbench.study.base import Record
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 
 class NoiseFloor(Record):
     """How far the unquantized model lies from itself when only what should not matter is changed."""
 
-    contender: Contender  # the baseline
+    config: Config  # the baseline
     changed: str  # `4 requests at once`, or the name of the same weights on another engine
     divergence: QualityEstimate
 
@@ -39,7 +39,7 @@ class Survival(Record):
     """How long texts stay the baseline's, or conversations valid (Kaplan-Meier; what lasts to its end is censored
     there)."""
 
-    contender: Contender
+    config: Config
     watched: int  # texts or conversations
     ended: int  # that diverged or broke
     median: int | None  # tokens or turns until half have ended; None: more than half have not while they were watched
@@ -51,8 +51,8 @@ class Survival(Record):
 class SurvivalPair(Record):
     """Two variants of one baseline: a log-rank test, adjusted for all pairs (Holm)."""
 
-    one: Contender
-    other: Contender
+    one: Config
+    other: Config
     p_value: float
 
 
@@ -62,7 +62,7 @@ TurnVerdict = Literal["sooner", "later", "no difference found", "inconclusive"]
 class TurnComparison(Record):
     """Conversations of a variant beside the same ones of its unquantized baseline."""
 
-    baseline: Contender
+    baseline: Config
     p_value: float  # log-rank, adjusted for all variants of the study (Holm)
     fewer: QualityEstimate  # valid turns of a conversation that are lost, conversation by conversation
     verdict: TurnVerdict
@@ -79,7 +79,7 @@ class TurnFault(Record):
 class ConversationSurvival(Record):
     """Turns until the first invalid JSON or tool call of scripted conversations."""
 
-    contender: Contender
+    config: Config
     turns: int  # of each conversation
     survival: Survival
     valid_turns: float  # of a conversation, mean
@@ -91,12 +91,12 @@ class Behaviour(Record):
     """What quantization does beyond perplexity; floors or curves are never both empty."""
 
     floors: tuple[NoiseFloor, ...]
-    equivalence: dict[str, Equivalence]  # by the contender's name
+    equivalence: dict[str, Equivalence]  # by the config's name
     survival: tuple[Survival, ...]
     pairs: tuple[SurvivalPair, ...]
 
 
 class Conversations(Record):
-    """Of contenders with conversations enough for a curve; never empty."""
+    """Of configs with conversations enough for a curve; never empty."""
 
     rows: tuple[ConversationSurvival, ...]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from bitbench.analysis.results.summary import ContenderQuality, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.features.behaviour.chart import survival_figure
 from bitbench.features.behaviour.types import Behaviour, Equivalence, Survival
 from bitbench.reports.document.model import Block, Chart, Details, Name, Phrase, Quantity, Section, Table, Unit
@@ -12,11 +12,11 @@ from bitbench.reports.document.words import bullets, listing, names, paragraph, 
 from bitbench.reports.labels import Labels
 from bitbench.reports.quantities import with_interval
 from bitbench.reports.sections.lead import MAX_NAMED, Lead
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 NATS = "nats"
 SIGNIFICANT = 0.05
-MOST_PAIRS = 28  # of eight contenders; more would not be read
+MOST_PAIRS = 28  # of eight configs; more would not be read
 
 
 def behaviour_sentences(found: Behaviour, summary: StudySummary) -> Iterator[Phrase]:
@@ -26,7 +26,7 @@ def behaviour_sentences(found: Behaviour, summary: StudySummary) -> Iterator[Phr
         return
     margin = _margin(summary)
     labels = Labels.of(summary, MAX_NAME)
-    shown = {row.name: labels[row.contender] for row in summary.quality}
+    shown = {row.name: labels[row.config] for row in summary.quality}
     for verdict, words in (
         ("equivalent", f"equivalent to the unquantized model: within {margin:g} nats of its noise floor"),
         ("different", f"not equivalent to the unquantized model: more than {margin:g} nats beyond its noise floor"),
@@ -48,16 +48,16 @@ def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
     others = f"{plural(different, 'variant')} of {len(verdicts)} {verb} by more than noise."
     if not alike:
         return Lead(say("No variant is shown to predict tokens as the unquantized model does."), (say(others),))
-    shown = listing(names(labels[row.contender] for row in alike))
+    shown = listing(names(labels[row.config] for row in alike))
     does = "predicts" if len(alike) == 1 else "predict"
     verdict = say(shown, f" {does} tokens as the unquantized model does, but for noise.")
-    reasons = (*_texts(found, [row.contender for row in alike], labels), *([say(others)] if different else []))
+    reasons = (*_texts(found, [row.config for row in alike], labels), *([say(others)] if different else []))
     return Lead(verdict, reasons)
 
 
-def _texts(found: Behaviour, alike: Sequence[Contender], labels: Labels) -> Iterator[Phrase]:
+def _texts(found: Behaviour, alike: Sequence[Config], labels: Labels) -> Iterator[Phrase]:
     """What that does not mean: a text takes another way at its first token that differs."""
-    curves = {curve.contender: curve for curve in found.survival}
+    curves = {curve.config: curve for curve in found.survival}
     known = [(one, curves[one]) for one in alike if one in curves]
     counts = [
         say(f"{curve.watched - curve.ended} of {plural(curve.watched, 'text')} of ", Name(labels[one]))
@@ -93,7 +93,7 @@ def _floors(found: Behaviour) -> Iterator[Block]:
     yield paragraph("The unquantized model against itself, the noise floor:")
     yield table(
         found.floors,
-        words_column("Baseline", lambda floor: Name(floor.contender.name)),
+        words_column("Baseline", lambda floor: Name(floor.config.name)),
         words_column("What was changed", lambda floor: floor.changed),
         number_column(
             "KL mean", NATS, lambda floor: with_interval(floor.divergence.value, NATS, floor.divergence.interval)
@@ -102,19 +102,19 @@ def _floors(found: Behaviour) -> Iterator[Block]:
 
 
 def _table(found: Behaviour, summary: StudySummary, labels: Labels) -> Table:
-    curves = {curve.contender: curve for curve in found.survival}
+    curves = {curve.config: curve for curve in found.survival}
     verdicts = found.equivalence
-    rows = [row for row in summary.quality if row.name in verdicts or row.contender in curves]
+    rows = [row for row in summary.quality if row.name in verdicts or row.config in curves]
 
-    def curve(row: ContenderQuality) -> Survival | None:
-        return curves.get(row.contender)
+    def curve(row: ConfigQuality) -> Survival | None:
+        return curves.get(row.config)
 
-    def verdict(row: ContenderQuality) -> Equivalence | None:
+    def verdict(row: ConfigQuality) -> Equivalence | None:
         return verdicts.get(row.name)
 
     return table(
         rows,
-        words_column("Contender", lambda row: Name(labels[row.contender])),
+        words_column("Config", lambda row: Name(labels[row.config])),
         number_column("Beyond the floor", NATS, lambda row: _excess(verdict(row))),
         words_column("Verdict", lambda row: judged.verdict if (judged := verdict(row)) else None),
         number_column("Tokens until half diverge", Unit.COUNT, lambda row: _median(curve(row))),
@@ -145,10 +145,10 @@ def _pairs(found: Behaviour, labels: Labels) -> Iterator[Block]:
     apart = [pair for pair in pairs if pair.p_value < SIGNIFICANT]
     if not pairs:
         return
-    places = {curve.contender: _rank(curve) for curve in found.survival}
+    places = {curve.config: _rank(curve) for curve in found.survival}
 
-    def ordered(one: Contender, other: Contender) -> Phrase:
-        longer, shorter = sorted((one, other), key=lambda contender: places[contender], reverse=True)
+    def ordered(one: Config, other: Config) -> Phrase:
+        longer, shorter = sorted((one, other), key=lambda config: places[config], reverse=True)
         return say(Name(labels[longer]), " stays the baseline's longer than ", Name(labels[shorter]))
 
     told = [say(ordered(pair.one, pair.other), f" (log-rank, p = {pair.p_value:.2g}).") for pair in apart[:MOST_PAIRS]]

@@ -92,14 +92,14 @@ def cards(
     place: Annotated[Path, typer.Argument(help="A folder with cards, or one card.", metavar="FOLDER")] = Path(),
     *,
     allow: Annotated[list[Fact] | None, typer.Option("--allow", help="A fact that may differ between cards.")] = None,
-    model: Annotated[str | None, typer.Option("--model", help="Only cells of this model.")] = None,
+    model: Annotated[str | None, typer.Option("--model", help="Only points of this model.")] = None,
     signers: Signers = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the evidence cards below a folder.
 
-    Cells of one model, recipe, engine and workload that agree in every fact stand side by side, by their share of the
-    machine's roof. Exit code 3: no two cards have a cell in common.
+    Points of one model, recipe, engine and workload that agree in every fact stand side by side, by their share of the
+    machine's roof. Exit code 3: no two cards have a point in common.
     """
     found = query_cards(place, allow=allow or (), signers=signers, model=model)
     if as_json:

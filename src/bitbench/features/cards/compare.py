@@ -1,4 +1,4 @@
-"""Compares the cells of all evidence cards below a folder: which may be compared, and what keeps the others apart."""
+"""Compares the points of all evidence cards below a folder: which may be compared, and what keeps the others apart."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +11,8 @@ from bitbench.features.cards.publish import ENDING
 from bitbench.features.cards.types import (
     CARD_FACTS,
     CARD_FORMAT,
-    CardCell,
-    CardCells,
+    CardPoint,
+    CardPoints,
     CardComparison,
     CardEntry,
     CardGroup,
@@ -26,25 +26,25 @@ from bitbench.util.errors import StoreError
 
 READERS = 8  # threads; each waits for a file, or for ssh-keygen
 MOST_CARDS = 100_000
-LARGEST_CELLS_BYTES = 8 * 2**20  # of a card: several thousand cells
+LARGEST_POINTS_BYTES = 8 * 2**20  # of a card: several thousand points
 
 
 class ReadCard(NamedTuple):
     name: str
     card_id: str
     signer: str | None
-    cells: CardCells
+    points: CardPoints
 
 
 class _Found(NamedTuple):
     card: ReadCard
-    cell: CardCell
+    point: CardPoint
 
 
 def query_cards(
     place: Path, *, allow: Sequence[Fact] = (), signers: Path | None = None, model: str | None = None
 ) -> CardComparison:
-    """Each card's head and cells are read and checked by their hashes, and by its signature where `signers` is given;
+    """Each card's head and points are read and checked by their hashes, and by its signature where `signers` is given;
     its records are not: `bitbench verify` does that for one card. A card that cannot be read is left out and named."""
     paths = _below(place)
 
@@ -69,18 +69,18 @@ def query_cards(
 
 def _read(path: Path, name: str, signers: Path | None) -> ReadCard:
     head, content = read_first_part(path)
-    if len(content) > LARGEST_CELLS_BYTES:
-        raise StoreError(f"its cells take more than {LARGEST_CELLS_BYTES // 2**20} MiB")
+    if len(content) > LARGEST_POINTS_BYTES:
+        raise StoreError(f"its points take more than {LARGEST_POINTS_BYTES // 2**20} MiB")
     signer = check_signature(head, signers)
-    cells = parse(content, CardCells, CARD_FORMAT, f"the cells of {path}", "ask for the card again")
-    return ReadCard(name, head.card_id, signer, cells)
+    points = parse(content, CardPoints, CARD_FORMAT, f"the points of {path}", "ask for the card again")
+    return ReadCard(name, head.card_id, signer, points)
 
 
 def _of_model(card: ReadCard, model: str | None) -> ReadCard:
     if model is None:
         return card
-    cells = tuple(cell for cell in card.cells.cells if cell.model == model)
-    return card._replace(cells=card.cells.model_copy(update={"cells": cells}))
+    points = tuple(point for point in card.points.points if point.model == model)
+    return card._replace(points=card.points.model_copy(update={"points": points}))
 
 
 def _below(place: Path) -> list[Path]:
@@ -102,19 +102,19 @@ def _cards_in(place: Path) -> Iterator[Path]:
 def compare_cards(
     cards: Sequence[ReadCard], *, allowed: Sequence[Fact] = (), left_out: Sequence[LeftOut] = ()
 ) -> CardComparison:
-    """Cells of one model, recipe, engine and workload are one subject; those of a subject that agree in every fact
+    """Points of one model, recipe, engine and workload are one subject; those of a subject that agree in every fact
     are one group. A fact that is `allowed` may differ."""
     facts = [fact for fact in CARD_FACTS if fact not in allowed]
     subjects: dict[tuple[str, ...], list[_Found]] = {}
     for card in cards:
-        for cell in card.cells.cells:
-            subjects.setdefault((*cell.subject, card.cells.headline), []).append(_Found(card, cell))
+        for point in card.points.points:
+            subjects.setdefault((*point.subject, card.points.primary_metric), []).append(_Found(card, point))
     groups: list[CardGroup] = []
     apart: list[NotCompared] = []
     for found in subjects.values():
         classes: dict[tuple[str | None, ...], list[_Found]] = {}
         for member in found:
-            classes.setdefault(tuple(member.cell.facts.get(fact) for fact in facts), []).append(member)
+            classes.setdefault(tuple(member.point.facts.get(fact) for fact in facts), []).append(member)
         whole = sorted(classes.values(), key=len, reverse=True)
         groups += [_group(members, facts) for members in whole if _is_several(members)]
         apart += _apart(whole, facts)
@@ -139,14 +139,14 @@ def machine(host: HostFacts) -> str:
 
 
 def _group(members: Sequence[_Found], facts: Sequence[Fact]) -> CardGroup:
-    first = members[0].cell
+    first = members[0].point
     agreed: Mapping[Fact, str | None] = {fact: first.facts.get(fact) for fact in facts}
     return CardGroup(
         model=first.model,
         recipe=first.recipe,
         engine=first.engine,
         shape=first.shape,
-        headline=members[0].card.cells.headline,
+        primary_metric=members[0].card.points.primary_metric,
         facts=dict(agreed),
         entries=tuple(sorted((_entry(member) for member in members), key=_best_first)),
         unknown=tuple(fact for fact, value in agreed.items() if value is None),
@@ -154,15 +154,15 @@ def _group(members: Sequence[_Found], facts: Sequence[Fact]) -> CardGroup:
 
 
 def _entry(member: _Found) -> CardEntry:
-    cells = member.card.cells
+    points = member.card.points
     return CardEntry(
         card=member.card.name,
         signer=member.card.signer,
-        machine=machine(cells.host),
-        workload=member.cell.workload,
-        kernels=member.cell.kernels,
-        figure=member.cell.figures.get(cells.headline),
-        phases=member.cell.phases,
+        machine=machine(points.host),
+        workload=member.point.workload,
+        kernels=member.point.kernels,
+        figure=member.point.figures.get(points.primary_metric),
+        phases=member.point.phases,
     )
 
 
@@ -176,21 +176,21 @@ def _apart(classes: Sequence[Sequence[_Found]], facts: Sequence[Fact]) -> Iterat
         if _is_several(members):
             continue
         member = members[0]
-        other = next((group[0].cell for index, group in enumerate(classes) if index != place), None)
-        differs = {} if other is None else _differences(member.cell, other, facts)
+        other = next((group[0].point for index, group in enumerate(classes) if index != place), None)
+        differs = {} if other is None else _differences(member.point, other, facts)
         yield NotCompared(
             card=member.card.name,
-            model=member.cell.model,
-            recipe=member.cell.recipe,
-            engine=member.cell.engine,
-            workload=member.cell.workload,
+            model=member.point.model,
+            recipe=member.point.recipe,
+            engine=member.point.engine,
+            workload=member.point.workload,
             differs=differs,
         )
 
 
-def _differences(cell: CardCell, other: CardCell, facts: Sequence[Fact]) -> dict[Fact, tuple[str, str]]:
+def _differences(point: CardPoint, other: CardPoint, facts: Sequence[Fact]) -> dict[Fact, tuple[str, str]]:
     return {
-        fact: (cell.facts.get(fact) or "unknown", other.facts.get(fact) or "unknown")
+        fact: (point.facts.get(fact) or "unknown", other.facts.get(fact) or "unknown")
         for fact in facts
-        if cell.facts.get(fact) != other.facts.get(fact)
+        if point.facts.get(fact) != other.facts.get(fact)
     }

@@ -80,11 +80,11 @@ def read_card(path: Path) -> Card:
 
 
 def read_first_part(path: Path) -> tuple[CardHead, bytes]:
-    """The head and the cells alone, for a query over many cards."""
+    """The head and the points alone, for a query over many cards."""
     with _opened(path) as file:
         head = _head(file, path)
-        if not head.manifest.parts or head.manifest.parts[0].name is not PartName.CELLS:
-            raise CardError(f"{path} does not begin with {PartName.CELLS.value}; it is not a card of bitbench")
+        if not head.manifest.parts or head.manifest.parts[0].name is not PartName.POINTS:
+            raise CardError(f"{path} does not begin with {PartName.POINTS.value}; it is not a card of bitbench")
         return head, _part(file, head.manifest.parts[0], path)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from bitbench import __version__
 from bitbench.analysis.summarize import summarize
 from bitbench.features.cards.anonymous import without_machine, without_secrets
-from bitbench.features.cards.cells import card_cells
+from bitbench.features.cards.points import card_points
 from bitbench.features.cards.file import LARGEST_CARD_BYTES, LARGEST_TEXT_BYTES, UNSIGNED, card_bytes
 from bitbench.features.cards.records import pack, unpack
 from bitbench.features.cards.signature import sign
@@ -66,7 +66,7 @@ def card_content(of: StudyRecords, *, rows: bool) -> tuple[CardManifest, bytes, 
     records = unpack(parts, of.name)
     summary = summarize(records)
     parts |= {
-        PartName.CELLS: _text(card_cells(records, summary).model_dump_json()),
+        PartName.POINTS: _text(card_points(records, summary).model_dump_json()),
         PartName.FIGURES: _text(summary.model_dump_json()),
     }
     for part, content in parts.items():

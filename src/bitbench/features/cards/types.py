@@ -1,4 +1,4 @@
-"""Evidence cards: the head and parts of the file, the cells of one, what a check found, how many compare."""
+"""Evidence cards: the head and parts of the file, the points of one, what a check found, how many compare."""
 
 from enum import StrEnum
 
@@ -25,7 +25,7 @@ CARD_FORMAT = 1
 class PartName(StrEnum):
     """Everything that a card may hold, in the order in which it lies there. No other name is read or written."""
 
-    CELLS = "cells.json"  # what a query over many cards reads
+    POINTS = "points.json"  # what a query over many cards reads
     FIGURES = "figures.json"  # the figures of its report, as stated
     LOCK = "lock.json"
     ROOF = "roof.json"
@@ -70,7 +70,7 @@ CARD_FACTS = (
 
 
 class CardPhase(Record):
-    """One phase of a cell: how long a step takes, and how long at least under the roof of its machine."""
+    """One phase of a point: how long a step takes, and how long at least under the roof of its machine."""
 
     phase: Phase
     step: Estimate  # seconds
@@ -90,8 +90,8 @@ class CardPhase(Record):
         return Interval(low=low, high=high, confidence=found.confidence)
 
 
-class CardCell(Record):
-    """A cell with a result. `subject` and `facts` say what it may be compared with."""
+class CardPoint(Record):
+    """A point with a result. `subject` and `facts` say what it may be compared with."""
 
     model: str
     recipe: str
@@ -108,13 +108,13 @@ class CardCell(Record):
         return self.model, self.recipe, self.engine, self.shape
 
 
-class CardCells(Record):
+class CardPoints(Record):
     study: str
     created_at: str | None
-    headline: str  # a key of `figures`
+    metric: str  # a key of `figures`
     host: HostFacts
     has_roof: bool
-    cells: tuple[CardCell, ...]
+    points: tuple[CardPoint, ...]
 
 
 class Check(StrEnum):
@@ -122,7 +122,7 @@ class Check(StrEnum):
 
     TRIALS = "figures of trials, from their request rows"
     REPORT = "figures of the report, from the records"
-    CELLS = "cells that a query compares, from the records"
+    POINTS = "points that a query compares, from the records"
 
 
 class Checked(Record):
@@ -173,20 +173,20 @@ class CardEntry(Record):
 
 
 class CardGroup(Record):
-    """Cells of several cards that may be compared."""
+    """Points of several cards that may be compared."""
 
     model: str
     recipe: str
     engine: str
     shape: str
-    headline: str
+    metric: str
     facts: dict[Fact, str | None]
     entries: tuple[CardEntry, ...]
     unknown: tuple[Fact, ...] = ()  # no card says them, so they were not checked
 
 
 class NotCompared(Record):
-    """A cell that no group may hold; `differs` says in what, as `--allow` spells it, from the largest group or from
+    """A point that no group may hold; `differs` says in what, as `--allow` spells it, from the largest group or from
     another card of the same subject. Empty: no other card has it."""
 
     card: str

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bitbench.analysis.summarize import summarize
-from bitbench.features.cards.cells import card_cells
+from bitbench.features.cards.points import card_points
 from bitbench.features.cards.file import Card, CardHead, read_card
 from bitbench.features.cards.recompute import recompute, recompute_trials
 from bitbench.features.cards.records import unpack
@@ -75,7 +75,7 @@ def _signature(head: CardHead, path: Path, signers: Path | None) -> tuple[str | 
 def _checks(card: Card, records: StudyRecords) -> Iterator[Checked]:
     summary = summarize(records)
     yield recompute_trials(records)
-    stated = ((Check.REPORT, PartName.FIGURES, summary), (Check.CELLS, PartName.CELLS, card_cells(records, summary)))
+    stated = ((Check.REPORT, PartName.FIGURES, summary), (Check.POINTS, PartName.POINTS, card_points(records, summary)))
     for check, part, found in stated:
         if part not in card.parts:
             raise CardError(f"{records.name} has no {part.value}; it is not a whole card")
@@ -83,7 +83,7 @@ def _checks(card: Card, records: StudyRecords) -> Iterator[Checked]:
             content = json.loads(card.parts[part])
         except (ValueError, RecursionError):
             raise CardError(f"{part.value} in {records.name} is no JSON; ask for the card again") from None
-        yield recompute(check, content, found, whole=check is Check.CELLS)
+        yield recompute(check, content, found, whole=check is Check.POINTS)
 
 
 def _gaps(records: StudyRecords) -> Iterator[str]:

@@ -44,9 +44,9 @@ def _section(title: str, blocks: tuple[Bullets, ...]) -> list[Section]:
 
 def _answer(found: CardComparison) -> Iterator[Words]:
     if not found.groups:
-        yield "No two cards have a cell in common that may be compared."
+        yield "No two cards have a point in common that may be compared."
         return
-    yield f"{plural(len(found.groups), 'cell')} can be compared between cards. "
+    yield f"{plural(len(found.groups), 'point')} can be compared between cards. "
     yield "Machines differ, so a share of the machine's own roof is what is compared, not the speed itself."
     without = {entry.card for group in found.groups for entry in group.entries if not entry.phases}
     if without:
@@ -68,8 +68,8 @@ def _length(value: object) -> str:
 
 
 def _table(group: CardGroup) -> Table:
-    metric = find(group.headline)
-    label, unit = (metric.label, metric.unit) if metric else (group.headline, Unit.NONE)
+    metric = find(group.primary_metric)
+    label, unit = (metric.label, metric.unit) if metric else (group.primary_metric, Unit.NONE)
     return table(
         group.entries[:MOST_ROWS],
         words_column("Machine", lambda entry: entry.machine),
@@ -123,18 +123,18 @@ def _is_above(interval: Interval | None, other: Interval | None) -> bool:
     return interval is not None and other is not None and interval.low > other.high
 
 
-def _apart(cells: Sequence[NotCompared]) -> Iterator[Words]:
-    """Once per reason, with the number of cells and an example."""
-    alone = sum(not cell.differs for cell in cells)
+def _apart(points: Sequence[NotCompared]) -> Iterator[Words]:
+    """Once per reason, with the number of points and an example."""
+    alone = sum(not point.differs for point in points)
     if alone:
-        yield f"{plural(alone, 'cell')}: no other card has it."
-    reasons = Counter(tuple(sorted(cell.differs)) for cell in cells if cell.differs)
+        yield f"{plural(alone, 'point')}: no other card has it."
+    reasons = Counter(tuple(sorted(point.differs)) for point in points if point.differs)
     for facts, count in reasons.most_common():
-        example = next(cell for cell in cells if tuple(sorted(cell.differs)) == facts)
+        example = next(point for point in points if tuple(sorted(point.differs)) == facts)
         both = [(fact, *example.differs[fact]) for fact in facts]
         said = [say(fact.value, ": ", Name(own), " / ", Name(other)) for fact, own, other in both]
         yield say(
-            f"{plural(count, 'cell')} refused, as facts differ (", Name(example.card), ": ", listing(said), "); ",
+            f"{plural(count, 'point')} refused, as facts differ (", Name(example.card), ": ", listing(said), "); ",
             " ".join(f"--allow {fact.value}" for fact in facts), " compares them all the same.",
         )  # fmt: skip
 

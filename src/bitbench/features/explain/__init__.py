@@ -1,4 +1,4 @@
-"""Why a variant is as fast as it is: operator profiles, the roofline of each cell, and the answer that they give."""
+"""Why a variant is as fast as it is: operator profiles, the roofline of each point, and the answer that they give."""
 
 from bitbench.feature import Command, Feature, ReportPart, ReportPlace
 

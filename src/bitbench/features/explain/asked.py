@@ -6,7 +6,7 @@ from bitbench.study.study import StudySection
 
 
 class ProfileSpec(StudySection):
-    """At which shapes the operators of each contender are profiled."""
+    """At which shapes the operators of each config are profiled."""
 
     description = "where the time of a step goes, operator by operator; in instances of its own"
     may_change = True

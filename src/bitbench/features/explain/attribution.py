@@ -15,7 +15,7 @@ from bitbench.analysis.results.summary import Interval, Ratio
 from bitbench.features.explain.types import Cause, Part, PhaseAccount
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.records.trial import KernelPath
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 Seconds = dict[Cause, float]  # per step
 
@@ -41,7 +41,7 @@ def account(
     profiles: tuple[OperatorProfile, OperatorProfile] | None,
     confidence: float,
 ) -> PhaseAccount:
-    """`sides` and `profiles`: contender, baseline."""
+    """`sides` and `profiles`: config, baseline."""
     gain = _gain(phase, own, baseline)
     if gain is None:
         return PhaseAccount(phase=phase, own=own, baseline=baseline, speed=speed, expected_gain=None)
@@ -69,16 +69,16 @@ def account(
 
 
 def pick_profiles(
-    profiles: Sequence[OperatorProfile], contenders: tuple[Contender, Contender], phase: Phase, batch: int
+    profiles: Sequence[OperatorProfile], configs: tuple[Config, Config], phase: Phase, batch: int
 ) -> tuple[OperatorProfile, OperatorProfile] | None:
     """Of both, at the same batch and context; None where one is missing."""
     found: list[Mapping[int, OperatorProfile]] = [
         {
             profile.context_tokens: profile
             for profile in profiles
-            if (profile.contender, profile.phase, profile.batch) == (contender, phase, batch)
+            if (profile.config, profile.phase, profile.batch) == (config, phase, batch)
         }
-        for contender in contenders
+        for config in configs
     ]
     common = sorted(found[0].keys() & found[1].keys())
     return (found[0][common[0]], found[1][common[0]]) if common else None

@@ -9,8 +9,8 @@ from bitbench.analysis.intervals import estimate
 from bitbench.analysis.phases import phase_side, step_sample
 from bitbench.analysis.results.crossover import Crossover, CrossoverAxis, CrossoverSide
 from bitbench.analysis.results.sides import Side, Source
-from bitbench.analysis.roofline import cell_roofs
-from bitbench.analysis.summarize import samples_by_cell, speeds_of
+from bitbench.analysis.roofline import point_roofs
+from bitbench.analysis.summarize import samples_by_point, speeds_of
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.features.explain.attribution import account, pick_profiles
 from bitbench.features.explain.types import (
@@ -29,7 +29,7 @@ from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.metrics import METRICS
 from bitbench.study.model_cost import why_not
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from bitbench.study.workload import Workload
 
 OPERATORS_IN_REPORT = 8
@@ -58,26 +58,26 @@ def shorten(profile: OperatorProfile, limit: int | None) -> ShortProfile:
 
 def summarize_roofline(of: StudyRecords) -> Roofline | None:
     """None where the roof of the machine was not measured, or no cost is known."""
-    cells = cell_roofs(of)
-    return Roofline(roof=of.roof, cells=cells) if of.roof is not None and cells else None
+    points = point_roofs(of)
+    return Roofline(roof=of.roof, points=points) if of.roof is not None and points else None
 
 
 def explain(
-    of: StudyRecords, contender: Contender, baseline: Contender, workload: Workload, *, no_roof: str = ""
+    of: StudyRecords, config: Config, baseline: Config, workload: Workload, *, no_roof: str = ""
 ) -> Explanation:
     """`no_roof`: why the roof of the machine was not measured, where it was not."""
     plan, confidence = of.plan, of.plan.study.measure.confidence
-    metric = METRICS[plan.study.measure.headline].column
+    metric = METRICS[plan.study.measure.metric].column
     definition = DEFINITIONS[metric]
-    pair = (contender, baseline)
-    samples = samples_by_cell(of)
-    own, other = (samples.get(Cell(contender=one, workload=workload.name), {}).get(metric) for one in pair)
-    speeds = workload_speeds(of, contender, baseline)
-    sides = (side_of(of, contender, workload), side_of(of, baseline, workload))
+    pair = (config, baseline)
+    samples = samples_by_point(of)
+    own, other = (samples.get(Point(config=one, workload=workload.name), {}).get(metric) for one in pair)
+    speeds = workload_speeds(of, config, baseline)
+    sides = (side_of(of, config, workload), side_of(of, baseline, workload))
     crossovers = tuple(
         crossover
-        for crossover in find_crossovers(plan, speeds_of(of, contender), baseline)
-        if crossover.contender == contender and any(point.workload == workload.name for point in crossover.points)
+        for crossover in find_crossovers(plan, speeds_of(of, config), baseline)
+        if crossover.config == config and any(point.workload == workload.name for point in crossover.points)
     )
     phases = tuple(_phases(of, pair, workload, sides))
     return Explanation(
@@ -86,8 +86,8 @@ def explain(
         definition=definition,
         own=sides[0],
         baseline=sides[1],
-        own_headline=estimate(own, confidence) if own else None,
-        baseline_headline=estimate(other, confidence) if other else None,
+        own_primary_metric=estimate(own, confidence) if own else None,
+        baseline_primary_metric=estimate(other, confidence) if other else None,
         speed=next((speed.speed for speed in speeds if speed.workload == workload.name), None),
         confidence=confidence,
         phases=phases,
@@ -95,34 +95,34 @@ def explain(
         crossovers=crossovers,
         beyond=tuple(crossover for crossover in crossovers if _is_beyond(crossover, workload)),
         known_beforehand=next(
-            (expectation.why for expectation in plan.expectations if expectation.contender == contender), None
+            (expectation.why for expectation in plan.expectations if expectation.config == config), None
         ),
         roof=of.roof,
         gaps=tuple(_gaps(of, pair, phases, sides, no_roof)),
     )
 
 
-def workload_speeds(of: StudyRecords, contender: Contender, baseline: Contender) -> list[WorkloadSpeed]:
-    """Every workload at which both have a result, by the headline of the study."""
-    speeds = speeds_of(of, contender)
+def workload_speeds(of: StudyRecords, config: Config, baseline: Config) -> list[WorkloadSpeed]:
+    """Every workload at which both have a result, by the primary metric of the study."""
+    speeds = speeds_of(of, config)
     found = []
     for workload in of.plan.study.workloads:
-        cells = [Cell(contender=one, workload=workload.name) for one in (contender, baseline)]
-        if (ratio := speeds.between(contender, baseline, workload.name)) is not None:
-            sources = tuple(Source(file=TRIALS, ids=tuple(trial.id for trial in of.counted(cell))) for cell in cells)
+        points = [Point(config=one, workload=workload.name) for one in (config, baseline)]
+        if (ratio := speeds.between(config, baseline, workload.name)) is not None:
+            sources = tuple(Source(file=TRIALS, ids=tuple(trial.id for trial in of.counted(point))) for point in points)
             found.append(WorkloadSpeed(workload=workload.name, speed=ratio, sources=sources))
     return found
 
 
 def _phases(
-    of: StudyRecords, pair: tuple[Contender, Contender], workload: Workload, sides: tuple[Side, Side]
+    of: StudyRecords, pair: tuple[Config, Config], workload: Workload, sides: tuple[Side, Side]
 ) -> list[PhaseAccount]:
     confidence = of.plan.study.measure.confidence
     variants = [variant_of(of.plan, one) for one in pair]
     found = []
     for phase in Phase:
-        cells = [Cell(contender=one, workload=workload.name) for one in pair]
-        own, other = (step_sample(phase, workload, of.counted(cell)) for cell in cells)
+        points = [Point(config=one, workload=workload.name) for one in pair]
+        own, other = (step_sample(phase, workload, of.counted(point)) for point in points)
         if own is None or other is None or variants[0] is None or variants[1] is None:
             continue
         measured = [
@@ -151,7 +151,7 @@ def _is_beyond(one: Crossover, workload: Workload) -> bool:
 
 def _gaps(
     of: StudyRecords,
-    pair: tuple[Contender, Contender],
+    pair: tuple[Config, Config],
     phases: Sequence[PhaseAccount],
     sides: tuple[Side, Side],
     no_roof: str,
@@ -162,7 +162,7 @@ def _gaps(
         gaps.append(Gap(missing=Missing.PHASES))
     elif not all(phase.is_profiled for phase in phases if phase.expected_gain is not None):
         own, other = (
-            {profile.batch for profile in of.profiles if profile.contender == contender} for contender in pair
+            {profile.batch for profile in of.profiles if profile.config == config} for config in pair
         )
         batches = sorted(own & other)
         kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE

@@ -14,7 +14,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.host import TELLING_FACTS, HostFacts
 from bitbench.records.roof import MachineRoof
 from bitbench.records.study_records import StudyRecords
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.workload import Workload
 from bitbench.util.errors import BitbenchError, CannotExplainError, UsageError
 
@@ -26,47 +26,47 @@ def explain_variant(
 ) -> Explanation:
     """Raises UsageError where a name fits nothing, CannotExplainError where nothing was measured."""
     records = folder.read()
-    contender = _contender(records.plan, variant)
-    baseline = _contender(records.plan, against) if against else _baseline(records.plan, contender)
-    if baseline == contender:
-        raise UsageError(f"{contender.name} is the baseline itself; name another one with --against")
+    config = _config(records.plan, variant)
+    baseline = _config(records.plan, against) if against else _baseline(records.plan, config)
+    if baseline == config:
+        raise UsageError(f"{config.name} is the baseline itself; name another one with --against")
     roof, no_roof = (records.roof, "") if records.roof else _measure_roof(folder, records.lock.host, home)
     records = replace(records, roof=roof)
-    chosen = _workload(records, contender, baseline, workload)
-    return explain(records, contender, baseline, chosen, no_roof=no_roof)
+    chosen = _workload(records, config, baseline, workload)
+    return explain(records, config, baseline, chosen, no_roof=no_roof)
 
 
-def _contender(plan: Plan, name: str) -> Contender:
+def _config(plan: Plan, name: str) -> Config:
     """By its whole name, its variant or the recipe in it, as long as that is one."""
-    for everyone in (plan.contenders, tuple(dict.fromkeys(refusal.cell.contender for refusal in plan.refusals))):
+    for everyone in (plan.configs, tuple(dict.fromkeys(refusal.point.config for refusal in plan.refusals))):
         found = _matching(plan, everyone, name)
         if len(found) > 1:
             raise UsageError(
-                f"{name} is ambiguous: {', '.join(contender.name for contender in found)}; give the whole name"
+                f"{name} is ambiguous: {', '.join(config.name for config in found)}; give the whole name"
             )
-        if found and found[0] in plan.contenders:
+        if found and found[0] in plan.configs:
             return found[0]
         if found:
-            reason = next(refusal.reason for refusal in plan.refusals if refusal.cell.contender == found[0])
+            reason = next(refusal.reason for refusal in plan.refusals if refusal.point.config == found[0])
             raise CannotExplainError(f"{found[0].name} was not run: {reason}")
     raise UsageError(
-        f"{name} is not a variant of this study; it has {', '.join(contender.name for contender in plan.contenders)}"
+        f"{name} is not a variant of this study; it has {', '.join(config.name for config in plan.configs)}"
     )
 
 
-def _matching(plan: Plan, everyone: Sequence[Contender], name: str) -> list[Contender]:
+def _matching(plan: Plan, everyone: Sequence[Config], name: str) -> list[Config]:
     recipes = {variant.name: variant.recipe for variant in plan.variants}
-    by_name = [contender for contender in everyone if contender.name == name]
-    by_variant = [contender for contender in everyone if contender.variant == name]
-    return by_name or by_variant or [contender for contender in everyone if recipes.get(contender.variant) == name]
+    by_name = [config for config in everyone if config.name == name]
+    by_variant = [config for config in everyone if config.variant == name]
+    return by_name or by_variant or [config for config in everyone if recipes.get(config.variant) == name]
 
 
-def _baseline(plan: Plan, contender: Contender) -> Contender:
-    """On the engine of the contender: the variant of its model's baseline, or one that is not quantized; else that of
+def _baseline(plan: Plan, config: Config) -> Config:
+    """On the engine of the config: the variant of its model's baseline, or one that is not quantized; else that of
     the study."""
-    field = field_of(plan, contender)
+    field = field_of(plan, config)
     chosen = field.baseline
-    same_engine = [other for other in field.plan.contenders if other.engine == contender.engine and other != contender]
+    same_engine = [other for other in field.plan.configs if other.engine == config.engine and other != config]
     dense = {variant.name for variant in plan.variants if variant.is_dense}
     wanted = [other for other in same_engine if chosen and other.variant == chosen.variant]
     found = next(iter([*wanted, *(other for other in same_engine if other.variant in dense)]), chosen)
@@ -75,9 +75,9 @@ def _baseline(plan: Plan, contender: Contender) -> Contender:
     return found
 
 
-def _workload(of: StudyRecords, contender: Contender, baseline: Contender, name: str | None) -> Workload:
-    """The one that is named, or where the contender does worst against the baseline."""
-    speeds = workload_speeds(of, contender, baseline)
+def _workload(of: StudyRecords, config: Config, baseline: Config, name: str | None) -> Workload:
+    """The one that is named, or where the config does worst against the baseline."""
+    speeds = workload_speeds(of, config, baseline)
     names = [speed.workload for speed in speeds]
     if name is not None and name in names:
         return of.plan.study.workload(name)
@@ -87,7 +87,7 @@ def _workload(of: StudyRecords, contender: Contender, baseline: Contender, name:
     if name is not None or not speeds:
         where = f"at {name}" if name else "at any workload"
         raise CannotExplainError(
-            f"{contender.name} and {baseline.name} do not both have a result {where}; `bitbench report` shows why"
+            f"{config.name} and {baseline.name} do not both have a result {where}; `bitbench report` shows why"
         )
     return of.plan.study.workload(min(speeds, key=lambda one: one.speed.value).workload)
 

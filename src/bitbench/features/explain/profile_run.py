@@ -28,7 +28,7 @@ from bitbench.ports import Endpoint, Instance, InstanceFailed, Load, Observer
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
 from bitbench.records.trial import InstanceFacts
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.source import StudySource
 from bitbench.study.study import Study
 from bitbench.study.workload import Workload
@@ -58,7 +58,7 @@ class _Answers(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ProfileRun:
-    contender: Contender
+    config: Config
     batch: int
     plan: Plan
     bench: Bench
@@ -82,7 +82,7 @@ class ProfileRun:
     def _start(self, folder: Path) -> Instance:
         return self.bench.start(
             self.plan,
-            self.contender,
+            self.config,
             self.log_file,
             occasion="profile",
             # No more than a batch at once: prompts that wait in line are to be run batch by batch.
@@ -94,7 +94,7 @@ class ProfileRun:
         try:
             endpoint = instance.wait_ready(self.plan.study.limits.start)
         except InstanceFailed as failed:
-            raise ProfileError(f"{self.contender.name} did not start: {failed.failure.cause}") from None
+            raise ProfileError(f"{self.config.name} did not start: {failed.failure.cause}") from None
         endpoint = dataclasses.replace(endpoint, batch_size=self.batch)
         facts = instance.facts()
         self._note("warming up")
@@ -131,7 +131,7 @@ class ProfileRun:
         answered = 0 if phase is Phase.PREFILL else spec.output_tokens // 2
         return OperatorProfile(
             id="",
-            contender=self.contender,
+            config=self.config,
             instance_id=self.instance_id,
             facts=facts,
             phase=phase,
@@ -158,17 +158,17 @@ class ProfileRun:
             workload,
             seed=(study.seed, zlib.crc32(b"profile"), self.batch, number),
             limits=study.limits,
-            vocabulary=self.bench.vocabulary_of(self.plan, self.contender),
+            vocabulary=self.bench.vocabulary_of(self.plan, self.config),
         )
         rows = self.bench.load.run(job).requests.to_pylist()
         for row in rows:
             if row["status"] != "ok" or len(row["chunk_s"]) != output_tokens:
                 cause = row["error"] or f"{len(row['chunk_s'])} chunks for {output_tokens} tokens"
-                raise ProfileError(f"{self.contender.name}: a request failed while profiling: {cause}")
+                raise ProfileError(f"{self.config.name}: a request failed while profiling: {cause}")
         return _Answers(min(row["sent_s"] for row in rows), [row["chunk_s"] for row in rows])
 
     def _note(self, what: str) -> None:
-        self.observer.note(f"profile of {self.contender.name}, batch {self.batch}: {what}")
+        self.observer.note(f"profile of {self.config.name}, batch {self.batch}: {what}")
 
 
 def profile_alone(lab: Lab, study: Study, folder: StudyFolder, observer: Observer) -> None:
@@ -178,7 +178,7 @@ def profile_alone(lab: Lab, study: Study, folder: StudyFolder, observer: Observe
     workshop = Workshop(lab.home, source.folder)
     plan = lab.ready_plan(source, workshop, observer)
     if plan.refusals:
-        raise ProfileError(f"{plan.refusals[0].cell.contender.name}: {plan.refusals[0].reason}")
+        raise ProfileError(f"{plan.refusals[0].point.config.name}: {plan.refusals[0].reason}")
     with folder.writing() as writer, LoadWorkers() as load:
         lab.runner.begin(writer, plan, source, observer)
         run_profiles(plan, lab.runner.bench(study, load, workshop, source.folder), writer, observer, is_all=True)
@@ -190,30 +190,30 @@ def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *
     spec = plan.study.section(ProfileSpec)
     if spec is None:
         return
-    there = {(profile.contender, profile.batch, profile.phase) for profile in writer.folder.profiles()}
-    timed = {cell.contender for cell in plan.cells}  # who is only asked for quality has no speed to explain
-    for contender in plan.contenders:
-        if timed and contender not in timed:
+    there = {(profile.config, profile.batch, profile.phase) for profile in writer.folder.profiles()}
+    timed = {point.config for point in plan.points}  # who is only asked for quality has no speed to explain
+    for config in plan.configs:
+        if timed and config not in timed:
             continue
-        engine = bench.engine_of(plan, contender)
+        engine = bench.engine_of(plan, config)
         if not engine.can_profile:
-            message = f"{engine.name} has no profiler that bitbench supports; {contender.name} gets no operator profile"
+            message = f"{engine.name} has no profiler that bitbench supports; {config.name} gets no operator profile"
             if is_all:
                 raise ProfileError(message)
             observer.warn(message)
             continue
         for batch in spec.batch:
-            if all((contender, batch, phase) in there for phase in Phase):
+            if all((config, batch, phase) in there for phase in Phase):
                 continue
             instance_id, log_file = writer.new_instance()
-            run = ProfileRun(contender, batch, plan, bench, observer, instance_id, log_file)
+            run = ProfileRun(config, batch, plan, bench, observer, instance_id, log_file)
             try:
                 for draft in run.run():
                     writer.add_profile(draft.profile, draft.trace)
             except ProfileError as error:
                 if is_all:
                     raise
-                observer.warn(f"no operator profile of {contender.name} at batch {batch}: {error}")
+                observer.warn(f"no operator profile of {config.name} at batch {batch}: {error}")
 
 
 def _with_first_call(profile: OperatorProfile, first_s: float, usual_s: float) -> OperatorProfile:

@@ -1,4 +1,4 @@
-"""The study that `bitbench profile` runs: one contender, and no trial."""
+"""The study that `bitbench profile` runs: one config, and no trial."""
 
 from collections.abc import Mapping
 

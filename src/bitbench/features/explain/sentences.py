@@ -42,7 +42,7 @@ def phase_name(account: PhaseAccount) -> str:
 def measured(of: Explanation) -> Phrase:
     """`Measured: 0.83× [0.82, 0.84] as fast as the baseline by output throughput (5,244 tok/s against …): …`"""
     speed = times(of.speed)
-    own, baseline = (mean_of(one, of.definition) for one in (of.own_headline, of.baseline_headline))
+    own, baseline = (mean_of(one, of.definition) for one in (of.own_primary_metric, of.baseline_primary_metric))
     if speed is None or own is None or baseline is None:
         return say("Measured: nothing that can be compared.")
     what = f" as fast as the baseline by {of.definition.name} ("
@@ -181,7 +181,7 @@ def shares(account: PhaseAccount) -> Phrase:
 def kernel(side: Side) -> Phrase:
     how = f"; most of its layers run on a kernel that {PATHS[side.path]}" if side.path else ""
     kernels = joined(side.kernels, "; ") or "the engine does not report its kernels"
-    return say(Name(side.contender.name), ": ", kernels, how, ".", *(f" {note}." for note in side.notes))
+    return say(Name(side.config.name), ": ", kernels, how, ".", *(f" {note}." for note in side.notes))
 
 
 def gap(of: Explanation, found: Gap) -> Phrase:

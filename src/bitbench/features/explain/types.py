@@ -9,7 +9,7 @@ from bitbench.analysis.results.crossover import Crossover
 from bitbench.analysis.results.sides import PhaseSide, Side, Source
 from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, Ratio
 from bitbench.records.profile import OperatorProfile, Phase
-from bitbench.records.roof import CellRoof, MachineRoof
+from bitbench.records.roof import PointRoof, MachineRoof
 from bitbench.study.base import Record
 from bitbench.study.workload import Workload
 
@@ -39,18 +39,18 @@ class Part(Record):
 
 
 class PhaseAccount(Record):
-    """Prefill or decode at one workload: a step of the contender against one of the baseline."""
+    """Prefill or decode at one workload: a step of the config against one of the baseline."""
 
     phase: Phase
     own: PhaseSide
     baseline: PhaseSide
-    speed: Ratio | None  # more than 1: the contender is faster
+    speed: Ratio | None  # more than 1: the config is faster
     expected_gain: float | None  # what bytes and operations promise
     is_roofline: bool = False  # expected under the machine's roof; else, where that is not known, from bytes alone
     parts: tuple[Part, ...] = ()  # the largest excess first; without the unexplained one
     unexplained: Part | None = None
     unexplained_interval: Interval | None = None
-    # What the profiler itself cost, as a share of a step, of the contender and of the baseline; None where it is lost
+    # What the profiler itself cost, as a share of a step, of the config and of the baseline; None where it is lost
     # in the noise. None instead of the pair: not profiled.
     profiler_overheads: tuple[float | None, float | None] | None = None
 
@@ -85,7 +85,7 @@ class Gap(Record):
 
 
 class WorkloadSpeed(Record):
-    """The same two at another workload, by the headline."""
+    """The same two at another workload, by the primary metric."""
 
     workload: str
     speed: Ratio
@@ -95,12 +95,12 @@ class WorkloadSpeed(Record):
 class Explanation(Record):
     study: str
     workload: Workload
-    definition: MetricDefinition  # of the headline
+    definition: MetricDefinition  # of the primary metric
     own: Side
     baseline: Side
-    own_headline: Estimate | None
-    baseline_headline: Estimate | None
-    speed: Ratio | None  # by the headline; more than 1: the contender is faster
+    own_primary_metric: Estimate | None
+    baseline_primary_metric: Estimate | None
+    speed: Ratio | None  # by the primary metric; more than 1: the config is faster
     confidence: float
     phases: tuple[PhaseAccount, ...] = ()
     elsewhere: tuple[WorkloadSpeed, ...] = ()  # the other workloads
@@ -141,7 +141,7 @@ class Profiles(Record):
 
 
 class Roofline(Record):
-    """Every cell of a study against the roof of its machine."""
+    """Every point of a study against the roof of its machine."""
 
     roof: MachineRoof
-    cells: tuple[CellRoof, ...]
+    points: tuple[PointRoof, ...]

@@ -60,7 +60,7 @@ def explanation_document(of: Explanation) -> Document:
 
 def _title(of: Explanation) -> Phrase:
     """`Why A is 0.83× as fast as B on W`; no figure where it may be chance."""
-    own, baseline = Name(of.own.contender.name), Name(of.baseline.contender.name)
+    own, baseline = Name(of.own.config.name), Name(of.baseline.config.name)
     on = say(" on ", Name(of.workload.name))
     if of.speed is None:
         return say(own, " beside ", baseline, on)

@@ -34,6 +34,6 @@ def export_study(lab: Lab, path: Path, target: Target, url: str | None) -> str:
     folder = StudyFolder.existing(path)
     records = folder.read()
     study = exported(lab.summary(folder, records), records.lock)
-    if not study.cells:
+    if not study.points:
         raise ExportError(f"{path} has no figures to export; no trial succeeded.")
     return send(study, url)

@@ -1,14 +1,14 @@
-"""Chooses what is exported of a study, whatever it is exported to: cells with their figures, intervals and facts."""
+"""Chooses what is exported of a study, whatever it is exported to: points with their figures, intervals and facts."""
 
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
-from bitbench.analysis.results.summary import CellSummary, StudySummary
-from bitbench.features.exports.types import ExportedCell, ExportedFigure, ExportedStudy
+from bitbench.analysis.results.summary import PointSummary, StudySummary
+from bitbench.features.exports.types import ExportedPoint, ExportedFigure, ExportedStudy
 from bitbench.records.host import TELLING_FACTS
 from bitbench.records.lock import Lock
 from bitbench.study.metrics import find
-from bitbench.study.plan import Cell
+from bitbench.study.plan import Point
 from bitbench.study.workload import Workload
 
 _SHAPE = ("concurrency", "input_tokens", "output_tokens")
@@ -16,7 +16,7 @@ _HOST = (*(name for name in TELLING_FACTS if name != "cpu_flags"), "os", "python
 
 
 def exported(summary: StudySummary, lock: Lock) -> ExportedStudy:
-    """Return what is sent; cells without a figure are left out."""
+    """Return what is sent; points without a figure are left out."""
     facts = {"bitbench_version": lock.bitbench, "measured_at": lock.created_at}
     facts |= {f"host_{name}": lock.host.shown(name) for name in _HOST}
     workloads = {workload.name: workload for workload in summary.study.workloads}
@@ -24,24 +24,24 @@ def exported(summary: StudySummary, lock: Lock) -> ExportedStudy:
         summary.study.name,
         _known(facts),
         tuple(
-            ExportedCell(
-                id=sha256(f"{summary.study.name}\0{lock.created_at}\0{found.cell.name}".encode()).hexdigest()[:16],
-                name=found.cell.name,
+            ExportedPoint(
+                id=sha256(f"{summary.study.name}\0{lock.created_at}\0{found.point.name}".encode()).hexdigest()[:16],
+                name=found.point.name,
                 labels={
-                    "variant": found.cell.contender.variant,
-                    "engine": found.cell.contender.engine,
-                    "workload": found.cell.workload,
+                    "variant": found.point.config.variant,
+                    "engine": found.point.config.engine,
+                    "workload": found.point.workload,
                 },
                 figures=tuple(_figures(found)),
-                facts=_known(_facts(found.cell, summary, lock, workloads.get(found.cell.workload))),
+                facts=_known(_facts(found.point, summary, lock, workloads.get(found.point.workload))),
             )
-            for found in summary.cells
+            for found in summary.points
             if found.metrics
         ),
     )
 
 
-def _figures(found: CellSummary) -> Iterator[ExportedFigure]:
+def _figures(found: PointSummary) -> Iterator[ExportedFigure]:
     """A percentile is that of all requests, where there are enough of them; one of single trials is not exported."""
     for column, estimate in found.metrics.items():
         metric = find(column)
@@ -55,12 +55,12 @@ def _figures(found: CellSummary) -> Iterator[ExportedFigure]:
             yield ExportedFigure(metric.name, metric.unit, metric.meaning, tail.value, tail.low, tail.high)
 
 
-def _facts(cell: Cell, summary: StudySummary, lock: Lock, workload: Workload | None) -> Iterator[tuple[str, object]]:
-    contender = next((known for known in summary.contenders if known.contender == cell.contender), None)
-    if contender is not None:
-        yield "engine_version", ", ".join(contender.engine_versions)
-        yield "kernels", ", ".join(contender.kernels)
-    yield "variant_sha256", lock.variants.get(cell.contender.variant)
+def _facts(point: Point, summary: StudySummary, lock: Lock, workload: Workload | None) -> Iterator[tuple[str, object]]:
+    config = next((known for known in summary.configs if known.config == point.config), None)
+    if config is not None:
+        yield "engine_version", ", ".join(config.engine_versions)
+        yield "kernels", ", ".join(config.kernels)
+    yield "variant_sha256", lock.variants.get(point.config.variant)
     if workload is not None:
         for part in _SHAPE:
             yield part, None if part in workload.unknown else getattr(workload, part)

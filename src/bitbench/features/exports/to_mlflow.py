@@ -1,4 +1,4 @@
-"""MLflow: an experiment per study, a run per cell. Without an address, where MLFLOW_TRACKING_URI says."""
+"""MLflow: an experiment per study, a run per point. Without an address, where MLFLOW_TRACKING_URI says."""
 
 import time
 
@@ -6,9 +6,9 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
-from bitbench.features.exports.types import ExportedCell, ExportedStudy, ExportError
+from bitbench.features.exports.types import ExportedPoint, ExportedStudy, ExportError
 
-_ID = "bitbench.cell"
+_ID = "bitbench.point"
 _LONGEST = 500  # characters of a parameter; older servers take no more
 
 
@@ -16,11 +16,11 @@ def export(study: ExportedStudy, url: str | None) -> str:
     client = MlflowClient(tracking_uri=url)
     try:
         experiment = _experiment(client, study.name)
-        for cell in study.cells:
-            _write(client, experiment, cell, study)
+        for point in study.points:
+            _write(client, experiment, point, study)
     except (MlflowException, OSError) as error:
         raise ExportError(f"MLflow did not take the figures: {' '.join(str(error).split())[:300]}") from error
-    return f"wrote {len(study.cells)} runs to the experiment {study.name} of {client.tracking_uri}\n"
+    return f"wrote {len(study.points)} runs to the experiment {study.name} of {client.tracking_uri}\n"
 
 
 def _experiment(client: MlflowClient, name: str) -> str:
@@ -28,14 +28,14 @@ def _experiment(client: MlflowClient, name: str) -> str:
     return str(known.experiment_id if known is not None else client.create_experiment(name))
 
 
-def _write(client: MlflowClient, experiment: str, cell: ExportedCell, study: ExportedStudy) -> None:
-    known = client.search_runs([experiment], f"tags.`{_ID}` = '{cell.id}'", max_results=1)
-    run = known[0] if known else client.create_run(experiment, run_name=cell.name, tags={_ID: cell.id})
+def _write(client: MlflowClient, experiment: str, point: ExportedPoint, study: ExportedStudy) -> None:
+    known = client.search_runs([experiment], f"tags.`{_ID}` = '{point.id}'", max_results=1)
+    run = known[0] if known else client.create_run(experiment, run_name=point.name, tags={_ID: point.id})
     now = int(time.time() * 1000)
-    facts = {**study.facts, **cell.labels, **cell.facts}
+    facts = {**study.facts, **point.labels, **point.facts}
     client.log_batch(
         run.info.run_id,
-        metrics=[Metric(f.name + ending, value, now, 0) for f in cell.figures for ending, value in f.bounds()],
+        metrics=[Metric(f.name + ending, value, now, 0) for f in point.figures for ending, value in f.bounds()],
         params=[Param(name, value[:_LONGEST]) for name, value in facts.items()],
     )
     client.set_terminated(run.info.run_id)

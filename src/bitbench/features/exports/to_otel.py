@@ -20,18 +20,18 @@ def export(study: ExportedStudy, url: str | None) -> str:
         exporter.shutdown()
     if result is not MetricExportResult.SUCCESS:
         raise ExportError(f"{place or 'the collector'} did not take the figures; check --url and the collector's log.")
-    return f"sent {len(study.cells)} cells to {place or 'the collector that OTEL_EXPORTER_OTLP_ENDPOINT names'}\n"
+    return f"sent {len(study.points)} points to {place or 'the collector that OTEL_EXPORTER_OTLP_ENDPOINT names'}\n"
 
 
 def metrics(study: ExportedStudy) -> MetricsData | None:
-    """Facts of the study are its resource, those of a cell attributes of its points."""
+    """Facts of the study are its resource, those of a point attributes of its points."""
     reader = InMemoryMetricReader()
     resource = Resource.create({"service.name": "bitbench", "bitbench.study": study.name, **study.facts})
     provider = MeterProvider([reader], resource=resource, shutdown_on_exit=False)
     meter = provider.get_meter("bitbench", study.facts.get("bitbench_version", ""))
-    for cell in study.cells:
-        attributes = {"study": study.name, **cell.labels, **cell.facts}
-        for figure in cell.figures:
+    for point in study.points:
+        attributes = {"study": study.name, **point.labels, **point.facts}
+        for figure in point.figures:
             unit = _UNITS.get(figure.unit, figure.unit)
             for ending, value in figure.bounds():
                 gauge = meter.create_gauge(f"bitbench.{figure.name}{ending}", unit, figure.meaning)

@@ -29,7 +29,7 @@ def export(study: ExportedStudy, url: str | None) -> str:
     try:
         request = Request(place, text.encode(), {"Content-Type": "text/plain; version=0.0.4"}, method="PUT")
         with urlopen(request, timeout=_PATIENCE_S):
-            return f"pushed {len(study.cells)} cells to {place}\n"
+            return f"pushed {len(study.points)} points to {place}\n"
     except HTTPError as error:
         raise ExportError(f"{place} refused the figures: {error.code} {error.reason}; is it a Pushgateway?") from error
     except (URLError, OSError, ValueError) as error:
@@ -39,9 +39,9 @@ def export(study: ExportedStudy, url: str | None) -> str:
 def exposition(study: ExportedStudy) -> str:
     """A family per figure and per limit of its interval; what is known of the study is `bitbench_study_info`."""
     families: dict[str, tuple[str, list[str]]] = {}
-    for cell in study.cells:
-        labels = {"study": study.name, **cell.labels}
-        for figure in cell.figures:
+    for point in study.points:
+        labels = {"study": study.name, **point.labels}
+        for figure in point.figures:
             for ending, value in figure.bounds():
                 name = f"bitbench_{figure.name}{_unit_ending(figure)}{ending}"
                 families.setdefault(name, (_help(figure, ending), []))[1].append(_sample(name, labels, value))

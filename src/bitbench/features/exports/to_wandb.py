@@ -1,10 +1,10 @@
-"""Weights & Biases: a run per cell, grouped by study. Without an address, offline files that `wandb sync` uploads."""
+"""Weights & Biases: a run per point, grouped by study. Without an address, offline files that `wandb sync` uploads."""
 
 import os
 
 import wandb
 
-from bitbench.features.exports.types import ExportedCell, ExportedStudy, ExportError
+from bitbench.features.exports.types import ExportedPoint, ExportedStudy, ExportError
 
 _PROJECT = "bitbench"
 
@@ -13,7 +13,7 @@ def export(study: ExportedStudy, url: str | None) -> str:
     mode = "online" if url else os.environ.get("WANDB_MODE", "offline")
     settings = wandb.Settings(silent=True, console="off", disable_git=True, **({"base_url": url} if url else {}))
     try:
-        folders = [_write(study, cell, mode, settings) for cell in study.cells]
+        folders = [_write(study, point, mode, settings) for point in study.points]
     except (wandb.errors.Error, OSError) as error:
         raise ExportError(f"wandb did not take the figures: {' '.join(str(error).split())[:300]}") from error
     if mode == "offline":
@@ -21,19 +21,19 @@ def export(study: ExportedStudy, url: str | None) -> str:
     return f"wrote {len(folders)} runs to the project {_PROJECT}\n"
 
 
-def _write(study: ExportedStudy, cell: ExportedCell, mode: str, settings: wandb.Settings) -> str:
+def _write(study: ExportedStudy, point: ExportedPoint, mode: str, settings: wandb.Settings) -> str:
     """The folder of the run."""
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", _PROJECT),
         group=study.name,
-        name=cell.name,
-        id=cell.id,
-        config={**study.facts, **cell.labels, **cell.facts},
+        name=point.name,
+        id=point.id,
+        config={**study.facts, **point.labels, **point.facts},
         mode=mode,
         settings=settings,
         reinit="finish_previous",
     )
-    run.log({figure.name + ending: value for figure in cell.figures for ending, value in figure.bounds()})
+    run.log({figure.name + ending: value for figure in point.figures for ending, value in figure.bounds()})
     folder = str(run.settings.sync_dir)
     run.finish()
     return folder

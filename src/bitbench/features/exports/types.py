@@ -41,16 +41,16 @@ class ExportedFigure:
 
 
 @dataclass(frozen=True)
-class ExportedCell:
+class ExportedPoint:
     id: str  # the same in each export of the same study: what was exported before is written over
     name: str
     labels: Mapping[str, str]  # variant, engine, workload
     figures: tuple[ExportedFigure, ...]
-    facts: Mapping[str, str]  # of its contender and its workload
+    facts: Mapping[str, str]  # of its config and its workload
 
 
 @dataclass(frozen=True)
 class ExportedStudy:
     name: str
     facts: Mapping[str, str]  # versions and machine
-    cells: tuple[ExportedCell, ...] = ()
+    points: tuple[ExportedPoint, ...] = ()

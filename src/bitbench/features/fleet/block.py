@@ -24,7 +24,7 @@ from bitbench.measure.study import Lab
 from bitbench.measure.variants import Workshop
 from bitbench.records.quality import QualityMaterial, QualityRecord
 from bitbench.records.trial import InstanceRecord
-from bitbench.study.plan import Cell, Contender, Group, Purpose
+from bitbench.study.plan import Point, Config, Group, Purpose
 from bitbench.study.source import StudySource
 from bitbench.study.write_study import study_text
 from bitbench.util.errors import FleetError, StoreError
@@ -108,7 +108,7 @@ class _Work:
         if study.quality is None:
             return bench
         maker = runner.kit_maker(study, self._workshop, folder)
-        asked = {self._plan.variant(contender.variant) for contender in self._order.quality}
+        asked = {self._plan.variant(config.variant) for config in self._order.quality}
         kits = {
             variant.model: maker.kit_of(self._materials[variant.model_name], variant.model, study.quality)
             for variant in asked
@@ -120,13 +120,13 @@ class _OrderPace:
     """A `measure.progress.Pace`: the driver decided, but for who fits into the memory of this machine."""
 
     def __init__(self, order: BlockOrder, memory: StudyPace) -> None:
-        self._order, self._cells, self.memory = order, order.cells, memory
+        self._order, self._points, self.memory = order, order.points, memory
 
     def rounds(self, block: int) -> int:
         return self._order.rounds if block == self._order.block else 0
 
-    def is_open(self, cell: Cell, block: int) -> bool:  # noqa: ARG002
-        return cell in self._cells
+    def is_open(self, point: Point, block: int) -> bool:  # noqa: ARG002
+        return point in self._points
 
     def purpose(self, block: int) -> Purpose:  # noqa: ARG002
         return self._order.purpose
@@ -134,8 +134,8 @@ class _OrderPace:
     def basis(self, block: int) -> int:
         return block
 
-    def fit_together(self, contenders: Iterable[Contender]) -> bool:
-        return self.memory.fit_together(contenders)
+    def fit_together(self, configs: Iterable[Config]) -> bool:
+        return self.memory.fit_together(configs)
 
 
 class _Logs:
@@ -167,11 +167,11 @@ class _Activity(LogObserver):
     def group_started(self, group: Group, remaining_s: float | None) -> None:  # noqa: ARG002
         self._node.activity = f"starting {group.name}"
 
-    def trial_started(self, cell: Cell, index: int, *, warmup: bool) -> None:
-        self._node.activity = f"{cell.name}, {'warm-up' if warmup else f'trial {index + 1}'}"
+    def trial_started(self, point: Point, index: int, *, warmup: bool) -> None:
+        self._node.activity = f"{point.name}, {'warm-up' if warmup else f'trial {index + 1}'}"
 
-    def quality_running(self, contender: Contender, step: str) -> None:
-        self._node.activity = f"{contender.name}: quality, {step}"
+    def quality_running(self, config: Config, step: str) -> None:
+        self._node.activity = f"{config.name}: quality, {step}"
 
     def note(self, message: str) -> None:
         self._node.activity = message

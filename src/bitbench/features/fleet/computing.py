@@ -3,8 +3,8 @@
 **The machine as a factor**: how fast the machines of a study are beside each other, and what share of the variation
 between blocks is theirs.
 
-A block runs on one machine, so its ratios do not know the machine. A contender's own figure does. For each cell, the
-logarithm of the headline is taken relative to the cell's mean; the mean of that over the cells of a block is how fast
+A block runs on one machine, so its ratios do not know the machine. A config's own figure does. For each point, the
+logarithm of the primary metric is taken relative to the point's mean; the mean of that over the points of a block is how fast
 the block was. A one-way analysis of variance of the blocks by machine gives
 
     σ_m² = max(0, (MS_between − MS_within) / n0),   share = σ_m² / (σ_m² + MS_within)
@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from math import exp, log
 from statistics import fmean
 
-from bitbench.analysis.sequential import Headline, headline_of
+from bitbench.analysis.sequential import PrimaryMetric, primary_metric_of
 from bitbench.features.fleet.types import LoadNodes, LoadNodeSummary, MachineFactor, MachinePart
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import LoadNode, TrialRecord
-from bitbench.study.plan import Cell
+from bitbench.study.plan import Point
 
 
 def machine_factor(of: StudyRecords) -> MachineFactor | None:
@@ -31,7 +31,7 @@ def machine_factor(of: StudyRecords) -> MachineFactor | None:
     on: dict[int, str] = {trial.block: str(hosts[trial.instance_id]) for trial in counted}
     if len(set(on.values())) < 2:
         return None
-    speeds = _block_speeds(counted, headline_of(of.plan))
+    speeds = _block_speeds(counted, primary_metric_of(of.plan))
     by_machine: dict[str, list[float]] = defaultdict(list)
     for block in sorted(speeds):
         by_machine[on[block]].append(speeds[block])
@@ -49,15 +49,15 @@ def machine_factor(of: StudyRecords) -> MachineFactor | None:
     )
 
 
-def _block_speeds(trials: Sequence[TrialRecord], headline: Headline) -> dict[int, float]:
+def _block_speeds(trials: Sequence[TrialRecord], metric: PrimaryMetric) -> dict[int, float]:
     """Logarithms, around zero; above it where a block was faster."""
-    sign = 1.0 if headline.higher_is_better else -1.0
-    by_cell: dict[Cell, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    sign = 1.0 if primary_metric.higher_is_better else -1.0
+    by_point: dict[Point, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trial in trials:
-        if value := getattr(trial.metrics, headline.metric):
-            by_cell[trial.cell][trial.block].append(sign * log(value))
+        if value := getattr(trial.metrics, primary_metric.metric):
+            by_point[trial.point][trial.block].append(sign * log(value))
     residuals: dict[int, list[float]] = defaultdict(list)
-    for blocks in by_cell.values():
+    for blocks in by_point.values():
         means: Mapping[int, float] = {block: fmean(values) for block, values in blocks.items()}
         whole = fmean(means.values())
         for block, mean in means.items():

@@ -19,7 +19,7 @@ from bitbench.ports import Observer
 from bitbench.records.folder import Writer
 from bitbench.records.lock import Lock
 from bitbench.records.trial import Failure, InstanceRecord, Outcome
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from bitbench.util.errors import StoreError
 
 
@@ -105,10 +105,10 @@ class StudyDriver:
             quality=self._left_to_score() if rounds else self._left_to_score()[:1],
         )
 
-    def _left_to_score(self) -> tuple[Contender, ...]:
-        taken = {contender for work in self._under_way for contender in work.order.quality}
+    def _left_to_score(self) -> tuple[Config, ...]:
+        taken = {config for work in self._under_way for config in work.order.quality}
         wants = self._schedule.progress.wants_quality
-        return tuple(contender for contender in self._lock.plan.quality if contender not in taken and wants(contender))
+        return tuple(config for config in self._lock.plan.quality if config not in taken and wants(config))
 
     def _advance(self, work: UnderWay) -> bool:
         """Whether anything came."""
@@ -143,13 +143,13 @@ class StudyDriver:
     def _write(self, draft: Draft) -> None:
         record_draft(draft, self._schedule, self._writer, self._observer)
 
-    def _lose(self, block: int | Contender, host: str, cause: str) -> None:
-        """Written down; what the block had before is taken back by that. `block`: a contender where only its quality
+    def _lose(self, block: int | Config, host: str, cause: str) -> None:
+        """Written down; what the block had before is taken back by that. `block`: a config where only its quality
         was asked for."""
         self._observer.warn(cause)
         failure = Failure(outcome=Outcome.LOST, cause=cause)
         instance_id, log_file = self._writer.new_instance()
-        if isinstance(block, Contender):
+        if isinstance(block, Config):
             if self._schedule.progress.wants_quality(block):  # else it came before the machine was lost
                 self._write(QualityDraft(with_failure(new_draft(block, instance_id, now()), failure, 0.0)))
             return
@@ -160,7 +160,7 @@ class StudyDriver:
         self._writer.append_instance(
             InstanceRecord(
                 id=instance_id,
-                contender=member.contender,
+                config=member.config,
                 block=block,
                 host=host,
                 started_at=now(),
@@ -170,7 +170,7 @@ class StudyDriver:
             )
         )
         self._schedule.reload()
-        cell = Cell(contender=member.contender, workload=member.workloads[0].name)
-        index = len(self._schedule.progress.trials_of(cell, block))
-        trial = new_record(cell, kind="measured", block=block, index=index, instance_id=instance_id, failure=failure)
+        point = Point(config=member.config, workload=member.workloads[0].name)
+        index = len(self._schedule.progress.trials_of(point, block))
+        trial = new_record(point, kind="measured", block=block, index=index, instance_id=instance_id, failure=failure)
         self._write(TrialDraft(trial))

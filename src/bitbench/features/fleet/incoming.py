@@ -47,7 +47,7 @@ from bitbench.records.trial import (
 )
 from bitbench.study.arrival import Trace
 from bitbench.study.base import Json
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.prompts import longest, shortest
 from bitbench.study.workload import MOST_REQUESTS, Workload
 from bitbench.util.http.limits import AnswerLimits
@@ -100,16 +100,16 @@ class BlockResults:
         self._order, self._materials = order, materials
         self._workloads = {workload.name: workload for workload in order.plan.study.workloads}
         before = [trial for trial in order.history if trial.block == order.block and trial.kind == "measured"]
-        self._trials = Counter(trial.cell for trial in before)
+        self._trials = Counter(trial.point for trial in before)
         self._rounds = 1 + max((trial.round for trial in before if trial.round is not None), default=-1)
-        self._instances: dict[str, Contender] = {}  # by the ids that the machine gave them
+        self._instances: dict[str, Config] = {}  # by the ids that the machine gave them
         self._log_bytes: Counter[str] = Counter()
-        self._scored: set[tuple[Contender, Condition]] = set()
+        self._scored: set[tuple[Config, Condition]] = set()
         self._results = 0
-        # Each cell has its rounds and what is repeated of them, the baseline beside every other contender, and each of
+        # Each point has its rounds and what is repeated of them, the baseline beside every other config, and each of
         # these results may have a start and a warm-up of its own.
         plan, repeats = order.plan, CLIENT_BOUND_REPEATS + DISTURBED_REPEATS + 2
-        self._most = 8 + 4 * len(plan.contenders) * (1 + len(plan.cells)) * (order.rounds + repeats)
+        self._most = 8 + 4 * len(plan.configs) * (1 + len(plan.points)) * (order.rounds + repeats)
 
     def take(self, delivered: Message, took_s: float) -> tuple[Draft, dict[str, bytes]]:
         """A result, and what logs gained, by the machine's names of its instances. `took_s`: since it was asked for.
@@ -143,14 +143,14 @@ class BlockResults:
     def _note(self, draft: Draft) -> None:
         """For what comes after it."""
         if isinstance(draft, InstanceRecord):
-            self._instances[draft.id] = draft.contender
+            self._instances[draft.id] = draft.config
             return
         self._results += 1
         if isinstance(draft, QualityDraft):
             if draft.scores is not None:
-                self._scored.add((draft.record.contender, draft.record.condition))
+                self._scored.add((draft.record.config, draft.record.condition))
         elif draft.record.kind == "measured":
-            self._trials[draft.record.cell] += 1
+            self._trials[draft.record.point] += 1
             self._rounds = max(self._rounds, 1 + (-1 if draft.record.round is None else draft.record.round))
 
     def _kept(self, name: str, gained: bytes) -> bytes:
@@ -160,18 +160,18 @@ class BlockResults:
 
     def _instance(self, record: InstanceRecord, within_s: float) -> InstanceRecord:
         self._check(record, record.block, record.ready_s, within_s)
-        _must(record.contender in self._order.plan.contenders, f"{record.contender.name} is not in the study")
+        _must(record.config in self._order.plan.configs, f"{record.config.name} is not in the study")
         _must(record.id not in self._instances, f"{record.id} was started before")
         _must((record.ready_s is None) == (record.outcome is not Outcome.OK), "ready_s does not fit its outcome")
         return record
 
     def _trial(self, record: TrialRecord, content: bytes | None, within_s: float) -> TrialDraft:
-        order, cell = self._order, record.cell
+        order, point = self._order, record.point
         self._check(record, record.block, record.duration_s, within_s)
-        _must(cell in order.plan.cells, f"{cell.name} is not in the study")
-        _must(self._instances.get(record.instance_id) == cell.contender, "it is of an engine that was not started")
+        _must(point in order.plan.points, f"{point.name} is not in the study")
+        _must(self._instances.get(record.instance_id) == point.config, "it is of an engine that was not started")
         _must(record.purpose is order.purpose, "it is for another purpose")
-        _must(record.index == self._trials[cell], f"its index is {record.index}, not {self._trials[cell]}")
+        _must(record.index == self._trials[point], f"its index is {record.index}, not {self._trials[point]}")
         _must(record.round is None or record.round <= self._rounds, f"its round is {record.round}")
         _must(not record.sketched and not (record.client and record.client.nodes), "it is of several machines")
         is_ok = record.outcome is Outcome.OK
@@ -184,7 +184,7 @@ class BlockResults:
 
     def _with_rows(self, record: TrialRecord, content: bytes) -> TrialDraft:
         """With its rows, and the figures that are made of them here."""
-        study, workload = self._order.plan.study, self._workloads[record.cell.workload]
+        study, workload = self._order.plan.study, self._workloads[record.point.workload]
         client, duration_s = record.client, record.duration_s
         if client is None or duration_s is None:
             raise ValueError("its client or its duration is missing")
@@ -208,15 +208,15 @@ class BlockResults:
 
     def _quality(self, record: QualityRecord, content: bytes | None, within_s: float) -> QualityDraft:
         self._check(record, self._order.block, record.duration_s, within_s)
-        _must(record.contender in self._order.quality, f"the quality of {record.contender.name} was not asked for")
-        _must(self._instances.get(record.instance_id) == record.contender, "it is of an engine that was not started")
-        _must((record.contender, record.condition) not in self._scored, "it came before")
+        _must(record.config in self._order.quality, f"the quality of {record.config.name} was not asked for")
+        _must(self._instances.get(record.instance_id) == record.config, "it is of an engine that was not started")
+        _must((record.config, record.condition) not in self._scored, "it came before")
         _must((record.outcome is Outcome.OK) == (content is not None), "its rows do not fit its outcome")
         return QualityDraft(record, None if content is None else self._scores(record, content))
 
     def _scores(self, record: QualityRecord, content: bytes) -> pa.Table:
         plan = self._order.plan
-        material = self._materials[plan.variant(record.contender.variant).model_name]
+        material = self._materials[plan.variant(record.config.variant).model_name]
         quality = plan.study.quality
         assert quality is not None  # it was asked for
         places = [

@@ -232,7 +232,7 @@ class RemoteRun:
             self._station.send(message("start", materials, order=self._order.id, record=order))
 
     def _known_materials(self) -> dict[str, QualityMaterial]:
-        models = {self._order.plan.variant(contender.variant).model_name for contender in self._order.quality}
+        models = {self._order.plan.variant(config.variant).model_name for config in self._order.quality}
         found = {name: self._writer.folder.material(name) for name in models}
         return {name: material for name, material in found.items() if material is not None}
 
@@ -256,8 +256,8 @@ class RemoteRun:
 
 
 def _as_group(order: BlockOrder) -> Group:
-    contenders = dict.fromkeys(order.plan.cells[place].contender for place in order.open_cells)
-    members = tuple(Member(contender=contender, workloads=()) for contender in contenders or order.quality)
+    configs = dict.fromkeys(order.plan.points[place].config for place in order.open_points)
+    members = tuple(Member(config=config, workloads=()) for config in configs or order.quality)
     return Group(block=order.block, members=members, rounds=order.rounds, purpose=order.purpose)
 
 

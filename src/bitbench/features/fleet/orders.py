@@ -13,7 +13,7 @@ from bitbench.measure.progress import Pace
 from bitbench.records.lock import Lock
 from bitbench.records.trial import NOT_THE_ENGINES, Memory, Outcome, TrialRecord
 from bitbench.study.base import Record
-from bitbench.study.plan import Cell, Contender, Plan, Purpose
+from bitbench.study.plan import Point, Config, Plan, Purpose
 
 _HARMLESS = frozenset({Outcome.OK, *NOT_THE_ENGINES})
 
@@ -23,7 +23,7 @@ ORDER_FORMAT: Literal[1] = 1
 
 
 class BlockOrder(Record):
-    """A block, or what is left of one: all of its contenders, so that what is special about a machine cancels out.
+    """A block, or what is left of one: all of its configs, so that what is special about a machine cancels out.
 
     The machine works only where its own versions, variants and files are those that the driver found. No weights, rows
     or keys are in it: it has some kilobytes.
@@ -37,9 +37,9 @@ class BlockOrder(Record):
     block: int
     rounds: int  # 0: only quality is left to measure
     purpose: Purpose = Purpose.SELECTION
-    open_cells: tuple[int, ...] = ()  # places in the plan's cells that have an undecided question
-    quality: tuple[Contender, ...] = ()  # whose quality this machine measures
-    # What was recorded before and matters here: this block, failures elsewhere, the most memory of each contender.
+    open_points: tuple[int, ...] = ()  # places in the plan's points that have an undecided question
+    quality: tuple[Config, ...] = ()  # whose quality this machine measures
+    # What was recorded before and matters here: this block, failures elsewhere, the most memory of each config.
     # Without figures.
     history: tuple[TrialRecord, ...] = ()
     excused: tuple[str, ...] = ()  # ids of those that an earlier call of the driver rejected
@@ -48,8 +48,8 @@ class BlockOrder(Record):
     files: dict[str, str] = Field(default_factory=dict)  # hashes of the texts and traces that the study reads
 
     @property
-    def cells(self) -> frozenset[Cell]:
-        return frozenset(self.plan.cells[place] for place in self.open_cells)
+    def points(self) -> frozenset[Point]:
+        return frozenset(self.plan.points[place] for place in self.open_points)
 
     @property
     def name(self) -> str:
@@ -82,13 +82,13 @@ def make_order(
     excused: Collection[str] = (),
     block: int,
     rounds: int,
-    quality: tuple[Contender, ...],
+    quality: tuple[Config, ...],
 ) -> BlockOrder:
     """`folder`: what file names in the study are relative to. `trials`: all that were recorded so far.
     `excused`: ids of those that do not count against another one."""
     plan = lock.plan
     history = tuple(_history(trials, block))
-    is_open = [place for place, cell in enumerate(plan.cells) if rounds and pace.is_open(cell, block)]
+    is_open = [place for place, point in enumerate(plan.points) if rounds and pace.is_open(point, block)]
     return BlockOrder(
         id=order_id,
         bitbench=__version__,
@@ -97,7 +97,7 @@ def make_order(
         block=block,
         rounds=rounds,
         purpose=pace.purpose(block),
-        open_cells=tuple(is_open),
+        open_points=tuple(is_open),
         quality=quality,
         history=history,
         excused=tuple(trial.id for trial in history if trial.id in excused),
@@ -135,11 +135,11 @@ def _differing(kind: str, wanted: Mapping[str, str], found: Mapping[str, str | N
 
 def _history(trials: Sequence[TrialRecord], block: int) -> Iterable[TrialRecord]:
     """Of this block everything; of others what ended badly, and the trial that needed most memory."""
-    largest: dict[Contender, TrialRecord] = {}
+    largest: dict[Config, TrialRecord] = {}
     for trial in trials:
-        kept = largest.get(trial.cell.contender)
+        kept = largest.get(trial.point.config)
         if trial.memory.peak_bytes and (kept is None or trial.memory.peak_bytes > (kept.memory.peak_bytes or 0)):
-            largest[trial.cell.contender] = trial
+            largest[trial.point.config] = trial
     chosen = {id(trial) for trial in largest.values()}
     for trial in trials:
         failed = trial.kind == "measured" and trial.outcome not in _HARMLESS
@@ -151,7 +151,7 @@ def _bare(trial: TrialRecord) -> TrialRecord:
     return TrialRecord(
         id=trial.id,
         kind=trial.kind,
-        cell=trial.cell,
+        point=trial.point,
         block=trial.block,
         index=trial.index,
         purpose=trial.purpose,

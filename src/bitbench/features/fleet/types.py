@@ -33,7 +33,7 @@ class MachinePart(Record):
     name: str
     blocks: int
     trials: int  # that count
-    speed: float  # over all cells, relative to the mean of the blocks: 1.1 is ten percent faster
+    speed: float  # over all points, relative to the mean of the blocks: 1.1 is ten percent faster
 
 
 class MachineFactor(Record):

@@ -20,13 +20,13 @@ def machines_section(factor: MachineFactor, _: StudySummary) -> Section:
         number_column("Speed, relative", Unit.RATIO, lambda machine: machine.speed),
     )
     said = (
-        "Each block ran on one machine with all of its contenders, so ratios are within machines. The interval of a "
-        "single contender's figure includes the variation between these machines, and says nothing about others."
+        "Each block ran on one machine with all of its configs, so ratios are within machines. The interval of a "
+        "single config's figure includes the variation between these machines, and says nothing about others."
     )
     share = paragraph(
         "Of the variation from block to block, ",
         Quantity(factor.share, Unit.SHARE),
-        " is between machines (of the logarithm of the headline, over all cells).",
+        " is between machines (of the logarithm of the primary metric, over all points).",
     )
     shares = [share] if factor.share is not None else []
     return Section(say("Machines"), (machines, *_too_far_apart(factor), *shares, paragraph(said)), in_terminal=True)

@@ -26,8 +26,8 @@ def plan_gpu(
 ) -> None:
     """Show what a study would take on a GPU that is not here.
 
-    Prints the cells, the kernels expected on such a GPU, the memory needed, what does not fit, hours by roofline, and
-    the cost at your price. Runs nothing, and measures nothing. Exit code 3: every cell is refused.
+    Prints the points, the kernels expected on such a GPU, the memory needed, what does not fit, hours by roofline, and
+    the cost at your price. Runs nothing, and measures nothing. Exit code 3: every point is refused.
     """
     lab = Lab()
     answer = answer_plan_gpu(lab, study, class_called(device_class), price_per_hour)

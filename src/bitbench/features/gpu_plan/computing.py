@@ -18,7 +18,7 @@ from bitbench.measure.readiness import Readiness
 from bitbench.measure.study import Lab
 from bitbench.measure.variants import Workshop
 from bitbench.study.model_cost import StepCost, decode_cost, expected_weight_bytes, prefill_cost, why_not
-from bitbench.study.plan import Cell, Contender, Plan, QualityRefusal, Refusal, Support
+from bitbench.study.plan import Point, Config, Plan, QualityRefusal, Refusal, Support
 from bitbench.study.prompts import typical
 from bitbench.study.source import StudySource
 from bitbench.study.study import EngineSetup, Study
@@ -130,36 +130,36 @@ def plan_on_device(
 ) -> tuple[Plan, DevicePlan]:
     """The plan without what does not fit, which is refused with the reason, and what it takes. `start_s`: by the name
     of a setup, without loading weights."""
-    with_model = [contender for contender in plan.contenders if plan.variant(contender.variant).form is not None]
-    fits = {contender: _fit(plan, contender, device) for contender in with_model}
+    with_model = [config for config in plan.configs if plan.variant(config.variant).form is not None]
+    fits = {config: _fit(plan, config, device) for config in with_model}
     refusals = [
-        Refusal(cell=cell, reason=fit.refusal(workload))
-        for cell in plan.cells
-        if (fit := fits.get(cell.contender)) and not fit.fits(workload := plan.study.workload(cell.workload))
+        Refusal(point=point, reason=fit.refusal(workload))
+        for point in plan.points
+        if (fit := fits.get(point.config)) and not fit.fits(workload := plan.study.workload(point.workload))
     ]
-    refused = {refusal.cell for refusal in refusals}
-    kept = tuple(cell for cell in plan.cells if cell not in refused)
-    without_room = {cell.contender for cell in refused} - {cell.contender for cell in kept}
+    refused = {refusal.point for refusal in refusals}
+    kept = tuple(point for point in plan.points if point not in refused)
+    without_room = {point.config for point in refused} - {point.config for point in kept}
     limited = plan.model_copy(
         update={
-            "cells": kept,
+            "points": kept,
             "refusals": (*plan.refusals, *refusals),
             "expectations": tuple(
-                expectation for expectation in plan.expectations if expectation.contender not in without_room
+                expectation for expectation in plan.expectations if expectation.config not in without_room
             ),
-            "quality": tuple(contender for contender in plan.quality if contender not in without_room),
+            "quality": tuple(config for config in plan.quality if config not in without_room),
             "quality_refusals": (
                 *plan.quality_refusals,
                 *(
-                    QualityRefusal(contender=contender, reason=_reason(refusals, contender))
-                    for contender in plan.quality
-                    if contender in without_room
+                    QualityRefusal(config=config, reason=_reason(refusals, config))
+                    for config in plan.quality
+                    if config in without_room
                 ),
             ),
         }
     )
     times = _Times(limited, fits, start_s)
-    devices = max((fits[contender].use.devices for contender in limited.contenders if contender in fits), default=1)
+    devices = max((fits[config].use.devices for config in limited.configs if config in fits), default=1)
     seconds = (times.total_s(most=False), times.total_s(most=True))
     cost = None
     if price_per_hour is not None:
@@ -167,41 +167,41 @@ def plan_on_device(
     return limited, DevicePlan(
         device=device,
         devices=devices,
-        needs=tuple(_need(plan, limited, contender, fit) for contender, fit in fits.items()),
+        needs=tuple(_need(plan, limited, config, fit) for config, fit in fits.items()),
         seconds=seconds,
         untimed=tuple(
-            contender for contender in limited.contenders if contender in fits and not times.knows(contender)
+            config for config in limited.configs if config in fits and not times.knows(config)
         ),
         price_per_hour=price_per_hour,
         cost=cost,
     )
 
 
-def _reason(refusals: Sequence[Refusal], contender: Contender) -> str:
-    return next(refusal.reason for refusal in refusals if refusal.cell.contender == contender)
+def _reason(refusals: Sequence[Refusal], config: Config) -> str:
+    return next(refusal.reason for refusal in refusals if refusal.point.config == config)
 
 
-def _fit(plan: Plan, contender: Contender, device: DeviceClass) -> _Fit:
-    variant = plan.variant(contender.variant)
+def _fit(plan: Plan, config: Config, device: DeviceClass) -> _Fit:
+    variant = plan.variant(config.variant)
     weight_bytes = variant.weight_bytes
     if weight_bytes is None and variant.form:
         weight_bytes = expected_weight_bytes(variant.facts, variant.form)
-    return _Fit(variant, device_use(plan.study.engine(contender.engine)), device, weight_bytes)
+    return _Fit(variant, device_use(plan.study.engine(config.engine)), device, weight_bytes)
 
 
-def _need(asked: Plan, limited: Plan, contender: Contender, fit: _Fit) -> DeviceNeed:
+def _need(asked: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
     """At the longest workload that fits; where none does, at the shortest that was asked."""
     wanted, runs = (
-        [asked.study.workload(cell.workload) for cell in plan.cells if cell.contender == contender]
+        [asked.study.workload(point.workload) for point in plan.points if point.config == config]
         for plan in (asked, limited)
     )
     by_length = sorted(runs or wanted, key=lambda workload: workload.context_tokens)
     shown = (by_length[-1] if runs else by_length[0]) if by_length else None
     most_tokens = max((run.concurrency * run.context_tokens for run in runs), default=None)
     return DeviceNeed(
-        contender=contender,
+        config=config,
         use=fit.use,
-        kernel=_kernel(fit, asked.study.engine(contender.engine)),
+        kernel=_kernel(fit, asked.study.engine(config.engine)),
         weight_bytes=fit.weight_bytes,
         kv_bytes=None if most_tokens is None else fit.kv_bytes(most_tokens),
         needed_bytes=None if shown is None else fit.needed_bytes(shown),
@@ -228,45 +228,45 @@ def _kernel(fit: _Fit, setup: EngineSetup) -> str | None:
 class _Times:
     """Seconds of starts and trials, at the roofline or as engines usually are."""
 
-    def __init__(self, plan: Plan, fits: Mapping[Contender, _Fit], start_s: Mapping[str, float]) -> None:
+    def __init__(self, plan: Plan, fits: Mapping[Config, _Fit], start_s: Mapping[str, float]) -> None:
         self._plan, self._fits, self._start_s = plan, fits, start_s
 
-    def knows(self, contender: Contender) -> bool:
-        fit = self._fits[contender]
+    def knows(self, config: Config) -> bool:
+        fit = self._fits[config]
         return fit.weight_bytes is not None and why_not(fit.variant.facts) is None
 
     def total_s(self, *, most: bool) -> float:
         measure = self._plan.study.measure
         starts, trials = (
-            (measure.instances.max, measure.trials.max) if most else (measure.instances.min, measure.trials.min)
+            (measure.starts.max, measure.trials.max) if most else (measure.starts.min, measure.trials.min)
         )
         hopeless = {
-            expectation.contender
+            expectation.config
             for expectation in self._plan.expectations
             if expectation.verdict is Support.DOES_NOT_RUN
         }
-        cells = [cell for cell in self._plan.cells if cell.contender not in hopeless]
-        timed = {cell.contender for cell in cells}
+        points = [point for point in self._plan.points if point.config not in hopeless]
+        timed = {point.config for point in points}
         workloads = {workload.name: workload for workload in self._plan.study.workloads}
-        one_each_s = sum(self._trial_s(cell, workloads[cell.workload], most=most) for cell in cells)
-        warm_ups_s = sum(self._trial_s(cell, workloads[cell.workload].warm_up, most=most) for cell in cells)
-        starting_s = sum(self._starting_s(contender) for contender in timed)
-        once_s = sum(self._starting_s(contender) for contender in set(self._plan.contenders) - timed)
-        scoring_s = sum(self._scoring_s(contender, most=most) for contender in self._plan.quality_once)
+        one_each_s = sum(self._trial_s(point, workloads[point.workload], most=most) for point in points)
+        warm_ups_s = sum(self._trial_s(point, workloads[point.workload].warm_up, most=most) for point in points)
+        starting_s = sum(self._starting_s(config) for config in timed)
+        once_s = sum(self._starting_s(config) for config in set(self._plan.configs) - timed)
+        scoring_s = sum(self._scoring_s(config, most=most) for config in self._plan.quality_once)
         total_s = starts * (starting_s + warm_ups_s + trials * one_each_s) + once_s + scoring_s
         budget_s = measure.budget
         return total_s if budget_s is None else min(total_s, budget_s)
 
-    def _starting_s(self, contender: Contender) -> float:
+    def _starting_s(self, config: Config) -> float:
         loading_s = (
-            (self._fits[contender].weight_bytes or 0) / ASSUMED_LOAD_BYTES_PER_S if contender in self._fits else 0
+            (self._fits[config].weight_bytes or 0) / ASSUMED_LOAD_BYTES_PER_S if config in self._fits else 0
         )
-        return self._start_s[contender.engine] + loading_s
+        return self._start_s[config.engine] + loading_s
 
-    def _trial_s(self, cell: Cell, workload: Workload, *, most: bool) -> float:
-        if cell.contender not in self._fits or not self.knows(cell.contender):
+    def _trial_s(self, point: Point, workload: Workload, *, most: bool) -> float:
+        if point.config not in self._fits or not self.knows(point.config):
             return 0.0
-        fit = self._fits[cell.contender]
+        fit = self._fits[point.config]
         read, written = typical(workload.input_tokens), typical(workload.output_tokens)
         facts, weight_bytes, batch = fit.variant.facts, fit.weight_bytes or 0, workload.concurrency
         kv = fit.use.kv_value_bytes
@@ -275,11 +275,11 @@ class _Times:
         rounds = (workload.request_count or 0) / batch
         return max(rounds * (prefill_s + written * decode_s), workload.duration or 0.0)
 
-    def _scoring_s(self, contender: Contender, *, most: bool) -> float:
+    def _scoring_s(self, config: Config, *, most: bool) -> float:
         quality = self._plan.study.quality
-        if quality is None or contender not in self._fits or not self.knows(contender):
+        if quality is None or config not in self._fits or not self.knows(config):
             return 0.0
-        fit = self._fits[contender]
+        fit = self._fits[config]
         step = decode_cost(fit.variant.facts, fit.weight_bytes or 0, 1, quality.window_tokens)
         scored = quality.windows * quality.window_tokens
         return scored * ASSUMED_SCORE_OVERHEAD_S + written_tokens(quality) * _step_s(step, fit, most=most)

@@ -3,7 +3,7 @@
 from bitbench.measure.amount import PlanAnswer
 from bitbench.study.base import Record
 from bitbench.study.capability import Capability, parse_capability
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 
 class DeviceClass(Record):
@@ -31,9 +31,9 @@ class DeviceUse(Record):
 
 
 class DeviceNeed(Record):
-    """What a contender takes of each device, at the longest workload that fits."""
+    """What a config takes of each device, at the longest workload that fits."""
 
-    contender: Contender
+    config: Config
     use: DeviceUse
     kernel: str | None  # that its linear layers are expected to run on; None: unknown
     weight_bytes: int | None  # on all devices together; None: unknown
@@ -52,12 +52,12 @@ class DevicePlan(Record):
     devices: int
     needs: tuple[DeviceNeed, ...]
     seconds: tuple[float, float]
-    untimed: tuple[Contender, ...] = ()  # whose time is not in it, since its cost per step is unknown
+    untimed: tuple[Config, ...] = ()  # whose time is not in it, since its cost per step is unknown
     price_per_hour: float | None = None  # of one device
     cost: tuple[float, float] | None = None
 
 
 class GpuPlanAnswer(PlanAnswer):
-    """As `plan`, there; what each contender takes of the devices, hours and cost."""
+    """As `plan`, there; what each config takes of the devices, hours and cost."""
 
     on_device: DevicePlan

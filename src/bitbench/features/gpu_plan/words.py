@@ -51,16 +51,16 @@ def _device(device: DeviceClass) -> str:
 
 
 def _needs(on_device: DevicePlan, labels: Labels) -> Table:
-    """What each contender takes of each device."""
+    """What each config takes of each device."""
     table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("contender", overflow="fold")
+    table.add_column("config", overflow="fold")
     table.add_column("kernel expected", overflow="fold")
     for title in ("devices", "weights", "KV cache", "needed each", "may take"):
         table.add_column(title, justify="right", no_wrap=True)
     for need in on_device.needs[:MOST_LINES]:
         needed = Text(show_bytes(need.needed_bytes), "" if need.fits else "yellow")
         sizes = (show_bytes(need.weight_bytes), show_bytes(need.kv_bytes), needed, show_bytes(need.room_bytes))
-        table.add_row(labels[need.contender], need.kernel or UNKNOWN, str(need.use.devices), *sizes)
+        table.add_row(labels[need.config], need.kernel or UNKNOWN, str(need.use.devices), *sizes)
     if (left := len(on_device.needs) - MOST_LINES) > 0:
         table.add_row(f"… {left:,} more")
     return table
@@ -70,12 +70,12 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
     waiting: dict[str, list[str]] = {}
     for need in on_device.needs:
         for workload in need.waits:
-            waiting.setdefault(workload, []).append(labels[need.contender])
-    for workload, contenders in waiting.items():
+            waiting.setdefault(workload, []).append(labels[need.config])
+    for workload, configs in waiting.items():
         yield Text.assemble(("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once.")
-        yield indented(contenders)
+        yield indented(configs)
     partly = [
-        labels[need.contender] for need in on_device.needs if need.fits and need.too_long and _starts_for_all(need)
+        labels[need.config] for need in on_device.needs if need.fits and need.too_long and _starts_for_all(need)
     ]
     if partly:
         yield Text.assemble(
@@ -86,7 +86,7 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
         yield indented(partly)
     if on_device.untimed:
         yield Text.assemble(("time unknown", "yellow"), ": not in the estimate.")
-        yield indented(labels[contender] for contender in on_device.untimed)
+        yield indented(labels[config] for config in on_device.untimed)
 
 
 def _starts_for_all(need: DeviceNeed) -> bool:

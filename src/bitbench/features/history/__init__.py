@@ -1,4 +1,4 @@
-"""One metric of one cell over past studies, with what changed between them."""
+"""One metric of one point over past studies, with what changed between them."""
 
 from bitbench.feature import Command, Feature
 

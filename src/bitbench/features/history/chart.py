@@ -58,7 +58,7 @@ def history_figure(found: History) -> fig.Figure:
         base.mark("point", style="mean", filled=True).encode(x=x, y=y, tooltip=about),
         *(text.encode(x=x, y=value(0), text="changed:N") for text in said),
     ]
-    title = f"{plain(found.cell.name, MAX_NAME)}: {definition.name}"
+    title = f"{plain(found.point.name, MAX_NAME)}: {definition.name}"
     caption = "Dots and lines: means and intervals, oldest left; dashed: a fact changed since the study before."
     return fig.drawn("history", title, [caption], layers, rows, height=HEIGHT)
 

@@ -1,4 +1,4 @@
-"""`bitbench history`: one metric of one cell over all studies below a folder."""
+"""`bitbench history`: one metric of one point over all studies below a folder."""
 
 from pathlib import Path
 from typing import Annotated
@@ -17,16 +17,16 @@ from bitbench.util.safe_files import SafeFolder
 def history(
     folder: Annotated[Path, typer.Argument(help="A folder that contains study folders.", metavar="FOLDER")],
     *,
-    cell: Annotated[str, typer.Option("--cell", help='"variant @ engine / workload", or a unique part of it.')],
+    point: Annotated[str, typer.Option("--point", help='"variant @ engine / workload", or a unique part of it.')],
     metric: Annotated[
-        str | None, typer.Option("--metric", help="A figure [default: the newest study's headline].")
+        str | None, typer.Option("--metric", help="A figure [default: the newest study's primary metric].")
     ] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the chart (SVG) to this file.")
     ] = None,
 ) -> None:
     """Draw one metric over past studies, with what changed between."""
-    found = history_below(folder, cell, metric)
+    found = history_below(folder, point, metric)
     render_whole(history_document(found), Terminal())
     if output is not None and not found.points:
         typer.echo(f"no figure: {output} is not written, as there is nothing to draw")

@@ -1,9 +1,9 @@
-"""One metric of one cell over past studies."""
+"""One metric of one point over past studies."""
 
 from bitbench.analysis.results.comparison import Difference, Verdict
 from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
 from bitbench.study.base import Record
-from bitbench.study.plan import Cell
+from bitbench.study.plan import Point
 
 
 class HistoryPoint(Record):
@@ -18,10 +18,10 @@ class HistoryPoint(Record):
 
 
 class History(Record):
-    cell: Cell
+    point: Point
     metric: str
     definition: MetricDefinition
     confidence: float
     points: tuple[HistoryPoint, ...]  # oldest first
-    without_result: tuple[str, ...] = ()  # folders that asked for this cell and have no such figure
+    without_result: tuple[str, ...] = ()  # folders that asked for this point and have no such figure
     other_shape: tuple[str, ...] = ()  # folders whose workload of this name is another one

@@ -1,4 +1,4 @@
-"""One metric of one cell over time: a line of blocks, a chart, and a table with what else changed."""
+"""One metric of one point over time: a line of blocks, a chart, and a table with what else changed."""
 
 from collections.abc import Iterator, Sequence
 
@@ -14,13 +14,13 @@ from bitbench.util.units import UNKNOWN
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 MAX_CHANGES = 3  # in words; the rest is counted
-NAMED_SUBJECTS = (Fact.HOST, Fact.ENVIRONMENT)  # those of a contender are clear from the cell
+NAMED_SUBJECTS = (Fact.HOST, Fact.ENVIRONMENT)  # those of a config are clear from the point
 
 
 def history_document(found: History) -> Document:
-    title = say(Name(found.cell.name), f": {found.definition.name}")
+    title = say(Name(found.point.name), f": {found.definition.name}")
     if not found.points:
-        return Document(title, (paragraph("No study has this figure for this cell."), *bullets(_absent(found))))
+        return Document(title, (paragraph("No study has this figure for this point."), *bullets(_absent(found))))
     means = [point.estimate.mean for point in found.points]
     lowest, highest = (number(mean, unit_of(found.definition)) for mean in (min(means), max(means)))
     changes = bullets(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from bitbench.analysis.results.summary import CellSummary, Ranking, StudySummary
+from bitbench.analysis.results.summary import PointSummary, Ranking, StudySummary
 from bitbench.api.forms import ReportedStudy
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Document, Name, Paragraph, Section, Table
@@ -24,40 +24,40 @@ def backend_markdown(of: ReportedStudy) -> str:
     sections = [
         Section(
             titled(Name(ranking.workload), part),
-            (Paragraph(shape(part.study.workload(ranking.workload))), _backends(part, ranking, cells)),
+            (Paragraph(shape(part.study.workload(ranking.workload))), _backends(part, ranking, points)),
         )
         for part in of.summary.by_model
         for ranking in part.rankings
-        if (cells := in_order(part, ranking))
+        if (points := in_order(part, ranking))
     ]
     return markdown(Document(say(f"{of.summary.study.name}: backends"), (paragraph(LEGEND),), tuple(sections)))
 
 
-def _backends(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Table:
-    """A column per cell, a row per fact."""
+def _backends(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Table:
+    """A column per point, a row per fact."""
 
     def column(place: int) -> ColumnOf[tuple[str, list[Words]]]:
-        return words_column(plain(cells[place].cell.contender.engine, MAX_NAME), lambda fact: fact[1][place])
+        return words_column(plain(points[place].point.config.engine, MAX_NAME), lambda fact: fact[1][place])
 
     return table(
-        _facts(summary, ranking, cells),
+        _facts(summary, ranking, points),
         words_column(strong("Backend"), lambda fact: strong(fact[0])),
-        *map(column, range(len(cells))),
+        *map(column, range(len(points))),
     )
 
 
-def _facts(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Iterator[tuple[str, list[Words]]]:
-    known = {contender.contender: contender for contender in summary.contenders}
-    contenders = [cell.cell.contender for cell in cells]
-    yield "Model", [plain(one.variant, MAX_NAME) for one in contenders]
-    yield "Version", [_words(known[one].engine_versions if one in known else ()) for one in contenders]
-    yield "Kernel", [_words(known[one].kernels if one in known else ()) for one in contenders]
+def _facts(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Iterator[tuple[str, list[Words]]]:
+    known = {config.config: config for config in summary.configs}
+    configs = [point.point.config for point in points]
+    yield "Model", [plain(one.variant, MAX_NAME) for one in configs]
+    yield "Version", [_words(known[one].engine_versions if one in known else ()) for one in configs]
+    yield "Kernel", [_words(known[one].kernels if one in known else ()) for one in configs]
     for title, metric in TIMES.items():
-        yield title, [estimated(cell.metrics.get(metric), summary.definitions[metric]) for cell in cells]
+        yield title, [estimated(point.metrics.get(metric), summary.definitions[metric]) for point in points]
     name = summary.definitions[ranking.metric].name
-    yield f"Rank by {name}", [rank(entry_of(ranking, one)) for one in contenders]
-    if any(cell.failures for cell in cells):
-        yield "Failed", [outcomes_of(cell) or "no" for cell in cells]
+    yield f"Rank by {name}", [rank(entry_of(ranking, one)) for one in configs]
+    if any(point.failures for point in points):
+        yield "Failed", [outcomes_of(point) or "no" for point in points]
 
 
 def _words(words: tuple[str, ...]) -> str | None:

@@ -9,13 +9,13 @@ from bitbench.features.interop.types import ImportedStarts
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.study.imported import ImportSource
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import UNKNOWN_RECIPE, Variant
 from bitbench.study.workload import Workload
 
-# By the first of these that the most cells have: speed before latency, as in a study of our own.
-HEADLINES = ("output_throughput", "tpot", "ttft", "latency")
+# By the first of these that the most points have: speed before latency, as in a study of our own.
+PRIMARY_METRICS = ("output_throughput", "tpot", "ttft", "latency")
 MOST_COUNTED = 1000  # what core.asked.study allows for a count
 
 
@@ -66,17 +66,17 @@ class _Names:
 def as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, source: ImportSource) -> ImportedStudy:
     """One plan and its records from all files. `source` gets the assumption about starts added to its notes."""
     names, trials = _Names(), list[TrialRecord]()
-    instances: dict[tuple[Contender, int], InstanceRecord] = {}
+    instances: dict[tuple[Config, int], InstanceRecord] = {}
     variants: dict[str, Variant] = {}
-    seen: dict[Cell, int] = {}
+    seen: dict[Point, int] = {}
     for file, reading in enumerate(readings):
         for run in reading.runs:
-            contender = Contender(variant=run.variant, engine=names.engine(run.engine))
-            cell = Cell(contender=contender, workload=names.workload(run.workload))
-            index = seen[cell] = seen.get(cell, -1) + 1
+            config = Config(variant=run.variant, engine=names.engine(run.engine))
+            point = Point(config=config, workload=names.workload(run.workload))
+            index = seen[point] = seen.get(point, -1) + 1
             block = {ImportedStarts.PER_FILE: file, ImportedStarts.PER_RUN: index, ImportedStarts.ONE: 0}[starts]
-            instance = instances.setdefault((contender, block), _instance(contender, block, len(instances), run))
-            trials.append(_trial(cell, instance, index, run))
+            instance = instances.setdefault((config, block), _instance(config, block, len(instances), run))
+            trials.append(_trial(point, instance, index, run))
             variants.setdefault(
                 run.variant,
                 _variant(run),
@@ -91,7 +91,7 @@ def as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, sou
     plan = Plan(
         study=study,
         variants=tuple(variants.values()),
-        cells=tuple(seen),
+        points=tuple(seen),
         imported_from=source.model_copy(update={"notes": (ASSUMED[starts], *source.notes)}),
     )
     return ImportedStudy(plan, tuple(trials), tuple(instances.values()))
@@ -103,10 +103,10 @@ def _variant(run: ImportedRun) -> Variant:
     return Variant(name=run.variant, model=model, recipe=recipe, weight_bytes=run.weight_bytes)
 
 
-def _instance(contender: Contender, block: int, number: int, run: ImportedRun) -> InstanceRecord:
+def _instance(config: Config, block: int, number: int, run: ImportedRun) -> InstanceRecord:
     return InstanceRecord(
         id=f"i{number + 1:04d}",
-        contender=contender,
+        config=config,
         block=block,
         started_at=None,
         outcome=Outcome.OK,
@@ -115,10 +115,10 @@ def _instance(contender: Contender, block: int, number: int, run: ImportedRun) -
     )
 
 
-def _trial(cell: Cell, instance: InstanceRecord, index: int, run: ImportedRun) -> TrialRecord:
+def _trial(point: Point, instance: InstanceRecord, index: int, run: ImportedRun) -> TrialRecord:
     return TrialRecord(
         id="",
-        cell=cell,
+        point=point,
         block=instance.block,
         index=index,
         instance_id=instance.id,
@@ -133,12 +133,12 @@ def _trial(cell: Cell, instance: InstanceRecord, index: int, run: ImportedRun) -
 
 
 def _measure(trials: Sequence[TrialRecord], starts: int) -> Measure:
-    cells: dict[Cell, TrialRecord] = {trial.cell: trial for trial in trials}
+    points: dict[Point, TrialRecord] = {trial.point: trial for trial in trials}
     known = {
-        name: sum(getattr(trial.metrics, METRICS[name].column) is not None for trial in cells.values())
-        for name in HEADLINES
+        name: sum(getattr(trial.metrics, METRICS[name].column) is not None for trial in points.values())
+        for name in PRIMARY_METRICS
     }
     counted = min(starts, MOST_COUNTED)
     return Measure.model_validate(
-        {"headline": max(known, key=known.__getitem__), "instances": Count(min=counted, max=counted)}
+        {"metric": max(known, key=known.__getitem__), "starts": Count(min=counted, max=counted)}
     )

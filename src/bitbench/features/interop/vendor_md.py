@@ -1,12 +1,12 @@
 """Runs by configuration, as vendors publish such records in Markdown, with what they do not say.
 
 The layout is the one that `bitbench import --from vendor-table` reads. Added are: the machine, memory, quality, the
-interval, ties in the ranking, flagged outliers, and the cells that have no result with their reason.
+interval, ties in the ranking, flagged outliers, and the points that have no result with their reason.
 """
 
 from collections.abc import Iterator, Sequence
 
-from bitbench.analysis.results.summary import CellSummary, Estimate, Ranking, Run, StudySummary
+from bitbench.analysis.results.summary import PointSummary, Estimate, Ranking, Run, StudySummary
 from bitbench.api.forms import ReportedStudy
 from bitbench.features.interop.quality_column import QualityColumn
 from bitbench.records.trial import Outcome
@@ -58,19 +58,19 @@ def vendor_markdown(of: ReportedStudy) -> str:
 
 
 def _configuration(summary: StudySummary, ranking: Ranking) -> Iterator[str]:
-    cells = in_order(summary, ranking)
+    points = in_order(summary, ranking)
     blocks: list[Block] = [
         Paragraph(shape(summary.study.workload(ranking.workload))),
-        paragraph(strong("Total models tested:"), f" {len(cells)}"),
+        paragraph(strong("Total models tested:"), f" {len(points)}"),
     ]
-    if cells:
-        blocks += [Heading(say("Summary Table")), _summary_table(summary, ranking, cells)]
-        blocks += bullets(_outliers(summary, cell) for cell in cells if cell.outliers)
-        blocks += bullets(_causes(cell) for cell in cells if cell.failures)
+    if points:
+        blocks += [Heading(say("Summary Table")), _summary_table(summary, ranking, points)]
+        blocks += bullets(_outliers(summary, point) for point in points if point.outliers)
+        blocks += bullets(_causes(point) for point in points if point.failures)
         blocks.append(Heading(say("Detailed Results")))
     yield from section_parts(Section(_title(summary, ranking.workload), tuple(blocks)))
-    for cell in cells:
-        yield from _details(cell)
+    for point in points:
+        yield from _details(point)
 
 
 def _title(summary: StudySummary, workload: str) -> Phrase:
@@ -84,33 +84,33 @@ def _title(summary: StudySummary, workload: str) -> Phrase:
     return titled(say(f"Configuration: {shown} (", Name(workload), ")"), summary)
 
 
-def _summary_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Table:
+def _summary_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Table:
     memory, quality, definition = memory_metric(summary), QualityColumn(summary), summary.definitions[ranking.metric]
     interval = f"{definition.label}, {percent(summary.study.measure.confidence)} interval"
 
-    def runs(cell: CellSummary) -> Phrase:
-        counted = sum(run.outcome is Outcome.OK for run in cell.runs)
-        return say(str(counted) if has_result(summary, cell) else outcomes_of(cell) or "not run")
+    def runs(point: PointSummary) -> Phrase:
+        counted = sum(run.outcome is Outcome.OK for run in point.runs)
+        return say(str(counted) if has_result(summary, point) else outcomes_of(point) or "not run")
 
-    def peak(cell: CellSummary) -> float | None:
-        estimate = cell.metrics.get(memory)
+    def peak(point: PointSummary) -> float | None:
+        estimate = point.metrics.get(memory)
         return estimate.mean if estimate else None
 
-    def column(title: str) -> ColumnOf[CellSummary]:
+    def column(title: str) -> ColumnOf[PointSummary]:
         metric, unit = FIGURES[title]
-        return number_column(title, unit, lambda cell: _mean_and_deviation(cell.metrics.get(metric)))
+        return number_column(title, unit, lambda point: _mean_and_deviation(point.metrics.get(metric)))
 
     return table(
-        cells,
-        words_column("Rank", lambda cell: rank(entry_of(ranking, cell.cell.contender))),
-        words_column("Model", lambda cell: Name(cell.cell.contender.name)),
+        points,
+        words_column("Rank", lambda point: rank(entry_of(ranking, point.point.config))),
+        words_column("Model", lambda point: Name(point.point.config.name)),
         number_column("Runs", Unit.NONE, runs),
         *map(column, FIGURES),
         number_column(
-            interval, unit_of(definition), lambda cell: estimated(cell.metrics.get(ranking.metric), definition)
+            interval, unit_of(definition), lambda point: estimated(point.metrics.get(ranking.metric), definition)
         ),
         number_column("Memory peak", Unit.BYTES, peak),
-        number_column(quality.title or "Quality", quality.unit, lambda cell: quality.of(cell.cell.contender)),
+        number_column(quality.title or "Quality", quality.unit, lambda point: quality.of(point.point.config)),
     )
 
 
@@ -127,28 +127,28 @@ def _figure(value: float) -> Quantity:
     return Quantity(value, decimals=DECIMALS) if abs(value) >= 1 else Quantity(value, digits=ROUGH)
 
 
-def _outliers(summary: StudySummary, cell: CellSummary) -> Phrase:
+def _outliers(summary: StudySummary, point: PointSummary) -> Phrase:
     said = []
-    for outlier in cell.outliers:
+    for outlier in point.outliers:
         definition = summary.definitions[outlier.metric]
         value = say(f"{definition.name} ", _figure(outlier.value), f" {definition.unit} in ", Name(outlier.trial_id))
         said.append(say(value, " against a median of ", _figure(outlier.median)))
-    name = Name(cell.cell.contender.name)
+    name = Name(point.point.config.name)
     return say("Outlier: ", name, ": ", joined(said, "; "), ". Flagged (still included in the means).")
 
 
-def _causes(cell: CellSummary) -> Phrase:
-    causes: list[Words] = [f"{group.failure.outcome.value}: {plain(group.failure.cause)}" for group in cell.failures]
-    return say(Name(cell.cell.contender.name), ": ", joined(causes, "; "))
+def _causes(point: PointSummary) -> Phrase:
+    causes: list[Words] = [f"{group.failure.outcome.value}: {plain(group.failure.cause)}" for group in point.failures]
+    return say(Name(point.point.config.name), ": ", joined(causes, "; "))
 
 
-def _details(cell: CellSummary) -> Iterator[str]:
+def _details(point: PointSummary) -> Iterator[str]:
     """Nested lists, which only this layout has."""
-    counted = [run for run in cell.runs if run.outcome is Outcome.OK]
+    counted = [run for run in point.runs if run.outcome is Outcome.OK]
     if not counted:
         return
-    flagged = {outlier.trial_id for outlier in cell.outliers}
-    yield f"#### {code(cell.cell.contender.name)}"
+    flagged = {outlier.trial_id for outlier in point.outliers}
+    yield f"#### {code(point.point.config.name)}"
     yield f"- **Total runs:** {len(counted)}"
     yield "- **Individual runs:**"
     yield "\n".join(line for run in counted for line in _run(run, is_flagged=run.trial_id in flagged))
@@ -156,7 +156,7 @@ def _details(cell: CellSummary) -> Iterator[str]:
     yield "\n".join(
         f"  - {title}: {phrase_text(statistics)}"
         for title, (metric, _) in FIGURES.items()
-        if (statistics := _mean_and_deviation(cell.metrics.get(metric)))
+        if (statistics := _mean_and_deviation(point.metrics.get(metric)))
     )
 
 
@@ -171,24 +171,24 @@ def _run(run: Run, *, is_flagged: bool) -> Iterator[str]:
 
 
 def _ranking(summary: StudySummary) -> Section:
-    definition = summary.definitions[summary.headline]
+    definition = summary.definitions[summary.primary_metric]
     blocks: list[Block] = []
     for part, ranking in rankings_by_model(summary):
-        figures = {cell.cell.contender: cell.metrics for cell in part.cells_of(ranking.workload)}
+        figures = {point.point.config: point.metrics for point in part.points_of(ranking.workload)}
         lines = []
         for entry in ranking.entries:
-            figure = _figure(figures[entry.contender][ranking.metric].mean)
-            place, name = rank(entry) or UNKNOWN, strong(plain(entry.contender.name))
+            figure = _figure(figures[entry.config][ranking.metric].mean)
+            place, name = rank(entry) or UNKNOWN, strong(plain(entry.config.name))
             lines.append(say(place, " ", name, ": ", figure, f" {definition.unit}"))
         blocks.append(Heading(_title(part, ranking.workload)))
-        blocks += bullets(lines) or (paragraph("No contender has a result."),)
+        blocks += bullets(lines) or (paragraph("No config has a result."),)
     return Section(say(f"Performance Ranking (by {definition.name})"), tuple(blocks))
 
 
 def _not_run(summary: StudySummary) -> Iterator[Section]:
     reasons = grouped(summary.refusals, lambda refusal: refusal.reason)
     lines = [
-        say(listing(names(dict.fromkeys(one.cell.contender.name for one in alike))), f": {plain(reason)}")
+        say(listing(names(dict.fromkeys(one.point.config.name for one in alike))), f": {plain(reason)}")
         for reason, alike in reasons.items()
     ]
     if lines:
@@ -199,6 +199,6 @@ def _legend(summary: StudySummary) -> Phrase:
     quality = "relative to the baseline where it says so" if summary.quality else "not measured"
     return say(
         "± is the standard deviation of the single runs; the interval is that of the mean and covers the variation "
-        "between starts of the engine where there were several. Contenders whose difference is not significant share a "
+        "between starts of the engine where there were several. Configs whose difference is not significant share a "
         f"range of ranks. {UNKNOWN} is unknown. Quality: {quality}."
     )

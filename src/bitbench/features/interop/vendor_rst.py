@@ -1,12 +1,12 @@
 """Speed and memory by model and engine in reStructuredText grid tables: input length × quantization × devices.
 
-Settings are a column, not footnotes; a cell that did not run has its row and its reason; one block is printed once.
+Settings are a column, not footnotes; a point that did not run has its row and its reason; one block is printed once.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import CellSummary, Estimate, StudySummary
+from bitbench.analysis.results.summary import PointSummary, Estimate, StudySummary
 from bitbench.api.forms import ReportedStudy
 from bitbench.features.interop.quality_column import QualityColumn
 from bitbench.features.interop.rst import rst
@@ -19,7 +19,7 @@ from bitbench.reports.document.text import plain
 from bitbench.reports.document.words import bullets, paragraph, plural, say
 from bitbench.reports.grouping import grouped
 from bitbench.reports.sections.ranked import memory_metric, outcomes_of
-from bitbench.study.plan import Cell, Refusal
+from bitbench.study.plan import Point, Refusal
 from bitbench.study.prompts import show_length
 from bitbench.study.secrets import is_secret
 from bitbench.study.study import EngineSetup
@@ -46,10 +46,10 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Row:
-    cell: Cell
+    point: Point
     workload: Workload
     setup: EngineSetup
-    found: CellSummary | None
+    found: PointSummary | None
     reason: str  # why it has no figures
 
     def estimate(self, metric: str) -> Estimate | None:
@@ -57,7 +57,7 @@ class _Row:
 
     @property
     def group(self) -> _Group:
-        model, _, quantization = self.cell.contender.variant.rpartition("/")
+        model, _, quantization = self.point.config.variant.rpartition("/")
         is_known = "concurrency" not in self.workload.unknown and not self.workload.open_loop
         return _Group(
             model or quantization,
@@ -99,37 +99,37 @@ def _machine(host: HostFacts) -> Iterator[str]:
 
 
 def _versions(summary: StudySummary) -> Iterator[str]:
-    for contender in summary.contenders:
+    for config in summary.configs:
         yield from (
-            f"{summary.study.engine(contender.contender.engine).engine} {version}"
-            for version in contender.engine_versions
+            f"{summary.study.engine(config.config.engine).engine} {version}"
+            for version in config.engine_versions
         )
 
 
 def _rows(summary: StudySummary) -> list[_Row]:
-    """All cells that were asked for, by input length and then in the order of the study."""
-    found = {cell.cell: cell for cell in summary.cells}
-    refused = {refusal.cell: refusal for refusal in summary.refusals}
+    """All points that were asked for, by input length and then in the order of the study."""
+    found = {point.point: point for point in summary.points}
+    refused = {refusal.point: refusal for refusal in summary.refusals}
     rows = [
         _Row(
-            cell,
-            summary.study.workload(cell.workload),
-            summary.study.engine(cell.contender.engine),
-            found.get(cell),
-            _why_not(found[cell]) if cell in found else _why_refused(refused[cell]),
+            point,
+            summary.study.workload(point.workload),
+            summary.study.engine(point.config.engine),
+            found.get(point),
+            _why_not(found[point]) if point in found else _why_refused(refused[point]),
         )
-        for cell in dict.fromkeys([*found, *refused])
+        for point in dict.fromkeys([*found, *refused])
     ]
-    order = list(dict.fromkeys(row.cell.contender for row in rows))
+    order = list(dict.fromkeys(row.point.config for row in rows))
 
     def place(row: _Row) -> tuple[float, int]:
         tokens = row.workload.input_tokens
-        return tokens if isinstance(tokens, int) else float("inf"), order.index(row.cell.contender)
+        return tokens if isinstance(tokens, int) else float("inf"), order.index(row.point.config)
 
     return sorted(rows, key=place)
 
 
-def _why_not(found: CellSummary) -> str:
+def _why_not(found: PointSummary) -> str:
     if "output_throughput" in found.metrics:
         return ""
     cause = next((group.failure.cause for group in found.failures), "")
@@ -146,12 +146,12 @@ def _table(summary: StudySummary, lock: Lock, group: _Group, rows: Sequence[_Row
     batched = [_mean("Requests/s", "request_throughput"), _mean("All tokens/s", "overall_throughput")]
     of_quality: list[ColumnOf[_Row]] = []
     if quality.title:
-        of_quality.append(number_column(quality.title, quality.unit, lambda row: quality.of(row.cell.contender)))
+        of_quality.append(number_column(quality.title, quality.unit, lambda row: quality.of(row.point.config)))
     return table(
         rows,
         words_column("Model", lambda _: group.model),
         words_column("Input Length", _length),
-        words_column("Quantization", lambda row: row.cell.contender.variant.rpartition("/")[2]),
+        words_column("Quantization", lambda row: row.point.config.variant.rpartition("/")[2]),
         words_column("Devices", lambda row: _devices(row.setup, lock)),
         number_column("Speed", "tokens/s", _speed),
         *(batched if group.is_batched else []),
@@ -203,8 +203,8 @@ def _settings(summary: StudySummary, setup: EngineSetup) -> str:
     return f"{f'{setup.name}: ' if is_named else ''}{' '.join(shown) or 'default'}"
 
 
-def _remarks(found: CellSummary | None) -> str:
-    """Of a cell with figures."""
+def _remarks(found: PointSummary | None) -> str:
+    """Of a point with figures."""
     flagged = {outlier.trial_id for outlier in found.outliers} if found else ()
     failed = outcomes_of(found) if found else ""
     notes = [f"{plural(len(flagged), 'outlier')} flagged"] if flagged else []

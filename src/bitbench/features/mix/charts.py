@@ -15,7 +15,7 @@ BESIDE = 9  # pixels between a mark and its name
 ROW_HEIGHT = 58
 OUTSIDE = "outside"
 FAINTEST, DARKEST = 0.05, 0.85  # opacity of no divergence, and of the most
-LINE = 9  # pixels between a cell's middle and each of its two lines
+LINE = 9  # pixels between a point's middle and each of its two lines
 
 
 def sensitivity_figure(found: Mixture) -> fig.Figure:
@@ -25,7 +25,7 @@ def sensitivity_figure(found: Mixture) -> fig.Figure:
         SENSITIVITY,
         "Divergence that a group of tensors causes alone in its smallest type, and the type that was chosen for it",
         (
-            "Each group was compressed alone in the otherwise unquantized model, on the same text. In each cell: the "
+            "Each group was compressed alone in the otherwise unquantized model, on the same text. In each point: the "
             "divergence in nats, and the chosen type.",
         ),
         _layers(found),

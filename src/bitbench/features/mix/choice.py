@@ -28,7 +28,7 @@ from bitbench.features.mix.asked import MixLimits
 from bitbench.features.mix.types import GroupChoice, Option, Predicted, TensorGroup
 from bitbench.records.quality import Condition
 from bitbench.records.study_records import StudyRecords
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.tensor_types import tensor_type
 from bitbench.util.errors import UsageError
 
@@ -200,13 +200,13 @@ def types_of(choices: Sequence[GroupChoice]) -> dict[TensorGroup, str]:
 
 
 def divergence_difference(
-    records: StudyRecords, mix: Contender, reference: Contender, baseline: Contender
+    records: StudyRecords, mix: Config, reference: Config, baseline: Config
 ) -> QualityEstimate | None:
     """Divergence of `mix` from the baseline less that of `reference`, window by window; None where one has none."""
-    last = {record.contender: record for record in records.quality if record.condition is Condition.ALONE}
-    if any(contender not in last or last[contender].scores_file is None for contender in (mix, reference, baseline)):
+    last = {record.config: record for record in records.quality if record.condition is Condition.ALONE}
+    if any(config not in last or last[config].scores_file is None for config in (mix, reference, baseline)):
         return None
-    dense, mixed, other = (scores_of(records.scores_of(last[contender])) for contender in (baseline, mix, reference))
+    dense, mixed, other = (scores_of(records.scores_of(last[config])) for config in (baseline, mix, reference))
     worse = window_means(dense.window, divergence(dense, mixed) - divergence(dense, other))
     resampler = Resampler(np.random.default_rng(records.study.seed))
     return with_interval(

@@ -13,7 +13,7 @@ from pathlib import Path
 from bitbench.analysis.quality import KL, summarize_quality
 from bitbench.analysis.results.recommendation import Finding
 from bitbench.analysis.results.summary import Estimate, QualityEstimate, Ratio, StudySummary
-from bitbench.analysis.sequential import headline_of, pair_tables
+from bitbench.analysis.sequential import primary_metric_of, pair_tables
 from bitbench.analysis.summarize import summarize
 from bitbench.features.mix.asked import Mix
 from bitbench.features.mix.choice import (
@@ -47,7 +47,7 @@ from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.reports import files
 from bitbench.reports.document.vega import vega_bundle
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import Recipe
 from bitbench.study.source import StudySource
@@ -189,7 +189,7 @@ class _MixRun:
             [DENSE, *self.asked.references, file],
             workloads=(DECODE,),
             quality=self._quality(FRESH_WINDOWS, offset=0.5),
-            baseline=self._contender(self.asked.references[0]).name,
+            baseline=self._config(self.asked.references[0]).name,
             measure=self._rounds(self.asked.starts + 1),
         )
         for number in count(1):
@@ -206,11 +206,11 @@ class _MixRun:
         mix_side, other = self._side(summary, recipe), self._side(summary, catalog.find(reference))
         return ConfirmedMix(
             folder=str(folder),
-            starts=measure.instances.min,
+            starts=measure.starts.min,
             rounds=measure.trials.min,
             mix=mix_side,
             reference=other,
-            speed=_speed(records, self._contender(recipe.name), self._contender(reference)),
+            speed=_speed(records, self._config(recipe.name), self._config(reference)),
             difference=self._difference(records, recipe.name, reference),
             findings=tuple(self._findings(records, recipe.name, mix_side)),
         )
@@ -218,7 +218,7 @@ class _MixRun:
     def _findings(self, records: StudyRecords, name: str, mix_side: MixSide) -> list[Finding]:
         limits, found = self.asked.limits, []
         if limits.speed is not None:
-            speed = _speed(records, self._contender(name), self._contender(limits.speed))
+            speed = _speed(records, self._config(name), self._config(limits.speed))
             found.append(judge_speed(limits.speed, speed))
         if limits.bits is not None and mix_side.bits is not None:
             found.append(judge_bits(limits.bits, mix_side.bits))
@@ -229,25 +229,25 @@ class _MixRun:
         return found
 
     def _difference(self, records: StudyRecords, name: str, reference: str) -> QualityEstimate | None:
-        contenders = [self._contender(recipe) for recipe in (name, reference, DENSE)]
-        return divergence_difference(records, *contenders)
+        configs = [self._config(recipe) for recipe in (name, reference, DENSE)]
+        return divergence_difference(records, *configs)
 
     def _side(self, summary: StudySummary, recipe: Recipe) -> MixSide:
         """Bits are of the groups: what is the same in every variant is not counted."""
-        contender = self._contender(recipe.name)
-        cell = next((row for row in summary.cells if row.cell.contender == contender), None)
-        quality = next((row for row in summary.quality if row.contender == contender), None)
+        config = self._config(recipe.name)
+        point = next((row for row in summary.points if row.point.config == config), None)
+        quality = next((row for row in summary.quality if row.config == config), None)
         chosen = {name for group in self._groups for name in group.tensors}
         tensors = [tensor for tensor in self._tensors_of(recipe) if tensor.name in chosen]
         return MixSide(
             recipe=recipe.name,
-            step=cell.metrics.get(STEP) if cell else None,
+            step=point.metrics.get(STEP) if point else None,
             divergence=quality.estimates.get(KL) if quality else None,
             bits=8 * sum(tensor.size_bytes for tensor in tensors) / sum(tensor.weights for tensor in tensors),
         )
 
     def _chosen_recipe(self, choices: Sequence[GroupChoice]) -> Recipe:
-        """Named by its content, so that another choice is another contender."""
+        """Named by its content, so that another choice is another config."""
         types = types_of(choices)
         content = json.dumps([[*group.tensors, type] for group, type in types.items()])
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
@@ -284,7 +284,7 @@ class _MixRun:
     def _rounds(self, starts: int) -> Measure:
         """A fixed number, so that no look bends the figures."""
         rounds = self.asked.rounds
-        return Measure(instances=Count(min=starts, max=starts), trials=Count(min=rounds, max=rounds), headline="tpot")
+        return Measure(starts=Count(min=starts, max=starts), trials=Count(min=rounds, max=rounds), metric="tpot")
 
     def _run(self, study: Study, folder: StudyFolder) -> StudyFolder:
         self.observer.note(f"{study.name}: {len(study.recipes)} variants")
@@ -298,8 +298,8 @@ class _MixRun:
         SafeFolder(self.place).write(name, catalog.recipe_text(recipe))
         return name
 
-    def _contender(self, recipe: str) -> Contender:
-        return Contender(variant=f"{self._model.name}/{recipe}", engine=ENGINE)
+    def _config(self, recipe: str) -> Config:
+        return Config(variant=f"{self._model.name}/{recipe}", engine=ENGINE)
 
     def _require_room(self, recipes: Sequence[Recipe]) -> None:
         """All swaps lie on the disk at once, each as large as the unquantized model."""
@@ -326,13 +326,13 @@ def _is_scored(folder: StudyFolder, study: Study) -> bool:
     if lock is None or lock.plan.study != study:
         return False
     records = folder.read()
-    scored = {record.contender for record in records.quality if record.outcome is Outcome.OK}
+    scored = {record.config for record in records.quality if record.outcome is Outcome.OK}
     return len(scored) == len(study.recipes)
 
 
 def _divergences(records: StudyRecords, recipes: Sequence[str]) -> dict[str, QualityEstimate]:
     """Raises QualityError for the first that was not measured."""
-    found = {_recipe_of(quality.contender): quality for quality in summarize_quality(records)}
+    found = {_recipe_of(quality.config): quality for quality in summarize_quality(records)}
     for recipe in recipes:
         if recipe not in found or KL not in found[recipe].estimates:
             why = found[recipe].cause or found[recipe].reason if recipe in found else "it was not started"
@@ -342,22 +342,22 @@ def _divergences(records: StudyRecords, recipes: Sequence[str]) -> dict[str, Qua
 
 def _steps(records: StudyRecords, recipes: Sequence[str]) -> dict[str, Estimate]:
     """Raises LoadError for the first that was not timed."""
-    cells = {_recipe_of(cell.cell.contender): cell for cell in summarize(records).cells}
+    points = {_recipe_of(point.point.config): point for point in summarize(records).points}
     for recipe in recipes:
-        if recipe not in cells or STEP not in cells[recipe].metrics:
-            failures = cells[recipe].failures if recipe in cells else ()
+        if recipe not in points or STEP not in points[recipe].metrics:
+            failures = points[recipe].failures if recipe in points else ()
             why = failures[0].failure.cause if failures else "it was not started"
             raise LoadError(f"{recipe} could not be timed: {why}; the log is in {records.name}")
-    return {recipe: cells[recipe].metrics[STEP] for recipe in recipes}
+    return {recipe: points[recipe].metrics[STEP] for recipe in recipes}
 
 
-def _recipe_of(contender: Contender) -> str:
-    return contender.variant.rpartition("/")[2]
+def _recipe_of(config: Config) -> str:
+    return config.variant.rpartition("/")[2]
 
 
-def _speed(records: StudyRecords, mix: Contender, reference: Contender) -> Ratio | None:
+def _speed(records: StudyRecords, mix: Config, reference: Config) -> Ratio | None:
     """Paired: above 1 where the mix is faster."""
-    table = pair_tables(records.trials, headline_of(records.plan), reference).get(DECODE.name)
+    table = pair_tables(records.trials, primary_metric_of(records.plan), reference).get(DECODE.name)
     pair = table.between(mix, reference) if table else None
     return pair.ratio(records.study.measure.confidence) if pair else None
 

@@ -75,7 +75,7 @@ class Predicted(Record):
 
 
 class MixSide(Record):
-    """One contender of the confirmation; None where there is no result."""
+    """One config of the confirmation; None where there is no result."""
 
     recipe: str
     step: Estimate | None

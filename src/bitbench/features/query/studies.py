@@ -36,7 +36,7 @@ _LOCKED = "the configuration has been locked"  # DuckDB's words where a setting 
 Row = tuple[Any, ...]  # what DuckDB returns for a row: as many types as its columns have
 LARGEST_OBJECT_BYTES = 256 * 2**20  # of a lock or of kernel records; DuckDB's own limit is 16 MiB
 
-_CONTENDER = "STRUCT(variant VARCHAR, engine VARCHAR)"
+_CONFIG = "STRUCT(variant VARCHAR, engine VARCHAR)"
 _PLACE = {"id": "VARCHAR", "instance_id": "VARCHAR", "started_at": "VARCHAR", "outcome": "VARCHAR", "cause": "VARCHAR"}
 
 
@@ -55,14 +55,14 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
                 "os": "VARCHAR", "accelerators": "STRUCT(name VARCHAR)[]",
             }
         ),
-        "plan": "STRUCT(study STRUCT(name VARCHAR, description VARCHAR, baseline VARCHAR, measure STRUCT(headline "
+        "plan": "STRUCT(study STRUCT(name VARCHAR, description VARCHAR, baseline VARCHAR, measure STRUCT(metric "
         "VARCHAR), workloads STRUCT(name VARCHAR, concurrency INTEGER, input_tokens JSON, output_tokens JSON, "
         '"unknown" VARCHAR[])[]), imported_from STRUCT(tool VARCHAR))',
     },
     "trials": {
         **_PLACE,
         "kind": "VARCHAR",
-        "cell": f"STRUCT(contender {_CONTENDER}, workload VARCHAR)",
+        "point": f"STRUCT(config {_CONFIG}, workload VARCHAR)",
         "block": "INTEGER",
         "index": "INTEGER",
         "purpose": "VARCHAR",
@@ -74,7 +74,7 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
     },
     "instances": {
         **{name: kind for name, kind in _PLACE.items() if name != "instance_id"},
-        "contender": _CONTENDER,
+        "config": _CONFIG,
         "block": "INTEGER",
         "host": "VARCHAR",
         "ready_s": "DOUBLE",
@@ -90,7 +90,7 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
     },
     "quality": {
         **_PLACE,
-        "contender": _CONTENDER,
+        "config": _CONFIG,
         "duration_s": "DOUBLE",
         "corpus": "STRUCT(description VARCHAR, windows_hash VARCHAR, windows INTEGER)",
         "tokens": "BIGINT",
@@ -366,7 +366,7 @@ def _with_workload(read: str) -> str:
     )
     return (
         f"(SELECT own.*, shape.* EXCLUDE (folder, workload_name) FROM ({read}) own LEFT JOIN ({shapes}) shape "
-        "ON own.folder = shape.folder AND own.cell.workload = shape.workload_name)"
+        "ON own.folder = shape.folder AND own.point.workload = shape.workload_name)"
     )
 
 

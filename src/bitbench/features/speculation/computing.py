@@ -29,17 +29,17 @@ from bitbench.analysis.comparison import compare, compare_speed
 from bitbench.analysis.intervals import Resampler, Sample, estimate, sample
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.summary import Interval, Ratio
-from bitbench.analysis.sequential import Headline, pair_tables
+from bitbench.analysis.sequential import PrimaryMetric, pair_tables
 from bitbench.features.speculation.types import Speculation, Speculations
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Json
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
 
-STEP = Headline("tpot_s", higher_is_better=False)
+STEP = PrimaryMetric("tpot_s", higher_is_better=False)
 # How arguments about drafts begin, whatever the engine: vLLM's speculative-config, llama.cpp's spec-type and others.
 _ABOUT_DRAFTS = ("spec", "draft", "model-draft")
 _LOOK_UPS = ("ngram", "suffix")  # methods that find a draft in the text, at next to no cost
@@ -47,15 +47,15 @@ _OFF = ("none", "off", False, 0)
 
 
 def summarize_speculation(of: StudyRecords) -> Speculations | None:
-    """Of every contender that drafts where the same weights run without; None where drafting is no axis of a study."""
+    """Of every config that drafts where the same weights run without; None where drafting is no axis of a study."""
     families = list(_families(of.plan))
     known = _Known(of)
     rows = tuple(
-        known.summary(contender, family, workload)
+        known.summary(config, family, workload)
         for workload in of.study.workloads
         for family in families
-        for contender in family.drafting
-        if known.trials(contender, workload)
+        for config in family.drafting
+        if known.trials(config, workload)
     )
     return Speculations(rows=rows) if rows else None
 
@@ -64,22 +64,22 @@ def summarize_speculation(of: StudyRecords) -> Speculations | None:
 class _Family:
     """The same weights with the same settings of one engine, but for drafts."""
 
-    plain: Contender | None
-    drafting: tuple[Contender, ...]
+    plain: Config | None
+    drafting: tuple[Config, ...]
 
 
 def _families(plan: Plan) -> Iterator[_Family]:
     setups = {setup.name: setup for setup in plan.study.engines}
-    alike: dict[tuple[str, str], list[Contender]] = {}
-    for contender in plan.contenders:
-        if contender.engine in setups:
-            alike.setdefault((contender.variant, _but_for_drafts(setups[contender.engine])), []).append(contender)
-    for contenders in alike.values():
-        drafts = {contender: about_drafts(setups[contender.engine].args) for contender in contenders}
+    alike: dict[tuple[str, str], list[Config]] = {}
+    for config in plan.configs:
+        if config.engine in setups:
+            alike.setdefault((config.variant, _but_for_drafts(setups[config.engine])), []).append(config)
+    for configs in alike.values():
+        drafts = {config: about_drafts(setups[config.engine].args) for config in configs}
         names = {name for own in drafts.values() for name in own}
         axis = {name for name in names if len({repr(own.get(name)) for own in drafts.values()}) > 1}
-        plain = [contender for contender, own in drafts.items() if all(own.get(name, False) in _OFF for name in axis)]
-        drafting = tuple(contender for contender in contenders if contender not in plain)
+        plain = [config for config, own in drafts.items() if all(own.get(name, False) in _OFF for name in axis)]
+        drafting = tuple(config for config in configs if config not in plain)
         if axis and drafting:
             yield _Family(plain[0] if plain else None, drafting)
 
@@ -159,30 +159,30 @@ class _Known:
     def __init__(self, of: StudyRecords) -> None:
         self._plan, self._study = of.plan, of.study
         self._all = [trial for trial in of.trials if trial.counts]
-        self._trials: dict[Cell, list[TrialRecord]] = {}
+        self._trials: dict[Point, list[TrialRecord]] = {}
         for trial in self._all:
-            self._trials.setdefault(trial.cell, []).append(trial)
+            self._trials.setdefault(trial.point, []).append(trial)
         self._setups = {setup.name: setup for setup in of.study.engines}
         self._confidence = of.study.measure.confidence
 
-    def trials(self, contender: Contender, workload: Workload) -> list[TrialRecord]:
-        return self._trials.get(Cell(contender=contender, workload=workload.name), [])
+    def trials(self, config: Config, workload: Workload) -> list[TrialRecord]:
+        return self._trials.get(Point(config=config, workload=workload.name), [])
 
-    def summary(self, contender: Contender, family: _Family, workload: Workload) -> Speculation:
-        counts = counts_of(self.trials(contender, workload))
-        gain = self._gain(contender, family.plain, workload)
+    def summary(self, config: Config, family: _Family, workload: Workload) -> Speculation:
+        counts = counts_of(self.trials(config, workload))
+        gain = self._gain(config, family.plain, workload)
         if counts is None:
-            return Speculation(contender=contender, plain=family.plain, workload=workload.name, gain=gain)
-        length = self._length(contender, workload)
+            return Speculation(config=config, plain=family.plain, workload=workload.name, gain=gain)
+        length = self._length(config, workload)
         verify = self._verify_cost(family.plain, workload, 1 + counts.draft_length)
-        draft = self._draft_cost(contender, family.plain, workload)
+        draft = self._draft_cost(config, family.plain, workload)
         return Speculation(
-            contender=contender,
+            config=config,
             plain=family.plain,
             workload=workload.name,
             acceptance_length=estimate(length, self._confidence) if length else None,
             acceptance_rate=counts.accepted / counts.draft_tokens if counts.draft_tokens else None,
-            against_unquantized=self._against_unquantized(contender, workload),
+            against_unquantized=self._against_unquantized(config, workload),
             draft_length=counts.draft_length,
             drafted_share=counts.drafted_share,
             tokens_per_step=counts.tokens_per_step,
@@ -194,21 +194,21 @@ class _Known:
             break_even_interval=_turned(counts, gain),
         )
 
-    def _gain(self, contender: Contender, plain: Contender | None, workload: Workload) -> Ratio | None:
+    def _gain(self, config: Config, plain: Config | None, workload: Workload) -> Ratio | None:
         """By the time of a token: from blocks where both ran, else from their means."""
         if plain is None:
             return None
         table = self._pairs.get(workload.name)
-        if table is not None and (pair := table.between(contender, plain)) is not None:
+        if table is not None and (pair := table.between(config, plain)) is not None:
             return pair.ratio(self._confidence)
-        own, other = self._step(contender, workload), self._step(plain, workload)
+        own, other = self._step(config, workload), self._step(plain, workload)
         return compare_speed(own, other, self._confidence, higher_is_better=False)
 
     @cached_property
     def _pairs(self) -> Mapping[str, PairTable]:
         return pair_tables(self._all, STEP, None)
 
-    def _verify_cost(self, plain: Contender | None, workload: Workload, times: float) -> float | None:
+    def _verify_cost(self, plain: Config | None, workload: Workload, times: float) -> float | None:
         """Of a step with so many times as many streams, beside one of this workload; never beyond what was measured."""
         if plain is None or workload.open_loop:
             return None
@@ -220,44 +220,44 @@ class _Known:
         seconds = [steps[count] for count in streams]
         return float(np.interp(wanted, streams, seconds)) / steps[workload.concurrency]
 
-    def _draft_cost(self, contender: Contender, plain: Contender | None, workload: Workload) -> float | None:
+    def _draft_cost(self, config: Config, plain: Config | None, workload: Workload) -> float | None:
         """Of a draft model's step beside the target's; 0 without one, None where it was not measured by itself."""
-        named = draft_model(about_drafts(self._setups[contender.engine].args))
+        named = draft_model(about_drafts(self._setups[config.engine].args))
         if named is None:
             return 0.0
         drafts = next((variant.name for variant in self._plan.variants if _is_named(variant, named)), None)
         if drafts is None or plain is None:
             return None
-        own = self._step(Contender(variant=drafts, engine=plain.engine), workload)
+        own = self._step(Config(variant=drafts, engine=plain.engine), workload)
         target = self._step(plain, workload)
         return own.mean / target.mean if own is not None and target is not None else None
 
-    def _against_unquantized(self, contender: Contender, workload: Workload) -> Ratio | None:
+    def _against_unquantized(self, config: Config, workload: Workload) -> Ratio | None:
         """Of the acceptance length, under the same settings; None of what is not quantized."""
-        variant = self._plan.variant(contender.variant)
+        variant = self._plan.variant(config.variant)
         if variant.is_dense:
             return None
         same = (dense for dense in self._plan.variants if dense.is_dense and dense.model == variant.model)
-        others = (self._length(Contender(variant=dense.name, engine=contender.engine), workload) for dense in same)
-        own, other = self._length(contender, workload), next((length for length in others if length is not None), None)
+        others = (self._length(Config(variant=dense.name, engine=config.engine), workload) for dense in same)
+        own, other = self._length(config, workload), next((length for length in others if length is not None), None)
         return compare(own, other, self._confidence) if own is not None and other is not None else None
 
-    def _step(self, contender: Contender, workload: Workload) -> Sample | None:
-        return self._sample(contender, workload, lambda trial: trial.metrics.tpot_s)
+    def _step(self, config: Config, workload: Workload) -> Sample | None:
+        return self._sample(config, workload, lambda trial: trial.metrics.tpot_s)
 
-    def _length(self, contender: Contender, workload: Workload) -> Sample | None:
+    def _length(self, config: Config, workload: Workload) -> Sample | None:
         return self._sample(
-            contender, workload, lambda trial: counts.length if (counts := counts_of([trial])) else None
+            config, workload, lambda trial: counts.length if (counts := counts_of([trial])) else None
         )
 
     def _sample(
-        self, contender: Contender, workload: Workload, figure: Callable[[TrialRecord], float | None]
+        self, config: Config, workload: Workload, figure: Callable[[TrialRecord], float | None]
     ) -> Sample | None:
         starts: dict[str, list[float]] = {}
-        for trial in self.trials(contender, workload):
+        for trial in self.trials(config, workload):
             if (value := figure(trial)) is not None:
                 starts.setdefault(trial.instance_id, []).append(value)
-        seed = [self._study.seed, crc32(f"{contender.name} {workload.name}".encode())]
+        seed = [self._study.seed, crc32(f"{config.name} {workload.name}".encode())]
         return sample(list(starts.values()), Resampler(np.random.default_rng(seed))) if starts else None
 
 

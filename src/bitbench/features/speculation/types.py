@@ -2,17 +2,17 @@
 
 from bitbench.analysis.results.summary import Estimate, Interval, Ratio
 from bitbench.study.base import Record
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 
 class Speculation(Record):
-    """A contender that drafts tokens ahead, beside the same weights and settings without drafts, on one workload.
+    """A config that drafts tokens ahead, beside the same weights and settings without drafts, on one workload.
 
     None where it is unknown; all about drafts is, where the engine counted none. Costs are relative to a plain step.
     """
 
-    contender: Contender
-    plain: Contender | None  # None: the study has it only with drafts
+    config: Config
+    plain: Config | None  # None: the study has it only with drafts
     workload: str
     acceptance_length: Estimate | None = None  # tokens of a step that began with a draft
     acceptance_rate: float | None = None  # of drafted tokens
@@ -29,6 +29,6 @@ class Speculation(Record):
 
 
 class Speculations(Record):
-    """Of contenders that draft tokens ahead where the same weights run without; never empty."""
+    """Of configs that draft tokens ahead where the same weights run without; never empty."""
 
     rows: tuple[Speculation, ...]

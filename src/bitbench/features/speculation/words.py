@@ -29,7 +29,7 @@ def speculation_sentences(found: Speculations, summary: StudySummary) -> Iterato
                     listing(_gains(alike, labels)),
                     ".",
                 )
-        tied = [labels[row.contender] for row in own if _verdict(row) == "inconclusive"]
+        tied = [labels[row.config] for row in own if _verdict(row) == "inconclusive"]
         if tied:
             yield say(
                 "Speculation on ", Name(workload), ": the difference is not significant for ", listing(names(tied)), "."
@@ -49,12 +49,12 @@ def speculation_section(found: Speculations, summary: StudySummary) -> Section:
 _UNKNOWN_COSTS = (
     "At most: what follows from the acceptance alone. The cost of checking a draft is known where the study also has "
     "the same workload with as many streams as a draft and the token after it; that of a draft model where it is a "
-    "contender of the study."
+    "config of the study."
 )
 
 
 def _gains(rows: list[Speculation], labels: Labels) -> list[Phrase]:
-    return [say(Name(labels[row.contender]), " ", times(row.gain)) for row in rows]
+    return [say(Name(labels[row.config]), " ", times(row.gain)) for row in rows]
 
 
 def _by_variant(found: Speculations, labels: Labels) -> Iterator[Phrase]:
@@ -68,7 +68,7 @@ def _by_variant(found: Speculations, labels: Labels) -> Iterator[Phrase]:
                 Name(row.workload),
                 ": accepted drafts are ",
                 f"{words} with ",
-                Name(labels[row.contender]),
+                Name(labels[row.config]),
                 " than with the unquantized model (",
                 times(ratio),
                 ").",
@@ -91,7 +91,7 @@ def _table(found: Speculations, labels: Labels) -> Table:
     return table(
         found.rows,
         words_column("Workload", lambda row: Name(row.workload)),
-        words_column("Contender", lambda row: Name(labels[row.contender])),
+        words_column("Config", lambda row: Name(labels[row.config])),
         number_column("Accepted", Unit.NONE, _accepted, intervals_from=0),
         number_column("Break-even", Unit.NONE, lambda row: _figure(row.break_even, row.break_even_interval)),
         ratio_column("Measured gain", lambda row: times(row.gain)),
@@ -137,7 +137,7 @@ def _definitions() -> Iterator[Phrase]:
         strong("Draft"),
         ", of one; none for n-grams) and one that checks the whole draft (",
         strong("Check"),
-        "), which is what the same contender without drafts takes for as many streams at once. Both are measured "
+        "), which is what the same config without drafts takes for as many streams at once. Both are measured "
         "without speculation.",
     )
     yield say(

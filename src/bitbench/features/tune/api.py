@@ -20,7 +20,7 @@ def tune(
     observer: Observer | None = None,
     trust: bool = False,
 ) -> Tuning:
-    """Search the contenders of a study file with a section `tune` for the best under its limits, and confirm it against
+    """Search the configs of a study file with a section `tune` for the best under its limits, and confirm it against
     the baseline in a fresh study. `budget` overrides the file's; `trust` and `observer` as those of `run`."""
     lab = Lab()
     budget_s = None if budget is None else checked(lambda: parse_seconds(budget), about="budget")

@@ -13,15 +13,15 @@ from bitbench.study.study import Study, StudySection
 
 
 class Goal(StrEnum):
-    THROUGHPUT = "throughput"  # the best headline of the study
+    THROUGHPUT = "throughput"  # the best primary metric of the study
     COST = "cost"  # on one machine the order is that of the throughput
     MEMORY = "memory"  # the least at its peak
 
 
 class Tune(StudySection):
-    """A search for the best contender, confirmed afterwards."""
+    """A search for the best config, confirmed afterwards."""
 
-    description = "what `bitbench tune` looks for among the contenders"
+    description = "what `bitbench tune` looks for among the configs"
     run_by = "tune"
     may_change = True
 

@@ -25,10 +25,10 @@ def tune(
 ) -> None:
     """Search for the best settings, and confirm them.
 
-    Races all contenders of a study on one workload, drops those that cannot be the best or miss a limit, measures the
+    Races all configs of a study on one workload, drops those that cannot be the best or miss a limit, measures the
     winner against the baseline anew, and prints the command that runs it. The same command resumes an interrupted
-    search. Exit code 0: the winner meets every limit and its gain is confirmed. 1: no contender meets the limits. 2:
-    inconclusive, or no confirmed gain. 3: no contender has a result.
+    search. Exit code 0: the winner meets every limit and its gain is confirmed. 1: no config meets the limits. 2:
+    inconclusive, or no confirmed gain. 3: no config has a result.
     """
     from bitbench.cli.outcome import end_with_answer
     from bitbench.cli.parsing import seconds

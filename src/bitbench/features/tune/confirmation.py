@@ -14,7 +14,7 @@ from bitbench.measure.estimate import Estimator
 from bitbench.records.lock import Lock
 from bitbench.records.quality import QualityRecord
 from bitbench.records.study_records import StudyRecords
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.quality import MOST_WINDOWS, Quality
 from bitbench.study.study import Count, Measure, Study
 
@@ -28,19 +28,19 @@ class ConfirmationPlan:
 
     measure: Measure
     quality: Quality | None = None
-    scored: tuple[Contender, ...] = ()
+    scored: tuple[Config, ...] = ()
 
     @classmethod
     def begun(cls, lock: Lock) -> "ConfirmationPlan":
         """One that is under way, or complete, stays as it was planned."""
         return cls(lock.plan.study.measure, lock.plan.study.quality, lock.plan.quality)
 
-    def part_of(self, plan: Plan, searched: Plan, both: set[Contender]) -> Plan:
+    def part_of(self, plan: Plan, searched: Plan, both: set[Config]) -> Plan:
         own = plan.only({*both, *self.scored})
         return own.model_copy(
             update={
-                "cells": tuple(cell for cell in own.cells if cell.contender in both),
-                "quality": tuple(contender for contender in own.quality if contender in self.scored),
+                "points": tuple(point for point in own.points if point.config in both),
+                "quality": tuple(config for config in own.quality if config in self.scored),
                 "alike_setups": searched.alike_setups,
             }
         )
@@ -51,15 +51,15 @@ class ConfirmationPlanner:
     study: Study
     searched: StudyRecords
     estimator: Estimator  # that knows of the search's trials
-    chosen: Contender
-    baseline: Contender
+    chosen: Config
+    baseline: Config
     left_s: float  # of the budget
 
     def plan(self) -> ConfirmationPlan:
         quality, scored, takes_s = self._quality()
         return ConfirmationPlan(self._measure(self.left_s - takes_s), quality, scored)
 
-    def _quality(self) -> tuple[Quality | None, tuple[Contender, ...], float]:
+    def _quality(self) -> tuple[Quality | None, tuple[Config, ...], float]:
         """The windows, of whom, and how long they take."""
         tune, asked = self.study.section(Tune), self.study.quality
         if tune is None or tune.max_quality_loss is None or asked is None:
@@ -67,7 +67,7 @@ class ConfirmationPlanner:
         losses = losses_of(self.chosen, self.searched)
         if losses is None:
             return None, (), 0.0
-        other = losses.baseline.contender
+        other = losses.baseline.config
         if self.baseline in self.searched.plan.sharing_quality(other):
             other = self.baseline
         start_s = 0.0 if other == self.baseline else self.estimator.first_start_s(other.engine) + STOP_S
@@ -88,22 +88,22 @@ class ConfirmationPlanner:
         old, planned = self.study.measure, self._blocks(left_s)
         rounds = min(planned.rounds, old.trials.max)
         return Measure(
-            instances=Count(min=planned.blocks, max=planned.blocks),
+            starts=Count(min=planned.blocks, max=planned.blocks),
             trials=Count(min=rounds, max=rounds),
             schedule=old.schedule,
             confidence=old.confidence,
-            headline=old.headline,
+            metric=old.metric,
         )
 
     def _blocks(self, left_s: float) -> BlockPlan:
         plan, both = self.searched.plan, (self.chosen, self.baseline)
-        cells = [cell for cell in plan.cells if cell.contender in both]
-        trials_s, warm_ups_s = sum(map(self.estimator.trial_s, cells)), sum(map(self.estimator.warm_up_s, cells))
-        starts_s = sum(self.estimator.start_s(contender.engine) + STOP_S for contender in both)
-        first_s = sum(self.estimator.first_start_s(contender.engine) + STOP_S for contender in both)
+        points = [point for point in plan.points if point.config in both]
+        trials_s, warm_ups_s = sum(map(self.estimator.trial_s, points)), sum(map(self.estimator.warm_up_s, points))
+        starts_s = sum(self.estimator.start_s(config.engine) + STOP_S for config in both)
+        first_s = sum(self.estimator.first_start_s(config.engine) + STOP_S for config in both)
         standings = {field: field.standing(self.searched.trials) for field in fields_of(plan)}
         return plan_confirmation(
-            Design(contenders=2, starts_s=starts_s + warm_ups_s, round_s=trials_s + 2 * PROBE_AND_TOUCH_S),
+            Design(configs=2, starts_s=starts_s + warm_ups_s, round_s=trials_s + 2 * PROBE_AND_TOUCH_S),
             left_s - max(0.0, first_s - starts_s),  # a study's first starts take longer, and this is one of its own
             self.study.measure.confidence,
             measured_components(log_speeds_of(standings)),

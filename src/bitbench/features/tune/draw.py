@@ -1,27 +1,27 @@
-"""Which contenders of a large space are searched: as many as the budget pays for, drawn at random."""
+"""Which configs of a large space are searched: as many as the budget pays for, drawn at random."""
 
 from collections.abc import Callable
 from random import Random
 
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 
 FEWEST = 2  # there is nothing to choose from one
 
 
-def draw(plan: Plan, baseline: Contender | None, seconds_of: Callable[[Contender], float], budget_s: float) -> Plan:
+def draw(plan: Plan, baseline: Config | None, seconds_of: Callable[[Config], float], budget_s: float) -> Plan:
     """All where the time is enough; else the baseline, and of the others as many as it pays for, in an order that
     follows from the seed. What was refused stays in the plan with its reason."""
-    contenders = list(dict.fromkeys(cell.contender for cell in plan.cells))
-    order = [contender for contender in contenders if contender != baseline]
+    configs = list(dict.fromkeys(point.config for point in plan.points))
+    order = [config for config in configs if config != baseline]
     Random(f"{plan.study.seed}/draw").shuffle(order)
-    first = [baseline] if baseline in contenders else []
-    drawn: list[Contender] = []
+    first = [baseline] if baseline in configs else []
+    drawn: list[Config] = []
     spent_s = 0.0
-    for contender in [*first, *order]:
-        spent_s += seconds_of(contender)
+    for config in [*first, *order]:
+        spent_s += seconds_of(config)
         if spent_s > budget_s and len(drawn) >= FEWEST:
             break
-        drawn.append(contender)
-    if len(drawn) == len(contenders):
+        drawn.append(config)
+    if len(drawn) == len(configs):
         return plan
-    return plan.only({*drawn, *(refusal.cell.contender for refusal in plan.refusals)})
+    return plan.only({*drawn, *(refusal.point.config for refusal in plan.refusals)})

@@ -1,4 +1,4 @@
-"""`bitbench tune`: a race among the contenders of a study, then a fresh study of its best against the baseline."""
+"""`bitbench tune`: a race among the configs of a study, then a fresh study of its best against the baseline."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from bitbench.analysis.quality import baseline_of as quality_baseline
 from bitbench.analysis.recommend import MEMORIES, recommend
 from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits, LimitVerdict, Recommendation
 from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio, StudySummary
-from bitbench.analysis.sequential import Headline, baseline_of, headline_of, pair_tables
+from bitbench.analysis.sequential import PrimaryMetric, baseline_of, primary_metric_of, pair_tables
 from bitbench.analysis.summarize import summarize
 from bitbench.api.deploy import deploy_words
 from bitbench.features.tune.asked import Goal, Tune
@@ -28,12 +28,12 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.study_records import StudyRecords
 from bitbench.reports.document.words import plural
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.source import StudySource
 from bitbench.study.study import STARTS_OF_A_BUDGET, Study
 from bitbench.util.errors import StudyFileError, UsageError
 
-SCREENINGS = STARTS_OF_A_BUDGET.min  # of every contender before one may be dropped
+SCREENINGS = STARTS_OF_A_BUDGET.min  # of every config before one may be dropped
 _FATES = list(Fate)
 
 
@@ -59,9 +59,9 @@ class _Searched:
 
     records: StudyRecords
     summary: StudySummary
-    judged: Mapping[Contender, Judged]
+    judged: Mapping[Config, Judged]
     race: Race
-    headline: Headline
+    metric: PrimaryMetric
 
     @property
     def plan(self) -> Plan:
@@ -69,7 +69,7 @@ class _Searched:
 
     @property
     def table(self) -> PairTable | None:
-        return _table(self.records, self.headline)
+        return _table(self.records, self.primary_metric)
 
 
 @dataclass(frozen=True)
@@ -104,9 +104,9 @@ class _TuneRun:
 
     def answer(self) -> Tuning:
         plan = self.lab.plan(self.source)
-        space = {cell.contender for cell in plan.cells}
+        space = {point.config for point in plan.points}
         if len(space) < 2:
-            raise UsageError("there is nothing to search: of the file's contenders fewer than two can run here")
+            raise UsageError("there is nothing to search: of the file's configs fewer than two can run here")
         _require_baseline(plan)
         self._warn_of_unknown_quality(plan)
         folder = self.lab.run(
@@ -122,7 +122,7 @@ class _TuneRun:
         return Tuning(
             name=self._study.name,
             goal=self._tune.goal,
-            headline=MetricDefinition.of(METRICS[_metric_name(found.headline)]),
+            primary_metric=MetricDefinition.of(METRICS[_metric_name(found.primary_metric)]),
             limits=self._limits,
             price_per_hour=self._tune.price_per_hour,
             workload=self._study.workloads[0].name,
@@ -147,14 +147,14 @@ class _TuneRun:
         if self._tune.max_quality_loss is None:
             return
         alone = [
-            contender
-            for contender in plan.quality
-            if contender != baseline_of(plan) and quality_baseline(contender, plan) is None
+            config
+            for config in plan.quality
+            if config != baseline_of(plan) and quality_baseline(config, plan) is None
         ]
-        engines = dict.fromkeys(plan.study.engine(contender.engine).engine for contender in alone)
+        engines = dict.fromkeys(plan.study.engine(config.engine).engine for config in alone)
         if engines:
             self.observer.warn(
-                f"no contender on {', '.join(engines)} can meet max_quality_loss, since the study has no unquantized "
+                f"no config on {', '.join(engines)} can meet max_quality_loss, since the study has no unquantized "
                 "variant there to compare with; add the recipe bf16, or gguf-bf16 for llama.cpp"
             )
 
@@ -166,17 +166,17 @@ class _TuneRun:
 
     def _drawn(self, plan: Plan) -> Plan:
         estimator = self.lab.estimator(plan)
-        cells = {cell.contender: cell for cell in plan.cells}
+        points = {point.config: point for point in plan.points}
 
-        def screening_s(contender: Contender) -> float:
+        def screening_s(config: Config) -> float:
             """Starts, each with a warm-up and a round."""
-            cell = cells[contender]
-            load_s = estimator.warm_up_s(cell) + estimator.trial_s(cell) + PROBE_AND_TOUCH_S
-            return SCREENINGS * (estimator.start_s(contender.engine) + STOP_S + load_s)
+            point = points[config]
+            load_s = estimator.warm_up_s(point) + estimator.trial_s(point) + PROBE_AND_TOUCH_S
+            return SCREENINGS * (estimator.start_s(config.engine) + STOP_S + load_s)
 
         return draw(plan, baseline_of(plan), screening_s, (1 - self._tune.confirm) * self._budget_s)
 
-    def _going_on(self, folder: StudyFolder, blocks: int) -> frozenset[Cell]:
+    def _going_on(self, folder: StudyFolder, blocks: int) -> frozenset[Point]:
         records = folder.read()
         seen = replace(
             records,
@@ -187,30 +187,30 @@ class _TuneRun:
         if found.end is not None:
             return frozenset()
         left = set(found.left)
-        self.observer.note(f"{len(left)} of {len(seen.plan.contenders)} contenders may be the best")
-        return frozenset(cell for cell in seen.plan.cells if cell.contender in left)
+        self.observer.note(f"{len(left)} of {len(seen.plan.configs)} configs may be the best")
+        return frozenset(point for point in seen.plan.points if point.config in left)
 
     def _searched(self, records: StudyRecords) -> _Searched:
         summary = summarize(records)
-        judged = {entry.contender: entry for entry in _judged(summary, self._limits)}
-        headline = self._headline(records)
+        judged = {entry.config: entry for entry in _judged(summary, self._limits)}
+        primary_metric = self._primary_metric(records)
         return _Searched(
-            records, summary, judged, race_of(records, judged.values(), headline, self._tune.within), headline
+            records, summary, judged, race_of(records, judged.values(), primary_metric, self._tune.within), primary_metric
         )
 
-    def _headline(self, records: StudyRecords) -> Headline:
+    def _primary_metric(self, records: StudyRecords) -> PrimaryMetric:
         if self._tune.goal is not Goal.MEMORY:
-            return headline_of(records.plan)
+            return primary_metric_of(records.plan)
         known = (name for name in MEMORIES if any(getattr(trial.memory, name) for trial in records.trials))
-        return Headline(next(known, MEMORIES[-1]), higher_is_better=False)
+        return PrimaryMetric(next(known, MEMORIES[-1]), higher_is_better=False)
 
-    def _confirm(self, found: _Searched, chosen: Contender, baseline: Contender) -> StudyFolder:
+    def _confirm(self, found: _Searched, chosen: Config, baseline: Config) -> StudyFolder:
         """In a folder of its own; one that has confirmed another choice stays as it is."""
         both = {chosen, baseline}
         for number in count(1):
             folder = StudyFolder(self.place / ("confirmation" if number == 1 else f"confirmation-{number}"))
             lock = folder.lock()
-            if lock is None or {cell.contender for cell in lock.plan.cells} == both:
+            if lock is None or {point.config for point in lock.plan.points} == both:
                 break
         fresh = ConfirmationPlan.begun(lock) if lock else self._planner(found, chosen, baseline).plan()
         used = {each.engine for each in (*both, *fresh.scored)}
@@ -223,7 +223,7 @@ class _TuneRun:
                 "measure": fresh.measure,
             }
         )
-        starts, rounds = fresh.measure.instances.min, fresh.measure.trials.min
+        starts, rounds = fresh.measure.starts.min, fresh.measure.trials.min
         quality = f", and the quality of {fresh.quality.windows} fresh windows" if fresh.quality else ""
         size = f"{plural(starts, 'start')} × {plural(rounds, 'round')}"
         self.observer.note(f"confirming {chosen.name}: {size} beside the baseline{quality}")
@@ -233,7 +233,7 @@ class _TuneRun:
         self.lab.report(folder)
         return folder
 
-    def _planner(self, found: _Searched, chosen: Contender, baseline: Contender) -> ConfirmationPlanner:
+    def _planner(self, found: _Searched, chosen: Config, baseline: Config) -> ConfirmationPlanner:
         estimator = self.lab.estimator(found.plan)
         for instance in found.records.instances:
             estimator.add(instance)
@@ -242,25 +242,25 @@ class _TuneRun:
         left_s = self._budget_s - _elapsed_s(found.records)
         return ConfirmationPlanner(self._study, found.records, estimator, chosen, baseline, left_s)
 
-    def _confirmed(self, folder: StudyFolder, found: _Searched, chosen: Contender, baseline: Contender) -> Confirmed:
+    def _confirmed(self, folder: StudyFolder, found: _Searched, chosen: Config, baseline: Config) -> Confirmed:
         records = folder.read()
         summary = summarize(records)
-        windows = next((row.windows for row in summary.quality if row.contender == chosen), None)
+        windows = next((row.windows for row in summary.quality if row.config == chosen), None)
         scored = records.plan.quality
         limits = self._limits if scored else self._limits.model_copy(update={"quality_loss": None})
-        judged = {entry.contender: entry for entry in _judged(summary, limits, self._tune.price_per_hour)}
+        judged = {entry.config: entry for entry in _judged(summary, limits, self._tune.price_per_hour)}
         kept = () if scored else found.judged[chosen].findings
-        ratio = _ratio(_table(records, found.headline), chosen, baseline, found.headline, records)
+        ratio = _ratio(_table(records, found.primary_metric), chosen, baseline, found.primary_metric, records)
         best, other = judged[chosen], judged[baseline]
         measure = records.study.measure
         return Confirmed(
             folder=str(folder.path),
-            starts=measure.instances.min,
+            starts=measure.starts.min,
             rounds=measure.trials.min,
             ratio=ratio,
-            is_gain=_is_gain(ratio, found.headline),
-            figure=_figure(best, found.headline),
-            baseline_figure=_figure(other, found.headline),
+            is_gain=_is_gain(ratio, found.primary_metric),
+            figure=_figure(best, found.primary_metric),
+            baseline_figure=_figure(other, found.primary_metric),
             memory=best.memory,
             cost=best.cost,
             baseline_cost=other.cost,
@@ -269,12 +269,12 @@ class _TuneRun:
         )
 
 
-def _require_baseline(plan: Plan) -> Contender:
+def _require_baseline(plan: Plan) -> Config:
     """What the winner is to be compared with; raises UsageError where it cannot run."""
     baseline = baseline_of(plan)
     assert baseline is not None  # the plan was checked
-    if all(cell.contender != baseline for cell in plan.cells):
-        reasons = [refusal.reason for refusal in plan.refusals if refusal.cell.contender == baseline]
+    if all(point.config != baseline for point in plan.points):
+        reasons = [refusal.reason for refusal in plan.refusals if refusal.point.config == baseline]
         raise UsageError(f"the baseline {baseline.name} cannot run here: {'; '.join(reasons)} Name another one.")
     return baseline
 
@@ -284,79 +284,79 @@ def _judged(summary: StudySummary, limits: Limits, price: float | None = None) -
     return found.choices[0].judged
 
 
-def _table(records: StudyRecords, headline: Headline) -> PairTable | None:
-    return next(iter(pair_tables(records.trials, headline, baseline_of(records.plan)).values()), None)
+def _table(records: StudyRecords, metric: PrimaryMetric) -> PairTable | None:
+    return next(iter(pair_tables(records.trials, primary_metric, baseline_of(records.plan)).values()), None)
 
 
 def _elapsed_s(records: StudyRecords) -> float:
     return max(block_ends(records.trials, records.starts_and_quality).values(), default=0.0)
 
 
-def _metric_name(headline: Headline) -> str:
-    return next(name for name, metric in METRICS.items() if metric.column == headline.metric)
+def _metric_name(primary_metric: PrimaryMetric) -> str:
+    return next(name for name, metric in METRICS.items() if metric.column == primary_metric.metric)
 
 
-def _figure(judged: Judged, headline: Headline) -> Estimate | None:
-    return judged.memory if headline.metric in MEMORIES else judged.figure
+def _figure(judged: Judged, metric: PrimaryMetric) -> Estimate | None:
+    return judged.memory if primary_metric.metric in MEMORIES else judged.figure
 
 
-def _tried(found: _Searched, baseline: Contender) -> list[Tried]:
+def _tried(found: _Searched, baseline: Config) -> list[Tried]:
     """The best first, then by what became of them and by their ratios."""
     table = found.table
-    blocks = {(trial.cell.contender, trial.block) for trial in found.records.trials if trial.counts}
-    starts = Counter(contender for contender, _ in blocks)
+    blocks = {(trial.point.config, trial.block) for trial in found.records.trials if trial.counts}
+    starts = Counter(config for config, _ in blocks)
     tried = []
-    for contender in dict.fromkeys(cell.contender for cell in found.plan.cells):
-        judged = found.judged[contender]
+    for config in dict.fromkeys(point.config for point in found.plan.points):
+        judged = found.judged[config]
         ratio = None
-        if contender != baseline:
-            ratio = _ratio(table, contender, baseline, found.headline, found.records)
+        if config != baseline:
+            ratio = _ratio(table, config, baseline, found.primary_metric, found.records)
         fate = _fate(found, judged)
         tried.append(
             Tried(
-                contender=contender,
+                config=config,
                 fate=fate,
-                starts=starts[contender],
-                figure=_figure(judged, found.headline),
+                starts=starts[config],
+                figure=_figure(judged, found.primary_metric),
                 ratio_to_baseline=ratio,
                 memory=judged.memory,
                 findings=judged.findings,
-                beaten_by=found.race.beaten_by.get(contender) if fate is Fate.BEATEN else None,
+                beaten_by=found.race.beaten_by.get(config) if fate is Fate.BEATEN else None,
                 reason=_reason(judged),
             )
         )
-    return sorted(tried, key=lambda entry: (_FATES.index(entry.fate), _place(entry, found.headline)))
+    return sorted(tried, key=lambda entry: (_FATES.index(entry.fate), _place(entry, found.primary_metric)))
 
 
-def _place(tried: Tried, headline: Headline) -> float:
+def _place(tried: Tried, metric: PrimaryMetric) -> float:
     if tried.figure is None:
         return 0.0
-    return -tried.figure.mean if headline.higher_is_better else tried.figure.mean
+    return -tried.figure.mean if primary_metric.higher_is_better else tried.figure.mean
 
 
 def _ratio(
-    table: PairTable | None, contender: Contender, other: Contender, headline: Headline, records: StudyRecords
+    table: PairTable | None, config: Config, other: Config, metric: PrimaryMetric, records: StudyRecords
 ) -> Ratio | None:
-    """Of the figures themselves, contender / other, whichever way is better."""
-    pair = table.between(*((contender, other) if headline.higher_is_better else (other, contender))) if table else None
+    """Of the figures themselves, config / other, whichever way is better."""
+    pair = table.between(*((config, other) if primary_metric.higher_is_better else (other, config))) if table else None
     return pair.ratio(records.study.measure.confidence) if pair else None
 
 
-def _is_gain(ratio: Ratio | None, headline: Headline) -> bool:
+def _is_gain(ratio: Ratio | None, metric: PrimaryMetric) -> bool:
     if ratio is None or ratio.interval is None:
         return False
-    return ratio.interval.low > 1 if headline.higher_is_better else ratio.interval.high < 1
+    return ratio.interval.low > 1 if primary_metric.higher_is_better else ratio.interval.high < 1
 
 
 def _fate(found: _Searched, judged: Judged) -> Fate:
-    contender = judged.contender
+    config = judged.config
     if judged.figure is None:
         return Fate.NO_RESULT
-    if contender == found.race.leader:
+    if config == found.race.leader:
         return Fate.BEST
     if judged.failed_trials or judged.standing is LimitVerdict.BROKEN:
         return Fate.RULED_OUT
-    return Fate.BEATEN if contender in found.race.beaten_by else Fate.LEFT
+    return Fate.BEATEN if config in found.race.beaten_by else Fate.LEFT
 
 
 def _reason(judged: Judged) -> str:

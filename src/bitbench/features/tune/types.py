@@ -6,7 +6,7 @@ from bitbench.analysis.results.recommendation import Cost, Finding, Limits, Limi
 from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
 from bitbench.features.tune.asked import Goal
 from bitbench.study.base import Record
-from bitbench.study.plan import Contender, Refusal
+from bitbench.study.plan import Config, Refusal
 from bitbench.util.exit_codes import ExitCode
 
 
@@ -15,11 +15,11 @@ class RaceEnd(StrEnum):
 
     FOUND = "found"  # nothing that was searched is better than its best by more than was asked for
     BUDGET = "budget spent"
-    NONE_MEETS = "no contender meets the limits"
+    NONE_MEETS = "no config meets the limits"
 
 
 class Fate(StrEnum):
-    """What became of a contender in the search."""
+    """What became of a config in the search."""
 
     BEST = "best"
     LEFT = "may be as good"
@@ -29,16 +29,16 @@ class Fate(StrEnum):
 
 
 class Tried(Record):
-    """A contender of the search. Its ratio helped to choose, and the best of many such ratios is too good."""
+    """A config of the search. Its ratio helped to choose, and the best of many such ratios is too good."""
 
-    contender: Contender
+    config: Config
     fate: Fate
     starts: int
     figure: Estimate | None = None
     ratio_to_baseline: Ratio | None = None  # of the figures, whichever way is better
     memory: Estimate | None = None
     findings: tuple[Finding, ...] = ()
-    beaten_by: Contender | None = None
+    beaten_by: Config | None = None
     reason: str = ""  # why it was ruled out, where that is no limit, or has no result
 
 
@@ -65,20 +65,20 @@ class Confirmed(Record):
 
 
 class Tuning(Record):
-    """`space`: contenders that could be searched; `tried` has those that were, the best first."""
+    """`space`: configs that could be searched; `tried` has those that were, the best first."""
 
     name: str
     goal: Goal
-    headline: MetricDefinition  # the figure that is raced by
+    metric: MetricDefinition  # the figure that is raced by
     limits: Limits
     price_per_hour: float | None
     workload: str
-    baseline: Contender
+    baseline: Config
     space: int
     tried: tuple[Tried, ...]
     refused: tuple[Refusal, ...]
     end: RaceEnd | None  # None: it was interrupted
-    chosen: Contender | None
+    chosen: Config | None
     shortfall: float | None  # no other that was searched is better than the chosen one by more, with confidence
     within: float
     confidence: float
@@ -94,7 +94,7 @@ class Tuning(Record):
         """Of the chosen one and its limits: as confirmed, or as searched where it is the baseline."""
         if self.confirmed is not None:
             return self.confirmed.standing
-        found = next((tried for tried in self.tried if tried.contender == self.chosen), None)
+        found = next((tried for tried in self.tried if tried.config == self.chosen), None)
         standings = {finding.standing for finding in found.findings} if found else set()
         return next(
             (standing for standing in (LimitVerdict.BROKEN, LimitVerdict.UNSURE) if standing in standings),

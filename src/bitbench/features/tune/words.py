@@ -25,7 +25,7 @@ from bitbench.reports.document.text import MAX_NAME, plain
 from bitbench.reports.document.words import bullets, joined, listing, names, paragraph, plural, say, strong
 from bitbench.reports.labels import Labels
 from bitbench.reports.quantities import ROUGH, estimated, number, times, unit_of
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.util.units import show_duration
 
 MAX_CAUSE = 160
@@ -53,20 +53,20 @@ def _asked(found: Tuning) -> Phrase:
 
 
 def _goal_of(found: Tuning) -> str:
-    return f"the {'highest' if found.headline.higher_is_better else 'lowest'} {found.headline.name}"
+    return f"the {'highest' if found.primary_metric.higher_is_better else 'lowest'} {found.primary_metric.name}"
 
 
 def _searched(found: Tuning) -> Phrase:
     all_ = len(found.tried) == found.space
     drawn = "" if all_ else f" of {found.space:,}, drawn at random since the budget pays for no more,"
-    outcome = say(f"Searched {plural(len(found.tried), 'contender')}{drawn} in {show_duration(found.search_s)}.")
+    outcome = say(f"Searched {plural(len(found.tried), 'config')}{drawn} in {show_duration(found.search_s)}.")
     if found.chosen is None or found.shortfall is None:
         return outcome
     confidence = percent(found.confidence)
     if found.shortfall == 0:
         return say(outcome, f" Every other one is worse than the best, or ruled out, with {confidence} confidence.")
     left = [tried for tried in found.tried if tried.fate is Fate.LEFT]
-    tied = say(" (", listing(names(tried.contender.name for tried in left), most=FEW), ")") if len(left) <= FEW else ""
+    tied = say(" (", listing(names(tried.config.name for tried in left), most=FEW), ")") if len(left) <= FEW else ""
     may = f" {plural(len(left), 'other')} may be as good or better"
     bound = f", with {confidence} confidence by at most {percent(found.shortfall)}."
     return say(outcome, may, tied, bound)
@@ -80,7 +80,7 @@ def _verdict(found: Tuning) -> Phrase:
     return say(_confirmed(found, found.confirmed), _limits(found))
 
 
-def _kept(found: Tuning, baseline: Contender) -> Phrase:
+def _kept(found: Tuning, baseline: Config) -> Phrase:
     keep, doubt = say("Keep the baseline ", Name(baseline.name)), _doubt(found)
     if found.shortfall is not None:
         return say(strong(keep, doubt, "."), " It is the best of what was searched, so there is no gain to confirm.")
@@ -102,14 +102,14 @@ def _confirmed(found: Tuning, confirmed: Confirmed) -> Phrase:
     chosen, baseline = Name(found.chosen.name), Name(found.baseline.name)
     ratio = times(confirmed.ratio)
     starts = f" ({plural(confirmed.starts, 'fresh start')} × {plural(confirmed.rounds, 'round')} of each)"
-    figure = estimated(confirmed.figure, found.headline)
+    figure = estimated(confirmed.figure, found.primary_metric)
     if figure is None:
         verdict = strong("Nothing is confirmed: the best of the search, ", chosen, ", has no result in a fresh study.")
         return say(verdict, " Why not: ", Name(f"{confirmed.folder}/report/index.html"), ".")
     beside = say(", ", ratio, " that of the baseline ", baseline, starts)
     if ratio is None:
         beside = say("; the baseline ", baseline, " has too few results there to compare it with")
-    what = say(f"its {found.headline.name} is ", figure, beside, ".")
+    what = say(f"its {found.primary_metric.name} is ", figure, beside, ".")
     if confirmed.standing is LimitVerdict.BROKEN:
         verdict = strong("No command is certain to meet the limits: the best of the search, ", chosen, ", misses them.")
         return say(verdict, " In a fresh study, ", what)
@@ -159,7 +159,7 @@ def _basis(found: Tuning, finding: Finding) -> str:
 def _chosen_findings(found: Tuning) -> tuple[Finding, ...]:
     if found.confirmed is not None:
         return found.confirmed.findings
-    return next((tried.findings for tried in found.tried if tried.contender == found.chosen), ())
+    return next((tried.findings for tried in found.tried if tried.config == found.chosen), ())
 
 
 def _held(finding: Finding, basis: str = "") -> Phrase:
@@ -174,17 +174,17 @@ def _held(finding: Finding, basis: str = "") -> Phrase:
 
 def _none_chosen(found: Tuning) -> Phrase:
     if not any(tried.figure for tried in found.tried):
-        return strong("No contender has a result.")
+        return strong("No config has a result.")
     if found.end is RaceEnd.NONE_MEETS:
-        return strong("No contender meets the limits.")
+        return strong("No config meets the limits.")
     return say(
-        strong("Inconclusive: no contender is known to meet the limits."),
+        strong("Inconclusive: no config is known to meet the limits."),
         " More budget, or more requests per trial, would tell.",
     )
 
 
 def _section(found: Tuning) -> Section:
-    labels = Labels((tried.contender for tried in found.tried), MAX_NAME)
+    labels = Labels((tried.config for tried in found.tried), MAX_NAME)
     shared = [paragraph(labels.shared)] if labels.shared else []
     reasons = bullets((*_passed_over(found), *_ruled_out(found), *_refused(found)))
     return Section(say("What was searched"), (*shared, _table(found, labels), *reasons), in_terminal=True)
@@ -194,17 +194,17 @@ def _table(found: Tuning, labels: Labels) -> Table:
     return table(
         found.tried,
         words_column("Outcome", lambda tried: tried.fate.value),
-        words_column("Contender", lambda tried: Name(labels[tried.contender])),
+        words_column("Config", lambda tried: Name(labels[tried.config])),
         ratio_column(
             "vs. baseline",
-            lambda tried: "baseline" if tried.contender == found.baseline else times(tried.ratio_to_baseline),
+            lambda tried: "baseline" if tried.config == found.baseline else times(tried.ratio_to_baseline),
         ),
         number_column(
-            found.headline.label, unit_of(found.headline), lambda tried: estimated(tried.figure, found.headline)
+            found.primary_metric.label, unit_of(found.primary_metric), lambda tried: estimated(tried.figure, found.primary_metric)
         ),
         number_column("Starts", Unit.COUNT, lambda tried: number(tried.starts, Unit.COUNT)),
         words_column("Limits", _marks, shown_from=100),
-        mark=lambda tried: Mark.BEST if tried.contender == found.chosen else None,
+        mark=lambda tried: Mark.BEST if tried.config == found.chosen else None,
     )
 
 
@@ -214,15 +214,15 @@ def _marks(tried: Tried) -> str:
 
 def _passed_over(found: Tuning) -> Iterator[Phrase]:
     """Better than the chosen one by its figure, and why it was not chosen all the same."""
-    chosen = next((tried for tried in found.tried if tried.contender == found.chosen), None)
+    chosen = next((tried for tried in found.tried if tried.config == found.chosen), None)
     if chosen is None or chosen.figure is None:
         return
-    way = 1 if found.headline.higher_is_better else -1
+    way = 1 if found.primary_metric.higher_is_better else -1
     reasons: dict[Phrase, list[str]] = {}
     for tried in found.tried:
         unmet = [_held(finding) for finding in tried.findings if _seems_missed(finding)]
         if tried.fate is Fate.LEFT and unmet and tried.figure and way * tried.figure.mean > way * chosen.figure.mean:
-            reasons.setdefault(joined(unmet, "; "), []).append(tried.contender.name)
+            reasons.setdefault(joined(unmet, "; "), []).append(tried.config.name)
     yield from _by_reason("Not chosen, though it may be better: ", reasons)
 
 
@@ -242,19 +242,19 @@ def _ruled_out(found: Tuning) -> Iterator[Phrase]:
             reason = joined([*([tried.reason] if tried.reason else []), *broken], "; ")
         else:
             continue
-        reasons.setdefault(reason, []).append(tried.contender.name)
+        reasons.setdefault(reason, []).append(tried.config.name)
     yield from _by_reason("Ruled out: ", reasons)
 
 
 def _by_reason(head: str, reasons: Mapping[Phrase, Sequence[str]]) -> Iterator[Phrase]:
-    for reason, contenders in reasons.items():
-        yield say(head, listing(names(contenders), most=FEW), ": ", reason, ".")
+    for reason, configs in reasons.items():
+        yield say(head, listing(names(configs), most=FEW), ": ", reason, ".")
 
 
 def _refused(found: Tuning) -> Iterator[Phrase]:
     reasons = Counter(refusal.reason for refusal in found.refused)
-    for reason, contenders in reasons.items():
-        yield say(f"Not applicable ({plural(contenders, 'contender')}): {plain(reason, MAX_CAUSE)}")
+    for reason, configs in reasons.items():
+        yield say(f"Not applicable ({plural(configs, 'config')}): {plain(reason, MAX_CAUSE)}")
 
 
 def _what_to_know(found: Tuning) -> tuple[Section, ...]:

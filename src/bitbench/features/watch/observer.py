@@ -21,7 +21,7 @@ from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.reports.document.html import page
 from bitbench.reports.document.vega import vega_bundle
-from bitbench.study.plan import Cell, Contender, Group, Plan
+from bitbench.study.plan import Point, Config, Group, Plan
 
 
 @contextmanager
@@ -64,7 +64,7 @@ class WatchedRun:
 
     def study_started(self, plan: Plan, trials_done: int) -> None:
         measure = plan.study.measure
-        least = len(plan.cells) * measure.instances.min * measure.trials.min
+        least = len(plan.points) * measure.starts.min * measure.trials.min
         planned = max(least, trials_done) if measure.budget is None else None
         self._name = plan.study.name
         self._folder = self._into or StudyFolder(Path(plan.study.name))
@@ -81,10 +81,10 @@ class WatchedRun:
     def instance_ready(self, record: InstanceRecord) -> None:
         self._inner.instance_ready(record)
 
-    def trial_started(self, cell: Cell, index: int, *, warmup: bool) -> None:
+    def trial_started(self, point: Point, index: int, *, warmup: bool) -> None:
         what = "warm-up" if warmup else f"trial {index + 1}"
-        self._show(replace(self._progress, activity=f"Block {self._block + 1}: {cell.name}, {what}."))
-        self._inner.trial_started(cell, index, warmup=warmup)
+        self._show(replace(self._progress, activity=f"Block {self._block + 1}: {point.name}, {what}."))
+        self._inner.trial_started(point, index, warmup=warmup)
 
     def trial_running(self, progress: LoadProgress) -> None:
         self._inner.trial_running(progress)
@@ -95,9 +95,9 @@ class WatchedRun:
         self._progress = replace(self._progress, trials_done=done, trials_planned=planned and max(planned, done))
         self._inner.trial_finished(record)
 
-    def quality_running(self, contender: Contender, step: str) -> None:
-        self._show(replace(self._progress, activity=f"{contender.name}: quality, {step}."))
-        self._inner.quality_running(contender, step)
+    def quality_running(self, config: Config, step: str) -> None:
+        self._show(replace(self._progress, activity=f"{config.name}: quality, {step}."))
+        self._inner.quality_running(config, step)
 
     def quality_finished(self, record: QualityRecord) -> None:
         self._inner.quality_finished(record)

@@ -18,7 +18,7 @@ NONE = "–"
 
 
 def questions(summary: StudySummary) -> tuple[Questions, ...]:
-    """Sort them by what may be claimed of each contender after the blocks that are complete."""
+    """Sort them by what may be claimed of each config after the blocks that are complete."""
     labels = Labels.of(summary)
     return tuple(_questions(ranking, labels) for ranking in summary.rankings)
 
@@ -46,8 +46,8 @@ def _template() -> tuple[Template, Markup]:
 
 
 def _questions(ranking: Ranking, labels: Labels) -> Questions:
-    compared = [entry for entry in ranking.entries if entry.contender != ranking.baseline]
-    still_open = ", ".join(labels[entry.contender] for entry in compared if not _is_decided(entry))
+    compared = [entry for entry in ranking.entries if entry.config != ranking.baseline]
+    still_open = ", ".join(labels[entry.config] for entry in compared if not _is_decided(entry))
     return Questions(plain(ranking.workload), "; ".join(_decided(ranking, labels)) or NONE, still_open or NONE)
 
 
@@ -57,7 +57,7 @@ def _decided(ranking: Ranking, labels: Labels) -> Iterator[str]:
         if _is_decided(entry) and ranking.baseline is not None:
             than = "to" if entry.against_baseline is AgainstBaseline.EQUAL else "than"
             ratio = f" ({entry.ratio_to_baseline.value:.2f}×)" if entry.ratio_to_baseline else ""
-            claim = f"{labels[entry.contender]} is {entry.against_baseline} {than} {labels[ranking.baseline]}"
+            claim = f"{labels[entry.config]} is {entry.against_baseline} {than} {labels[ranking.baseline]}"
             yield f"{claim}{ratio}"
 
 

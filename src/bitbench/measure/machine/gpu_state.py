@@ -15,7 +15,7 @@ from bitbench.records.trial import Failure, GpuUse, Outcome
 
 WATCH_PERIOD_S = 0.1
 # Heat and power that did not come from the work alone. A power cap is no disturbance: many cards run into it whenever
-# they are busy, and it is the same for all contenders.
+# they are busy, and it is the same for all configs.
 DISTURBING = frozenset(
     {"hardware slowdown", "hardware thermal slowdown", "software thermal slowdown", "power brake", "sync boost"}
 )

@@ -1,9 +1,9 @@
-"""A comparison of two studies, or of two contenders: for a pull request, and for a terminal."""
+"""A comparison of two studies, or of two configs: for a pull request, and for a terminal."""
 
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from bitbench.analysis.results.comparison import ComparedCell, Comparison, GateOutcome, GateResult, Replicate, Verdict
+from bitbench.analysis.results.comparison import ComparedPoint, Comparison, GateOutcome, GateResult, Replicate, Verdict
 from bitbench.reports.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.reports.document.numbers import percent
 from bitbench.reports.document.tables import ColumnOf, number_column, ratio_column, table, words_column
@@ -12,7 +12,7 @@ from bitbench.reports.document.words import Words, bullets, joined, listing, nam
 from bitbench.reports.labels import Labels
 from bitbench.reports.quantities import estimated, times, unit_of
 from bitbench.study.metrics import find
-from bitbench.study.plan import Cell
+from bitbench.study.plan import Point
 
 MAX_NAMED = 4
 WORST_FIRST = (GateOutcome.FAILED, GateOutcome.UNSURE, GateOutcome.PASSED)
@@ -22,8 +22,8 @@ def comparison_document(comparison: Comparison) -> Document:
     """What the limits say closes the answer, so that it is the last line in a terminal."""
     limits = [Paragraph(_limits(comparison))] if comparison.gates else []
     conditions = dict.fromkeys(gate.condition for gate in comparison.gates)
-    found = [(metric, cells) for metric in comparison.definitions if (cells := _cells_of(comparison, metric))]
-    labels = Labels((cell.candidate.contender for cell in comparison.cells), MAX_NAME)
+    found = [(metric, points) for metric in comparison.definitions if (points := _points_of(comparison, metric))]
+    labels = Labels((point.candidate.config for point in comparison.points), MAX_NAME)
     shared = [paragraph(labels.shared)] if labels.shared else []
     notes = bullets(_notes(comparison))
     return Document(
@@ -31,30 +31,30 @@ def comparison_document(comparison: Comparison) -> Document:
         (*bullets(_verdicts(comparison, metric, labels) for metric in comparison.definitions), *shared, *limits),
         (
             *(_gate_section(comparison, condition, labels) for condition in conditions),
-            *(_metric_section(comparison, metric, cells, labels) for metric, cells in found),
+            *(_metric_section(comparison, metric, points, labels) for metric, points in found),
             *([_roof_section(comparison, labels)] if comparison.roof_shares else []),
             *([Section(say("What to know"), notes, in_terminal=True)] if notes else []),
         ),
     )
 
 
-def _cells_of(comparison: Comparison, metric: str) -> list[ComparedCell]:
-    return [cell for cell in comparison.cells if cell.metric == metric]
+def _points_of(comparison: Comparison, metric: str) -> list[ComparedPoint]:
+    return [point for point in comparison.points if point.metric == metric]
 
 
 def _verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
-    """`Output throughput against a: slower (x · one, x · two); tie (y · one).`, or `tie on all 16 cells`"""
-    cells = _cells_of(comparison, metric)
+    """`Output throughput against a: slower (x · one, x · two); tie (y · one).`, or `tie on all 16 points`"""
+    points = _points_of(comparison, metric)
     said: list[Words] = []
     for verdict in Verdict:
-        alike = [cell.candidate for cell in cells if cell.verdict is verdict]
-        if len(alike) == len(cells) > MAX_NAMED:
-            said.append(f"{verdict.value} on all {len(alike)} cells")
+        alike = [point.candidate for point in points if point.verdict is verdict]
+        if len(alike) == len(points) > MAX_NAMED:
+            said.append(f"{verdict.value} on all {len(alike)} points")
         elif alike:
-            found = names(f"{labels[cell.contender]} · {cell.workload}" for cell in alike)
+            found = names(f"{labels[point.config]} · {point.workload}" for point in alike)
             said.append(say(f"{verdict.value} (", listing(found, most=MAX_NAMED), ")"))
     what = say(_title(comparison, metric), " against ", Name(comparison.baseline), ": ")
-    return say(what, joined(said, "; ") or "no cell has a result on both sides", ".")
+    return say(what, joined(said, "; ") or "no point has a result on both sides", ".")
 
 
 def _title(comparison: Comparison, metric: str) -> str:
@@ -70,30 +70,30 @@ def _limits(comparison: Comparison) -> Phrase:
 
 class _OfCandidate(Protocol):
     @property
-    def candidate(self) -> Cell: ...
+    def candidate(self) -> Point: ...
 
 
 Compared = TypeVar("Compared", bound=_OfCandidate)
 
 
 def _names(rows: Sequence[Compared], labels: Labels) -> Iterator[ColumnOf[Compared]]:
-    """The columns before the figures; without that of the contender where there is only one."""
-    if len({row.candidate.contender for row in rows}) > 1:
-        yield words_column("Contender", lambda row: Name(labels[row.candidate.contender]))
+    """The columns before the figures; without that of the config where there is only one."""
+    if len({row.candidate.config for row in rows}) > 1:
+        yield words_column("Config", lambda row: Name(labels[row.candidate.config]))
     yield words_column("Workload", lambda row: Name(row.candidate.workload))
 
 
-def _metric_section(comparison: Comparison, metric: str, cells: Sequence[ComparedCell], labels: Labels) -> Section:
+def _metric_section(comparison: Comparison, metric: str, points: Sequence[ComparedPoint], labels: Labels) -> Section:
     definition = comparison.definitions[metric]
     figures = table(
-        cells,
-        *_names(cells, labels),
-        number_column("Before", unit_of(definition), lambda cell: estimated(cell.before, definition)),
-        number_column("After", unit_of(definition), lambda cell: estimated(cell.after, definition)),
-        ratio_column(f"Ratio ({percent(comparison.confidence)})", lambda cell: times(cell.ratio)),
-        number_column("Starts before", Unit.COUNT, lambda cell: cell.before.n_instances, shown_from=110),
-        number_column("Starts after", Unit.COUNT, lambda cell: cell.after.n_instances, shown_from=110),
-        words_column("Verdict", lambda cell: cell.verdict.value),
+        points,
+        *_names(points, labels),
+        number_column("Before", unit_of(definition), lambda point: estimated(point.before, definition)),
+        number_column("After", unit_of(definition), lambda point: estimated(point.after, definition)),
+        ratio_column(f"Ratio ({percent(comparison.confidence)})", lambda point: times(point.ratio)),
+        number_column("Starts before", Unit.COUNT, lambda point: point.before.n_instances, shown_from=110),
+        number_column("Starts after", Unit.COUNT, lambda point: point.after.n_instances, shown_from=110),
+        words_column("Verdict", lambda point: point.verdict.value),
     )
     return Section(say(_title(comparison, metric)), (figures,), in_terminal=True)
 
@@ -101,8 +101,8 @@ def _metric_section(comparison: Comparison, metric: str, cells: Sequence[Compare
 def _roof_section(comparison: Comparison, labels: Labels) -> Section:
     shares = table(
         comparison.roof_shares,
-        words_column("Contender", lambda one: Name(labels[one.cell.contender])),
-        words_column("Workload", lambda one: Name(one.cell.workload)),
+        words_column("Config", lambda one: Name(labels[one.point.config])),
+        words_column("Workload", lambda one: Name(one.point.workload)),
         words_column("Phase", lambda one: one.phase.value),
         number_column("Before", Unit.SHARE, lambda one: one.before),
         number_column("After", Unit.SHARE, lambda one: one.after),
@@ -152,7 +152,7 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
             f"false-alarm rate stays below {percent(1 - comparison.confidence)}."
         )
     for lost in comparison.unpaired:
-        yield say(Name(lost.cell.name), f" {lost.reason}{': it had one before' if lost.was_lost else ''}.")
+        yield say(Name(lost.point.name), f" {lost.reason}{': it had one before' if lost.was_lost else ''}.")
     for difference in comparison.differences:
         subject = say(" of ", Name(difference.subject)) if difference.subject else ()
         allowed = " (allowed)" if difference.is_allowed else ""
@@ -182,8 +182,8 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
             "bitbench did not start this server: its limits are judged on trials (--trials of bitbench load asks for "
             "more), and the intervals do not cover a restart."
         )
-    elif any(not one.covers_starts for cell in comparison.cells for one in (cell.before, cell.after)):
+    elif any(not one.covers_starts for point in comparison.points for one in (point.before, point.after)):
         yield say(
-            "Some cells have a single start of the engine: their intervals do not cover a restart, which alone may "
+            "Some points have a single start of the engine: their intervals do not cover a restart, which alone may "
             "have made a difference."
         )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import ceil, floor, log10
 
-from bitbench.analysis.results.summary import CellSummary, ContenderQuality, StudySummary
+from bitbench.analysis.results.summary import PointSummary, ConfigQuality, StudySummary
 from bitbench.reports.document.model import (
     Block,
     CodeBlock,
@@ -25,7 +25,7 @@ from bitbench.reports.sections.answer import remarks
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.sections.quality import rounded_sentences
 from bitbench.reports.sections.ranked import entry_of, versus_baseline
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.study.prompts import show_length
 from bitbench.util.units import written_seconds
 
@@ -38,50 +38,50 @@ def server_document(summary: StudySummary, url: str, growth: float) -> Document:
     """Means over trials. `growth`: what more streams must bring, as a ratio, to count as more."""
     shape, server = summary.study.workloads[0], summary.study.engines[0]
     asked = f"{show_length(shape.input_tokens)} tokens in, {show_length(shape.output_tokens)} out"
-    cells = sorted(summary.cells, key=lambda cell: _streams(summary, cell))
-    known = [cell for cell in cells if OUTPUT in cell.metrics and TTFT in cell.metrics]
+    points = sorted(summary.points, key=lambda point: _streams(summary, point))
+    known = [point for point in points if OUTPUT in point.metrics and TTFT in point.metrics]
     return Document(
         say(Name(server.name), f" at {url}: {asked}"),
-        (*bullets(_failed(summary, cells)), *(_reached(summary, known, url, growth) if known else ())),
+        (*bullets(_failed(summary, points)), *(_reached(summary, known, url, growth) if known else ())),
     )
 
 
-def _reached(summary: StudySummary, cells: Sequence[CellSummary], url: str, growth: float) -> Iterator[Block]:
+def _reached(summary: StudySummary, points: Sequence[PointSummary], url: str, growth: float) -> Iterator[Block]:
     """Where throughput ends to grow, and what one stream gets there."""
-    most = max(cell.metrics[OUTPUT].mean for cell in cells)
-    knee = next(cell for cell in cells if cell.metrics[OUTPUT].mean * growth >= most)
+    most = max(point.metrics[OUTPUT].mean for point in points)
+    knee = next(point for point in points if point.metrics[OUTPUT].mean * growth >= most)
     streams = plural(_streams(summary, knee), "stream")
     verdict = say(number(knee.metrics[OUTPUT].mean, "tok/s"), f" with {streams}")
-    if knee != cells[-1]:
+    if knee != points[-1]:
         verdict = say(verdict, f"; more streams add less than {growth - 1:.0%}".replace("%", " %"))
-    elif len(cells) > 1:
+    elif len(points) > 1:
         verdict = say(verdict, ", and still rising")
-    ends = [cells[0]] if knee == cells[0] else [cells[0], knee]
-    yield paragraph(strong(verdict, "."), " ", *(word for cell in ends for word in (_of_a_stream(summary, cell), " ")))
+    ends = [points[0]] if knee == points[0] else [points[0], knee]
+    yield paragraph(strong(verdict, "."), " ", *(word for point in ends for word in (_of_a_stream(summary, point), " ")))
     limit_s = _rounded_up(SLO_FACTOR * knee.metrics[TTFT].mean)
     yield paragraph("Next, the highest rate that meets a limit on the first token:")
     yield CodeBlock((f"bitbench load {url} --slo ttft_p99={written_seconds(limit_s)}",))
 
 
-def _of_a_stream(summary: StudySummary, cell: CellSummary) -> Phrase:
+def _of_a_stream(summary: StudySummary, point: PointSummary) -> Phrase:
     """`8 streams: 80.9 tok/s each, TTFT 301 ms.`"""
-    streams = _streams(summary, cell)
-    pace = number(cell.metrics[OUTPUT].mean / streams, "tok/s")
+    streams = _streams(summary, point)
+    pace = number(point.metrics[OUTPUT].mean / streams, "tok/s")
     each = " each" if streams > 1 else ""
     return say(
-        f"{plural(streams, 'stream')}: ", pace, f"{each}, TTFT ", number(cell.metrics[TTFT].mean, Unit.SECONDS), "."
+        f"{plural(streams, 'stream')}: ", pace, f"{each}, TTFT ", number(point.metrics[TTFT].mean, Unit.SECONDS), "."
     )
 
 
-def _streams(summary: StudySummary, cell: CellSummary) -> int:
-    return summary.study.workload(cell.cell.workload).concurrency
+def _streams(summary: StudySummary, point: PointSummary) -> int:
+    return summary.study.workload(point.point.workload).concurrency
 
 
-def _failed(summary: StudySummary, cells: Sequence[CellSummary]) -> Iterator[Phrase]:
-    for cell in cells:
-        if OUTPUT not in cell.metrics:
-            why = cell.failures[0].failure.cause if cell.failures else "no trial counts"
-            yield say(strong(plural(_streams(summary, cell), "stream")), f": no result ({why}).")
+def _failed(summary: StudySummary, points: Sequence[PointSummary]) -> Iterator[Phrase]:
+    for point in points:
+        if OUTPUT not in point.metrics:
+            why = point.failures[0].failure.cause if point.failures else "no trial counts"
+            yield say(strong(plural(_streams(summary, point), "stream")), f": no result ({why}).")
 
 
 def _rounded_up(seconds: float) -> float:
@@ -94,7 +94,7 @@ def comparison_document(summary: StudySummary) -> Document:
     """The answer in sentences, then each config beside the baseline."""
     labels = Labels.of(summary, MAX_NAME)
     found = lead(summary)
-    known = [row for row in summary.quality if row.is_known and row.baseline != row.contender]
+    known = [row for row in summary.quality if row.is_known and row.baseline != row.config]
     losses = [_loss(summary, row, labels) for row in known]
     answer = [paragraph(found.phrase)] if found else []
     if losses:
@@ -106,17 +106,17 @@ def comparison_document(summary: StudySummary) -> Document:
     )
 
 
-def _loss(summary: StudySummary, row: ContenderQuality, labels: Labels) -> Phrase:
+def _loss(summary: StudySummary, row: ConfigQuality, labels: Labels) -> Phrase:
     """`gguf-q4_0 predicts another next token in 12 % of places (KL divergence 0.11 nats)`."""
     agreement, kl = row.estimates.get("top1_agreement"), row.estimates.get("kl_mean")
     if agreement is None or kl is None:
-        return say(Name(labels[row.contender]), " is unknown")
+        return say(Name(labels[row.config]), " is unknown")
     interval = agreement.interval
     ends = (1 - interval.high, 1 - interval.low) if interval else (None, None)
     other = Quantity(1 - agreement.value, Unit.SHARE, *ends)
     divergence = quality_of(kl, summary.quality_definitions["kl_mean"])
     return say(
-        Name(labels[row.contender]),
+        Name(labels[row.config]),
         " predicts another next token in ",
         other,
         " of places (KL divergence ",
@@ -126,53 +126,53 @@ def _loss(summary: StudySummary, row: ContenderQuality, labels: Labels) -> Phras
 
 
 def _table(summary: StudySummary, labels: Labels) -> Table:
-    contenders = dict.fromkeys(cell.cell.contender for cell in summary.cells)
+    configs = dict.fromkeys(point.point.config for point in summary.points)
     workloads = [workload.name for workload in summary.study.workloads]
     return table(
-        contenders,
-        words_column("Config", lambda contender: Name(labels[contender])),
+        configs,
+        words_column("Config", lambda config: Name(labels[config])),
         *(_ratio_column(summary, workload) for workload in workloads),
         _divergence_column(summary),
-        number_column("Memory peak", Unit.BYTES, lambda contender: _peak(summary, contender)),
+        number_column("Memory peak", Unit.BYTES, lambda config: _peak(summary, config)),
         *(_speed_column(summary, workload) for workload in workloads),
-        mark=lambda contender: Mark.ALARM if any(row.flagged for row in _quality(summary, contender)) else None,
+        mark=lambda config: Mark.ALARM if any(row.flagged for row in _quality(summary, config)) else None,
         drop_empty=True,
     )
 
 
-def _ratio_column(summary: StudySummary, workload: str) -> ColumnOf[Contender]:
+def _ratio_column(summary: StudySummary, workload: str) -> ColumnOf[Config]:
     ranking = next((ranking for ranking in summary.rankings if ranking.workload == workload), None)
     return ratio_column(
         say("Speed on ", Name(workload)),
-        lambda contender: versus_baseline(ranking, entry_of(ranking, contender)) if ranking else None,
+        lambda config: versus_baseline(ranking, entry_of(ranking, config)) if ranking else None,
     )
 
 
-def _divergence_column(summary: StudySummary) -> ColumnOf[Contender]:
+def _divergence_column(summary: StudySummary) -> ColumnOf[Config]:
     definition = summary.quality_definitions.get("kl_mean")
 
-    def figure(contender: Contender) -> Quantity | None:
-        rows = [row for row in _quality(summary, contender) if row.baseline != contender]
+    def figure(config: Config) -> Quantity | None:
+        rows = [row for row in _quality(summary, config) if row.baseline != config]
         return quality_of(rows[0].estimates.get("kl_mean"), definition) if rows and definition else None
 
     return number_column("KL divergence", unit_of(definition) if definition else "", figure, intervals_from=WIDE)
 
 
-def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[Contender]:
-    found = {cell.cell.contender: cell.metrics.get(OUTPUT) for cell in summary.cells_of(workload)}
+def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[Config]:
+    found = {point.point.config: point.metrics.get(OUTPUT) for point in summary.points_of(workload)}
 
-    def figure(contender: Contender) -> float | None:
-        estimate = found.get(contender)
+    def figure(config: Config) -> float | None:
+        estimate = found.get(config)
         return estimate.mean if estimate else None
 
     return number_column(say("Output, ", Name(workload)), "tok/s", figure, shown_from=WIDE)
 
 
-def _peak(summary: StudySummary, contender: Contender) -> float | None:
-    memory = next((found.memory for found in summary.contenders if found.contender == contender), None)
+def _peak(summary: StudySummary, config: Config) -> float | None:
+    memory = next((found.memory for found in summary.configs if found.config == config), None)
     known = memory and (memory.device_peak_bytes or memory.peak_bytes)
     return known.high if known else None
 
 
-def _quality(summary: StudySummary, contender: Contender) -> list[ContenderQuality]:
-    return [row for row in summary.quality if row.contender == contender]
+def _quality(summary: StudySummary, config: Config) -> list[ConfigQuality]:
+    return [row for row in summary.quality if row.config == config]

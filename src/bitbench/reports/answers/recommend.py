@@ -39,14 +39,14 @@ MARKS = {LimitVerdict.MET: "✓", LimitVerdict.BROKEN: "✗", LimitVerdict.UNSUR
 VERDICTS = {LimitVerdict.MET: "meets", LimitVerdict.UNSURE: "inconclusive", LimitVerdict.BROKEN: "ruled out"}
 MAX_CAUSE = 160
 _NO_WORKLOADS = say(
-    strong("No contender has a result:"),
+    strong("No config has a result:"),
     " the study has no workloads, so nothing was timed. ",
     Name("bitbench report"),
     " shows the quality that it measured; ",
     Name("workloads"),
     " in its file add speed.",
 )
-ROOM = 90  # characters of a terminal for the first four columns, with a contender's name, and one more
+ROOM = 90  # characters of a terminal for the first four columns, with a config's name, and one more
 ROOM_OF_A_FIGURE = 14  # for each further one
 ROOM_FOR_INTERVALS = 180
 
@@ -65,7 +65,7 @@ def recommendation_document(found: Recommendation) -> Document:
 
 
 def _asked(found: Recommendation) -> Phrase:
-    goal = f"the {'highest' if found.headline.higher_is_better else 'lowest'} {found.headline.name}"
+    goal = f"the {'highest' if found.primary_metric.higher_is_better else 'lowest'} {found.primary_metric.name}"
     return asked_for(goal, found.limits, found.memory_name)
 
 
@@ -92,15 +92,15 @@ def _verdict(found: Recommendation, choice: Choice) -> Phrase:
         return say(_use(found, choice, choice.of(choice.chosen)), _ties(choice, choice.of(choice.chosen)))
     if choice.nearest is not None:
         return _none_meets(choice, choice.of(choice.nearest))
-    return strong("No contender has a result on ", Name(choice.workload), ".")
+    return strong("No config has a result on ", Name(choice.workload), ".")
 
 
 def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
     cost = say(" A million output tokens cost ", _cost(judged), ".") if judged.cost else ()
     return say(
-        strong("Use ", Name(judged.contender.name), " on ", Name(choice.workload), "."),
-        f" Its {found.headline.name} is ",
-        estimated(judged.figure, found.headline),
+        strong("Use ", Name(judged.config.name), " on ", Name(choice.workload), "."),
+        f" Its {found.primary_metric.name} is ",
+        estimated(judged.figure, found.primary_metric),
         _gain(choice, judged),
         ".",
         cost,
@@ -115,8 +115,8 @@ def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
     sound = next(met, None)
     if sound is None:
         return say(" That of the others which meet the limits is flagged or unknown.")
-    best = say(" The best of those whose quality is not flagged is ", Name(sound.contender.name), ", ")
-    return say(best, estimated(sound.figure, found.headline), _gain(choice, sound), ".")
+    best = say(" The best of those whose quality is not flagged is ", Name(sound.config.name), ", ")
+    return say(best, estimated(sound.figure, found.primary_metric), _gain(choice, sound), ".")
 
 
 def _caution(judged: Judged) -> str:
@@ -131,7 +131,7 @@ def _gain(choice: Choice, judged: Judged) -> Phrase:
     if ratio is not None and choice.baseline is not None:
         again = say("; fresh starts after the choice gave ", fresh) if fresh else ()
         return say(", ", ratio, " that of the baseline ", Name(choice.baseline.name), again)
-    if judged.contender == choice.baseline:
+    if judged.config == choice.baseline:
         return say("; it is the baseline itself")
     return say("; the baseline has no result here")
 
@@ -145,18 +145,18 @@ def _ties(choice: Choice, chosen: Judged) -> Phrase:
     least: Phrase = ()
     mean, smallest = min(known, key=lambda pair: pair[0], default=(0.0, chosen))
     if any(mean < (1 - LESS_MEMORY) * other for other, _ in known):
-        least = say("; of these ", Name(smallest.contender.name), " takes the least memory (", size(mean), ")")
-    return say(" Tied with ", listing(names(one.contender.name for one in tied)), gain, least, ".")
+        least = say("; of these ", Name(smallest.config.name), " takes the least memory (", size(mean), ")")
+    return say(" Tied with ", listing(names(one.config.name for one in tied)), gain, least, ".")
 
 
 def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
     limits = listing(list(dict.fromkeys(finding.name for finding in nearest.findings)))
     by = _missed(nearest, nearest.standing)
-    where = say(" The nearest is ", Name(nearest.contender.name), ": ", by, ".")
+    where = say(" The nearest is ", Name(nearest.config.name), ": ", by, ".")
     if nearest.standing is LimitVerdict.BROKEN:
-        return say(strong("No contender meets ", limits, " on ", Name(choice.workload), "."), where)
+        return say(strong("No config meets ", limits, " on ", Name(choice.workload), "."), where)
     count = len(choice.with_standing[LimitVerdict.UNSURE])
-    may = f" No contender is certain to meet it; {'one' if count == 1 else count} may."
+    may = f" No config is certain to meet it; {'one' if count == 1 else count} may."
     verdict = strong("Inconclusive: ", limits, " on ", Name(choice.workload), ".")
     return say(verdict, may, where, " To decide, ", _to_decide(nearest), ".")
 
@@ -176,13 +176,13 @@ def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
         chosen = listing(names(one.name for one in found.for_all))
         yield say("One for all workloads: ", chosen, f" {verb} the choice, or tied with it, on every one.")
     elif found.exit_code is ExitCode.DONE:
-        yield say("No single contender is the choice, or tied with it, on every workload.")
+        yield say("No single config is the choice, or tied with it, on every workload.")
 
 
 def _section(found: Recommendation, choice: Choice) -> Section:
     blocks: list[Block] = [*bullets((*_better_but_open(choice), *_ruled_out(choice)))]
     if any(one.figure for one in choice.judged):
-        labels = Labels((one.contender for one in choice.judged), MAX_NAME)
+        labels = Labels((one.config for one in choice.judged), MAX_NAME)
         shared = [paragraph(labels.shared)] if labels.shared else []
         blocks = [*shared, _table(found, choice, labels), *blocks]
     model = say(", ", Name(choice.model)) if choice.model else ()
@@ -193,11 +193,11 @@ def _better_but_open(choice: Choice) -> Iterator[Phrase]:
     """Ahead of the chosen one, but not known to meet the limits: worth more trials."""
     if choice.chosen is None:
         return
-    places = [one.contender for one in choice.judged]
+    places = [one.config for one in choice.judged]
     for one in choice.judged[: places.index(choice.chosen)]:
         if one.standing is LimitVerdict.UNSURE:
             why = " may be better; whether it meets the limits is inconclusive: "
-            yield say(Name(one.contender.name), why, _missed(one, LimitVerdict.UNSURE), ".")
+            yield say(Name(one.config.name), why, _missed(one, LimitVerdict.UNSURE), ".")
 
 
 def _ruled_out(choice: Choice) -> Iterator[Phrase]:
@@ -206,13 +206,13 @@ def _ruled_out(choice: Choice) -> Iterator[Phrase]:
     for one in choice.with_standing[LimitVerdict.BROKEN]:
         if one.figure is None:
             reason = say(f"no result ({plain(one.why_no_result, MAX_CAUSE)})")
-        elif one.contender == choice.nearest:  # the verdict says why
+        elif one.config == choice.nearest:  # the verdict says why
             continue
         else:
             reason = _missed(one, LimitVerdict.BROKEN)
-        reasons.setdefault(reason, []).append(one.contender.name)
-    for reason, contenders in reasons.items():
-        yield say("Ruled out: ", listing(names(contenders)), ": ", reason, ".")
+        reasons.setdefault(reason, []).append(one.config.name)
+    for reason, configs in reasons.items():
+        yield say("Ruled out: ", listing(names(configs)), ": ", reason, ".")
 
 
 def _missed(judged: Judged, standing: LimitVerdict) -> Phrase:
@@ -260,17 +260,17 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
     return table(
         choice.judged,
         words_column("Verdict", lambda one: _standing(choice, one)),
-        words_column("Contender", lambda one: Name(labels[one.contender])),
-        number_column(found.headline.label, unit_of(found.headline), lambda one: estimated(one.figure, found.headline)),
+        words_column("Config", lambda one: Name(labels[one.config])),
+        number_column(found.primary_metric.label, unit_of(found.primary_metric), lambda one: estimated(one.figure, found.primary_metric)),
         ratio_column(
             "vs. baseline",
-            lambda one: "baseline" if one.contender == choice.baseline else times(one.ratio_to_baseline),
+            lambda one: "baseline" if one.config == choice.baseline else times(one.ratio_to_baseline),
         ),
         *(
             number_column(*figure, shown_from=ROOM + place * ROOM_OF_A_FIGURE, intervals_from=ROOM_FOR_INTERVALS)
             for place, figure in enumerate(figures)
         ),
-        mark=lambda one: Mark.BEST if one.contender == choice.chosen else None,
+        mark=lambda one: Mark.BEST if one.config == choice.chosen else None,
     )
 
 
@@ -281,9 +281,9 @@ def _finding(place: int, judged: Judged) -> Quantity | None:
 
 
 def _standing(choice: Choice, judged: Judged) -> str:
-    if judged.contender == choice.chosen:
+    if judged.config == choice.chosen:
         return "use this"
-    if judged.contender in choice.ties:
+    if judged.config in choice.ties:
         return "tied with it"
     if judged.figure is None:
         return "no result"
@@ -293,9 +293,9 @@ def _standing(choice: Choice, judged: Judged) -> str:
 def _deployments(found: Recommendation) -> Iterator[Section]:
     """One for each command, though it may be the choice on several workloads."""
     commands = {choice.deploy: choice.chosen for choice in found.choices if choice.deploy}
-    for command, contender in commands.items():
-        if contender is not None:
-            yield deployment_section(Name(contender.name), command)
+    for command, config in commands.items():
+        if config is not None:
+            yield deployment_section(Name(config.name), command)
 
 
 def _what_to_know(found: Recommendation) -> tuple[Section, ...]:

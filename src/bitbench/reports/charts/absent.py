@@ -1,4 +1,4 @@
-"""Which contenders a figure does not show, and why: said below it."""
+"""Which configs a figure does not show, and why: said below it."""
 
 from collections.abc import Collection, Sequence
 
@@ -8,29 +8,29 @@ from bitbench.reports.document.words import listing
 from bitbench.reports.grouping import grouped
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.ranked import has_result, outcomes_of
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 MOST_NAMED = 6
 
 
 def absent_from(
-    summary: StudySummary, workloads: Collection[str], shown: Collection[Contender], labels: Labels, *, lacks: str = ""
+    summary: StudySummary, workloads: Collection[str], shown: Collection[Config], labels: Labels, *, lacks: str = ""
 ) -> str:
     """`Not shown: broken (unsupported).` `lacks`: what those have not that have a result, such as "quality unknown".
 
     Of what was refused up front, engines of which nothing is shown; the others are listed once in the report.
     """
-    missing: dict[Contender, str] = {}
-    for cell in summary.cells:
-        contender = cell.cell.contender
-        if cell.cell.workload in workloads and contender not in shown:
-            missing[contender] = lacks if has_result(summary, cell) else outcomes_of(cell) or "not run"
-    engines = {contender.engine for contender in shown}
+    missing: dict[Config, str] = {}
+    for point in summary.points:
+        config = point.point.config
+        if point.point.workload in workloads and config not in shown:
+            missing[config] = lacks if has_result(summary, point) else outcomes_of(point) or "not run"
+    engines = {config.engine for config in shown}
     for refusal in summary.refusals:
-        contender = refusal.cell.contender
-        is_seen = contender in shown or (contender.engine in engines and not refusal.was_tried)
-        if refusal.cell.workload in workloads and not is_seen:
-            missing.setdefault(contender, "not made" if refusal.was_tried else "refused")
+        config = refusal.point.config
+        is_seen = config in shown or (config.engine in engines and not refusal.was_tried)
+        if refusal.point.workload in workloads and not is_seen:
+            missing.setdefault(config, "not made" if refusal.was_tried else "refused")
     alike = grouped((one for one in missing if missing[one]), missing.__getitem__)
     parts = [f"{_named([labels[one] for one in same])} ({why})" for why, same in alike.items()]
     return f"Not shown: {'; '.join(parts)}." if parts else ""

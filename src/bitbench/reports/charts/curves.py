@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import CellSummary, RateAnswer, StudySummary
+from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
 from bitbench.analysis.results.tails import MEDIAN
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.absent import absent_from
@@ -17,13 +17,13 @@ from bitbench.reports.quantities import ROUGH, estimated, figure_of, setting, un
 from bitbench.reports.sections.ranked import definition_of
 from bitbench.reports.sections.sweep import level
 from bitbench.study.metrics import METRICS, OBJECTIVES
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 from bitbench.study.prompts import show_length
 from bitbench.study.workload import Workload
 from bitbench.util.units import UNKNOWN
 
 THROUGHPUT = "output_throughput"
-TTFT_LINES = {"ttft_p50_s": "TTFT p50", "ttft_p99_s": "TTFT p99"}  # of one contender alone
+TTFT_LINES = {"ttft_p50_s": "TTFT p50", "ttft_p99_s": "TTFT p99"}  # of one config alone
 FEW_LENGTHS = 8  # ticks: more would not fit beside each other on a phone
 
 
@@ -31,15 +31,15 @@ FEW_LENGTHS = 8  # ticks: more would not fit beside each other on a phone
 class _Line:
     """One line: whose it is, how it is called, and the metric that it shows."""
 
-    contender: Contender
+    config: Config
     label: str
     metric: str
 
 
 def load_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
-    """Latency over throughput, a point per load. Of one contender its times: over the rate that was offered, with the
+    """Latency over throughput, a point per load. Of one config its times: over the rate that was offered, with the
     limits of the study, where there is one."""
-    alone = len(summary.contenders) == 1
+    alone = len(summary.configs) == 1
     found: list[fig.Figure | None] = []
     for group in by_load(summary.study.workloads):
         if alone and group[0].open_loop:
@@ -50,17 +50,17 @@ def load_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
 
 
 def length_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
-    """The headline metric over the length of the prompt, and the time to first token."""
+    """The primary metric over the length of the prompt, and the time to first token."""
     found = [
         _length_figure(summary, group, metric, labels)
         for group in by_input_length(summary.study.workloads)
-        for metric in dict.fromkeys((summary.headline, "ttft_s"))
+        for metric in dict.fromkeys((summary.primary_metric, "ttft_s"))
     ]
     return [figure for figure in found if figure is not None]
 
 
 def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Labels) -> fig.Figure | None:
-    alone = len(summary.contenders) == 1
+    alone = len(summary.configs) == 1
     metrics = TTFT_LINES if alone else {"latency_s": ""}
     lines, left_out = _lines(summary, group, metrics, labels)
     drawn = [pair for pair in _drawn(summary, lines, group) if THROUGHPUT in pair[1].metrics]
@@ -69,13 +69,13 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     throughput, latency = summary.definitions[THROUGHPUT], summary.definitions[next(iter(metrics))]
     if alone:  # its lines are percentiles of one time
         latency = latency.model_copy(update={"name": "time to first token"})
-    x_scale = scale_for(unit_of(throughput), [cell.metrics[THROUGHPUT].mean for _, cell in drawn])
+    x_scale = scale_for(unit_of(throughput), [point.metrics[THROUGHPUT].mean for _, point in drawn])
     y_scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
-    for line, cell in drawn:
-        load = level(summary.study.workload(cell.cell.workload))
-        x_values = fig.place("x", estimated(cell.metrics[THROUGHPUT], throughput), x_scale)
-        rows.append({**_point(summary, line, cell, y_scale), **x_values, "order": load, "at": shown(setting(load))})
+    for line, point in drawn:
+        load = level(summary.study.workload(point.point.workload))
+        x_values = fig.place("x", estimated(point.metrics[THROUGHPUT], throughput), x_scale)
+        rows.append({**_point(summary, line, point, y_scale), **x_values, "order": load, "at": shown(setting(load))})
     unit = "requests/s" if group[0].open_loop else "requests in flight"
     pair = [] if alone else _pair(summary, lines)
     said = f"A point per load ({unit}, as written at the first line), with its intervals, cut off at the edge."
@@ -83,7 +83,7 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
         f"load-{group[0].name}",
         f"{latency.name.capitalize()} against throughput, {_shape(group)}",
         (said, "Best is the lower right.", _said_of_pair(pair, lines), _of_few_requests(drawn), left_out,
-         absent_from(summary, _names(group), _contenders(summary, group, lines), labels), labels.shared),
+         absent_from(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
         rows,
         x=_axis(fig.axis_title(throughput, x_scale), rows, "x"),
         y=_axis(fig.axis_title(latency, y_scale), rows, "y"),
@@ -112,9 +112,9 @@ def _rate_figure(
         return None
     scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
-    for line, cell in drawn:
-        rate = level(summary.study.workload(cell.cell.workload))
-        rows.append({**_point(summary, line, cell, scale), "x": rate, "order": rate, "at": shown(setting(rate))})
+    for line, point in drawn:
+        rate = level(summary.study.workload(point.point.workload))
+        rows.append({**_point(summary, line, point, scale), "x": rate, "order": rate, "at": shown(setting(rate))})
     guides = [*_limits(summary, time, scale), *_answer(summary.search)]
     words = METRICS[time].words
     rates = [
@@ -165,17 +165,17 @@ def _names(group: Sequence[Workload]) -> set[str]:
     return {workload.name for workload in group}
 
 
-def _contenders(summary: StudySummary, group: Sequence[Workload], lines: Sequence[_Line]) -> set[Contender]:
+def _configs(summary: StudySummary, group: Sequence[Workload], lines: Sequence[_Line]) -> set[Config]:
     """Those that a figure shows, or leaves out where there is no room, which it says otherwise."""
     with_result = {
-        cell.cell.contender for cell in summary.cells if cell.cell.workload in _names(group) and cell.metrics
+        point.point.config for point in summary.points if point.point.workload in _names(group) and point.metrics
     }
-    return with_result | {line.contender for line in lines}
+    return with_result | {line.config for line in lines}
 
 
 def _pair(summary: StudySummary, lines: Sequence[_Line]) -> list[str]:
     """The baseline and the best, by their names in the figure; where the baseline is the best, the next one."""
-    own = [line.label for line in lines if line.contender == summary.baseline]
+    own = [line.label for line in lines if line.config == summary.baseline]
     return [*own, *(line.label for line in lines if line.label not in own)][:2]
 
 
@@ -183,8 +183,8 @@ def _said_of_pair(pair: Sequence[str], lines: Sequence[_Line]) -> str:
     return f"Thick lines: {' and '.join(pair)}, the baseline and the best." if len(lines) > len(pair) > 1 else ""
 
 
-def _of_few_requests(drawn: Sequence[tuple[_Line, CellSummary]]) -> str:
-    tails = (cell.tails[line.metric] for line, cell in drawn if line.metric in cell.tails)
+def _of_few_requests(drawn: Sequence[tuple[_Line, PointSummary]]) -> str:
+    tails = (point.tails[line.metric] for line, point in drawn if line.metric in point.tails)
     if not any(tail.note for tail in tails if tail.percent > MEDIAN):
         return ""
     return "Where too few requests were sent for a p99, the slowest is shown in its place."
@@ -196,9 +196,9 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
         return None
     scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
-    for line, cell in _drawn(summary, lines, group):
-        length = input_length(summary.study.workload(cell.cell.workload))
-        rows.append({**_point(summary, line, cell, scale), "x": length, "order": length, "at": f"{length:,.0f}"})
+    for line, point in _drawn(summary, lines, group):
+        length = input_length(summary.study.workload(point.point.workload))
+        rows.append({**_point(summary, line, point, scale), "x": length, "order": length, "at": f"{length:,.0f}"})
     lengths = sorted(set(fig.numbers(rows, "x")))
     if len(lengths) < 2:  # nothing to see along a length
         return None
@@ -208,7 +208,7 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
         f"length-{metric}-{group[0].name}",
         f"{definition.name.capitalize()} over input length",
         (same, "Bars are intervals, cut off at the edge.", _said_of_pair(pair, lines), left_out,
-         absent_from(summary, _names(group), _contenders(summary, group, lines), labels), labels.shared),
+         absent_from(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
         rows,
         x=fig.axis_for("input tokens", lengths, ticks=lengths if len(lengths) <= FEW_LENGTHS else []),
         y=_axis(fig.axis_title(definition, scale), rows, "y"),
@@ -224,45 +224,45 @@ def _lines(
     """The best at the last workload of the group, the baseline always among them; and a sentence about the others."""
     last = group[-1].name
     ranking = next(one for one in summary.rankings if one.workload == last)
-    ranked = [entry.contender for entry in ranking.entries]
-    order = dict.fromkeys([*ranked, *(one.contender for one in summary.contenders)])
+    ranked = [entry.config for entry in ranking.entries]
+    order = dict.fromkeys([*ranked, *(one.config for one in summary.configs)])
     lines = [
-        _Line(contender, name or labels[contender], metric) for contender in order for metric, name in metrics.items()
+        _Line(config, name or labels[config], metric) for config in order for metric, name in metrics.items()
     ]
-    known = [line for line in lines if _cells(summary, line, group)]
+    known = [line for line in lines if _points(summary, line, group)]
     kept = known[:MOST_SERIES]
-    ours = [line for line in known if line.contender == summary.baseline]
+    ours = [line for line in known if line.config == summary.baseline]
     if ours and ours[0] not in kept:
         kept[-1] = ours[0]
     if len(kept) == len(known):
         return kept, ""
-    return kept, f"Shown are {len(kept)} of {len(known)} contenders, the best at {last} and the baseline."
+    return kept, f"Shown are {len(kept)} of {len(known)} configs, the best at {last} and the baseline."
 
 
 def _drawn(
     summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]
-) -> list[tuple[_Line, CellSummary]]:
-    return [(line, cell) for line in lines for cell in _cells(summary, line, group)]
+) -> list[tuple[_Line, PointSummary]]:
+    return [(line, point) for line in lines for point in _points(summary, line, group)]
 
 
-def _cells(summary: StudySummary, line: _Line, group: Sequence[Workload]) -> list[CellSummary]:
-    wanted = [Cell(contender=line.contender, workload=workload.name) for workload in group]
-    found = {cell.cell: cell for cell in summary.cells if line.metric in {**cell.metrics, **cell.tails}}
-    return [found[cell] for cell in wanted if cell in found]
+def _points(summary: StudySummary, line: _Line, group: Sequence[Workload]) -> list[PointSummary]:
+    wanted = [Point(config=line.config, workload=workload.name) for workload in group]
+    found = {point.point: point for point in summary.points if line.metric in {**point.metrics, **point.tails}}
+    return [found[point] for point in wanted if point in found]
 
 
 def _y_scale(summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]) -> Scale:
     definitions = {line.metric: definition_of(summary, line.metric) for line in lines}
-    figures = (figure_of(cell, line.metric, definitions[line.metric]) for line, cell in _drawn(summary, lines, group))
+    figures = (figure_of(point, line.metric, definitions[line.metric]) for line, point in _drawn(summary, lines, group))
     return scale_for(unit_of(definitions[lines[0].metric]), [figure.value for figure in figures if figure is not None])
 
 
-def _point(summary: StudySummary, line: _Line, cell: CellSummary, scale: Scale) -> fig.Row:
-    estimate = cell.metrics.get(line.metric) or next(iter(cell.metrics.values()))
-    figure = figure_of(cell, line.metric, definition_of(summary, line.metric))
+def _point(summary: StudySummary, line: _Line, point: PointSummary, scale: Scale) -> fig.Row:
+    estimate = point.metrics.get(line.metric) or next(iter(point.metrics.values()))
+    figure = figure_of(point, line.metric, definition_of(summary, line.metric))
     return {
         "series": line.label,
-        "workload": cell.cell.workload,
+        "workload": point.point.workload,
         **fig.place("y", figure, scale),
         "shown": shown(figure) if figure else UNKNOWN,
         "counts": f"{estimate.n_instances} / {estimate.n_trials}",

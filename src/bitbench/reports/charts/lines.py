@@ -66,7 +66,7 @@ def _layers(
         for much, little in ((THICK, THIN), (1.0, FAINT))
     )
     about = fig.tooltips(
-        series="Contender",
+        series="Config",
         workload="Workload",
         at=at.capitalize(),
         shown="Mean [interval]",

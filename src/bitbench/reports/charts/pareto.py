@@ -1,4 +1,4 @@
-"""The Pareto front: no other contender is at least as good in every measure and significantly better in one."""
+"""The Pareto front: no other config is at least as good in every measure and significantly better in one."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Reach:
-    """One measure of one contender, turned so that more is better, and the range in which it may lie."""
+    """One measure of one config, turned so that more is better, and the range in which it may lie."""
 
     value: float
     low: float
     high: float
 
 
-def on_front(contenders: Sequence[Sequence[Reach]]) -> list[bool]:
-    """For each contender (the same measures in the same order). One that is worse only within noise stays on it."""
+def on_front(configs: Sequence[Sequence[Reach]]) -> list[bool]:
+    """For each config (the same measures in the same order). One that is worse only within noise stays on it."""
     return [
-        not any(_beats(other, contender) for other in contenders if other is not contender) for contender in contenders
+        not any(_beats(other, config) for other in configs if other is not config) for config in configs
     ]
 
 

@@ -1,4 +1,4 @@
-"""One workload, one row per contender: how the times of single requests are spread."""
+"""One workload, one row per config: how the times of single requests are spread."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ FIELDS = ("p5", "p50", "p95", "p99", "highest")
 
 def request_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
     """One per time that is known of the requests of this workload, where there are many."""
-    own = [spread for cell in summary.cells_of(ranking.workload) for spread in cell.spreads]
+    own = [spread for point in summary.points_of(ranking.workload) for spread in point.spreads]
     metrics = dict.fromkeys(one.metric for one in own)
     return [_figure(summary, ranking, [one for one in own if one.metric == key], key, labels) for key in metrics]
 
@@ -31,7 +31,7 @@ def _figure(
     scale = scale_for(Unit.SECONDS, [one.p50 for one in spreads])
     rows: list[fig.Row] = [
         {
-            "contender": labels[spread.cell.contender],
+            "config": labels[spread.point.config],
             **{field: getattr(spread, field) / scale.factor for field in FIELDS},
             "shown": f"{_time(spread.p50)}, {_tail(spread)}",
             "requests": spread.requests,
@@ -40,12 +40,12 @@ def _figure(
         for spread in spreads
     ]
     axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, *FIELDS))
-    order = {entry.contender: place for place, entry in enumerate(ranking.entries)}
-    ordered = sorted(spreads, key=lambda one: order.get(one.cell.contender, len(order)))
-    y = channel("contender:N", sort=[labels[one.cell.contender] for one in ordered], axis=None)
+    order = {entry.config: place for place, entry in enumerate(ranking.entries)}
+    ordered = sorted(spreads, key=lambda one: order.get(one.point.config, len(order)))
+    y = channel("config:N", sort=[labels[one.point.config] for one in ordered], axis=None)
     base = fig.EVERY_ROW
     about = [
-        channel("contender:N", title="Contender"),
+        channel("config:N", title="Config"),
         *(channel(f"{field}:Q", title=f"{field} ({scale.unit})", format=",.4~r") for field in FIELDS),
         channel("requests:Q", title="Requests", format=","),
         channel("slowest:N", title="Slowest"),
@@ -58,13 +58,13 @@ def _figure(
             x=axis.x("p99"), y=y, tooltip=about
         ),
         base.mark("point", style="mean", filled=True, yOffset=MARKS_DOWN).encode(x=axis.x("p50"), y=y, tooltip=about),
-        base.mark("text", style="name", dy=NAME_UP).encode(y=y, text="contender:N", x=value(0)),
+        base.mark("text", style="name", dy=NAME_UP).encode(y=y, text="config:N", x=value(0)),
         base.mark("text", style="value", dy=NAME_UP).encode(y=y, text="shown:N", x=value("width")),
     ]
     caption = (
         "Dot: median; broad bar: 5th to 95th percentile; red tick: 99th percentile; thin line: up to the slowest.",
         "Over every request of the trials that count.",
-        absent_from(summary, {ranking.workload}, [one.cell.contender for one in spreads], labels, lacks="few requests"),
+        absent_from(summary, {ranking.workload}, [one.point.config for one in spreads], labels, lacks="few requests"),
         labels.shared,
     )
     title = f"{ranking.workload}: {definition.name} of single requests"

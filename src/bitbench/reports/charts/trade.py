@@ -1,9 +1,9 @@
-"""Speed against memory, and against lost quality: which contenders are on the Pareto front of all of them."""
+"""Speed against memory, and against lost quality: which configs are on the Pareto front of all of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import CellSummary, ContenderQuality, MetricDefinition, Ranking, StudySummary
+from bitbench.analysis.results.summary import PointSummary, ConfigQuality, MetricDefinition, Ranking, StudySummary
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.absent import absent_from
 from bitbench.reports.charts.layer import Layer
@@ -14,7 +14,7 @@ from bitbench.reports.document.words import listing
 from bitbench.reports.labels import Labels
 from bitbench.reports.quantities import estimated, over_instances, quality_of, unit_of
 from bitbench.reports.sections.ranked import entry_of, has_result, in_order, rank
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
 
 HEIGHT = 320
@@ -25,17 +25,17 @@ LEAST_SPAN = {"memory": 0.1}  # of an axis: a tenth of what is taken. A fraction
 
 @dataclass(frozen=True)
 class _Measure:
-    """One axis: what it is called, and the figure of each contender that has one."""
+    """One axis: what it is called, and the figure of each config that has one."""
 
     key: str
     name: str  # as in a sentence: "peak memory"
     unit: str
-    of: Mapping[Contender, Quantity]
+    of: Mapping[Config, Quantity]
     sign: float = -1.0  # 1: more is better; -1: less is
 
-    def reach(self, contender: Contender) -> Reach:
+    def reach(self, config: Config) -> Reach:
         """Without an interval it is a point."""
-        quantity = self.of[contender]
+        quantity = self.of[config]
         known = [self.sign * end for end in (quantity.value, quantity.low, quantity.high) if end is not None]
         return Reach(known[0], min(known), max(known))
 
@@ -45,39 +45,39 @@ class _Measure:
 
 
 def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
-    """One figure per cost that is known of at least two contenders with a result."""
-    cells = [cell for cell in in_order(summary, ranking) if has_result(summary, cell)]
-    contenders = [cell.cell.contender for cell in cells]
+    """One figure per cost that is known of at least two configs with a result."""
+    points = [point for point in in_order(summary, ranking) if has_result(summary, point)]
+    configs = [point.point.config for point in points]
     costs = [
         cost
         for cost in (_memory(summary), _divergence(summary))
-        if cost is not None and sum(contender in cost.of for contender in contenders) > 1
+        if cost is not None and sum(config in cost.of for config in configs) > 1
     ]
-    known = [cell for cell in cells if all(cell.cell.contender in cost.of for cost in costs)]
+    known = [point for point in points if all(point.point.config in cost.of for cost in costs)]
     if not costs or len(known) < 2:
         return []
     measures = [_speed(summary, ranking, known), *costs]
-    named = [cell.cell.contender for cell in known]
+    named = [point.point.config for point in known]
     front = dict(zip(named, on_front([[measure.reach(one) for measure in measures] for one in named]), strict=True))
     return [_figure(summary, ranking, measures, cost, front=front, labels=labels) for cost in costs]
 
 
-def _speed(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> _Measure:
+def _speed(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> _Measure:
     definition = summary.definitions[ranking.metric]
-    found = {cell.cell.contender: estimated(cell.metrics[ranking.metric], definition) for cell in cells}
-    of = {contender: figure for contender, figure in found.items() if figure is not None}
+    found = {point.point.config: estimated(point.metrics[ranking.metric], definition) for point in points}
+    of = {config: figure for config, figure in found.items() if figure is not None}
     return _Measure("speed", definition.name, unit_of(definition), of, 1.0 if definition.higher_is_better else -1.0)
 
 
 def _memory(summary: StudySummary) -> _Measure | None:
-    on_device = any(one.memory.device_peak_bytes for one in summary.contenders)
+    on_device = any(one.memory.device_peak_bytes for one in summary.configs)
     of = {}
-    for contender in summary.contenders:
+    for config in summary.configs:
         peak = over_instances(
-            contender.memory.device_peak_bytes if on_device else contender.memory.peak_bytes, Unit.BYTES
+            config.memory.device_peak_bytes if on_device else config.memory.peak_bytes, Unit.BYTES
         )
         if peak is not None:
-            of[contender.contender] = peak
+            of[config.config] = peak
     return _Measure("memory", "peak device memory" if on_device else "peak memory", Unit.BYTES, of) if of else None
 
 
@@ -86,14 +86,14 @@ def _divergence(summary: StudySummary) -> _Measure | None:
     for key in ("kl_mean", "perplexity"):
         if sum(key in row.estimates for row in summary.quality) > 1:
             definition = summary.quality_definitions[key]
-            found = {row.contender: _quality(row, key, definition) for row in summary.quality}
-            of = {contender: figure for contender, figure in found.items() if figure is not None}
+            found = {row.config: _quality(row, key, definition) for row in summary.quality}
+            of = {config: figure for config, figure in found.items() if figure is not None}
             return _Measure("quality", definition.name, unit_of(definition), of)
     return None
 
 
-def _quality(row: ContenderQuality, key: str, definition: MetricDefinition) -> Quantity | None:
-    if key not in row.estimates and key == "kl_mean" and row.baseline in (None, row.contender):
+def _quality(row: ConfigQuality, key: str, definition: MetricDefinition) -> Quantity | None:
+    if key not in row.estimates and key == "kl_mean" and row.baseline in (None, row.config):
         return Quantity(0.0, unit_of(definition))  # the baseline does not differ from itself
     return quality_of(row.estimates.get(key), definition)
 
@@ -104,27 +104,27 @@ def _figure(
     measures: Sequence[_Measure],
     cost: _Measure,
     *,
-    front: Mapping[Contender, bool],
+    front: Mapping[Config, bool],
     labels: Labels,
 ) -> fig.Figure:
     speed, definition = measures[0], summary.definitions[ranking.metric]
     y_scale, x_scale = (scale_for(one.unit, [one.of[each].value for each in front]) for one in (speed, cost))
     rows: list[fig.Row] = [
         {
-            **fig.place("y", speed.of[contender], y_scale),
-            **fig.place("x", cost.of[contender], x_scale),
-            "shown": shown(speed.of[contender]),
-            "cost": shown(cost.of[contender]),
-            "rank": rank(entry_of(ranking, contender)) or UNKNOWN,
-            "contender": labels[contender],
+            **fig.place("y", speed.of[config], y_scale),
+            **fig.place("x", cost.of[config], x_scale),
+            "shown": shown(speed.of[config]),
+            "cost": shown(cost.of[config]),
+            "rank": rank(entry_of(ranking, config)) or UNKNOWN,
+            "config": labels[config],
             "front": is_on,
         }
-        for contender, is_on in front.items()
+        for config, is_on in front.items()
     ]
     y = speed.axis(rows, "y", fig.axis_title(definition, y_scale), zero=True)
     unit = f" ({x_scale.unit})" if x_scale.unit else ""
     x = cost.axis(rows, "x", f"{cost.name}{unit}, less is better", zero=False)
-    on = [labels[contender] for contender, is_on in front.items() if is_on]
+    on = [labels[config] for config, is_on in front.items() if is_on]
     named = f": {plain_text(listing(on))}" if len(on) <= fig.MOST_LABELS else ""
     caption = f"On the Pareto front of {plain_text(listing([measure.key for measure in measures]))}{named}."
     is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
@@ -139,17 +139,17 @@ def _figure(
 
 
 def _lacking(measures: Sequence[_Measure]) -> str:
-    """Of a contender that has a speed: `memory or quality unknown`."""
+    """Of a config that has a speed: `memory or quality unknown`."""
     return f"{plain_text(listing([measure.key for measure in measures[1:]], 'or'))} unknown"
 
 
 def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, up: float) -> list[Layer]:
     """`up`: pixels by which names are moved, downwards where that is more."""
     best, beaten = fig.where("datum.front"), fig.where("!datum.front")
-    about = fig.tooltips(contender="Contender", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
+    about = fig.tooltips(config="Config", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
     right, left = (fig.where(f"datum.side == '{side}'") for side in ("right", "left"))
     names = [
-        text.where(shown).encode(x=x.x(), y=y.y("label_y"), text="contender:N")
+        text.where(shown).encode(x=x.x(), y=y.y("label_y"), text="config:N")
         for shown, style in (("datum.front", "bright"), ("!datum.front && datum.is_labelled", "dim"))
         for text in (
             *fig.halo(right, style, align="left", dx=BESIDE, dy=up),

@@ -1,6 +1,6 @@
-"""One workload, one row per contender: every trial, the mean with its interval, the outliers."""
+"""One workload, one row per config: every trial, the mean with its interval, the outliers."""
 
-from bitbench.analysis.results.summary import CellSummary, Ranking, StudySummary
+from bitbench.analysis.results.summary import PointSummary, Ranking, StudySummary
 from bitbench.records.trial import Outcome
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.absent import absent_from
@@ -17,23 +17,23 @@ NAME_UP, MARKS_DOWN = -9, 10
 
 
 def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fig.Figure | None:
-    """None where no contender has a result."""
-    cells = [cell for cell in in_order(summary, ranking) if has_result(summary, cell)]
-    if not cells:
+    """None where no config has a result."""
+    points = [point for point in in_order(summary, ranking) if has_result(summary, point)]
+    if not points:
         return None
     definition = summary.definitions[ranking.metric]
-    scale = scale_for(unit_of(definition), [cell.metrics[ranking.metric].mean for cell in cells])
+    scale = scale_for(unit_of(definition), [point.metrics[ranking.metric].mean for point in points])
     rows: list[fig.Row] = []
-    for cell in cells:
-        rows += [_mean_row(summary, ranking, cell, scale, labels), *_trial_rows(ranking, cell, scale, labels)]
+    for point in points:
+        rows += [_mean_row(summary, ranking, point, scale, labels), *_trial_rows(ranking, point, scale, labels)]
     axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, "value", "value_low", "value_high"))
     about_trial = [
-        *fig.tooltips(trial="Trial", contender="Contender"),
+        *fig.tooltips(trial="Trial", config="Config"),
         channel("value:Q", title=f"{definition.label} ({scale.unit})", format=",.4~r"),
         *fig.tooltips(instance="Instance", block="Block", note="Outcome"),
     ]
     about_mean = fig.tooltips(
-        contender="Contender",
+        config="Config",
         shown=definition.label,
         rank="Rank",
         versus="vs. baseline",
@@ -41,7 +41,7 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     )
     means, trials = fig.where("datum.kind == 'mean'"), fig.where("datum.kind == 'trial'")
     x = axis.x("value")
-    y = channel("contender:N", sort=[labels[cell.cell.contender] for cell in cells], axis=None)
+    y = channel("config:N", sort=[labels[point.point.config] for point in points], axis=None)
     text = means.encode(y=y)
     layers = [
         means.where("datum.baseline").mark("rule", style="baseline").encode(x=x),
@@ -61,8 +61,8 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     flagged = any(row.get("flagged") for row in rows)
     caption = (
         "Dot and line: mean and interval; ticks: single trials; dashed: the baseline. The number before a name is its "
-        "rank; tied contenders share a range of ranks, and n = 1 has none.",
-        absent_from(summary, {ranking.workload}, [cell.cell.contender for cell in cells], labels),
+        "rank; tied configs share a range of ranks, and n = 1 has none.",
+        absent_from(summary, {ranking.workload}, [point.point.config for point in points], labels),
         labels.shared,
         "Diamonds: trials flagged as outliers (still included in the means)." if flagged else "",
     )
@@ -70,15 +70,15 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     return fig.drawn(f"trials-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})
 
 
-def _mean_row(summary: StudySummary, ranking: Ranking, cell: CellSummary, scale: Scale, labels: Labels) -> fig.Row:
-    contender, estimate = cell.cell.contender, cell.metrics[ranking.metric]
-    entry, ratio = entry_of(ranking, contender), ratio_to_baseline(ranking, contender)
+def _mean_row(summary: StudySummary, ranking: Ranking, point: PointSummary, scale: Scale, labels: Labels) -> fig.Row:
+    config, estimate = point.point.config, point.metrics[ranking.metric]
+    entry, ratio = entry_of(ranking, config), ratio_to_baseline(ranking, config)
     figure = estimated(estimate, summary.definitions[ranking.metric])
-    is_baseline = contender == ranking.baseline
+    is_baseline = config == ranking.baseline
     return {
         "kind": "mean",
-        "contender": labels[contender],
-        "heading": f"{places(entry) if entry else UNKNOWN}   {labels[contender]}",
+        "config": labels[config],
+        "heading": f"{places(entry) if entry else UNKNOWN}   {labels[config]}",
         "rank": rank(entry) or UNKNOWN,
         **fig.place("value", figure, scale),
         "shown": shown(figure) if figure else UNKNOWN,
@@ -88,12 +88,12 @@ def _mean_row(summary: StudySummary, ranking: Ranking, cell: CellSummary, scale:
     }
 
 
-def _trial_rows(ranking: Ranking, cell: CellSummary, scale: Scale, labels: Labels) -> list[fig.Row]:
-    flagged = {outlier.trial_id for outlier in cell.outliers if outlier.metric == ranking.metric}
+def _trial_rows(ranking: Ranking, point: PointSummary, scale: Scale, labels: Labels) -> list[fig.Row]:
+    flagged = {outlier.trial_id for outlier in point.outliers if outlier.metric == ranking.metric}
     return [
         {
             "kind": "trial",
-            "contender": labels[cell.cell.contender],
+            "config": labels[point.point.config],
             "value": run.metrics[ranking.metric] / scale.factor,
             "trial": plain(run.trial_id, MAX_NAME),
             "instance": plain(run.instance_id, MAX_NAME),
@@ -101,6 +101,6 @@ def _trial_rows(ranking: Ranking, cell: CellSummary, scale: Scale, labels: Label
             "note": f"{run.outcome.value}, outlier" if run.trial_id in flagged else run.outcome.value,
             "flagged": run.trial_id in flagged,
         }
-        for run in cell.runs
+        for run in point.runs
         if run.outcome is Outcome.OK and ranking.metric in run.metrics
     ]

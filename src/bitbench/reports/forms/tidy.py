@@ -16,7 +16,7 @@ from bitbench.study.secrets import is_secret
 
 TIDY_FORMAT = 1  # of the JSON form; 1: first published form
 HIDDEN = "•••"
-# A spreadsheet takes a cell that begins with one of these for a formula; an apostrophe before it makes it text.
+# A spreadsheet takes a point that begins with one of these for a formula; an apostrophe before it makes it text.
 _FORMULA = ("=", "+", "-", "@")
 
 
@@ -33,10 +33,10 @@ _ENDING = ("requests", "failed_requests", "cause")
 
 def trial_rows(summary: StudySummary, trials: Sequence[TrialRecord]) -> list[dict[str, Json]]:
     """One row per trial, warm-up included; what is not known is None."""
-    flagged = {outlier.trial_id for cell in summary.cells for outlier in cell.outliers}
+    flagged = {outlier.trial_id for point in summary.points for outlier in point.outliers}
     rows = []
     for trial in trials:
-        workload = summary.study.workload(trial.cell.workload)
+        workload = summary.study.workload(trial.point.workload)
         lengths = {
             part: None if part in workload.unknown else _length(getattr(workload, part))
             for part in ("input_tokens", "output_tokens")
@@ -46,9 +46,9 @@ def trial_rows(summary: StudySummary, trials: Sequence[TrialRecord]) -> list[dic
                 "study": summary.study.name,
                 "trial": trial.id,
                 "kind": trial.kind,
-                "variant": trial.cell.contender.variant,
-                "engine": trial.cell.contender.engine,
-                "workload": trial.cell.workload,
+                "variant": trial.point.config.variant,
+                "engine": trial.point.config.engine,
+                "workload": trial.point.workload,
                 "concurrency": None if "concurrency" in workload.unknown else workload.concurrency,
                 **lengths,
                 "instance": trial.instance_id,
@@ -74,7 +74,7 @@ def _length(tokens: Length) -> int | str:
 
 
 def csv_text(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
-    """Empty cells are what is not known."""
+    """Empty points are what is not known."""
     text = io.StringIO()
     writer = csv.DictWriter(text, trial_columns(), lineterminator="\n")
     writer.writeheader()

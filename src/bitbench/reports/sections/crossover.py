@@ -1,4 +1,4 @@
-"""Where a contender stops being faster than the baseline."""
+"""Where a config stops being faster than the baseline."""
 
 from collections.abc import Sequence
 from math import floor
@@ -26,7 +26,7 @@ def crossover_section(summary: StudySummary) -> Section | None:
         return None
     blocks: list[Block] = [
         small_print(
-            f"By {summary.definitions[summary.headline].name}, along workloads that differ in nothing else. A ratio "
+            f"By {summary.definitions[summary.primary_metric].name}, along workloads that differ in nothing else. A ratio "
             "above 1 is faster than the baseline. How the ratio bends between two points is unknown, so a crossing is "
             "known only as well as the points around it show; a workload between them narrows it (",
             Link("how", "how-the-figures-are-made"),
@@ -57,7 +57,7 @@ def _table(group: Sequence[Crossover], labels: Labels) -> Table:
 
     return table(
         group,
-        words_column("Contender", lambda one: Name(labels[one.contender])),
+        words_column("Config", lambda one: Name(labels[one.config])),
         *map(ratio, places),
         words_column("Crossing", verdict),
     )

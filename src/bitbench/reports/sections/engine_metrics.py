@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from bitbench.analysis.results.summary import CellSummary, EngineSummary, StudySummary
+from bitbench.analysis.results.summary import PointSummary, EngineSummary, StudySummary
 from bitbench.reports.document.model import Block, Emphasis, Name, Section, Unit
 from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME
@@ -42,10 +42,10 @@ FIGURES = (
 def engine_metrics_section(summary: StudySummary) -> Section | None:
     """None where no engine offers such figures."""
     labels = Labels.of(summary, MAX_NAME)
-    workload: ColumnOf[CellSummary] = words_column("Workload", lambda cell: Name(cell.cell.workload))
-    contender: ColumnOf[CellSummary] = words_column("Contender", lambda cell: Name(labels[cell.cell.contender]))
-    cells = [cell for cell in summary.cells if cell.engine is not None]
-    return Section(TITLE, engine_blocks(cells, lambda cell: cell.engine, workload, contender)) if cells else None
+    workload: ColumnOf[PointSummary] = words_column("Workload", lambda point: Name(point.point.workload))
+    config: ColumnOf[PointSummary] = words_column("Config", lambda point: Name(labels[point.point.config]))
+    points = [point for point in summary.points if point.engine is not None]
+    return Section(TITLE, engine_blocks(points, lambda point: point.engine, workload, config)) if points else None
 
 
 def engine_blocks(

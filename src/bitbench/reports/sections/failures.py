@@ -1,4 +1,4 @@
-"""What has no result, and why: trials that failed, and cells that were refused before anything was started."""
+"""What has no result, and why: trials that failed, and points that were refused before anything was started."""
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.reports.document.model import Block, CodeBlock, Details, Phrase, Section
@@ -47,16 +47,16 @@ def _evidence(cause: CauseOfFailure) -> Details:
 def refusals_section(summary: StudySummary) -> Section | None:
     """Refusals known before any trial: a table by reason, so that what applies to many is read once."""
     alike = [
-        (refused.reason, contenders, workloads)
+        (refused.reason, configs, workloads)
         for refused in refusals_by_reason(summary.refusals)
         if not refused.was_tried
-        for contenders, workloads in refused.affected.contenders_by_workloads()
+        for configs, workloads in refused.affected.configs_by_workloads()
     ]
     labels = Labels.of(summary, MAX_NAME)
     reasons = table(
         alike,
         words_column("Reason", lambda row: row[0]),
-        words_column("Contenders", lambda row: listing(names(labels[one] for one in row[1]))),
+        words_column("Configs", lambda row: listing(names(labels[one] for one in row[1]))),
         words_column("Workloads", lambda row: listing(names(row[2]))),
     )
     return Section(say("Refused up front"), (reasons,), in_terminal=True) if alike else None

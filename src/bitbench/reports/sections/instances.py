@@ -19,7 +19,7 @@ def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
     starts = table(
         instances,
         words_column("Instance", lambda one: Name(one.id)),
-        words_column("Contender", lambda one: Name(one.contender.name)),
+        words_column("Config", lambda one: Name(one.config.name)),
         number_column("Block", Unit.COUNT, lambda one: one.block),
         *([machine] if several else []),
         words_column("Outcome", lambda one: one.outcome.value),

@@ -26,9 +26,9 @@ from bitbench.reports.sections.ranked import (
     ratio_to_baseline,
     versus_baseline,
 )
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
-MAX_NAMED = 4  # of a tie, in a sentence or a cell
+MAX_NAMED = 4  # of a tie, in a sentence or a point
 TAKES: dict[str, Callable[[MemorySummary], float | None]] = {
     "Its weights take": lambda memory: memory.weight_bytes_stored,
     "Its device memory peaks at": lambda memory: memory.device_peak_bytes.high if memory.device_peak_bytes else None,
@@ -54,25 +54,25 @@ class _Found:
 
     summary: StudySummary
     labels: Labels
-    answered: list[Ranking]  # at least one contender has a result
-    ahead: dict[str, list[Contender]]  # by workload
-    flagged: dict[Contender, str | None]  # for their quality, and why
+    answered: list[Ranking]  # at least one config has a result
+    ahead: dict[str, list[Config]]  # by workload
+    flagged: dict[Config, str | None]  # for their quality, and why
 
     @property
     def compared(self) -> list[Ranking]:
-        """A contender with the only result has no other to be ahead of."""
+        """A config with the only result has no other to be ahead of."""
         return [one for one in self.answered if len(one.entries) > 1]
 
-    def name(self, contender: Contender) -> Name:
-        return Name(self.labels[contender])
+    def name(self, config: Config) -> Name:
+        return Name(self.labels[config])
 
-    def names(self, contenders: Sequence[Contender]) -> list[Phrase]:
-        return names(self.labels[contender] for contender in contenders)
+    def names(self, configs: Sequence[Config]) -> list[Phrase]:
+        return names(self.labels[config] for config in configs)
 
 
 def lead(summary: StudySummary) -> Lead | None:
     """None where there is nothing to choose between. A choice must be ahead of the baseline somewhere, and nowhere
-    significantly behind any other: a contender that is best for one load and worse for another, or fails where another
+    significantly behind any other: a config that is best for one load and worse for another, or fails where another
     does not, is no answer for both. One whose quality is flagged may be named, but is never recommended: the choice is
     among the others, if any of them is ahead.
     """
@@ -80,12 +80,12 @@ def lead(summary: StudySummary) -> Lead | None:
         return _of_features(summary)
     answered = [ranking for ranking in summary.rankings if ranking.entries]
     if not answered:
-        return Lead(say("No answer:"), (say("no contender has a result."),))
+        return Lead(say("No answer:"), (say("no config has a result."),))
     compared = [one for one in answered if len(one.entries) > 1]
     if not compared:
         return None
     if not any(estimate_of(summary, one, entry).interval for one in compared for entry in one.entries):
-        why = "Each cell has a single trial, so its spread is unknown; the tables show the best means."
+        why = "Each point has a single trial, so its spread is unknown; the tables show the best means."
         return Lead(say("No ranking: n = 1."), (say(why),))
     found = _found(summary, answered)
     sound = _found(summary, [_without(one, found.flagged) for one in answered])
@@ -112,7 +112,7 @@ def _found(summary: StudySummary, answered: list[Ranking]) -> _Found:
         Labels.of(summary, MAX_NAME),
         answered,
         {one.workload: won for one in answered if len(one.entries) > 1 and (won := _ahead(one))},
-        {one.contender: one.reason for one in summary.quality if one.flagged},
+        {one.config: one.reason for one in summary.quality if one.flagged},
     )
 
 
@@ -124,24 +124,24 @@ def _decided(found: _Found) -> Lead:
     return _choice(found, candidates, choices) if choices else _by_workload(found)
 
 
-def _without(ranking: Ranking, flagged: Container[Contender]) -> Ranking:
+def _without(ranking: Ranking, flagged: Container[Config]) -> Ranking:
     """Of those whose quality is not flagged, the best are those that no other of them is significantly ahead of: one
     that only a flagged one beats may be the best of them."""
     kept = tuple(
-        entry for entry in ranking.entries if entry.contender not in flagged or entry.contender == ranking.baseline
+        entry for entry in ranking.entries if entry.config not in flagged or entry.config == ranking.baseline
     )
     if len(kept) == len(ranking.entries):
         return ranking
     top = may_be_best(ranking)
-    bests = [one.contender for one in kept if one.contender in top]
+    bests = [one.config for one in kept if one.config in top]
     if len(bests) < len(top):
-        bests = [one.contender for place, one in enumerate(kept) if _leads(one, kept[:place])]
+        bests = [one.config for place, one in enumerate(kept) if _leads(one, kept[:place])]
     return ranking.model_copy(update={"entries": kept, "possible_bests": tuple(bests)})
 
 
 def _leads(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
     """`better`: those with a better mean. One with a single trial is not ranked, and ahead of no other."""
-    ranked = [one.contender for one in better if one.rank_low is not None]
+    ranked = [one.config for one in better if one.rank_low is not None]
     return entry.rank_low is not None and all(one in entry.tied_with for one in ranked)
 
 
@@ -159,7 +159,7 @@ def _faster_but_flagged(found: _Found, sound: _Found) -> Iterator[Phrase]:
 def best_table(summary: StudySummary) -> Table:
     """One row per workload: the best mean, and which others are tied with it."""
     labels = Labels.of(summary, MAX_NAME)
-    definition = summary.definitions[summary.headline]
+    definition = summary.definitions[summary.primary_metric]
     best = {ranking.workload: ranking.entries[0] for ranking in summary.rankings if ranking.entries}
 
     def figure(ranking: Ranking) -> Quantity | None:
@@ -169,7 +169,7 @@ def best_table(summary: StudySummary) -> Table:
     return table(
         summary.rankings,
         words_column("Workload", lambda ranking: Name(ranking.workload)),
-        words_column("Best mean", lambda one: Name(labels[one.entries[0].contender]) if one.entries else "no result"),
+        words_column("Best mean", lambda one: Name(labels[one.entries[0].config]) if one.entries else "no result"),
         number_column(definition.label, unit_of(definition), figure),
         ratio_column("vs. baseline", lambda ranking: versus_baseline(ranking, best.get(ranking.workload))),
         words_column("Tied with", lambda one: _tied(one, labels) if one.entries else None, shown_from=110),
@@ -179,26 +179,26 @@ def best_table(summary: StudySummary) -> Table:
 def _tied(ranking: Ranking, labels: Labels) -> Phrase:
     if ranking.entries[0].rank_low is None:
         return say(NOT_RANKED)
-    tied = names(labels[one] for one in may_be_best(ranking) if one != ranking.entries[0].contender)
+    tied = names(labels[one] for one in may_be_best(ranking) if one != ranking.entries[0].config)
     if len(tied) == len(ranking.entries) - 1 > 1:
         return say(f"all {len(tied)} others")
     return listing(tied, most=MAX_NAMED) or say("none")
 
 
-def _ahead(ranking: Ranking) -> list[Contender]:
+def _ahead(ranking: Ranking) -> list[Config]:
     """Those that may be the best and are significantly better than the baseline; without one, than any other."""
     top = may_be_best(ranking)
     if ranking.baseline is None:
         return top if len(top) < len(ranking.entries) else []
-    faster = [entry.contender for entry in ranking.entries if entry.against_baseline is AgainstBaseline.FASTER]
-    return [contender for contender in top if contender in faster]
+    faster = [entry.config for entry in ranking.entries if entry.against_baseline is AgainstBaseline.FASTER]
+    return [config for config in top if config in faster]
 
 
-def _never_behind(found: _Found) -> list[Contender]:
+def _never_behind(found: _Found) -> list[Config]:
     """May be the best everywhere, and nowhere below the baseline by the interval of the ratio alone."""
-    better = found.summary.definitions[found.summary.headline].higher_is_better
+    better = found.summary.definitions[found.summary.primary_metric].higher_is_better
     behind = {
-        entry.contender
+        entry.config
         for ranking in found.answered
         for entry in ranking.entries
         if _behind(entry.ratio_to_baseline, better)
@@ -213,10 +213,10 @@ def _behind(ratio: Ratio | None, higher_is_better: bool) -> bool:
     return ratio.interval.high < 1 if higher_is_better else ratio.interval.low > 1
 
 
-def _choice(found: _Found, candidates: list[Contender], choices: list[Contender]) -> Lead:
-    def merit(one: Contender) -> tuple[bool, int, int, int]:
+def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> Lead:
+    def merit(one: Config) -> tuple[bool, int, int, int]:
         """Not flagged; then significantly ahead on more workloads; then confirmed on more; then better places."""
-        places = [[entry.contender for entry in ranking.entries].index(one) for ranking in found.compared]
+        places = [[entry.config for entry in ranking.entries].index(one) for ranking in found.compared]
         confirmed = sum(confirmed_ratio(ranking, one) is not None for ranking in found.compared)
         return one not in found.flagged, sum(one in won for won in found.ahead.values()), confirmed, -sum(places)
 
@@ -236,7 +236,7 @@ def _choice(found: _Found, candidates: list[Contender], choices: list[Contender]
     return Lead(_verdict(found, best, tied, others), tuple(reasons))
 
 
-def _of_ties(found: _Found, best: Contender, tied: Sequence[Contender]) -> Iterator[Phrase]:
+def _of_ties(found: _Found, best: Config, tied: Sequence[Config]) -> Iterator[Phrase]:
     """What tells the others of a tie from the one whose figures were given: less certain gains, less memory."""
     known = [ranking.workload for ranking in found.compared if ranking.baseline is not None]
     won = [workload for workload in known if best in found.ahead.get(workload, ())]
@@ -248,12 +248,12 @@ def _of_ties(found: _Found, best: Contender, tied: Sequence[Contender]) -> Itera
         yield say("Of these ", least, ".")
 
 
-def _least_memory(found: _Found, among: Sequence[Contender], beside: Contender) -> Phrase:
+def _least_memory(found: _Found, among: Sequence[Config], beside: Config) -> Phrase:
     """`a takes the least memory: it peaks at 236 MiB, b at 357 MiB`; empty where that is no reason to choose it."""
-    memory = {one.contender: one.memory for one in found.summary.contenders}
+    memory = {one.config: one.memory for one in found.summary.configs}
 
-    def peak(contender: Contender) -> float | None:
-        known = memory[contender].device_peak_bytes or memory[contender].peak_bytes
+    def peak(config: Config) -> float | None:
+        known = memory[config].device_peak_bytes or memory[config].peak_bytes
         return known.high if known else None
 
     peaks = {one: value for one in among if (value := peak(one)) is not None}
@@ -265,7 +265,7 @@ def _least_memory(found: _Found, among: Sequence[Contender], beside: Contender) 
     return say(takes, ", ", found.name(beside), " at ", size(own))
 
 
-def _verdict(found: _Found, best: Contender, tied: list[Contender], others: list[Contender]) -> Phrase:
+def _verdict(found: _Found, best: Config, tied: list[Config], others: list[Config]) -> Phrase:
     """What to use, in one sentence with what speaks against it: a tie, and quality that is flagged or unknown.
 
     `tied`: as good a choice; `others`: tied with it as well, but no gain over the baseline.
@@ -284,17 +284,17 @@ def _verdict(found: _Found, best: Contender, tied: list[Contender], others: list
     return say(choice, tie, ", but " if caveat else "", caveat, ".")
 
 
-def _unknown_quality(found: _Found, chosen: list[Contender], whose_all: str | None = None) -> Phrase:
+def _unknown_quality(found: _Found, chosen: list[Config], whose_all: str | None = None) -> Phrase:
     """`its quality was not measured`; nothing where it is known of all, or is what others are compared to, or where
     weights are random, of which the report speaks before all else.
 
     `whose_all`: what it is called where it is unknown of all of them.
     """
-    measured = {one.contender for one in found.summary.quality if one.is_known}
+    measured = {one.config for one in found.summary.quality if one.is_known}
     references = {
-        contender.contender
-        for contender in found.summary.contenders
-        if contender.is_reference or contender.random_weights
+        config.config
+        for config in found.summary.configs
+        if config.is_reference or config.random_weights
     }
     unknown = [one for one in chosen if one not in measured | references]
     if not unknown:
@@ -316,7 +316,7 @@ def _no_winner(found: _Found) -> Lead:
     own = found.name(baseline)
     if without := [one.workload for one in answered if one.baseline is None]:
         others = listing(names(without))
-        reason = say("Where the baseline ", own, " has a result, no contender is significantly faster; on ", others)
+        reason = say("Where the baseline ", own, " has a result, no config is significantly faster; on ", others)
         return Lead(say("It depends on the workload."), (say(reason, " it has none, and others have."),))
     won = [one for one in found.compared if may_be_best(one) == [baseline]]
     if won:
@@ -325,7 +325,7 @@ def _no_winner(found: _Found) -> Lead:
         if rest:
             reasons.append(say("No other is significantly faster ", _on(rest), "."))
         return Lead(say("Keep the baseline ", own, "."), tuple(reasons))
-    reasons = [say("No contender is significantly faster than the baseline ", own, " ", where, ".")]
+    reasons = [say("No config is significantly faster than the baseline ", own, " ", where, ".")]
     tied = [one for one in _never_behind(found) if one != baseline and one not in found.flagged]
     if least := _least_memory(found, tied, baseline):
         reasons.append(say("Of those tied with it, ", least, "."))
@@ -333,9 +333,9 @@ def _no_winner(found: _Found) -> Lead:
 
 
 def _by_workload(found: _Found) -> Lead:
-    """No contender is good everywhere: which is, where."""
+    """No config is good everywhere: which is, where."""
     reasons = []
-    chosen: dict[Contender, None] = {}
+    chosen: dict[Config, None] = {}
     for ranking in found.answered:
         on = say("On ", Name(ranking.workload), " ")
         if won := found.ahead.get(ranking.workload):
@@ -350,15 +350,15 @@ def _by_workload(found: _Found) -> Lead:
                 reasons.append(say(on, "use ", named, ratio, "."))
                 reasons += _cautions(found, best, [ranking])
         elif len(ranking.entries) == 1:
-            reasons.append(say(on, "only ", found.name(ranking.entries[0].contender), " has a result."))
+            reasons.append(say(on, "only ", found.name(ranking.entries[0].config), " has a result."))
     if undecided := [one.workload for one in found.compared if one.workload not in found.ahead]:
         on = say("On ", listing(names(undecided)))
-        reasons.append(say(on, " no contender is significantly faster than the baseline."))
+        reasons.append(say(on, " no config is significantly faster than the baseline."))
     reasons += _to_measure_quality(found, list(chosen))
     return Lead(say("It depends on the workload", _caveat(found, list(chosen)), "."), tuple(reasons))
 
 
-def _when_chosen(ranking: Ranking, best: Contender) -> Phrase:
+def _when_chosen(ranking: Ranking, best: Config) -> Phrase:
     """Of a confirmed ratio, the one that it was chosen by: the one of the tables."""
     entry = entry_of(ranking, best)
     if confirmed_ratio(ranking, best) is None or entry is None or entry.ratio_to_baseline is None:
@@ -366,26 +366,26 @@ def _when_chosen(ranking: Ranking, best: Contender) -> Phrase:
     return say(" in fresh starts (", number(entry.ratio_to_baseline.value, Unit.RATIO), " when it was chosen)")
 
 
-def _cautions(found: _Found, best: Contender, rankings: Sequence[Ranking]) -> Iterator[Phrase]:
+def _cautions(found: _Found, best: Config, rankings: Sequence[Ranking]) -> Iterator[Phrase]:
     """A choice may be the fastest and not always answer, or not in the time that the study promises."""
     for ranking in rankings:
-        cell = next(one for one in found.summary.cells_of(ranking.workload) if one.cell.contender == best)
-        failed = sum(run.outcome not in (Outcome.OK, *NOT_THE_ENGINES) for run in cell.runs)
+        point = next(one for one in found.summary.points_of(ranking.workload) if one.point.config == best)
+        failed = sum(run.outcome not in (Outcome.OK, *NOT_THE_ENGINES) for run in point.runs)
         if failed:
-            yield say(f"Caution: {failed} of its {len(cell.runs)} trials on ", Name(ranking.workload), " failed.")
+            yield say(f"Caution: {failed} of its {len(point.runs)} trials on ", Name(ranking.workload), " failed.")
         if missed := [
-            objective.objective for objective in cell.objectives if objective.verdict is ObjectiveVerdict.MISSED
+            objective.objective for objective in point.objectives if objective.verdict is ObjectiveVerdict.MISSED
         ]:
             where = say(" on ", Name(ranking.workload), "; ", Name("bitbench recommend --slo"))
             yield say("Caution: it misses ", in_words(missed), where, " chooses among those that meet such limits.")
 
 
-def _to_measure_quality(found: _Found, chosen: list[Contender]) -> Iterator[Phrase]:
+def _to_measure_quality(found: _Found, chosen: list[Config]) -> Iterator[Phrase]:
     if not found.summary.quality and not found.summary.imported_from and _unknown_quality(found, chosen):
         yield say("To measure quality, add ", Name("quality: {}"), " to the study and run it again.")
 
 
-def _caveat(found: _Found, chosen: list[Contender]) -> Phrase:
+def _caveat(found: _Found, chosen: list[Config]) -> Phrase:
     """Of choices that differ by workload: `; the quality of a is flagged`."""
     if flagged := [one for one in chosen if one in found.flagged]:
         return say("; the quality of ", listing(found.names(flagged)), " is flagged")
@@ -394,7 +394,7 @@ def _caveat(found: _Found, chosen: list[Contender]) -> Phrase:
     return say("; ", unknown) if unknown else ()
 
 
-def _against_baseline(found: _Found, best: Contender) -> Iterator[Phrase]:
+def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
     known = [one for one in found.compared if one.baseline is not None]
     ahead = [one for one in known if best in found.ahead.get(one.workload, ())]
     if not ahead or (baseline := ahead[0].baseline) is None:
@@ -413,7 +413,7 @@ def _against_baseline(found: _Found, best: Contender) -> Iterator[Phrase]:
         yield _not_significant(found.summary, rest, best)
 
 
-def _confirmed(rankings: Sequence[Ranking], best: Contender) -> Phrase:
+def _confirmed(rankings: Sequence[Ranking], best: Config) -> Phrase:
     """What the blocks that chose it gave: `before that, 1.42×`."""
     entries = [entry for ranking in rankings if (entry := entry_of(ranking, best)) and entry.ratio_to_baseline]
     before = [number(entry.ratio_to_baseline.value, Unit.RATIO) for entry in entries if entry.ratio_to_baseline]
@@ -422,7 +422,7 @@ def _confirmed(rankings: Sequence[Ranking], best: Contender) -> Phrase:
                listing(before[:MAX_NAMED]), ".")  # fmt: skip
 
 
-def _gain(ranking: Ranking, best: Contender, confidence: str, summary: StudySummary) -> Phrase:
+def _gain(ranking: Ranking, best: Config, confidence: str, summary: StudySummary) -> Phrase:
     """`1.31× (95 % CI 1.27× to 1.36×) the output throughput of …`"""
     ratio = quoted_ratio(ranking, best)
     assert ratio is not None  # it is ahead
@@ -432,13 +432,13 @@ def _gain(ranking: Ranking, best: Contender, confidence: str, summary: StudySumm
     return say(number(ratio.value, Unit.RATIO), range_of_it, f" the {summary.definitions[ranking.metric].name} of ")
 
 
-def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Contender) -> Phrase:
+def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Config) -> Phrase:
     values = sorted(one.value for ranking in rankings if (one := ratio_to_baseline(ranking, best)) and one.value)
     ends = [number(value, Unit.RATIO) for value in dict.fromkeys(values[:1] + values[-1:])]
     shown = say(" (", listing(ends, "to"), ")") if ends else ()
     if len(rankings) > 2:
         return say(f"On the other {len(rankings)} workloads the difference is not significant", shown, ".")
-    better = summary.definitions[summary.headline].higher_is_better
+    better = summary.definitions[summary.primary_metric].higher_is_better
     looks = bool(values) and all((value > 1) is better and abs(value - 1) >= 0.005 for value in values)
     on = say("On ", listing(names(one.workload for one in rankings)))
     if looks:
@@ -446,9 +446,9 @@ def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Conte
     return say(on, " the difference is not significant", shown, ".")
 
 
-def _takes(summary: StudySummary, best: Contender) -> Iterator[Phrase]:
+def _takes(summary: StudySummary, best: Config) -> Iterator[Phrase]:
     """Why it may be faster, and what it costs: bytes of weights, memory."""
-    of = {contender.contender: contender.memory for contender in summary.contenders}
+    of = {config.config: config.memory for config in summary.configs}
     own, base = of.get(best), of.get(summary.baseline) if summary.baseline else None
     if own and base and best != summary.baseline:
         for what, figure in TAKES.items():

@@ -1,9 +1,9 @@
-"""What each contender takes in memory."""
+"""What each config takes in memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import ContenderSummary, MemorySummary, Spread, StudySummary
+from bitbench.analysis.results.summary import ConfigSummary, MemorySummary, Spread, StudySummary
 from bitbench.reports.document.model import Emphasis, Name, Section, Unit
 from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME
@@ -20,7 +20,7 @@ class _Figure:
     is_of_device: bool = False  # not missed where there is no device
 
     @property
-    def column(self) -> ColumnOf[ContenderSummary]:
+    def column(self) -> ColumnOf[ConfigSummary]:
         return number_column(self.title, self.unit, lambda one: self.of(one.memory))
 
 
@@ -69,16 +69,16 @@ DEFINITION = say(
 
 
 def memory_section(summary: StudySummary) -> Section | None:
-    """None where all of it is unknown; a figure that no contender has is left out and named."""
+    """None where all of it is unknown; a figure that no config has is left out and named."""
     known = [
-        figure for figure in FIGURES if any(figure.of(contender.memory) is not None for contender in summary.contenders)
+        figure for figure in FIGURES if any(figure.of(config.memory) is not None for config in summary.configs)
     ]
     if not known:
         return None
     labels = Labels.of(summary, MAX_NAME)
     figures = table(
-        summary.contenders,
-        words_column("Contender", lambda one: Name(labels[one.contender])),
+        summary.configs,
+        words_column("Config", lambda one: Name(labels[one.config])),
         *(figure.column for figure in known),
     )
     missing = [figure.name for figure in FIGURES if figure not in known and not figure.is_of_device]

@@ -16,7 +16,7 @@ def method_section(summary: StudySummary) -> Section:
 
 
 def _definitions(summary: StudySummary) -> Table:
-    used = {metric for cell in summary.cells for metric in cell.metrics}
+    used = {metric for point in summary.points for metric in point.metrics}
     return table(
         [one for metric, one in summary.definitions.items() if metric not in OCCASIONAL_METRICS or metric in used],
         words_column("Figure", lambda one: one.label),
@@ -29,7 +29,7 @@ def _definitions(summary: StudySummary) -> Table:
 
 def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
     confidence = percent(summary.study.measure.confidence)
-    headline = summary.definitions[summary.headline].name
+    primary_metric = summary.definitions[summary.primary_metric].name
     meanings = {
         "mean [low, high]": f" is the mean of instance means with its {confidence} confidence interval. An instance is "
         "one start of the engine; trials of one instance are not independent, so the width comes from the spread of "
@@ -41,9 +41,9 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         "requests of a batch share one fate and count as one. Where requests were not kept it is the mean of the "
         "percentiles of single trials (per trial).",
         "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
-        "contender, so what slows the whole machine cancels. Other contenders and workloads lend degrees of freedom. "
+        "config, so what slows the whole machine cancels. Other configs and workloads lend degrees of freedom. "
         "With a single start it is the ratio of the means (Welch).",
-        "Rank": f" is by {headline}. Two contenders get different ranks only where their difference is significant at "
+        "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant at "
         f"{confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
         "the others are tied, and a rank is the range of places that this leaves. Against the baseline alone, and for "
         "the question which may be the best, fewer comparisons are made at once, so those answers can be sharper.",
@@ -68,7 +68,7 @@ def reproduce_section(summary: StudySummary, lock: Lock) -> Section | None:
         f"bitbench run study.yaml --into {study.name}-again",
     )
     amount = (
-        f" made this page. Seed {study.seed}; {_range(measure.instances.min, measure.instances.max)} instances, "
+        f" made this page. Seed {study.seed}; {_range(measure.starts.min, measure.starts.max)} instances, "
         f"{_range(measure.trials.min, measure.trials.max)} trials each{budget}."
     )
     files = say(Name("study.yaml"), " and ", Name("lock.json"), " lie beside the records from which ")

@@ -1,9 +1,9 @@
-"""What the study promises, held against everything that was measured of each cell."""
+"""What the study promises, held against everything that was measured of each point."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from bitbench.analysis.results.summary import CellSummary, StudySummary
+from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.analysis.results.tails import ObjectiveVerdict
 from bitbench.reports.document.model import Mark, Name, Phrase, Quantity, Section, Unit
 from bitbench.reports.document.tables import number_column, table, words_column
@@ -21,33 +21,33 @@ def objectives_section(summary: StudySummary) -> Section | None:
     """None of a study that promises nothing, or has no result yet. A search has its own answer in a terminal: rates
     beyond the highest miss their objectives by design."""
     objectives = summary.study.objectives
-    cells = summary.cells
+    points = summary.points
     if not objectives or not summary.is_measured:
         return None
     labels = Labels.of(summary, MAX_NAME)
     verdicts = table(
-        cells,
-        words_column("Workload", lambda cell: Name(cell.cell.workload)),
-        words_column("Contender", lambda cell: Name(labels[cell.cell.contender])),
+        points,
+        words_column("Workload", lambda point: Name(point.point.workload)),
+        words_column("Config", lambda point: Name(labels[point.point.config])),
         *(
             number_column(one.name, Unit.SECONDS, partial(_judged, place), intervals_from=0)
             for place, one in enumerate(objectives)
         ),
-        words_column("Verdict", lambda cell: cell.verdict.value if cell.verdict else None),
+        words_column("Verdict", lambda point: point.verdict.value if point.verdict else None),
         mark=_mark,
     )
-    asked = paragraph("Promised: ", promise(summary), ", of all trials of a cell together. ", SYMBOLS)
-    return Section(say("Objectives"), (asked, verdicts, *bullets(_open(cells))), in_terminal=summary.search is None)
+    asked = paragraph("Promised: ", promise(summary), ", of all trials of a point together. ", SYMBOLS)
+    return Section(say("Objectives"), (asked, verdicts, *bullets(_open(points))), in_terminal=summary.search is None)
 
 
 def objectives_verdict(summary: StudySummary) -> Phrase | None:
-    """`Objectives (ttft_p99 ≤ 200 ms): 2 cells met, 1 missed.`; None where nothing is promised, or of a search."""
-    found = [cell.verdict for cell in summary.cells]
+    """`Objectives (ttft_p99 ≤ 200 ms): 2 points met, 1 missed.`; None where nothing is promised, or of a search."""
+    found = [point.verdict for point in summary.points]
     if summary.search is not None or not summary.is_measured or not any(found):
         return None
     counts = [f"{found.count(verdict)} {verdict.value}" for verdict in ObjectiveVerdict if verdict in found]
     return say(
-        strong("Objectives"), " (", promise(summary), f"): of {plural(len(found), 'cell')} ", listing(counts), "."
+        strong("Objectives"), " (", promise(summary), f"): of {plural(len(found), 'point')} ", listing(counts), "."
     )
 
 
@@ -65,24 +65,24 @@ def in_words(objectives: Sequence[Objective]) -> Phrase:
     )
 
 
-def _judged(place: int, cell: CellSummary) -> Quantity:
-    one = cell.objectives[place]
+def _judged(place: int, point: PointSummary) -> Quantity:
+    one = point.objectives[place]
     note = " ".join(part for part in (f"({one.note})" if one.note else "", MARKS[one.verdict]) if part)
     return Quantity(one.value, Unit.SECONDS, one.low, one.high, note=note)
 
 
-def _mark(cell: CellSummary) -> Mark | None:
-    return Mark.ALARM if any(objective.verdict is ObjectiveVerdict.MISSED for objective in cell.objectives) else None
+def _mark(point: PointSummary) -> Mark | None:
+    return Mark.ALARM if any(objective.verdict is ObjectiveVerdict.MISSED for objective in point.objectives) else None
 
 
-def _open(cells: Sequence[CellSummary]) -> Iterator[Phrase]:
+def _open(points: Sequence[PointSummary]) -> Iterator[Phrase]:
     """What is inconclusive, or missed without a value, once per reason."""
     reasons: dict[tuple[ObjectiveVerdict, str, str], list[str]] = {}
-    for cell in cells:
-        for objective in cell.objectives:
+    for point in points:
+        for objective in point.objectives:
             if objective.reason:
                 reasons.setdefault((objective.verdict, objective.objective.name, objective.reason), []).append(
-                    cell.cell.name
+                    point.point.name
                 )
     for (verdict, name, reason), found in reasons.items():
         where = listing([Name(one) for one in found], most=3)

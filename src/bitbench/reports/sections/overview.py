@@ -1,4 +1,4 @@
-"""All workloads at a glance: the rank of every contender, ties as ranges, and its ratio to the baseline."""
+"""All workloads at a glance: the rank of every config, ties as ranges, and its ratio to the baseline."""
 
 from bitbench.analysis.results.summary import Ranking, StudySummary
 from bitbench.reports.document.model import Name, Quantity, Section, Unit
@@ -7,29 +7,29 @@ from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import Words, paragraph, say, strong
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.ranked import SINGLE, entry_of, outcomes_of, places, titled
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 
 def overview_section(summary: StudySummary) -> Section | None:
-    """None where there is nothing to compare: one contender or one workload."""
-    contenders = [contender.contender for contender in summary.contenders]
-    if len(contenders) < 2 or len(summary.rankings) < 2:
+    """None where there is nothing to compare: one config or one workload."""
+    configs = [config.config for config in summary.configs]
+    if len(configs) < 2 or len(summary.rankings) < 2:
         return None
     labels = Labels.of(summary, MAX_NAME)
     ranks = table(
-        sorted(contenders, key=lambda one: _mean_rank(summary, one)),
-        words_column("Contender", lambda one: Name(labels[one])),
+        sorted(configs, key=lambda one: _mean_rank(summary, one)),
+        words_column("Config", lambda one: Name(labels[one])),
         *(_column(summary, ranking) for ranking in summary.rankings),
     )
-    headline = summary.definitions[summary.headline].name
-    said = f"Rank by {headline}, and the ratio to the baseline. A range of ranks is a tie."
+    primary_metric = summary.definitions[summary.primary_metric].name
+    said = f"Rank by {primary_metric}, and the ratio to the baseline. A range of ranks is a tie."
     if any(entry.rank_low is None for ranking in summary.rankings for entry in ranking.entries):
         said = f"{said} {SINGLE}: a single trial has no rank."
     return Section(titled("Ranking at a glance", summary), (paragraph(said), ranks))
 
 
-def _mean_rank(summary: StudySummary, contender: Contender) -> float:
-    entries = [entry for ranking in summary.rankings if (entry := entry_of(ranking, contender)) is not None]
+def _mean_rank(summary: StudySummary, config: Config) -> float:
+    entries = [entry for ranking in summary.rankings if (entry := entry_of(ranking, config)) is not None]
     ranks = [
         (entry.rank_low + entry.rank_high) / 2
         for entry in entries
@@ -38,17 +38,17 @@ def _mean_rank(summary: StudySummary, contender: Contender) -> float:
     return sum(ranks) / len(ranks) if ranks else float("inf")
 
 
-def _column(summary: StudySummary, ranking: Ranking) -> ColumnOf[Contender]:
-    return words_column(Name(ranking.workload), lambda contender: _cell(summary, ranking, contender))
+def _column(summary: StudySummary, ranking: Ranking) -> ColumnOf[Config]:
+    return words_column(Name(ranking.workload), lambda config: _point(summary, ranking, config))
 
 
-def _cell(summary: StudySummary, ranking: Ranking, contender: Contender) -> Words:
-    entry = entry_of(ranking, contender)
+def _point(summary: StudySummary, ranking: Ranking, config: Config) -> Words:
+    entry = entry_of(ranking, config)
     if entry is None:
-        failed = (one for one in summary.cells_of(ranking.workload) if one.cell.contender == contender)
+        failed = (one for one in summary.points_of(ranking.workload) if one.point.config == config)
         return next((outcomes_of(one) for one in failed if one.failures), None)
     rank = strong("1") if entry.rank_high == 1 else say(places(entry))
-    if contender == ranking.baseline:
+    if config == ranking.baseline:
         return say(rank, " · baseline")
     ratio = entry.ratio_to_baseline
     return rank if ratio is None else say(rank, " · ", Quantity(ratio.value, Unit.RATIO))

@@ -14,7 +14,7 @@ from bitbench.util.units import show_duration
 
 
 def precision_section(summary: StudySummary) -> Section | None:
-    """None where no two contenders met in two blocks."""
+    """None where no two configs met in two blocks."""
     found = summary.precision
     if found is None or summary.imported_from:
         return None
@@ -23,10 +23,10 @@ def precision_section(summary: StudySummary) -> Section | None:
 
 def _sentences(found: Precision) -> list[Phrase]:
     least = "" if found.fewest_blocks in (None, found.blocks) else f"{found.fewest_blocks} to "
-    said = [say(f"{least}{plural(found.blocks, 'start')} of each contender beside the baseline; ratios to it are known "
+    said = [say(f"{least}{plural(found.blocks, 'start')} of each config beside the baseline; ratios to it are known "
                 "to about ± ", _relative(found.half_width), " (median).")]  # fmt: skip
     if found.start_sd is not None and found.trial_sd is not None:
-        noise = say("A contender varies by ", _share(found.start_sd), " from start to start and by ")
+        noise = say("A config varies by ", _share(found.start_sd), " from start to start and by ")
         said.append(say(noise, _share(found.trial_sd), " from trial to trial (standard deviations)."))
     if found.probe_share is not None:
         said.append(say("The machine's own speed, read around each trial, explains ", _share(found.probe_share),
@@ -41,10 +41,10 @@ def _confirmed(summary: StudySummary) -> Iterator[Phrase]:
     """Beside the ratio that the choice was made by, which is the largest of several and so rather too large."""
     labels = Labels.of(summary, MAX_NAME)
     for ranking in summary.rankings:
-        if (found := ranking.confirmed) is None or (entry := entry_of(ranking, found.contender)) is None:
+        if (found := ranking.confirmed) is None or (entry := entry_of(ranking, found.config)) is None:
             continue
         where = say(" on ", Name(ranking.workload), ": ")
-        yield say("Confirmed with fresh starts, ", Name(labels[found.contender]), where, times(found.ratio),
+        yield say("Confirmed with fresh starts, ", Name(labels[found.config]), where, times(found.ratio),
                   " the baseline; the blocks that chose it gave ", times(entry.ratio_to_baseline), ".")  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""What each contender keeps of its baseline's quality, beside its speed and memory."""
+"""What each config keeps of its baseline's quality, beside its speed and memory."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from bitbench.analysis.results.summary import AnswerComparison, CellSummary, ContenderQuality, StudySummary
+from bitbench.analysis.results.summary import AnswerComparison, PointSummary, ConfigQuality, StudySummary
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.model import (
     Block,
@@ -26,7 +26,7 @@ from bitbench.reports.document.words import Words, bullets, joined, listing, nam
 from bitbench.reports.grouping import grouped
 from bitbench.reports.labels import Labels
 from bitbench.reports.quantities import ROUGH, estimated, plus_minus, quality_of, unit_of
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
 
 MAX_WORKLOADS = 3  # beside quality; all of them have tables of their own
@@ -45,18 +45,18 @@ def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
         yield from rounded_sentences(summary.rounded_before)
     for row in summary.quality:
         if row.flagged:
-            yield say("Quality: ", Name(labels[row.contender]), f" is flagged: {row.reason}.")
+            yield say("Quality: ", Name(labels[row.config]), f" is flagged: {row.reason}.")
     for row in summary.quality:
         if row.outcome is not Outcome.OK:
             cause = f" has no result ({row.outcome.value}): {row.cause}"
-            yield say("Quality: ", Name(labels[row.contender]), cause)
-    lossless = {contender.contender for contender in summary.contenders if contender.is_reference}
-    measured = [row for row in summary.quality if row.outcome is Outcome.OK and row.contender not in lossless]
-    if alone := [labels[row.contender] for row in measured if not row.is_known]:
+            yield say("Quality: ", Name(labels[row.config]), cause)
+    lossless = {config.config for config in summary.configs if config.is_reference}
+    measured = [row for row in summary.quality if row.outcome is Outcome.OK and row.config not in lossless]
+    if alone := [labels[row.config] for row in measured if not row.is_known]:
         why = " is unknown: the unquantized model on the same engine has no result to compare it with."
         yield say("Quality: that of ", listing(names(alone)), why)
-    compared = [row for row in summary.quality if row.baseline not in (None, row.contender)]
-    fine = [labels[row.contender] for row in compared if row.is_known and not _mark(row)]
+    compared = [row for row in summary.quality if row.baseline not in (None, row.config)]
+    fine = [labels[row.config] for row in compared if row.is_known and not _mark(row)]
     if fine:
         verb = "does" if len(fine) == 1 else "do"
         limits = f" {verb} not significantly exceed the limits ({_limits(summary)})."
@@ -106,7 +106,7 @@ def _shared(summary: StudySummary, labels: Labels) -> Iterator[Block]:
     if rows:
         measured = grouped(rows, lambda row: row.measured_as)
         told = [
-            say(listing(names(labels[row.contender] for row in alike), most=FEW), " as ", Name(labels[one]))
+            say(listing(names(labels[row.config] for row in alike), most=FEW), " as ", Name(labels[one]))
             for one, alike in measured.items()
             if one is not None
         ]
@@ -117,8 +117,8 @@ def _shared(summary: StudySummary, labels: Labels) -> Iterator[Block]:
 def _basis(summary: StudySummary) -> Block:
     known = next((row for row in summary.quality if row.outcome is Outcome.OK), None)
     if known is None:
-        return paragraph("No contender has a result.")
-    dense = any(one.is_reference for one in summary.contenders)
+        return paragraph("No config has a result.")
+    dense = any(one.is_reference for one in summary.configs)
     baseline = "the unquantized variant on the same engine" if dense else "that of the study"
     return small_print(
         f"Text: {known.corpus or UNKNOWN}. {known.windows} windows, {known.tokens:,} scored tokens, the same for all "
@@ -130,15 +130,15 @@ def _basis(summary: StudySummary) -> Block:
 
 def _table(summary: StudySummary, labels: Labels) -> Table:
     """Without what was never measured: a study may ask for quality alone."""
-    memory = {one.contender: one.memory for one in summary.contenders}
-    peak = {contender: found.peak_bytes.high for contender, found in memory.items() if found.peak_bytes}
-    stored = {contender: found.weight_bytes_stored for contender, found in memory.items()}
+    memory = {one.config: one.memory for one in summary.configs}
+    peak = {config: found.peak_bytes.high for config, found in memory.items() if found.peak_bytes}
+    stored = {config: found.weight_bytes_stored for config, found in memory.items()}
     return table(
         summary.quality,
-        words_column("Contender", lambda row: Name(labels[row.contender])),
+        words_column("Config", lambda row: Name(labels[row.config])),
         *(_speed_column(summary, workload.name) for workload in summary.study.workloads[:MAX_WORKLOADS]),
-        number_column("Weights", Unit.BYTES, lambda row: stored.get(row.contender), shown_from=WIDE),
-        number_column("Peak", Unit.BYTES, lambda row: peak.get(row.contender), shown_from=WIDE),
+        number_column("Weights", Unit.BYTES, lambda row: stored.get(row.config), shown_from=WIDE),
+        number_column("Peak", Unit.BYTES, lambda row: peak.get(row.config), shown_from=WIDE),
         *(_quality_column(summary, key) for key in KEYS),
         words_column("Answers", _equal, shown_from=WIDER),
         words_column("", _mark),
@@ -147,22 +147,22 @@ def _table(summary: StudySummary, labels: Labels) -> Table:
     )
 
 
-def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[ContenderQuality]:
-    cells: dict[Contender, CellSummary] = {cell.cell.contender: cell for cell in summary.cells_of(workload)}
-    speed = summary.definitions[summary.headline]
+def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[ConfigQuality]:
+    points: dict[Config, PointSummary] = {point.point.config: point for point in summary.points_of(workload)}
+    speed = summary.definitions[summary.primary_metric]
 
-    def figure(row: ContenderQuality) -> Quantity | None:
-        cell = cells.get(row.contender)
-        return estimated(cell.metrics.get(summary.headline), speed) if cell else None
+    def figure(row: ConfigQuality) -> Quantity | None:
+        point = points.get(row.config)
+        return estimated(point.metrics.get(summary.primary_metric), speed) if point else None
 
     title = f"{speed.label}, {workload}"
     return number_column(title, unit_of(speed), figure, shown_from=WIDER, intervals_from=WIDEST)
 
 
-def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ContenderQuality]:
+def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ConfigQuality]:
     definition = summary.quality_definitions[key]
 
-    def figure(row: ContenderQuality) -> Quantity | None:
+    def figure(row: ConfigQuality) -> Quantity | None:
         found = quality_of(row.estimates.get(key), definition)
         if found is None:
             return None
@@ -175,15 +175,15 @@ def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ContenderQualit
     return number_column(definition.label, unit_of(definition), figure, shown_from=shown_from, intervals_from=WIDEST)
 
 
-def _mark(row: ContenderQuality) -> str:
+def _mark(row: ConfigQuality) -> str:
     if row.outcome is not Outcome.OK:
         return row.outcome.value
     if row.flagged:
         return "flagged"
-    return "baseline" if row.baseline == row.contender else ""
+    return "baseline" if row.baseline == row.config else ""
 
 
-def _equal(row: ContenderQuality) -> str | None:
+def _equal(row: ConfigQuality) -> str | None:
     if row.equal_answers is None:
         return None
     loops = sum(answer.repeats for answer in row.answers)
@@ -221,7 +221,7 @@ def _tasks(summary: StudySummary) -> Iterator[Block]:
         yield small_print("lm-eval; ± is one standard error, for a difference as if the two results were independent.")
         yield table(
             results,
-            words_column("Contender", lambda row: Name(row[0].name)),
+            words_column("Config", lambda row: Name(row[0].name)),
             words_column("Task", lambda row: Name(row[1].task)),
             words_column("Metric", lambda row: row[1].metric),
             number_column("Value", Unit.NONE, lambda row: _with_error(row[1].value, row[1].standard_error)),
@@ -244,11 +244,11 @@ def _with_error(value: float | None, error: float | None, sign: str = "") -> Phr
 
 def _refused(summary: StudySummary) -> Iterator[Block]:
     for reason, alike in grouped(summary.quality_refusals, lambda refusal: refusal.reason).items():
-        yield paragraph("Not measured: ", listing(names(one.contender.name for one in alike)), f": {reason}")
+        yield paragraph("Not measured: ", listing(names(one.config.name for one in alike)), f": {reason}")
 
 
 def _answers(summary: StudySummary) -> Iterator[Block]:
-    """By question, so that the answers of all contenders stand below each other."""
+    """By question, so that the answers of all configs stand below each other."""
     rows = [row for row in summary.quality if row.measured_as is None]
     answers = [(row, answer) for row in rows for answer in row.answers if answer.is_question]
     prompts = list(dict.fromkeys(answer.prompt for _, answer in answers))
@@ -256,15 +256,15 @@ def _answers(summary: StudySummary) -> Iterator[Block]:
         side_by_side = table(
             sorted(answers, key=lambda pair: prompts.index(pair[1].prompt)),
             words_column("Question", lambda pair: pair[1].prompt),
-            words_column("Contender", lambda pair: Name(pair[0].name)),
+            words_column("Config", lambda pair: Name(pair[0].name)),
             words_column("Answer", lambda pair: _answer(*pair)),
             words_column("Differs", lambda pair: ", ".join(_differences(pair[1]))),
         )
         yield Details("All answers", (Heading(say("Answers side by side")), side_by_side))
 
 
-def _answer(row: ContenderQuality, answer: AnswerComparison) -> Words:
-    is_other = row.baseline != row.contender and answer.baseline_text is not None
+def _answer(row: ConfigQuality, answer: AnswerComparison) -> Words:
+    is_other = row.baseline != row.config and answer.baseline_text is not None
     same = is_other and answer.first_difference is None
     return Emphasis(say("as the baseline")) if same else plain(answer.text, MAX_ANSWER)
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from bitbench.analysis.results.summary import (
-    CellSummary,
+    PointSummary,
     Estimate,
     MetricDefinition,
     Ranking,
@@ -16,7 +16,7 @@ from bitbench.reports.document.tables import ColumnOf, number_column
 from bitbench.reports.document.words import Words, counted, say
 from bitbench.reports.quantities import figure_of, times, unit_of
 from bitbench.study.metrics import find
-from bitbench.study.plan import Cell, Contender
+from bitbench.study.plan import Point, Config
 
 SINGLE = "n = 1"
 NOT_RANKED = f"{SINGLE}, not ranked"
@@ -35,39 +35,39 @@ def titled(title: Words, summary: StudySummary) -> Phrase:
     return say(title, ", ", Name(summary.model)) if summary.model else say(title)
 
 
-def has_result(summary: StudySummary, cell: CellSummary) -> bool:
-    return summary.headline in cell.metrics
+def has_result(summary: StudySummary, point: PointSummary) -> bool:
+    return summary.primary_metric in point.metrics
 
 
-def outcomes_of(cell: CellSummary) -> str:
-    """`crashed (2), oom`: what a cell has instead of figures."""
-    return counted(group.failure.outcome.value for group in cell.failures for _ in group.ids)
+def outcomes_of(point: PointSummary) -> str:
+    """`crashed (2), oom`: what a point has instead of figures."""
+    return counted(group.failure.outcome.value for group in point.failures for _ in group.ids)
 
 
 def estimate_of(summary: StudySummary, ranking: Ranking, entry: RankingEntry) -> Estimate:
-    cell = Cell(contender=entry.contender, workload=ranking.workload)
-    return next(one for one in summary.cells if one.cell == cell).metrics[ranking.metric]
+    point = Point(config=entry.config, workload=ranking.workload)
+    return next(one for one in summary.points if one.point == point).metrics[ranking.metric]
 
 
-def in_order(summary: StudySummary, ranking: Ranking) -> list[CellSummary]:
+def in_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
     """Best first; those without a result last."""
-    place = {entry.contender: number for number, entry in enumerate(ranking.entries)}
-    return sorted(summary.cells_of(ranking.workload), key=lambda cell: place.get(cell.cell.contender, len(place)))
+    place = {entry.config: number for number, entry in enumerate(ranking.entries)}
+    return sorted(summary.points_of(ranking.workload), key=lambda point: place.get(point.point.config, len(place)))
 
 
-def entry_of(ranking: Ranking, contender: Contender) -> RankingEntry | None:
-    return next((entry for entry in ranking.entries if entry.contender == contender), None)
+def entry_of(ranking: Ranking, config: Config) -> RankingEntry | None:
+    return next((entry for entry in ranking.entries if entry.config == config), None)
 
 
-def may_be_best(ranking: Ranking) -> list[Contender]:
+def may_be_best(ranking: Ranking) -> list[Config]:
     """Those that may be the best; without claims, those that share the first rank."""
-    return list(ranking.possible_bests) or [entry.contender for entry in ranking.entries if entry.rank_low == 1]
+    return list(ranking.possible_bests) or [entry.config for entry in ranking.entries if entry.rank_low == 1]
 
 
 def versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Words:
     if entry is None:
         return None
-    return "baseline" if entry.contender == ranking.baseline else times(entry.ratio_to_baseline)
+    return "baseline" if entry.config == ranking.baseline else times(entry.ratio_to_baseline)
 
 
 def rank(entry: RankingEntry | None) -> str | None:
@@ -86,21 +86,21 @@ def places(entry: RankingEntry) -> str:
     return "–".join(str(place) for place in dict.fromkeys((entry.rank_low, entry.rank_high)))
 
 
-def quoted_ratio(ranking: Ranking, contender: Contender) -> Ratio | None:
+def quoted_ratio(ranking: Ranking, config: Config) -> Ratio | None:
     """To the baseline: the confirmed one where there is one, since the choice itself made the other look better."""
-    if (confirmed := confirmed_ratio(ranking, contender)) is not None:
+    if (confirmed := confirmed_ratio(ranking, config)) is not None:
         return confirmed
-    entry = entry_of(ranking, contender)
+    entry = entry_of(ranking, config)
     return entry.ratio_to_baseline if entry else None
 
 
-def confirmed_ratio(ranking: Ranking, contender: Contender) -> Ratio | None:
+def confirmed_ratio(ranking: Ranking, config: Config) -> Ratio | None:
     found = ranking.confirmed
-    return found.ratio if found is not None and found.contender == contender else None
+    return found.ratio if found is not None and found.config == config else None
 
 
-def ratio_to_baseline(ranking: Ranking, contender: Contender) -> Quantity | None:
-    return times(quoted_ratio(ranking, contender))
+def ratio_to_baseline(ranking: Ranking, config: Config) -> Quantity | None:
+    return times(quoted_ratio(ranking, config))
 
 
 def memory_metric(summary: StudySummary) -> str:
@@ -109,16 +109,16 @@ def memory_metric(summary: StudySummary) -> str:
 
 
 def device_metrics(summary: StudySummary) -> tuple[str, ...]:
-    return tuple(metric for metric in DEVICE_METRICS if any(metric in cell.metrics for cell in summary.cells))
+    return tuple(metric for metric in DEVICE_METRICS if any(metric in point.metrics for point in summary.points))
 
 
 def metric_column(
     summary: StudySummary, metric: str, *, shown_from: int = 0, intervals_from: int = 130
-) -> ColumnOf[CellSummary]:
-    """It and its interval in each cell."""
+) -> ColumnOf[PointSummary]:
+    """It and its interval in each point."""
     definition, room = definition_of(summary, metric), {"shown_from": shown_from, "intervals_from": intervals_from}
     return number_column(
-        definition.label, unit_of(definition), lambda cell: figure_of(cell, metric, definition), **room
+        definition.label, unit_of(definition), lambda point: figure_of(point, metric, definition), **room
     )
 
 

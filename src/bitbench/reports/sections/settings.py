@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from bitbench.analysis.results.crossover import CrossoverAxis
-from bitbench.analysis.results.summary import ContenderQuality, QualityEstimate, SettingSummary, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, QualityEstimate, SettingSummary, StudySummary
 from bitbench.reports.document.model import Block, Heading, Name, Quantity, Section, Unit
 from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME
@@ -29,19 +29,19 @@ def settings_section(summary: StudySummary) -> Section | None:
         return None
     labels = Labels.of(summary, MAX_NAME)
     verdicts = {
-        crossover.contender: verdict(crossover)
+        crossover.config: verdict(crossover)
         for crossover in summary.crossovers
         if crossover.axis is CrossoverAxis.INPUT_TOKENS
     }
     baselines = {one.baseline for one in summary.crossovers}
 
     def pays(one: SettingSummary) -> str | None:
-        return "the baseline" if one.contender in baselines else verdicts.get(one.contender)
+        return "the baseline" if one.config in baselines else verdicts.get(one.config)
 
-    contender: ColumnOf[SettingSummary] = words_column("Contender", lambda one: Name(labels[one.contender]))
+    config: ColumnOf[SettingSummary] = words_column("Config", lambda one: Name(labels[one.config]))
     figures = table(
         summary.settings,
-        contender,
+        config,
         number_column("KV/token", Unit.BYTES, lambda one: one.kv_bytes_per_token),
         number_column("Slope", Unit.SECONDS, _slope, intervals_from=0),
         number_column("Accepted", Unit.NONE, lambda one: one.acceptance_length),
@@ -73,14 +73,14 @@ def _by_position(summary: StudySummary, labels: Labels) -> list[Block]:
     if not known:
         return []
 
-    def column(place: int, title: str) -> ColumnOf[ContenderQuality]:
+    def column(place: int, title: str) -> ColumnOf[ConfigQuality]:
         return number_column(title, "nats", lambda one: _shown(one.by_position[place].divergence), intervals_from=0)
 
     titles = [f"{part.first:,} to {part.last:,}" for part in known[0].by_position]
-    contender: ColumnOf[ContenderQuality] = words_column("Contender", lambda one: Name(labels[one.contender]))
+    config: ColumnOf[ConfigQuality] = words_column("Config", lambda one: Name(labels[one.config]))
     return [
         Heading(say("Divergence by position")),
-        table(known, contender, *(column(place, title) for place, title in enumerate(titles))),
+        table(known, config, *(column(place, title) for place, title in enumerate(titles))),
         small_print(POSITIONS),
     ]
 

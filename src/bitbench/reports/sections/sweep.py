@@ -1,8 +1,8 @@
-"""One contender under growing load: a table with a row per point, and what it says in sentences."""
+"""One config under growing load: a table with a row per point, and what it says in sentences."""
 
 from collections.abc import Sequence
 
-from bitbench.analysis.results.summary import CellSummary, RateAnswer, SearchStop, StudySummary
+from bitbench.analysis.results.summary import PointSummary, RateAnswer, SearchStop, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.charts.figure import Figure
 from bitbench.reports.document.model import Chart, Mark, Name, Phrase, Quantity, Section, Table, Unit
@@ -24,22 +24,22 @@ INTERVALS_FIT = 190  # from which their intervals do, too
 REQUESTS = "requests/s"
 
 
-def sweep_cells(summary: StudySummary) -> list[CellSummary]:
-    """The points by rising load, of a study that asks one contender for the same at several loads; else nothing."""
+def sweep_points(summary: StudySummary) -> list[PointSummary]:
+    """The points by rising load, of a study that asks one config for the same at several loads; else nothing."""
     workloads = summary.study.workloads
-    if summary.refusals or len(summary.contenders) != 1 or len({_shape(workload) for workload in workloads}) != 1:
+    if summary.refusals or len(summary.configs) != 1 or len({_shape(workload) for workload in workloads}) != 1:
         return []
     if len(workloads) < 2 and summary.search is None:
         return []
     return _points(summary)
 
 
-def _points(summary: StudySummary) -> list[CellSummary]:
-    return sorted(summary.cells, key=lambda cell: _level(summary, cell))
+def _points(summary: StudySummary) -> list[PointSummary]:
+    return sorted(summary.points, key=lambda point: _level(summary, point))
 
 
-def _level(summary: StudySummary, cell: CellSummary) -> float:
-    return level(summary.study.workload(cell.cell.workload))
+def _level(summary: StudySummary, point: PointSummary) -> float:
+    return level(summary.study.workload(point.point.workload))
 
 
 def level(workload: Workload) -> float:
@@ -55,7 +55,7 @@ def _shape(workload: Workload) -> str:
 
 def sweep_section(summary: StudySummary, figures: Sequence[Figure]) -> Section:
     return Section(
-        say(Name(summary.contenders[0].contender.name), " under load"),
+        say(Name(summary.configs[0].config.name), " under load"),
         (paragraph(_asked(summary)), _table(summary), *(Chart(figure) for figure in figures)),
         in_terminal=True,
     )
@@ -74,32 +74,32 @@ def _asked(summary: StudySummary) -> Phrase:
 def _table(summary: StudySummary) -> Table:
     """A narrow terminal has no room for intervals, nor for an offered rate beside the one that was asked for; nor for
     a median beside a p99 that has to say what it is."""
-    cells = _points(summary)
-    has_note = any(p99.note for cell in cells if (p99 := _figure(summary, cell, "ttft_p99_s")) is not None)
+    points = _points(summary)
+    has_note = any(p99.note for point in points if (p99 := _figure(summary, point, "ttft_p99_s")) is not None)
     wide = ("offered_rate", *(["ttft_p50_s"] if has_note else []))
     by_rate = summary.study.workloads[0].open_loop
     metrics = [*(RATE_METRICS if by_rate else STREAM_METRICS), *(["goodput"] if summary.study.objectives else [])]
     title, unit = ("Rate", "req/s") if by_rate else ("In flight", Unit.NONE)
     return table(
-        cells,
-        number_column(title, unit, lambda cell: setting(_level(summary, cell), unit)),
+        points,
+        number_column(title, unit, lambda point: setting(_level(summary, point), unit)),
         *(
             metric_column(summary, metric, shown_from=WIDE if metric in wide else 0, intervals_from=INTERVALS_FIT)
             for metric in metrics
         ),
-        number_column("Errors", Unit.COUNT, _errors, shown_from=0 if any(map(_errors, cells)) else WIDE),
-        words_column("Outcome", lambda cell: counted(_verdicts(cell)) or "not run"),
-        mark=lambda cell: Mark.ALARM if any(word.startswith("fails") for word in _verdicts(cell)) else None,
+        number_column("Errors", Unit.COUNT, _errors, shown_from=0 if any(map(_errors, points)) else WIDE),
+        words_column("Outcome", lambda point: counted(_verdicts(point)) or "not run"),
+        mark=lambda point: Mark.ALARM if any(word.startswith("fails") for word in _verdicts(point)) else None,
     )
 
 
-def _errors(cell: CellSummary) -> int:
-    return sum(run.failed_requests for run in cell.runs)
+def _errors(point: PointSummary) -> int:
+    return sum(run.failed_requests for run in point.runs)
 
 
-def _verdicts(cell: CellSummary) -> list[str]:
+def _verdicts(point: PointSummary) -> list[str]:
     """One per trial. One that says nothing about the engine counts only where it met the objectives all the same."""
-    runs = [run for run in cell.runs if run.outcome not in NOT_THE_ENGINES or run.holds] or cell.runs
+    runs = [run for run in point.runs if run.outcome not in NOT_THE_ENGINES or run.holds] or point.runs
     return [_verdict(run.outcome, run.holds) for run in runs]
 
 
@@ -116,14 +116,14 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
     sentences = [_searched(summary, summary.search)] if summary.search else [_most_output(summary)]
     if summary.study.objectives and not summary.search:
         sentences.append(_highest_met(summary))
-    flawed = [cell for cell in _points(summary) if _errors(cell)]
+    flawed = [point for point in _points(summary) if _errors(point)]
     if flawed:
-        causes = [group.failure.cause for cell in flawed for group in cell.failures]
+        causes = [group.failure.cause for point in flawed for group in point.failures]
         why = f": {causes[0]}" if causes else "."
-        sentences.append(say("Requests failed on ", listing(names(one.cell.workload for one in flawed)), why))
+        sentences.append(say("Requests failed on ", listing(names(one.point.workload for one in flawed)), why))
     return [
         *sentences,
-        *(say(note) for note in sorted({note for contender in summary.contenders for note in contender.notes})),
+        *(say(note) for note in sorted({note for config in summary.configs for note in config.notes})),
     ]
 
 
@@ -145,7 +145,7 @@ def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
 
 def _why_untested(summary: StudySummary) -> str:
     """Trials that the machine spoiled say nothing about a rate."""
-    runs = [run for cell in summary.cells for run in cell.runs]
+    runs = [run for point in summary.points for run in point.runs]
     why = f"none of {plural(len(runs), 'trial')} counts" if runs else "no trial was finished"
     return f"{why}. The same command with --into resumes the search."
 
@@ -174,32 +174,32 @@ def _end(found: RateAnswer) -> str | Phrase:
 
 
 def _most_output(summary: StudySummary) -> Phrase:
-    known = [cell for cell in _points(summary) if "output_throughput" in cell.metrics]
+    known = [point for point in _points(summary) if "output_throughput" in point.metrics]
     if not known:
         return say("No point has a result.")
-    best = max(known, key=lambda cell: cell.metrics["output_throughput"].mean)
+    best = max(known, key=lambda point: point.metrics["output_throughput"].mean)
     output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, "ttft_p99_s")
     return say("The most output: ", output, ", at ", _load(summary, best), ", with a TTFT p99 of ", ttft, ".")
 
 
-def _load(summary: StudySummary, cell: CellSummary) -> Quantity:
+def _load(summary: StudySummary, point: PointSummary) -> Quantity:
     by_rate = summary.study.workloads[0].open_loop
-    return setting(_level(summary, cell), REQUESTS if by_rate else "in flight")
+    return setting(_level(summary, point), REQUESTS if by_rate else "in flight")
 
 
-def _figure(summary: StudySummary, cell: CellSummary, metric: str) -> Quantity | None:
-    return figure_of(cell, metric, summary.definitions[metric])
+def _figure(summary: StudySummary, point: PointSummary, metric: str) -> Quantity | None:
+    return figure_of(point, metric, summary.definitions[metric])
 
 
 def _highest_met(summary: StudySummary) -> Phrase:
     limits = promise(summary)
-    met = [cell for cell in _points(summary) if _meets(cell)]
+    met = [point for point in _points(summary) if _meets(point)]
     if not met:
         return say("No point met ", limits, " in every trial.")
     at, goodput = _load(summary, met[-1]), _figure(summary, met[-1], "goodput")
     return say("The highest point that met ", limits, " in every trial: ", at, ", goodput ", goodput, ".")
 
 
-def _meets(cell: CellSummary) -> bool:
-    judged = [run for run in cell.runs if run.outcome not in NOT_THE_ENGINES]
+def _meets(point: PointSummary) -> bool:
+    judged = [run for run in point.runs if run.outcome not in NOT_THE_ENGINES]
     return bool(judged) and all(run.holds and run.outcome is Outcome.OK for run in judged)

@@ -1,6 +1,6 @@
-"""How each contender starts, and how slow its first tokens are: kept apart from the figures."""
+"""How each config starts, and how slow its first tokens are: kept apart from the figures."""
 
-from bitbench.analysis.results.summary import CellSummary, StudySummary
+from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.reports.document.model import Block, Name, Section, Unit
 from bitbench.reports.document.tables import number_column, table, words_column
 from bitbench.reports.document.words import paragraph, say
@@ -12,8 +12,8 @@ def warm_up_section(summary: StudySummary) -> Section | None:
     if summary.imported_from:
         return None
     starts = table(
-        summary.contenders,
-        words_column("Contender", lambda one: Name(one.contender.name)),
+        summary.configs,
+        words_column("Config", lambda one: Name(one.config.name)),
         number_column("Ready", Unit.NONE, lambda one: say(f"{one.instances_ready} of {one.instances}")),
         number_column("Start to ready", Unit.SECONDS, lambda one: over_instances(one.ready_s, Unit.SECONDS)),
         number_column("Weights", Unit.SECONDS, lambda one: over_instances(one.weight_load_s, Unit.SECONDS)),
@@ -25,11 +25,11 @@ def warm_up_section(summary: StudySummary) -> Section | None:
         starts,
     ]
     first = table(
-        [cell for cell in summary.cells if cell.warm_up.trials],
-        words_column("Contender", lambda cell: Name(cell.cell.contender.name)),
-        words_column("Workload", lambda cell: Name(cell.cell.workload)),
-        number_column("Warm-up trials", Unit.COUNT, lambda cell: cell.warm_up.trials),
-        number_column("First", Unit.SECONDS, lambda cell: cell.warm_up.first_ttft_s),
+        [point for point in summary.points if point.warm_up.trials],
+        words_column("Config", lambda point: Name(point.point.config.name)),
+        words_column("Workload", lambda point: Name(point.point.workload)),
+        number_column("Warm-up trials", Unit.COUNT, lambda point: point.warm_up.trials),
+        number_column("First", Unit.SECONDS, lambda point: point.warm_up.first_ttft_s),
         number_column("Later", Unit.SECONDS, _later),
     )
     if first.rows:
@@ -37,7 +37,7 @@ def warm_up_section(summary: StudySummary) -> Section | None:
     return Section(say("Warm-up"), tuple(blocks))
 
 
-def _later(cell: CellSummary) -> float | None:
+def _later(point: PointSummary) -> float | None:
     """As in the table of its workload, where a start counts once however many trials it has."""
-    counted = cell.metrics.get("ttft_s")
-    return counted.mean if counted else cell.warm_up.later_ttft_s
+    counted = point.metrics.get("ttft_s")
+    return counted.mean if counted else point.warm_up.later_ttft_s

@@ -1,10 +1,10 @@
-"""One workload: its shape, its tables, its outliers, and why each cell stopped; and every single run."""
+"""One workload: its shape, its tables, its outliers, and why each point stopped; and every single run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.analysis.results.summary import (
-    CellSummary,
+    PointSummary,
     Estimate,
     Ranking,
     RankingEntry,
@@ -36,7 +36,7 @@ from bitbench.reports.quantities import estimated, half_width, mean_of, unit_of
 from bitbench.reports.sections import ranked
 from bitbench.reports.shape import shape
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 MAIN_METRICS = ("output_throughput", "latency_s", "ttft_s", "tpot_s")
 MORE_METRICS = (
@@ -45,43 +45,43 @@ MORE_METRICS = (
 )  # fmt: skip
 # Of an open loop, of models that reason and of GPUs: a column only where there is a figure for it.
 OCCASIONAL_METRICS = ("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s", "energy_per_token")
-WIDE = 110  # columns of a terminal from which all main figures fit beside a contender's name
+WIDE = 110  # columns of a terminal from which all main figures fit beside a config's name
 
 
 def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[Figure] = ()) -> Section:
-    cells, labels = ranked.in_order(summary, ranking), Labels.of(summary, MAX_NAME)
-    main = _main_table(summary, ranking, cells, labels)
+    points, labels = ranked.in_order(summary, ranking), Labels.of(summary, MAX_NAME)
+    main = _main_table(summary, ranking, points, labels)
     more: list[Block] = []
-    if with_result := [cell for cell in cells if ranked.has_result(summary, cell)]:
-        occasional = [metric for metric in OCCASIONAL_METRICS if any(metric in cell.metrics for cell in cells)]
-        metrics = dict.fromkeys((*occasional, *_with_carried(cells, MORE_METRICS), *ranked.device_metrics(summary)))
+    if with_result := [point for point in points if ranked.has_result(summary, point)]:
+        occasional = [metric for metric in OCCASIONAL_METRICS if any(metric in point.metrics for point in points)]
+        metrics = dict.fromkeys((*occasional, *_with_carried(points, MORE_METRICS), *ranked.device_metrics(summary)))
         further = table(
             with_result,
-            words_column("Contender", lambda cell: Name(labels[cell.cell.contender])),
+            words_column("Config", lambda point: Name(labels[point.point.config])),
             *(ranked.metric_column(summary, metric) for metric in metrics),
         )
         more += [paragraph("Further metrics, in the same order:"), further]
-    if any(cell.outliers for cell in cells):
-        more.append(paragraph("Trials far from the others of their cell. They are flagged, never dropped:"))
-        more.append(_outliers(summary, cells, labels))
-    if cells:
-        more += [paragraph("Why no more trials were run:"), *bullets(_why_stopped(summary, cells, labels))]
+    if any(point.outliers for point in points):
+        more.append(paragraph("Trials far from the others of their point. They are flagged, never dropped:"))
+        more.append(_outliers(summary, points, labels))
+    if points:
+        more += [paragraph("Why no more trials were run:"), *bullets(_why_stopped(summary, points, labels))]
     return Section(
         ranked.titled(say("Workload ", Name(ranking.workload)), summary),
         (
             Paragraph(shape(summary.study.workload(ranking.workload))),
             *(Chart(figure) for figure in figures),
-            main if main.rows else paragraph("Refused for every contender, see below."),
+            main if main.rows else paragraph("Refused for every config, see below."),
             *([Details(f"More on workload {ranking.workload}", tuple(more))] if more else []),
         ),
         in_terminal=True,
     )
 
 
-def _with_carried(cells: Sequence[CellSummary], metrics: Sequence[str]) -> Iterator[str]:
-    """Before a p99 for which some cell has too few requests, the highest percentile that these carry."""
+def _with_carried(points: Sequence[PointSummary], metrics: Sequence[str]) -> Iterator[str]:
+    """Before a p99 for which some point has too few requests, the highest percentile that these carry."""
     for metric in metrics:
-        short = [cell.tails for cell in cells if metric in cell.tails and not cell.tails[metric].is_carried]
+        short = [point.tails for point in points if metric in point.tails and not point.tails[metric].is_carried]
         yield from (carried for tails in short if (carried := _highest_carried(tails, metric)) is not None)
         yield metric
 
@@ -99,27 +99,27 @@ def _highest_carried(tails: Mapping[str, PercentileEstimate], metric: str) -> st
 
 @dataclass(frozen=True)
 class _Row:
-    contender: Contender
+    config: Config
     words: str  # how many trials there are, or why there are none
-    cell: CellSummary | None = None  # None: refused
+    point: PointSummary | None = None  # None: refused
     entry: RankingEntry | None = None
 
     def metric(self, name: str) -> Estimate | None:
-        return self.cell.metrics.get(name) if self.cell else None
+        return self.point.metrics.get(name) if self.point else None
 
 
-def _rows(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary]) -> Iterator[_Row]:
-    """Best first; then what was refused here although its contender was tried elsewhere."""
-    for cell in cells:
-        entry = ranked.entry_of(ranking, cell.cell.contender)
-        yield _Row(cell.cell.contender, _how_many(summary, cell), cell, entry)
-    tried = {cell.cell.contender for cell in summary.cells}  # what no workload tries is listed once, after the tables
+def _rows(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Iterator[_Row]:
+    """Best first; then what was refused here although its config was tried elsewhere."""
+    for point in points:
+        entry = ranked.entry_of(ranking, point.point.config)
+        yield _Row(point.point.config, _how_many(summary, point), point, entry)
+    tried = {point.point.config for point in summary.points}  # what no workload tries is listed once, after the tables
     for refusal in summary.refusals:
-        if refusal.cell.workload == ranking.workload and (refusal.cell.contender in tried or refusal.was_tried):
-            yield _Row(refusal.cell.contender, "not made" if refusal.was_tried else "refused")
+        if refusal.point.workload == ranking.workload and (refusal.point.config in tried or refusal.was_tried):
+            yield _Row(refusal.point.config, "not made" if refusal.was_tried else "refused")
 
 
-def _main_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSummary], labels: Labels) -> Table:
+def _main_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary], labels: Labels) -> Table:
     memory = ranked.memory_metric(summary)
     definition = summary.definitions[memory]
 
@@ -130,9 +130,9 @@ def _main_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSum
         )
 
     return table(
-        _rows(summary, ranking, cells),
+        _rows(summary, ranking, points),
         words_column("Rank", lambda row: ranked.rank(row.entry)),
-        words_column("Contender", lambda row: Name(labels[row.contender])),
+        words_column("Config", lambda row: Name(labels[row.config])),
         ratio_column("vs. baseline", lambda row: ranked.versus_baseline(ranking, row.entry)),
         *map(column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
         number_column(definition.label, unit_of(definition), lambda row: mean_of(row.metric(memory), definition)),
@@ -141,23 +141,23 @@ def _main_table(summary: StudySummary, ranking: Ranking, cells: Sequence[CellSum
     )
 
 
-def _how_many(summary: StudySummary, cell: CellSummary) -> str:
-    if not ranked.has_result(summary, cell):
-        return ranked.outcomes_of(cell) or "not run"
-    estimate = cell.metrics[summary.headline]
+def _how_many(summary: StudySummary, point: PointSummary) -> str:
+    if not ranked.has_result(summary, point):
+        return ranked.outcomes_of(point) or "not run"
+    estimate = point.metrics[summary.primary_metric]
     return f"{estimate.n_instances} / {estimate.n_trials}"
 
 
-def _outliers(summary: StudySummary, cells: Sequence[CellSummary], labels: Labels) -> Table:
+def _outliers(summary: StudySummary, points: Sequence[PointSummary], labels: Labels) -> Table:
     """Each value in its own unit."""
 
     def unit(metric: str) -> str:
         return unit_of(summary.definitions[metric])
 
     return table(
-        [(cell, outlier) for cell in cells for outlier in cell.outliers],
+        [(point, outlier) for point in points for outlier in point.outliers],
         words_column("Trial", lambda row: Name(row[1].trial_id)),
-        words_column("Contender", lambda row: Name(labels[row[0].cell.contender])),
+        words_column("Config", lambda row: Name(labels[row[0].point.config])),
         words_column("Metric", lambda row: summary.definitions[row[1].metric].label),
         number_column("Value", Unit.NONE, lambda row: Quantity(row[1].value, unit(row[1].metric))),
         number_column("Median", Unit.NONE, lambda row: Quantity(row[1].median, unit(row[1].metric))),
@@ -170,21 +170,21 @@ def _outliers(summary: StudySummary, cells: Sequence[CellSummary], labels: Label
     )
 
 
-def _why_stopped(summary: StudySummary, cells: Sequence[CellSummary], labels: Labels) -> list[Words]:
+def _why_stopped(summary: StudySummary, points: Sequence[PointSummary], labels: Labels) -> list[Words]:
     measure = summary.study.measure
     reasons = {
         StopReason.DECIDED: "every question about it is decided",
-        StopReason.LIMIT: f"limit of {plural(measure.instances.max, 'start')}",
+        StopReason.LIMIT: f"limit of {plural(measure.starts.max, 'start')}",
         StopReason.BUDGET: "the budget was spent",
         StopReason.FAILED: "stopped by failures",
         StopReason.UNFINISHED: "not finished",
         StopReason.IMPORTED: "imported, as many as the file holds",
     }
     stopped: dict[StopReason, list[Words]] = {reason: [] for reason in reasons}
-    for cell in cells:
-        width = half_width(cell.metrics.get(summary.headline))
+    for point in points:
+        width = half_width(point.metrics.get(summary.primary_metric))
         precision = say(" (± ", width, ")") if width else ()
-        stopped[cell.stop_reason].append(say(Name(labels[cell.cell.contender]), precision))
+        stopped[point.stop_reason].append(say(Name(labels[point.point.config]), precision))
     return [say(f"{words}: ", listing(stopped[reason])) for reason, words in reasons.items() if stopped[reason]]
 
 
@@ -192,32 +192,32 @@ def runs_section(summary: StudySummary) -> Section | None:
     """Every measured trial by its own name."""
     blocks: list[Block] = []
     for part, ranking in ranked.rankings_by_model(summary):
-        runs = [(cell, run) for cell in ranked.in_order(part, ranking) for run in cell.runs]
+        runs = [(point, run) for point in ranked.in_order(part, ranking) for run in point.runs]
         if runs:
             blocks += [Heading(ranked.titled(Name(ranking.workload), part)), _runs(summary, runs)]
     return Section(say("Single runs"), (Details("Show single runs", tuple(blocks)),)) if blocks else None
 
 
-def _runs(summary: StudySummary, runs: Sequence[tuple[CellSummary, Run]]) -> Table:
-    def column(metric: str) -> ColumnOf[tuple[CellSummary, Run]]:
+def _runs(summary: StudySummary, runs: Sequence[tuple[PointSummary, Run]]) -> Table:
+    def column(metric: str) -> ColumnOf[tuple[PointSummary, Run]]:
         definition = summary.definitions[metric]
         unit = unit_of(definition)
 
-        def figure(row: tuple[CellSummary, Run]) -> Quantity | None:
+        def figure(row: tuple[PointSummary, Run]) -> Quantity | None:
             value = row[1].metrics.get(metric) if row[1].outcome is Outcome.OK else None
             return None if value is None else Quantity(value, unit)
 
         return number_column(definition.label, unit, figure)
 
-    def outcome(row: tuple[CellSummary, Run]) -> str:
-        cell, run = row
-        flagged = any(outlier.trial_id == run.trial_id for outlier in cell.outliers)
+    def outcome(row: tuple[PointSummary, Run]) -> str:
+        point, run = row
+        flagged = any(outlier.trial_id == run.trial_id for outlier in point.outliers)
         return f"{run.outcome.value}, outlier" if flagged else run.outcome.value
 
     return table(
         runs,
         words_column("Trial", lambda row: Name(row[1].trial_id)),
-        words_column("Contender", lambda row: Name(row[0].cell.contender.name)),
+        words_column("Config", lambda row: Name(row[0].point.config.name)),
         words_column("Instance", lambda row: Name(row[1].instance_id)),
         *map(column, MAIN_METRICS),
         words_column("Outcome", outcome),

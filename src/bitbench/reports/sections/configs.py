@@ -1,8 +1,8 @@
-"""What was run: each contender's engine, settings, kernels and commands, and the variants behind them."""
+"""What was run: each config's engine, settings, kernels and commands, and the variants behind them."""
 
 from collections.abc import Iterator, Mapping
 
-from bitbench.analysis.results.summary import ContenderSummary, StudySummary
+from bitbench.analysis.results.summary import ConfigSummary, StudySummary
 from bitbench.records.lock import Lock
 from bitbench.records.trial import KernelPath
 from bitbench.reports.document.model import Block, CodeBlock, Heading, Name, Phrase, Section, Table, Unit
@@ -24,12 +24,12 @@ PATHS = {
 }
 
 
-def contenders_section(summary: StudySummary, lock: Lock) -> Section:
+def configs_section(summary: StudySummary, lock: Lock) -> Section:
     blocks: list[Block] = []
-    for contender in summary.contenders:
-        blocks += [Heading((Name(contender.contender.name),)), *bullets(_facts(summary, contender))]
-        if contender.commands:
-            blocks.append(CodeBlock(contender.commands))
+    for config in summary.configs:
+        blocks += [Heading((Name(config.config.name),)), *bullets(_facts(summary, config))]
+        if config.commands:
+            blocks.append(CodeBlock(config.commands))
     blocks += [paragraph(strong("Kernels."), " ", sentence, ".") for sentence in _same_weights(summary)]
     variants = _variants(lock)
     if variants.rows:
@@ -37,8 +37,8 @@ def contenders_section(summary: StudySummary, lock: Lock) -> Section:
     return Section(say("What was run"), tuple(blocks))
 
 
-def _facts(summary: StudySummary, one: ContenderSummary) -> Iterator[Words]:
-    setup = next((setup for setup in summary.study.engines if setup.name == one.contender.engine), None)
+def _facts(summary: StudySummary, one: ConfigSummary) -> Iterator[Words]:
+    setup = next((setup for setup in summary.study.engines if setup.name == one.config.engine), None)
     if setup is not None:
         yield from _engine(setup, one)
     yield from _kernels(one)
@@ -48,15 +48,15 @@ def _facts(summary: StudySummary, one: ContenderSummary) -> Iterator[Words]:
         yield strong("its instances differ in version: their trials should not be averaged")
     yield from (f"note: {note}" for note in one.notes)
     for noted in summary.processor_notes:
-        if noted.contender == one.contender:
+        if noted.config == one.config:
             chosen = f"computed in {noted.dtype}; " if noted.dtype else ""
             yield f"on this processor ({summary.level}): {chosen}{noted.why}"
     for known in summary.expectations:
-        if known.contender == one.contender:
+        if known.config == one.config:
             yield f"known beforehand: {KNOWN[known.verdict]}: {known.why}"
 
 
-def _engine(setup: EngineSetup, one: ContenderSummary) -> Iterator[Words]:
+def _engine(setup: EngineSetup, one: ConfigSummary) -> Iterator[Words]:
     yield say("engine: ", Name(setup.engine), " ", listing(one.engine_versions or (UNKNOWN,)))
     if setup.kv_cache is not None:
         yield say("KV cache type: ", Name(setup.kv_cache))
@@ -69,7 +69,7 @@ def _settings(chosen: Mapping[str, object]) -> Phrase:
     return joined(names(f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items()), ", ")
 
 
-def _kernels(one: ContenderSummary) -> Iterator[Words]:
+def _kernels(one: ConfigSummary) -> Iterator[Words]:
     """Each kind of layers with the kernel it really ran on; the engine's words where they cannot be taken apart."""
     if not one.kernel_choices:
         yield f"kernels it selected: {'; '.join(one.kernels) or UNKNOWN}"
@@ -82,21 +82,21 @@ def _kernels(one: ContenderSummary) -> Iterator[Words]:
 
 
 def _same_weights(summary: StudySummary) -> Iterator[Phrase]:
-    """Contenders that run the same artifact on the same engine and differ in the kernel that they got."""
+    """Configs that run the same artifact on the same engine and differ in the kernel that they got."""
     engines = {setup.name: setup.engine for setup in summary.study.engines}
-    known = [contender for contender in summary.contenders if contender.kernel_choices]
+    known = [config for config in summary.configs if config.kernel_choices]
 
-    def weights(one: ContenderSummary) -> tuple[str, str]:
-        return one.contender.variant, engines.get(one.contender.engine, one.contender.engine)
+    def weights(one: ConfigSummary) -> tuple[str, str]:
+        return one.config.variant, engines.get(one.config.engine, one.config.engine)
 
     for group in grouped(known, weights).values():
         if len({one.kernel_choices for one in group}) > 1:
-            chosen = [say(Name(one.contender.name), " ", _kernel_names(one)) for one in group]
-            all_names = listing(names(one.contender.name for one in group))
+            chosen = [say(Name(one.config.name), " ", _kernel_names(one)) for one in group]
+            all_names = listing(names(one.config.name for one in group))
             yield say(all_names, " run the same weights on different kernels: ", joined(chosen, "; "))
 
 
-def _kernel_names(one: ContenderSummary) -> Phrase:
+def _kernel_names(one: ConfigSummary) -> Phrase:
     return listing(list(dict.fromkeys(choice.kernel for choices in one.kernel_choices for choice in choices)))
 
 

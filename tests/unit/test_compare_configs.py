@@ -1,18 +1,18 @@
-"""Contenders of one study: a pair has one ratio and one interval, whichever command is asked."""
+"""Configs of one study: a pair has one ratio and one interval, whichever command is asked."""
 
 import numpy as np
 import pytest
 
 from bitbench.analysis.changes import Changes, Pair, changes_within
 from bitbench.analysis.recommend import recommend
-from bitbench.analysis.results.comparison import ComparedCell
+from bitbench.analysis.results.comparison import ComparedPoint
 from bitbench.analysis.results.recommendation import Limits
 from bitbench.analysis.results.summary import Ratio
-from bitbench.analysis.study_comparison import compare_contenders
+from bitbench.analysis.study_comparison import compare_configs
 from bitbench.analysis.summarize import summarize
 from bitbench.api.compare import compare_folders
 from bitbench.records.study_records import StudyRecords
-from bitbench.study.plan import Contender, Plan
+from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -23,29 +23,29 @@ WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 SPEEDS = {"plain": 100.0, "quick": 130.0, "twin": 101.0, "slow": 70.0}
 
 
-def study(headline: str = "output_throughput") -> StudyRecords:
+def study(primary_metric: str = "output_throughput") -> StudyRecords:
     """Three blocks of three rounds; what a block shares varies by 20 %, a trial by 2 %."""
-    measure = Measure(instances=Count(min=3, max=3), trials=Count(min=3, max=3), headline=headline)  # type: ignore[arg-type]
+    measure = Measure(starts=Count(min=3, max=3), trials=Count(min=3, max=3), metric=primary_metric)  # type: ignore[arg-type]
     plan: Plan = make_plan(list(SPEEDS), [WORKLOAD], measure, baseline="plain")
     rng = np.random.default_rng(3)
     moods = rng.normal(0, 0.2, (3, 3))
     trials = [
-        make_trial(cell, block, index, round=index, metrics=speed_metrics(WORKLOAD, float(speed)))
-        for cell in plan.cells
+        make_trial(point, block, index, round=index, metrics=speed_metrics(WORKLOAD, float(speed)))
+        for point in plan.points
         for block in range(3)
         for index in range(3)
-        if (speed := SPEEDS[cell.contender.engine] * np.exp(moods[block, index] + rng.normal(0, 0.02)))
+        if (speed := SPEEDS[point.config.engine] * np.exp(moods[block, index] + rng.normal(0, 0.02)))
     ]
     return make_records(plan, trials)
 
 
-def named(engine: str) -> Contender:
-    return Contender(variant=NO_MODEL, engine=engine)
+def named(engine: str) -> Config:
+    return Config(variant=NO_MODEL, engine=engine)
 
 
-def compared(of: StudyRecords, before: str, after: str) -> ComparedCell:
-    (cell,) = compare_contenders(of, [(named(before), named(after))], metrics=(), conditions=()).cells
-    return cell
+def compared(of: StudyRecords, before: str, after: str) -> ComparedPoint:
+    (point,) = compare_configs(of, [(named(before), named(after))], metrics=(), conditions=()).points
+    return point
 
 
 def interval(ratio: Ratio | None) -> tuple[float, float, float]:
@@ -54,12 +54,12 @@ def interval(ratio: Ratio | None) -> tuple[float, float, float]:
     return ratio.value, ratio.interval.low, ratio.interval.high
 
 
-@pytest.mark.parametrize("headline", ["output_throughput", "latency"])
+@pytest.mark.parametrize("metric", ["output_throughput", "latency"])
 @pytest.mark.parametrize("engine", ["quick", "twin", "slow"])
-def test_report_recommend_and_compare_say_the_same_of_a_pair(headline: str, engine: str) -> None:
-    of = study(headline)
+def test_report_recommend_and_compare_say_the_same_of_a_pair(primary_metric: str, engine: str) -> None:
+    of = study(primary_metric)
     summary = summarize(of)
-    (entry,) = [one for one in summary.rankings[0].entries if one.contender == named(engine)]
+    (entry,) = [one for one in summary.rankings[0].entries if one.config == named(engine)]
     (choice,) = recommend(summary, Limits()).choices
     reported = interval(entry.ratio_to_baseline)
     assert interval(choice.of(named(engine)).ratio_to_baseline) == reported
@@ -75,8 +75,8 @@ def test_what_a_block_shares_cancels() -> None:
     assert low < 1.3 < high
     assert high / low < 1.1
     alone = Changes(changes_within(of).samples)
-    cells = {cell.contender.engine: cell for cell in of.plan.cells}
-    change = alone.find(Pair(cells["plain"], cells["quick"]), "output_throughput")
+    points = {point.config.engine: point for point in of.plan.points}
+    change = alone.find(Pair(points["plain"], points["quick"]), "output_throughput")
     assert change is not None
     _, low, high = interval(change.ratio(0.95))
     assert low < 1 < value < high
@@ -90,8 +90,8 @@ def test_what_a_block_shares_cancels() -> None:
         ("smollm2-135m/gguf-q8_0 @ llamacpp", "smollm2-135m/gguf-q4_0 @ llamacpp"),
     ],
 )
-def test_contenders_are_found_by_recipe_variant_or_whole_name(before: str, after: str) -> None:
-    (one, _) = compare_folders(SHOOTOUT, variants=(before, after)).cells
+def test_configs_are_found_by_recipe_variant_or_whole_name(before: str, after: str) -> None:
+    (one, _) = compare_folders(SHOOTOUT, variants=(before, after)).points
     assert one.ratio is not None
     assert one.ratio.interval is not None
     assert one.ratio.interval.low > 1

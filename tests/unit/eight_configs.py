@@ -1,10 +1,10 @@
-"""A study of eight contenders under rising load: recipes that differ by a few percent and by fractions of a MiB."""
+"""A study of eight configs under rising load: recipes that differ by a few percent and by fractions of a MiB."""
 
 import itertools
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, TrialRecord
-from bitbench.study.plan import Cell, Contender, Plan
+from bitbench.study.plan import Point, Config, Plan
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
@@ -17,7 +17,7 @@ LOADS = (1, 2, 4, 8, 16)
 STARTS = 3
 
 
-def eight_contenders(models: tuple[str, ...] = (MODEL,)) -> tuple[Plan, list[TrialRecord], list[InstanceRecord]]:
+def eight_configs(models: tuple[str, ...] = (MODEL,)) -> tuple[Plan, list[TrialRecord], list[InstanceRecord]]:
     """Each further model is twenty times as fast as the one before: nobody would compare them."""
     workloads = tuple(Workload(name=f"c{load}", concurrency=load, input_tokens=128, output_tokens=64) for load in LOADS)
     variants = [
@@ -30,41 +30,41 @@ def eight_contenders(models: tuple[str, ...] = (MODEL,)) -> tuple[Plan, list[Tri
         recipes=RECIPES,
         engines=tuple(EngineSetup(name=name, engine=name) for name in SPEEDS),
         workloads=workloads,
-        measure=Measure(instances=Count(min=1, max=STARTS), trials=Count(min=2, max=2)),
+        measure=Measure(starts=Count(min=1, max=STARTS), trials=Count(min=2, max=2)),
         baseline=f"{models[0]}/bf16 @ vllm",
     )
-    contenders = [Contender(variant=one.name, engine=name) for one, name in itertools.product(variants, SPEEDS)]
-    cells = tuple(Cell(contender=one, workload=load.name) for load, one in itertools.product(workloads, contenders))
-    plan = Plan(study=study, variants=tuple(variants), cells=cells)
-    trials = [_trial(plan, cell, block, index) for cell in cells for block in range(STARTS) for index in range(2)]
-    instances = [_instance(contender, block) for contender in contenders for block in range(STARTS)]
+    configs = [Config(variant=one.name, engine=name) for one, name in itertools.product(variants, SPEEDS)]
+    points = tuple(Point(config=one, workload=load.name) for load, one in itertools.product(workloads, configs))
+    plan = Plan(study=study, variants=tuple(variants), points=points)
+    trials = [_trial(plan, point, block, index) for point in points for block in range(STARTS) for index in range(2)]
+    instances = [_instance(config, block) for config in configs for block in range(STARTS)]
     return plan, trials, instances
 
 
 def eight_summary(models: tuple[str, ...] = (MODEL,)) -> StudySummary:
-    return summarize(*eight_contenders(models))
+    return summarize(*eight_configs(models))
 
 
-def _trial(plan: Plan, cell: Cell, block: int, index: int) -> TrialRecord:
-    contender, workload = cell.contender, plan.study.workload(cell.workload)
-    variant = plan.variant(contender.variant)
+def _trial(plan: Plan, point: Point, block: int, index: int) -> TrialRecord:
+    config, workload = point.config, plan.study.workload(point.workload)
+    variant = plan.variant(config.variant)
     place = RECIPES.index(variant.recipe)
     noise = 1 + 0.01 * ((block + place) % 3 - 1) + 0.002 * index
     scale = 20.0 ** plan.study.models.index(variant.model)
-    speed = scale * SPEEDS[contender.engine][place] * workload.concurrency**0.6 * noise
-    peak = int(2**20 * (900 + 0.2 * place + (300 if contender.engine == "vllm" else 0)))
+    speed = scale * SPEEDS[config.engine][place] * workload.concurrency**0.6 * noise
+    peak = int(2**20 * (900 + 0.2 * place + (300 if config.engine == "vllm" else 0)))
     return make_trial(
-        cell,
+        point,
         block,
         index,
-        id=f"{cell.name}-{block}-{index}",
-        instance_id=f"{contender.name}-{block}",
+        id=f"{point.name}-{block}-{index}",
+        instance_id=f"{config.name}-{block}",
         metrics=speed_metrics(workload, speed),
         memory=Memory(resident_bytes=peak - 2**20, peak_bytes=peak),
     )
 
 
-def _instance(contender: Contender, block: int) -> InstanceRecord:
-    reserve = 250 * 2**20 if contender.engine == "vllm" else None
+def _instance(config: Config, block: int) -> InstanceRecord:
+    reserve = 250 * 2**20 if config.engine == "vllm" else None
     facts = InstanceFacts(engine_version="1.0", kv_cache_bytes=reserve)
-    return make_instance(contender, block, id=f"{contender.name}-{block}", facts=facts)
+    return make_instance(config, block, id=f"{config.name}-{block}", facts=facts)
