@@ -120,7 +120,7 @@ def _next_line() -> Text:
 def noise_lines(noise: HostNoise) -> Text:
     worst = max(noise.compute_spread, noise.memory_spread)
     advice = (
-        "noisy: expect wide intervals, close what else runs here, and give the study more instances"
+        "noisy: expect wide intervals, close what else runs here, and give the study more starts"
         if worst > NOISY_SPREAD
         else "steady"
     )

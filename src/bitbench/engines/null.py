@@ -44,9 +44,9 @@ class NullArguments(Spec):
     ttft: Seconds = Field(default=0.020, ge=0, description="from the request to the first token")
     tpot: Seconds = Field(default=0.002, ge=0, description="from a token to the next")
     vary: Fraction = Field(default=0.0, ge=0, description="relative standard deviation from request to request")
-    vary_instance: Fraction = Field(default=0.0, ge=0, description="relative standard deviation between instances")
+    vary_instance: Fraction = Field(default=0.0, ge=0, description="relative standard deviation between starts")
     slow_requests: Annotated[tuple[int, ...], BeforeValidator(_numbers)] = Field(
-        default=(), description="requests of an instance that are slow, counted from 1 with the warm-up"
+        default=(), description="requests of a start that are slow, counted from 1 with the warm-up"
     )
     slow_factor: float = Field(default=4.0, gt=0, description="how many times slower they are")
     per_stream: Fraction = Field(default=0.0, ge=0, description="how much each further stream in flight slows a token")

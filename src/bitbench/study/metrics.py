@@ -219,8 +219,8 @@ def _of_memory() -> Iterator[Metric]:
         "peak_bytes",
         "Memory peak",
         "peak memory",
-        "Largest resident memory of the engine's processes since their instance started (other workloads included): "
-        "the sum of each process's own high-water mark, so an upper bound; one value per instance.",
+        "Largest resident memory of the engine's processes since they started (other workloads included): "
+        "the sum of each process's own high-water mark, so an upper bound; one value per start.",
     )
     yield _memory(
         "resident_bytes",
@@ -232,8 +232,8 @@ def _of_memory() -> Iterator[Metric]:
         "device_peak_bytes",
         "Device peak",
         "peak device memory",
-        "Most memory that the engine's processes were seen to hold on all devices since their instance started (other "
-        "workloads included); one value per instance.",
+        "Most memory that the engine's processes were seen to hold on all devices since they started (other "
+        "workloads included); one value per start.",
     )
     yield _memory(
         "device_bytes",

@@ -8,7 +8,7 @@ from bitbench.study.study import StudySection
 class ProfileSpec(StudySection):
     """At which shapes the operators of each config are profiled."""
 
-    description = "where the time of a step goes, operator by operator; in instances of its own"
+    description = "where the time of a step goes, operator by operator; in starts of its own"
     may_change = True
     on_one_machine = "profiles are taken on one machine; leave `profile` out of a study that runs with --on"
 

@@ -40,7 +40,7 @@ ALLOWED_GAP = 0.05
 WIDE = 110  # characters of a terminal from which there is room for every column of an operator
 TITLE = say("Where the time of a step goes")
 EXPLANATION = small_print(
-    "From torch's profiler, in instances of their own and after warm-up. A step is one forward pass and everything "
+    "From torch's profiler, in starts of their own and after warm-up. A step is one forward pass and everything "
     "until the next one begins; its groups are means over the profiled steps and add up to it. ",
     Emphasis(say("Framework overhead")),
     " is the time outside of operators that compute or move data: Python, scheduling, views, allocation. ",

@@ -47,7 +47,7 @@ def refuse_what_one_machine_does(plan: Plan, engines: Mapping[str, Engine]) -> N
         if engine.environment is None and not engine.can_freeze(setup):
             raise UsageError(f"{setup.name} runs elsewhere, and several machines would load it at once; leave --on out")
     if plan.study.measure.budget is not None:
-        raise UsageError("a budget plans the time of one machine; with --on say `instances` and `trials` instead")
+        raise UsageError("a budget plans the time of one machine; with --on say `starts` and `trials` instead")
     for section in plan.study.sections.values():
         if section.on_one_machine is not None:
             raise UsageError(section.on_one_machine)

@@ -70,7 +70,7 @@ def _layers(
         workload="Workload",
         at=at.capitalize(),
         shown="Mean [interval]",
-        counts="Instances / trials",
+        counts="Starts / trials",
     )
     return [
         base.mark("line").encode(x=x.x(), y=y.y(), color=colour, order="order:Q", strokeWidth=width, opacity=opacity),

@@ -30,14 +30,14 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     about_trial = [
         *fig.tooltips(trial="Trial", config="Config"),
         channel("value:Q", title=f"{definition.label} ({scale.unit})", format=",.4~r"),
-        *fig.tooltips(instance="Instance", block="Block", note="Outcome"),
+        *fig.tooltips(instance="Start", block="Block", note="Outcome"),
     ]
     about_mean = fig.tooltips(
         config="Config",
         shown=definition.label,
         rank="Rank",
         versus="vs. baseline",
-        counts="Instances / trials",
+        counts="Starts / trials",
     )
     means, trials = fig.where("datum.kind == 'mean'"), fig.where("datum.kind == 'trial'")
     x = axis.x("value")

@@ -42,9 +42,9 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
         yield f"Not finished: {unfinished} of {total} lack trials; run the study again to resume."
     estimates = [point.metrics[summary.primary_metric] for point in summary.points if has_result(summary, point)]
     if any(not estimate.covers_starts for estimate in estimates):
-        remedy = "" if summary.imported_from else " Set `instances` to 3 or more."
+        remedy = "" if summary.imported_from else " Set `starts` to 3 or more."
         yield (
-            "Caution: some points have a single instance; their intervals do not cover a restart, so a difference may "
+            "Caution: some points have a single start; their intervals do not cover a restart, so a difference may "
             f"come from the start alone.{remedy}"
         )
 

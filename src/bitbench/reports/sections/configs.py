@@ -45,7 +45,7 @@ def _facts(summary: StudySummary, one: ConfigSummary) -> Iterator[Words]:
     if one.prefix_caching:
         yield say("prefix caching: ", listing(["on" if state else "off" for state in one.prefix_caching]))
     if len(one.engine_versions) > 1:
-        yield strong("its instances differ in version: their trials should not be averaged")
+        yield strong("its starts differ in version: their trials should not be averaged")
     yield from (f"note: {note}" for note in one.notes)
     for noted in summary.processor_notes:
         if noted.config == one.config:
@@ -78,7 +78,7 @@ def _kernels(one: ConfigSummary) -> Iterator[Words]:
         path = f" ({PATHS[choice.path]})" if choice.path else ""
         yield f"kernel of {choice.kind}{layers}: {choice.kernel}{path}"
     if len(one.kernel_choices) > 1:
-        yield strong("its instances differ in kernel: their trials should not be averaged")
+        yield strong("its starts differ in kernel: their trials should not be averaged")
 
 
 def _same_weights(summary: StudySummary) -> Iterator[Phrase]:

@@ -18,7 +18,7 @@ def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
     machine: ColumnOf[InstanceRecord] = words_column("Machine", lambda one: Name(one.host) if one.host else None)
     starts = table(
         instances,
-        words_column("Instance", lambda one: Name(one.id)),
+        words_column("Start", lambda one: Name(one.id)),
         words_column("Config", lambda one: Name(one.config.name)),
         number_column("Block", Unit.COUNT, lambda one: one.block),
         *([machine] if several else []),

@@ -31,10 +31,10 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
     confidence = percent(summary.study.measure.confidence)
     primary_metric = summary.definitions[summary.primary_metric].name
     meanings = {
-        "mean [low, high]": f" is the mean of instance means with its {confidence} confidence interval. An instance is "
-        "one start of the engine; trials of one instance are not independent, so the width comes from the spread of "
-        "instance means (Student's t; never less than the spread within instances supports) and its two sides from a "
-        "bootstrap over instances, then trials.",
+        "mean [low, high]": f" is the mean of the means of starts with its {confidence} confidence interval. A start is "
+        "one start of the engine; its trials are not independent, so the width comes from the spread of "
+        "these means (Student's t; never less than the spread within starts supports) and its two sides from a "
+        "bootstrap over starts, then trials.",
         "p99": " is that of the requests of all trials together. Its interval takes starts as clusters (trials, of a "
         "server that was already running), and is open, [low, ∞), where the requests are too few to bound it. A "
         "percentile has its name from ten requests beyond it on (p99: 1,000); with fewer, the slowest is shown. The "
@@ -68,7 +68,7 @@ def reproduce_section(summary: StudySummary, lock: Lock) -> Section | None:
         f"bitbench run study.yaml --into {study.name}-again",
     )
     amount = (
-        f" made this page. Seed {study.seed}; {_range(measure.starts.min, measure.starts.max)} instances, "
+        f" made this page. Seed {study.seed}; {_range(measure.starts.min, measure.starts.max)} starts, "
         f"{_range(measure.trials.min, measure.trials.max)} trials each{budget}."
     )
     files = say(Name("study.yaml"), " and ", Name("lock.json"), " lie beside the records from which ")

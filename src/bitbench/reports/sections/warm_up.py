@@ -21,7 +21,7 @@ def warm_up_section(summary: StudySummary) -> Section | None:
         number_column("Memory idle", Unit.BYTES, lambda one: over_instances(one.idle_memory_bytes, Unit.BYTES)),
     )
     blocks: list[Block] = [
-        paragraph("Not included in the figures above. Mean over instances that were spawned (lowest – highest)."),
+        paragraph("Not included in the figures above. Mean over spawned starts (lowest – highest)."),
         starts,
     ]
     first = table(
@@ -33,7 +33,7 @@ def warm_up_section(summary: StudySummary) -> Section | None:
         number_column("Later", Unit.SECONDS, _later),
     )
     if first.rows:
-        blocks += [paragraph("TTFT in the warm-up of each instance and in the trials that count:"), first]
+        blocks += [paragraph("TTFT in the warm-up of each start and in the trials that count:"), first]
     return Section(say("Warm-up"), tuple(blocks))
 
 

@@ -136,7 +136,7 @@ def _main_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointS
         ratio_column("vs. baseline", lambda row: ranked.versus_baseline(ranking, row.entry)),
         *map(column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
         number_column(definition.label, unit_of(definition), lambda row: mean_of(row.metric(memory), definition)),
-        words_column("Instances / trials", lambda row: row.words),
+        words_column("Starts / trials", lambda row: row.words),
         mark=lambda row: Mark.BEST if row.entry and row.entry.rank_low == 1 else None,
     )
 
@@ -218,7 +218,7 @@ def _runs(summary: StudySummary, runs: Sequence[tuple[PointSummary, Run]]) -> Ta
         runs,
         words_column("Trial", lambda row: Name(row[1].trial_id)),
         words_column("Config", lambda row: Name(row[0].point.config.name)),
-        words_column("Instance", lambda row: Name(row[1].instance_id)),
+        words_column("Start", lambda row: Name(row[1].instance_id)),
         *map(column, MAIN_METRICS),
         words_column("Outcome", outcome),
     )
