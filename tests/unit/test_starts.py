@@ -212,3 +212,15 @@ def test_what_outlives_driver_and_guardians_is_found_and_ended(place: Path) -> N
         assert wait_for(lambda: not child.is_running())
     finally:
         driver.kill()
+
+
+def test_what_a_guardian_is_ending_is_left_to_it(place: Path) -> None:
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(place)])
+    try:
+        child = psutil.Process(int(str(said(place, "facts")["child"])))
+        driver.kill()
+        driver.wait()
+        assert end_left_over() == 0
+        assert not child.is_running()
+    finally:
+        driver.kill()

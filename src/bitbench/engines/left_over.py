@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bitbench.engines.guardian import send
+from bitbench.engines.guardian import GRACE_S, KILL_S, send
 
 # In the environment of all that belongs to one engine: a name of its own, and who drives it (pid and time of start).
 MARK_VARIABLE = "BITBENCH_INSTANCE"
@@ -36,8 +36,13 @@ def left_over() -> set[int]:
 
 
 def end_left_over(timeout_s: float = 20.0) -> int:
-    """Ends them, and returns how many there were. Raises TimeoutError where one cannot be killed."""
-    found = left_over()
+    """Ends them, and returns how many there were. Raises TimeoutError where one cannot be killed.
+
+    A driver that has just ended may have guardians that are still at work: they get the time that they take.
+    """
+    deadline = time.monotonic() + GRACE_S + KILL_S
+    while (found := left_over()) and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
     if found:
         kill_all(left_over, timeout_s)
     return len(found)
