@@ -12,7 +12,9 @@ HERE = Path(__file__).resolve().parents[2]
 # Each with what to write instead. A short list of what was hard to read, not a style checker.
 OLD_WORDS = {
     "surely": "significantly, or with 95 % confidence",
-    "nobody": "no contender, no process",
+    "nobody": "no config, no process",
+    "contenders?": "config",
+    "headlines?": "primary metric",
     "cannot tell": "inconclusive",
     "cannot be told": "tied with, or unknown",
     "nowhere told": "tied with",

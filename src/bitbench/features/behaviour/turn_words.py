@@ -11,7 +11,7 @@ from bitbench.reports.document.text import MAX_NAME, plain
 from bitbench.reports.document.words import bullets, listing, names, plural, say, small_print, strong
 from bitbench.reports.labels import Labels
 from bitbench.reports.quantities import with_interval
-from bitbench.study.plan import Contender
+from bitbench.study.plan import Config
 
 TURNS = "turns"
 LONGEST_EXAMPLE = 80  # characters of an answer that broke a conversation
@@ -26,11 +26,11 @@ VERDICTS = {
 def turns_sentences(found: Conversations, summary: StudySummary) -> Iterator[Phrase]:
     """For the answer above all tables: which variants break sooner than the unquantized model, and which do not."""
     labels = Labels.of(summary, MAX_NAME)
-    by_contender = {row.contender: row for row in found.rows}
+    by_config = {row.config: row for row in found.rows}
     compared = [(row, row.against) for row in found.rows if row.against is not None]
     for one, against in compared:
         if against.verdict in ("sooner", "later"):
-            yield _apart(one, against, by_contender[against.baseline], labels)
+            yield _apart(one, against, by_config[against.baseline], labels)
     untold = [(one, against) for one, against in compared if against.verdict == "no difference found"]
     for one, against in untold:
         if _looks_worse(against):
@@ -40,7 +40,7 @@ def turns_sentences(found: Conversations, summary: StudySummary) -> Iterator[Phr
     for baseline in dict.fromkeys(against.baseline for _, against in compared):
         told = [against.verdict for _, against in compared if against.baseline == baseline]
         if told[0] == "inconclusive":
-            yield _untold(by_contender[baseline], labels)
+            yield _untold(by_config[baseline], labels)
 
 
 def turns_section(found: Conversations, summary: StudySummary) -> Section:
@@ -64,7 +64,7 @@ def _apart(
     words = "breaks sooner than" if against.verdict == "sooner" else "lasts longer than"
     return say(
         _begin(one),
-        Name(labels[one.contender]),
+        Name(labels[one.config]),
         f" {words} the unquantized model: {_half(one)} (unquantized: {_half(baseline)}; p = {against.p_value:.2g}).",
     )
 
@@ -86,7 +86,7 @@ def _may_be_chance(one: ConversationSurvival, against: TurnComparison, variants:
     among = f"one of {variants} variants may look so by chance" if variants > 1 else "it may be chance"
     return say(
         _begin(one),
-        Name(labels[one.contender]),
+        Name(labels[one.config]),
         " looks worse than the unquantized model, ",
         lost,
         f" of {one.turns} fewer, but {among} (p = {against.p_value:.2g}).",
@@ -100,7 +100,7 @@ def _alike(alike: list[tuple[ConversationSurvival, TurnComparison]], labels: Lab
     return say(
         _begin(first),
         f"no difference found in {first.survival.watched} conversations between the unquantized model and ",
-        listing(names(labels[one.contender] for one, _ in alike)),
+        listing(names(labels[one.config] for one, _ in alike)),
         f" ({bound}).",
     )
 
@@ -112,7 +112,7 @@ def _untold(baseline: ConversationSurvival, labels: Labels) -> Phrase:
     return say(
         _begin(baseline),
         "inconclusive, nothing can be said about quantization. The unquantized model ",
-        Name(labels[baseline.contender]),
+        Name(labels[baseline.config]),
         f" itself breaks {broken} of {curve.watched} conversations in their first turn; a larger model can tell.",
     )
 
@@ -120,7 +120,7 @@ def _untold(baseline: ConversationSurvival, labels: Labels) -> Phrase:
 def _table(rows: tuple[ConversationSurvival, ...], labels: Labels) -> Table:
     return table(
         rows,
-        words_column("Contender", lambda one: Name(labels[one.contender])),
+        words_column("Config", lambda one: Name(labels[one.config])),
         number_column("Turns until half break", Unit.COUNT, lambda one: _median(one.survival)),
         words_column("Never broke", lambda one: _never(one.survival)),
         number_column("Valid turns", TURNS, lambda one: one.valid_turns),
@@ -136,8 +136,8 @@ def _never(curve: Survival) -> str:
 
 
 def _is_baseline(rows: tuple[ConversationSurvival, ...], one: ConversationSurvival) -> str | None:
-    baselines: set[Contender] = {row.against.baseline for row in rows if row.against}
-    return "unquantized" if one.contender in baselines else None
+    baselines: set[Config] = {row.against.baseline for row in rows if row.against}
+    return "unquantized" if one.config in baselines else None
 
 
 def _median(curve: Survival) -> Quantity | Phrase:
@@ -154,14 +154,14 @@ def _basis(first: ConversationSurvival) -> Block:
     return small_print(
         f"{first.survival.watched} scripted conversations of {plural(first.turns, 'turn')}, half of them extractions, "
         "half tool calls, each with two examples; greedy answers of one line. The turns before are in the prompt with "
-        "the script's own answers, so that every contender is asked the same. A conversation ends at its first fault."
+        "the script's own answers, so that every config is asked the same. A conversation ends at its first fault."
     )
 
 
 def _faults(rows: tuple[ConversationSurvival, ...], labels: Labels) -> Table:
     return table(
         [(row, fault) for row in rows for fault in row.faults],
-        words_column("Contender", lambda row: Name(labels[row[0].contender])),
+        words_column("Config", lambda row: Name(labels[row[0].config])),
         words_column("Fault", lambda row: row[1].fault),
         number_column("Conversations", Unit.COUNT, lambda row: row[1].conversations),
         words_column("Such an answer", lambda row: Name(plain(row[1].example, LONGEST_EXAMPLE) or "nothing")),

@@ -63,7 +63,7 @@ def profile_section(found: Profiles, _: StudySummary) -> Section:
 
 
 def _title(profile: OperatorProfile) -> Phrase:
-    return say(Name(profile.contender.name), f", batch {profile.batch}, {profile.phase.value}")
+    return say(Name(profile.config.name), f", batch {profile.batch}, {profile.phase.value}")
 
 
 def _side_by_side(profiles: Sequence[OperatorProfile]) -> Table:
@@ -72,7 +72,7 @@ def _side_by_side(profiles: Sequence[OperatorProfile]) -> Table:
 
     return table(
         profiles,
-        words_column("Contender", lambda one: Name(one.contender.name)),
+        words_column("Config", lambda one: Name(one.config.name)),
         number_column("Batch", Unit.COUNT, lambda one: one.batch),
         words_column("Phase", lambda one: one.phase.value),
         number_column("Step, profiler off", Unit.SECONDS, lambda one: one.unprofiled.median_s),

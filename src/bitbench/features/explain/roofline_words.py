@@ -1,4 +1,4 @@
-"""How near each cell comes to what the machine can do: the roofline of the model."""
+"""How near each point comes to what the machine can do: the roofline of the model."""
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.explain.types import Roofline
@@ -17,11 +17,11 @@ BOUNDS = {Bound.MEMORY: "reading", Bound.ARITHMETIC: "computing"}
 
 
 def roofline_section(found: Roofline, _: StudySummary) -> Section:
-    cells = table(
-        found.cells,
-        words_column("Workload", lambda one: Name(one.cell.workload)),
+    points = table(
+        found.points,
+        words_column("Workload", lambda one: Name(one.point.workload)),
         words_column("Phase", lambda one: one.phase.value),
-        words_column("Contender", lambda one: Name(one.cell.contender.name)),
+        words_column("Config", lambda one: Name(one.point.config.name)),
         number_column("Traffic", "MB", lambda one: one.cost.size_bytes / 1e6),
         number_column("Work", "Gflop", lambda one: one.cost.flops / 1e9),
         number_column("Fastest here", Unit.SECONDS, lambda one: one.attainable.seconds),
@@ -29,7 +29,7 @@ def roofline_section(found: Roofline, _: StudySummary) -> Section:
         number_column("Measured", Unit.SECONDS, lambda one: one.step_s),
         number_column("Share reached", Unit.SHARE, lambda one: one.share),
     )
-    return Section(say("How near to the roof"), (Paragraph(roof_sentence(found.roof)), cells, small_print(COUNTED)))
+    return Section(say("How near to the roof"), (Paragraph(roof_sentence(found.roof)), points, small_print(COUNTED)))
 
 
 def roof_sentence(roof: MachineRoof) -> Phrase:
