@@ -23,7 +23,7 @@ _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """One run of a cell. What the file does not say is None or left at its default."""
+    """One run of a point. What the file does not say is None or left at its default."""
 
     variant: str
     engine: EngineSetup

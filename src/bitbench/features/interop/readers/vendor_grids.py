@@ -52,7 +52,7 @@ def read(text: str) -> Reading:
                 reading.runs.append(_throughput_run(row, table, text, facts))
             else:
                 reading.runs.append(_speed_run(row, table, settings, length, facts))
-    reading.notes.append("One run per cell: its spread is unknown.")
+    reading.notes.append("One run per point: its spread is unknown.")
     if any(run.metrics.request_throughput for run in reading.runs):
         reading.notes.append("Output throughput of the throughput tables is requests per second × output length.")
     return reading
