@@ -24,7 +24,7 @@ from tests.command_line import bitbench
 from tests.unit.synthetic import make_lock, make_plan, make_trial
 from tests.unit.test_recommend_tails import LOOP, even, study
 
-PAGE = Path(__file__).parents[2] / "docs" / "exit-codes.md"
+PAGE = Path(__file__).parents[2] / "docs" / "scripting.md"
 
 
 def test_the_page_has_the_table_of_the_code() -> None:

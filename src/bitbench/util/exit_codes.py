@@ -22,7 +22,7 @@ class ExitCode(IntEnum):
 
     @property
     def meaning(self) -> str:
-        """The row of docs/exit-codes.md."""
+        """The row of docs/scripting.md."""
         return _MEANINGS[self]
 
 
