@@ -12,8 +12,6 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import duckdb
-
 from bitbench.feature import offered
 from bitbench.features.query.damage import damaged_lines, damaged_rows
 from bitbench.features.query.request_dataset import request_dataset
@@ -21,6 +19,11 @@ from bitbench.features.query.tables import TABLES, no_rows, sql_value
 from bitbench.records.tables import StudyTable
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.util.errors import StoreError
+
+try:
+    import duckdb
+except ImportError as missing:
+    raise StoreError("`bitbench query` needs DuckDB; `pip install 'bitbench[query]'` installs it") from missing
 from bitbench.util.near_miss import did_you_mean
 
 if TYPE_CHECKING:
