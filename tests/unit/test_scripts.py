@@ -2,6 +2,7 @@
 imported and asked for its help; the rest runs, with less to do and on copies of what it writes."""
 
 import json
+import os
 import re
 import runpy
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
+import yaml
 
 from bitbench.engines.processes import free_port
 from bitbench.loadgen.workers import LoadWorkers
@@ -337,3 +339,12 @@ def test_the_walk_finds_the_commands_of_the_readme(loaded: Loaded, tmp_path: Pat
     (tmp_path / "file").touch()
     with pytest.raises(SystemExit, match="is not empty"):
         walk.walk(tmp_path)
+
+
+def test_the_release_runs_scripts_that_exist() -> None:
+    release = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    steps = [step.get("run", "") for job in release["jobs"].values() for step in job["steps"]]
+    scripts = [run.split()[0] for run in steps if run.startswith("scripts/")]
+    assert scripts == ["scripts/setup", "scripts/wheel"]
+    assert all(os.access(ROOT / script, os.X_OK) for script in scripts)
+    assert release["jobs"]["publish"]["if"].startswith("startsWith(github.ref, 'refs/tags/")  # nothing else publishes
