@@ -20,7 +20,7 @@ from bitbench.records.trial import (
 from bitbench.study.base import Json
 from bitbench.study.capability import Capability
 from bitbench.study.environment import Environment
-from bitbench.study.plan import Point, Config, Group, Plan
+from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.use import Use
@@ -146,7 +146,7 @@ class Engine(Protocol):
     speed_only: frozenset[str]
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        """Why this point is known to be meaningless or impossible, or None. Raises StudyFileError where the setup itself
+        """Why this point is meaningless or impossible, or None. Raises StudyFileError where the setup itself
         is wrong, such as a mistyped argument: then the study does not run."""
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:

@@ -69,5 +69,7 @@ def test_the_known_answer_comes_out(tour: StudyFolder, summary: StudySummary) ->
 
 
 def test_the_slow_trials_are_flagged(summary: StudySummary) -> None:
-    flagged = {point.point.config.engine for point in summary.points if point.outliers and point.point.workload == "eight"}
+    flagged = {
+        point.point.config.engine for point in summary.points if point.outliers and point.point.workload == "eight"
+    }
     assert "hiccup" in flagged

@@ -143,6 +143,8 @@ def test_what_no_engine_would_run_is_not_made(
         return "it runs decompressed" if getattr(variant, "recipe", "") == "w8a8-rtn" else None
 
     monkeypatch.setattr(NullEngineWithModel, "refuse", refuse)
-    assert "variant tiny/w8a8-rtn: not created: all its points are refused" in bitbench(capsys, "plan", "study.yaml").out
+    assert (
+        "variant tiny/w8a8-rtn: not created: all its points are refused" in bitbench(capsys, "plan", "study.yaml").out
+    )
     assert bitbench(capsys, "run", "study.yaml", "--into", "out").exit_code == 0
     assert backend.made == 1

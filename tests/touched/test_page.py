@@ -99,7 +99,7 @@ def test_the_last_column_of_every_table_can_be_seen_beside_its_names(browser: Br
           box.scrollLeft = box.scrollWidth;
           const [table, place] = [box.firstElementChild, Number(box.firstElementChild.className.slice(-1)) - 1];
           const [frame, row] = [box.getBoundingClientRect(), table.tBodies[0].rows[0]];
-          const [name, last] = [row.points[place], row.lastElementChild].map((one) => one.getBoundingClientRect());
+          const [name, last] = [row.cells[place], row.lastElementChild].map((one) => one.getBoundingClientRect());
           return [name.left >= frame.left - 1, last.right <= frame.right + 1];
         })"""
     )
@@ -122,7 +122,7 @@ def test_it_prints(browser: Browser, demo: Path) -> None:
 def test_tables_sort_and_filter_by_keyboard(browser: Browser, demo: Path) -> None:
     browser.size(DESK)
     browser.open(demo)
-    column = "[...document.querySelectorAll('#ranking-at-a-glance tbody tr')].map((row) => row.points[1].textContent)"
+    column = "[...document.querySelectorAll('#ranking-at-a-glance tbody tr')].map((row) => row.cells[1].textContent)"
     browser.run("document.querySelector('#ranking-at-a-glance th:nth-child(2) button').focus()")
     for kind in ("rawKeyDown", "char", "keyUp"):
         browser.call(

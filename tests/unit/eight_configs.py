@@ -4,7 +4,7 @@ import itertools
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, TrialRecord
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload

@@ -112,15 +112,15 @@ def document_points(document: Document) -> dict[Key, list[TableCell]]:
     found: dict[Key, list[TableCell]] = {}
     for section, table in tables_of(document):
         for row in table.rows if section != WORDS else ():
-            for column, point in zip(table.columns, row.points, strict=True):
+            for column, point in zip(table.columns, row.cells, strict=True):
                 if numbers_of(point):
                     found.setdefault((section, row_names(row), plain_text(column.title)), []).append(point)
     return found
 
 
 def row_names(row: Row) -> str:
-    names = [part.text for point in row.points if isinstance(point, tuple) for part in _names(point)]
-    return ", ".join(names) or _first(row.points[0])
+    names = [part.text for point in row.cells if isinstance(point, tuple) for part in _names(point)]
+    return ", ".join(names) or _first(row.cells[0])
 
 
 def _names(phrase: Phrase) -> Iterator[Name]:
@@ -146,7 +146,7 @@ def _first(point: TableCell) -> str:
 
 
 def points_of_tables(tables: Iterable[tuple[str, Sequence[Sequence[str]]]]) -> Points:
-    """Of tables with the titles of their sections. Names are in backticks; a unit of a column is put into its points."""
+    """Of tables with the titles of their sections. Names are in backticks; a column's unit is put into its points."""
     found: Points = {}
     for section, (header, *rows) in tables:
         columns = [_column(title) for title in header]
@@ -233,7 +233,7 @@ def half_widths(row: Row) -> list[Number]:
     """Of the intervals of a row, relative to their values."""
     return [
         Number((point.high - point.low) / 2 / point.value)
-        for point in row.points
+        for point in row.cells
         if isinstance(point, Quantity) and point.value and point.low is not None and point.high is not None
         if point.unit != Unit.RATIO
     ]

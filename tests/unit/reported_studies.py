@@ -6,7 +6,7 @@ from bitbench.api.forms import ReportedStudy
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import EngineSetup
 from bitbench.study.workload import Workload
 from tests.unit.synthetic import demo_study, make_lock, make_plan, make_trial, speed_metrics, summarize

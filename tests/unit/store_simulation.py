@@ -29,7 +29,7 @@ from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress
 from bitbench.records import strict_reader as records
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Point, Plan
+from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Measure
 from bitbench.study.workload import Workload
 from tests.in_memory import MEMORY

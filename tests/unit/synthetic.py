@@ -13,7 +13,7 @@ from bitbench.records.requests import REQUEST_COLUMNS
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.base import Json
-from bitbench.study.plan import Point, Config, Plan, Refusal
+from bitbench.study.plan import Config, Plan, Point, Refusal
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload

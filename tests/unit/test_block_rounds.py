@@ -14,7 +14,7 @@ from bitbench.measure.budget import StudyPace
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.progress import Progress
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Point, Config, Plan, Purpose
+from bitbench.study.plan import Config, Plan, Point, Purpose
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_instance, make_plan, make_trial
@@ -124,9 +124,7 @@ def test_starts_that_became_quick_buy_blocks() -> None:
 
 def test_time_that_buys_no_other_start_becomes_rounds() -> None:
     """The second block is planned with starts of 40 s; they take 5 s, and no third is asked for."""
-    run = PaperRun(
-        paper_plan("ab", budget="6m", starts=2, trials={"min": 1, "max": 100}), quick_after_the_first
-    ).run()
+    run = PaperRun(paper_plan("ab", budget="6m", starts=2, trials={"min": 1, "max": 100}), quick_after_the_first).run()
     planned = next(rounds for _, block, rounds in run.asked if block == 1)
     first, second = run.rounds()
     assert second > planned >= first

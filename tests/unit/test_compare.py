@@ -19,7 +19,7 @@ from bitbench.records.trial import InstanceFacts, KernelChoice, Outcome
 from bitbench.reports.answers.compare import comparison_document
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.base import Json
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -115,7 +115,7 @@ def test_too_few_starts_are_inconclusive_and_it_says_how_many_would() -> None:
     needed = [gate.needed for gate in unsure]
     assert all(count is not None and count > 2 for count in needed)
     many = Measure(starts=Count(min=max(n or 0 for n in needed) * 2, max=1000), trials=Count(min=3, max=3))
-    enough = many.model_copy(update={"starts": Count(min=many.instances.min, max=many.instances.min)})
+    enough = many.model_copy(update={"starts": Count(min=many.starts.min, max=many.starts.min)})
     assert against(side("a", 1.0, 3, measure=enough), side("b", 0.95, 4, measure=enough), SLOWER_BY_3).exit_code == 1
 
 

@@ -55,7 +55,9 @@ def compared(machine: Machine, faster: float) -> list[tuple[Comparison, StudyRec
 @pytest.mark.parametrize("machine", [GALLERY, LUCK], ids=["gallery", "luck"])
 def test_a_ratio_is_covered_and_equal_studies_are_seldom_told_apart(machine: Machine) -> None:
     comparisons = [comparison for comparison, _, _ in compared(machine, 1.0)]
-    intervals = [point.ratio.interval for one in comparisons for point in one.points if point.ratio and point.ratio.interval]
+    intervals = [
+        point.ratio.interval for one in comparisons for point in one.points if point.ratio and point.ratio.interval
+    ]
     assert len(intervals) == CONFIGS * PAIRS
     assert np.mean([one.low <= 1.0 <= one.high for one in intervals]) >= 0.94
     assert np.mean([any(point.verdict is not Verdict.TIE for point in one.points) for one in comparisons]) <= 0.05

@@ -5,7 +5,14 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, CrossoverPoint, Stretch
+from bitbench.analysis.results.crossover import (
+    Crossing,
+    Crossover,
+    CrossoverAxis,
+    CrossoverPoint,
+    CrossoverSide,
+    Stretch,
+)
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.reports.sections.crossover import verdict
 from bitbench.study.plan import Plan

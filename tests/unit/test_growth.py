@@ -10,7 +10,7 @@ from bitbench.measure.estimate import Estimator
 from bitbench.measure.progress import Progress
 from bitbench.measure.study import Lab
 from bitbench.records.trial import Memory, TrialMetrics
-from bitbench.study.plan import Point, Plan
+from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Study
 from tests.command_line import Answer, bitbench
 from tests.growth import null_study, processor_s, write_null_study

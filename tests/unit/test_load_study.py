@@ -18,7 +18,7 @@ from bitbench.measure.load_study import (
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.arrival import mean_rate
 from bitbench.study.checked import checked_objectives
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from bitbench.study.study_file import parse_study
 from bitbench.study.workload import Workload
 from bitbench.study.write_study import study_text

@@ -16,7 +16,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.request_rows import RequestRows
 from bitbench.records.tables import TABLES
 from bitbench.records.trial import Memory, TrialMetrics
-from bitbench.study.metrics import PRIMARY_METRICS, METRICS, NEEDED, OBJECTIVES, FigureSource, find
+from bitbench.study.metrics import METRICS, NEEDED, OBJECTIVES, PRIMARY_METRICS, FigureSource, find
 from bitbench.study.objective import Objective, Objectives
 from bitbench.study.study import Measure
 from bitbench.study.study_file import study_schema

@@ -67,7 +67,7 @@ def test_what_needs_no_permission_is_one_row_for_each_engine_and_what_does_has_i
     uses = (*asks, *harmless)
     source = replace(StudySource.of(make_plan(["a"], [WORKLOAD]).study), file=tmp_path / "study.yaml")
     table = uses_table(uses, Trust(uses, source, tmp_path))
-    assert list(table.columns[1].points) == ["plugin=x", "plugin=y", "size=1, size=2"]
+    assert list(table.columns[1].cells) == ["plugin=x", "plugin=y", "size=1, size=2"]
 
 
 def test_trials_that_a_busy_machine_spoiled_are_one_cause() -> None:

@@ -7,7 +7,7 @@ from pydantic import TypeAdapter, ValidationError
 from bitbench.analysis.objectives import GROWTH_LIMIT, good_share, held, judge_objectives
 from bitbench.records.trial import ClientHealth, ObjectiveResult, Outcome, TrialRecord
 from bitbench.study.objective import Objective, Objectives
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from tests.unit.queue_simulation import poisson_trial, trial
 
 CAPACITY = 40.0  # of the simulated server, requests/s

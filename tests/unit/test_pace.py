@@ -12,7 +12,7 @@ from bitbench.measure.estimate import Estimator
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Point, Plan, Purpose
+from bitbench.study.plan import Plan, Point, Purpose
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize

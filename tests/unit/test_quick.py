@@ -18,7 +18,7 @@ from bitbench.models import hub
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.answers.quick import server_document
 from bitbench.reports.document.markdown import markdown
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from bitbench.study.study import Study
 from bitbench.study.study_file import read_study
 from bitbench.study.variant import NO_MODEL

@@ -16,7 +16,7 @@ from bitbench.records.trial import Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.answers.recommend import recommendation_document
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.objective import Objective
-from bitbench.study.plan import Point, Config, ProcessorNote
+from bitbench.study.plan import Config, Point, ProcessorNote
 from bitbench.study.study import Count, EngineSetup, Measure
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS

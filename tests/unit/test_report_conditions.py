@@ -58,7 +58,7 @@ def value_of(point: TableCell) -> Json:
 def rows_of(table: object) -> dict[Json, list[Json]]:
     """By the first point."""
     assert isinstance(table, Table)
-    values = [[value_of(point) for point in row.points] for row in table.rows]
+    values = [[value_of(point) for point in row.cells] for row in table.rows]
     return {row[0]: row[1:] for row in values}
 
 
@@ -155,9 +155,7 @@ def test_secrets_in_settings_are_not_printed() -> None:
 
 def test_what_was_known_beforehand_stands_beside_the_config() -> None:
     plan, trials, instances, _ = demo_study()
-    known = Expectation(
-        config=plan.configs[0], verdict=Support.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped."
-    )
+    known = Expectation(config=plan.configs[0], verdict=Support.RUNS_WITHOUT_SPEEDUP, why="Zeros are not skipped.")
     summary = summarize(plan.model_copy(update={"expectations": (known,)}), trials, instances)
     text = text_of(configs_section(summary, make_lock(plan)))
     own = text.split(f"### `{plan.configs[0].name}`")[1].split("###")[0]

@@ -35,7 +35,7 @@ NOISE = (0.0, 0.01, -0.01)
 def study(
     speeds: Speeds,
     *,
-    metric: str = "output_throughput",
+    primary_metric: str = "output_throughput",
     starts: int = 3,
     noise: float = 1.0,
     form: str | None = "compressed-tensors/w4a16-int",
@@ -199,7 +199,7 @@ def test_a_single_run_is_no_ranking() -> None:
     summary = study({"base": (100.0,), "quick": (150.0,)}, starts=1)
     assert led(summary).verdict == "No ranking: n = 1."
     assert [rank(entry) for entry in summary.rankings[0].entries] == ["n = 1, not ranked"] * 2
-    assert [row.points[4] for row in best_table(summary).rows] == [("n = 1, not ranked",)]
+    assert [row.cells[4] for row in best_table(summary).rows] == [("n = 1, not ranked",)]
 
 
 def test_one_config_is_no_choice() -> None:
@@ -210,9 +210,9 @@ def test_one_config_is_no_choice() -> None:
 def test_the_table_says_which_are_tied_with_the_best(speeds: tuple[float, float], point: str) -> None:
     table = best_table(study({"base": (100.0, 200.0), "same": speeds}))
     assert plain_text(table.columns[0].title) == "Workload"
-    last = [plain_text(phrase) for row in table.rows if isinstance(phrase := row.points[4], tuple)]
+    last = [plain_text(phrase) for row in table.rows if isinstance(phrase := row.cells[4], tuple)]
     assert set(last) <= {point, "base"} if point == "same" else set(last) == {"none"}
-    assert [row.points[0] for row in table.rows] == [(Name("interactive"),), (Name("medium_batch"),)]
+    assert [row.cells[0] for row in table.rows] == [(Name("interactive"),), (Name("medium_batch"),)]
 
 
 def without(summary: StudySummary, config: str, workload: str) -> StudySummary:

@@ -17,7 +17,7 @@ from bitbench.reports.document.terminal import render
 from bitbench.reports.document.words import bullets, say
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.sweep import sweep_answer, sweep_points, sweep_section
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
@@ -102,7 +102,7 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
     table = sweep_section(summary_of(), []).blocks[1]
     assert isinstance(table, Table)
     assert [row.mark for row in table.rows] == [None, None, Mark.ALARM]
-    errors = [row.points[-2] for row in table.rows]
+    errors = [row.cells[-2] for row in table.rows]
     assert [getattr(point, "value", None) for point in errors] == [0, 0, 7]
 
 

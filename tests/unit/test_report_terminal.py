@@ -7,7 +7,7 @@ from rich.console import Console
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.terminal import render
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import demo_study, make_plan, make_trial, summarize
 

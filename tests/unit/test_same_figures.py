@@ -21,15 +21,15 @@ from bitbench.reports.document.terminal import render
 from bitbench.reports.write import report_document
 from bitbench.study.base import Json
 from tests.unit.report_figures import (
-    Points,
     Number,
     PageTables,
-    points_of_tables,
+    Points,
     document_points,
     half_widths,
     markdown_tables,
     numbers_in,
     numbers_of,
+    points_of_tables,
     row_names,
     tables_of,
     terminal_rows,
@@ -135,7 +135,7 @@ def printed(document: Document) -> list[list[str]]:
 
 
 def numbers_of_row(row: Row) -> list[Number]:
-    return [*half_widths(row), *(number for point in row.points for number in numbers_of(point))]
+    return [*half_widths(row), *(number for point in row.cells for number in numbers_of(point))]
 
 
 def is_row(points: list[str], row: Row) -> bool:
@@ -159,7 +159,9 @@ def test_the_terminal_says_what_the_document_holds(study: str, document: Documen
 
 
 def test_every_line_of_the_old_terminal_is_a_row_of_the_document(study: str, document: Document) -> None:
-    lines = [line[1:] if any("×" in point for point in line) else line for line in before(study)["terminal"]]  # its rank
+    lines = [
+        line[1:] if any("×" in point for point in line) else line for line in before(study)["terminal"]
+    ]  # its rank
     assert not strangers([[point for point in line if "×" not in point] for line in lines], document)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress, excused
 from bitbench.measure.shifts import Shifts, shifts_beside
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Point, Config, Group, Member, Plan, Purpose
+from bitbench.study.plan import Config, Group, Member, Plan, Point, Purpose
 from bitbench.study.study import Study
 from bitbench.study.variant import Variant
 

@@ -18,9 +18,7 @@ A, B, C, D = (Config(variant="none", engine=name) for name in "abcd")
 NAN = math.nan
 
 
-def table(
-    values: object, configs: Sequence[Config] = (A, B, C, D), baseline: Config | None = None
-) -> PairTable:
+def table(values: object, configs: Sequence[Config] = (A, B, C, D), baseline: Config | None = None) -> PairTable:
     array = np.asarray(values, dtype=np.float64)
     return paired_ratios({"w": LogSpeeds(tuple(configs[: len(array)]), array)}, baseline)["w"]
 

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from bitbench.analysis.results.summary import PointSummary, MemorySummary, Spread, StopReason
+from bitbench.analysis.results.summary import MemorySummary, PointSummary, Spread, StopReason
 from bitbench.analysis.summarize import baseline_of
 from bitbench.records.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Point, Config, Plan, Refusal
+from bitbench.study.plan import Config, Plan, Point, Refusal
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize

@@ -8,7 +8,7 @@ from scipy import stats
 
 from bitbench.analysis.log_ratio import LogRatio
 from bitbench.analysis.unpaired import Starts, compare_speeds
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from tests.unit.simulated_claims import allowed
 
 A, B = (Config(variant="none", engine=name) for name in "ab")

@@ -10,7 +10,7 @@ import pytest
 
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome, TrialRecord
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import StoreError
 from tests.strangers import KINDS, Trap

@@ -17,7 +17,7 @@ from bitbench.analysis.trial import DEFINITIONS, RECORDED
 from bitbench.analysis.unpaired import Starts, compare_speeds
 from bitbench.records.study_records import StudyRecords
 from bitbench.study.metrics import FigureSource
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 
 Samples = Mapping[Point, Mapping[str, Sample]]
 

@@ -7,7 +7,7 @@ from bitbench.analysis.engine_metrics import summarize_engine
 from bitbench.analysis.results.sides import Side, Source
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceRecord, KernelPath
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
 

@@ -37,9 +37,7 @@ def summarize_config(
         weight_load_s=spread(record.facts.weight_load_s for record in spawned),
         compile_s=spread(record.facts.compile_s for record in ready),
         idle_memory_bytes=spread(record.memory.resident_bytes for record in spawned),
-        memory=summarize_memory(
-            config, variant, ready, [trial for trial in trials if trial.instance_id not in forked]
-        ),
+        memory=summarize_memory(config, variant, ready, [trial for trial in trials if trial.instance_id not in forked]),
         engine_versions=_distinct(one.engine_version for one in facts if one.engine_version is not None),
         kernels=_distinct(kernel for one in facts for kernel in one.kernels),
         kernel_choices=_distinct(one.kernel_choices for one in facts if one.kernel_choices),

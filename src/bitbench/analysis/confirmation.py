@@ -22,7 +22,7 @@ from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.summary import AgainstBaseline, ConfirmedChoice
 from bitbench.analysis.sequential import PrimaryMetric, SequentialAnalysis, turns_of
 from bitbench.records.trial import TrialRecord
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 
 
 def chosen(found: SequentialAnalysis, baseline: Config | None) -> dict[str, Config]:
@@ -73,7 +73,7 @@ def _best(claims: Claims, table: PairTable, baseline: Config | None) -> Config |
 
 
 def _fresh_ratio(
-    trials: Sequence[TrialRecord], pair: PairedRatio, selection: LogSpeeds, metric: PrimaryMetric
+    trials: Sequence[TrialRecord], pair: PairedRatio, selection: LogSpeeds, primary_metric: PrimaryMetric
 ) -> LogRatio | None:
     """Of the figures themselves. None where the two have no round of the block in common."""
     figures = {turn: getattr(trial.metrics, primary_metric.metric) for turn, trial in turns_of(trials).items()}

@@ -20,7 +20,14 @@ from dataclasses import dataclass
 from itertools import pairwise
 from math import inf, isinf, log, log2
 
-from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, CrossoverPoint, Stretch
+from bitbench.analysis.results.crossover import (
+    Crossing,
+    Crossover,
+    CrossoverAxis,
+    CrossoverPoint,
+    CrossoverSide,
+    Stretch,
+)
 from bitbench.analysis.results.summary import Ratio
 from bitbench.analysis.speeds import Speeds
 from bitbench.study.plan import Config, Plan

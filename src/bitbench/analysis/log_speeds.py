@@ -37,9 +37,7 @@ def log_speeds(figures: Mapping[TrialKey, float | None], *, higher_is_better: bo
     """A figure that is missing or not positive has no logarithm, and is taken as missing."""
     configs = tuple(dict.fromkeys(turn.config for turn in figures))
     sign = 1.0 if higher_is_better else -1.0
-    return LogSpeeds(
-        configs, spread_out({turn: sign * _log(figure) for turn, figure in figures.items()}, configs)
-    )
+    return LogSpeeds(configs, spread_out({turn: sign * _log(figure) for turn, figure in figures.items()}, configs))
 
 
 def spread_out(values: Mapping[TrialKey, float], configs: tuple[Config, ...]) -> Floats:

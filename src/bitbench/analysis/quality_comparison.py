@@ -11,7 +11,7 @@ from bitbench.analysis.results.comparison import QUALITY, ComparedPoint, GateOut
 from bitbench.analysis.results.summary import Estimate, Interval, QualityEstimate, Ratio
 from bitbench.records.quality import QualityRecord
 from bitbench.records.study_records import StudyRecords
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 
 # A rise below this is no loss that anybody would act on; it keeps another order of summation from being called worse.
 SMALLEST_RISE = 0.001

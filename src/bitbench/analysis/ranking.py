@@ -78,9 +78,7 @@ def _against(
     return AgainstBaseline.SLOWER if (baseline, config) in apart else AgainstBaseline.UNDECIDED
 
 
-def _of_one_start(
-    order: Sequence[Config], samples: Mapping[Config, Sample], confidence: float
-) -> frozenset[Ordered]:
+def _of_one_start(order: Sequence[Config], samples: Mapping[Config, Sample], confidence: float) -> frozenset[Ordered]:
     """Pairs (better, worse) by trials alone, where no start is repeated; nothing where some have several."""
     if any(sample.n_instances > 1 for sample in samples.values()):
         return frozenset()  # it has not been looked at yet

@@ -20,7 +20,7 @@ from bitbench.analysis.results.recommendation import (
     LimitVerdict,
     Recommendation,
 )
-from bitbench.analysis.results.summary import PointSummary, Estimate, Interval, Ranking, StudySummary
+from bitbench.analysis.results.summary import Estimate, Interval, PointSummary, Ranking, StudySummary
 from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict
 from bitbench.analysis.service_levels import CONTAINS, ONE_START, judge_objective
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
@@ -107,9 +107,7 @@ def _judge(
     if entry is None:
         causes = dict.fromkeys(f"{group.failure.outcome.value}: {group.failure.cause}" for group in point.failures)
         why = "; ".join(causes) or "not run yet"
-        return Judged(
-            config=config, figure=None, trials=len(point.runs), failed_trials=len(failed), why_no_result=why
-        )
+        return Judged(config=config, figure=None, trials=len(point.runs), failed_trials=len(failed), why_no_result=why)
     speed = point.metrics.get("output_throughput")
     confirmed = ranking.confirmed if ranking.confirmed and ranking.confirmed.config == config else None
     reserve = next(one.memory.kv_cache_bytes for one in summary.configs if one.config == config)

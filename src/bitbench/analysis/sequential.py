@@ -18,7 +18,7 @@ from bitbench.analysis.results.summary import Ratio
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Memory, TrialRecord
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Measure
 
 # Of two configs none is the best of many: the baseline was given, and the other is chosen only if it is faster.
@@ -54,7 +54,7 @@ def baseline_of(plan: Plan) -> Config | None:
 class SequentialAnalysis:
     """By workload, where at least two configs have a figure. `speeds` are at the machine's mean speed."""
 
-    metric: PrimaryMetric
+    primary_metric: PrimaryMetric
     speeds: Mapping[str, LogSpeeds]
     tables: Mapping[str, PairTable]
     claims: Mapping[str, Claims]
@@ -70,14 +70,16 @@ class SequentialAnalysis:
 
     def ratio(self, workload: str, one: Config, other: Config, confidence: float) -> Ratio | None:
         """Of the figures themselves, one / other, whichever way is better."""
-        return self.speed(workload, *((one, other) if self.primary_metric.higher_is_better else (other, one)), confidence)
+        return self.speed(
+            workload, *((one, other) if self.primary_metric.higher_is_better else (other, one)), confidence
+        )
 
 
 def standing(
     plan: Plan,
     trials: Sequence[TrialRecord],
     others: Sequence[InstanceRecord | QualityRecord],
-    metric: PrimaryMetric,
+    primary_metric: PrimaryMetric,
     baseline: Config | None,
 ) -> SequentialAnalysis:
     """`trials`: all of the study; those that do not count, or are of no point of the plan, are passed over. `others`:
@@ -127,7 +129,9 @@ def _counted(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     return [trial for trial in trials if trial.counts and trial.point in points]
 
 
-def pair_tables(trials: Sequence[TrialRecord], metric: PrimaryMetric, baseline: Config | None) -> dict[str, PairTable]:
+def pair_tables(
+    trials: Sequence[TrialRecord], primary_metric: PrimaryMetric, baseline: Config | None
+) -> dict[str, PairTable]:
     """By workload, from the trials that count: the same for every question that is asked about them."""
     speeds, _ = _speeds([trial for trial in trials if trial.counts], primary_metric)
     return paired_ratios(speeds, baseline)
@@ -202,7 +206,9 @@ def _looks_by_count(measure: Measure, blocks: int, alpha: float) -> list[Look]:
     return found
 
 
-def _speeds(trials: Sequence[TrialRecord], metric: PrimaryMetric) -> tuple[dict[str, LogSpeeds], dict[str, float]]:
+def _speeds(
+    trials: Sequence[TrialRecord], primary_metric: PrimaryMetric
+) -> tuple[dict[str, LogSpeeds], dict[str, float]]:
     """Of each workload with two configs, at the machine's mean speed; and how much that explained."""
     speeds: dict[str, LogSpeeds] = {}
     explained: dict[str, float] = {}
@@ -219,7 +225,7 @@ def _speeds(trials: Sequence[TrialRecord], metric: PrimaryMetric) -> tuple[dict[
     return speeds, explained
 
 
-def figure_of(trial: TrialRecord, metric: PrimaryMetric) -> float | None:
+def figure_of(trial: TrialRecord, primary_metric: PrimaryMetric) -> float | None:
     source = trial.memory if primary_metric.metric in Memory.model_fields else trial.metrics
     value: float | None = getattr(source, primary_metric.metric)
     return value

@@ -8,7 +8,7 @@ nothing about the next. Of a server that bitbench did not start its trials decid
 from math import ceil
 
 from bitbench.analysis.percentiles import events_for_an_upper_end, judge_limit
-from bitbench.analysis.results.summary import PointSummary, Estimate
+from bitbench.analysis.results.summary import Estimate, PointSummary
 from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict, PercentileEstimate
 from bitbench.records.trial import Outcome
 from bitbench.study.metrics import OBJECTIVES, Metric

@@ -7,7 +7,7 @@ from bitbench.analysis.comparison import compare_speed
 from bitbench.analysis.intervals import Sample
 from bitbench.analysis.results.summary import Ratio
 from bitbench.analysis.sequential import SequentialAnalysis
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 
 
 @dataclass(frozen=True)
@@ -28,4 +28,6 @@ class Speeds:
             return paired
         points = (Point(config=config, workload=workload) for config in (one, other))
         own, others = (self.samples.get(point, {}).get(self.metric) for point in points)
-        return compare_speed(own, others, self.confidence, higher_is_better=self.standing.primary_metric.higher_is_better)
+        return compare_speed(
+            own, others, self.confidence, higher_is_better=self.standing.primary_metric.higher_is_better
+        )

@@ -28,7 +28,7 @@ from bitbench.analysis.trial import DEFINITIONS
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from bitbench.study.workload import Workload
 from bitbench.util.errors import CannotCompareError
 

@@ -19,7 +19,7 @@ from bitbench.analysis.quality import summarize_quality
 from bitbench.analysis.ranking import rank
 from bitbench.analysis.rate_search import answer, rate_trials
 from bitbench.analysis.requests import read_requests, spreads, tails
-from bitbench.analysis.results.summary import PointSummary, ComparedModel, Outlier, Ranking, Run, StudySummary, WarmUp
+from bitbench.analysis.results.summary import ComparedModel, Outlier, PointSummary, Ranking, Run, StudySummary, WarmUp
 from bitbench.analysis.sequential import baseline_of, primary_metric_of
 from bitbench.analysis.service_levels import judge_objective
 from bitbench.analysis.settings import summarize_settings
@@ -30,9 +30,9 @@ from bitbench.feature import Offer, report_parts, sparing
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.study.base import Record
-from bitbench.study.metrics import PRIMARY_METRICS, METRICS
+from bitbench.study.metrics import METRICS, PRIMARY_METRICS
 from bitbench.study.objective import Objective
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 
 # Looked at for outliers: those a primary metric can be. The others follow from them or are extremes themselves.
 FLAGGED_METRICS = tuple(METRICS[name].column for name in PRIMARY_METRICS)
@@ -55,8 +55,7 @@ def summarize(of: StudyRecords) -> StudySummary:
             for point, trials in _by_point(of).items()
         ),
         configs=tuple(
-            summarize_config(config, variants.get(config.variant), of.instances, of.trials)
-            for config in plan.configs
+            summarize_config(config, variants.get(config.variant), of.instances, of.trials) for config in plan.configs
         ),
         rankings=_rankings(of, fields),
         models=_models(fields) if len(fields) > 1 else (),
@@ -98,9 +97,7 @@ def _speeds(of: StudyRecords, field: ModelGroup, samples: Mapping[Point, Mapping
 
 
 def _models(fields: Iterable[ModelGroup]) -> tuple[ComparedModel, ...]:
-    return tuple(
-        ComparedModel(name=field.model, configs=field.configs, baseline=field.baseline) for field in fields
-    )
+    return tuple(ComparedModel(name=field.model, configs=field.configs, baseline=field.baseline) for field in fields)
 
 
 def samples_by_point(of: StudyRecords, stream: int = 0) -> dict[Point, dict[str, Sample]]:

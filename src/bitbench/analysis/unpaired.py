@@ -6,7 +6,7 @@ starts say little about their variance, and other points of both studies lend wh
     v   = s₁²/I₁ + s₂²/I₂,   ν degrees of freedom (Welch–Satterthwaite)
     se² = max((d0·S²·(1/I₁ + 1/I₂) + ν·v) / (d0 + ν),  v,  f),   df = d0 + ν
 
-S² is the pooled variance of the other points of both studies that lend d0 degrees of freedom: those of the same workload
+S² is the pooled variance of other points of both studies that lend d0 degrees of freedom: those of the same workload
 in full, those of others as `lending` has it.
 
 No formula knows how the machine itself differs from one study to the next: a ratio across studies includes that.

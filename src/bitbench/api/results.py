@@ -6,7 +6,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from bitbench.analysis.results.summary import PointSummary, Estimate, StudySummary
+from bitbench.analysis.results.summary import Estimate, PointSummary, StudySummary
 from bitbench.analysis.results.tails import PercentileEstimate
 from bitbench.measure.study import Lab
 from bitbench.records.folder import StudyFolder

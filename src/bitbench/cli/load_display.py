@@ -14,7 +14,7 @@ from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
 from bitbench.reports.document.words import plural
 from bitbench.study import plan as points
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.util.units import show_percent, show_seconds, significant
 
 NAME_WIDTH = 9  # a longer name shifts its line

@@ -101,7 +101,9 @@ def advice(records: StudyRecords) -> str | None:
     if not rejected:
         return None
     were = "was" if len(rejected) == 1 else "were"
-    newest = {(trial.point, trial.block): trial for trial in measured}  # a point that was given up ends with a rejection
+    newest = {
+        (trial.point, trial.block): trial for trial in measured
+    }  # a point that was given up ends with a rejection
     given_up = {trial.id for trial in newest.values() if trial.outcome is Outcome.CLIENT_BOUND}
     again = records.lock.search is None and not given_up.isdisjoint(excused(measured))
     return (

@@ -249,7 +249,9 @@ def what_runs(plan: Plan) -> str:
     if not plan.study.workloads:
         return f"The quality of {plural(len(plan.quality), 'config')} is measured"
     total = len(plan.points) + len(plan.refusals)
-    return f"{len(plan.points):,}{f' of {total:,}' if plan.refusals else ''} {'points run' if total > 1 else 'point runs'}"
+    return (
+        f"{len(plan.points):,}{f' of {total:,}' if plan.refusals else ''} {'points run' if total > 1 else 'point runs'}"
+    )
 
 
 def counted(plan: Plan, amount: Amount) -> str:

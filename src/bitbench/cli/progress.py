@@ -10,7 +10,7 @@ from bitbench.records.load_progress import LoadProgress
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.reports.document.words import plural
-from bitbench.study.plan import Point, Config, Group, Plan
+from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.util.units import show_bytes, show_duration, show_seconds, significant
 
 WIDE = 80  # characters from which a line may hold all figures of a trial, and is wrapped where names are long

@@ -16,10 +16,10 @@ from bitbench.analysis.model_groups import ModelGroup, fields_of, log_speeds_of
 from bitbench.analysis.sequential import (
     SequentialAnalysis,
     baseline_of,
-    primary_metric_of,
     kept_back,
     kept_back_s,
     open_points,
+    primary_metric_of,
 )
 from bitbench.analysis.stopping import enough_instances
 from bitbench.measure.block_rounds import BlockRounds, Room
@@ -28,7 +28,7 @@ from bitbench.measure.shifts import shifts_beside
 from bitbench.ports import Engine
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Point, Config, Plan, Purpose
+from bitbench.study.plan import Config, Plan, Point, Purpose
 from bitbench.study.study import Interleaving
 
 OpenPoints = Callable[[int], frozenset[Point]]
@@ -345,7 +345,9 @@ class StudyPace:
 
     def _gone_before(self, block: int, points: frozenset[Point]) -> set[Point]:
         """Those that failed when they were last measured."""
-        last = {trial.point: trial.outcome for trial in self._trials if trial.block < block and trial.kind == "measured"}
+        last = {
+            trial.point: trial.outcome for trial in self._trials if trial.block < block and trial.kind == "measured"
+        }
         return {point for point in points if last.get(point, Outcome.OK) is not Outcome.OK}
 
     def _known_before(self, block: int) -> Estimator:
@@ -409,9 +411,7 @@ class StudyPace:
             return []
         if points is not self._all_points:
             present = {point.config for point in points}
-            return own * (
-                self._shifts([all_config for all_config in self._all_configs if all_config in present]) - 1
-            )
+            return own * (self._shifts([all_config for all_config in self._all_configs if all_config in present]) - 1)
         if self._shifts_of_all is None:
             self._shifts_of_all = self._shifts(self._all_configs)
         return own * (self._shifts_of_all - 1)

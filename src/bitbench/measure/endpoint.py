@@ -20,7 +20,7 @@ from bitbench.measure.trial import ReadyInstance, TrialRunner, now
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Observer
 from bitbench.records.folder import Writer
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Point, Plan
+from bitbench.study.plan import Plan, Point
 from bitbench.study.search import SearchLimits
 from bitbench.study.workload import Workload
 from bitbench.study.write_study import study_text

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bitbench.ports import Engine
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.study.arrival import mean_rate
-from bitbench.study.plan import Point, Plan
+from bitbench.study.plan import Plan, Point
 from bitbench.study.processor import Instructions, Level
 from bitbench.study.prompts import typical
 from bitbench.study.quality import Quality, Scoring
@@ -25,7 +25,7 @@ class Assumed:
 
 # Fitted to the logarithms of the median trials of the gallery's points (those with a quantized KV cache left out), as
 # prompt FLOPs / flops_per_s + answered tokens × (weight bytes / read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S). With bf16
-# instructions (cpu-shootout and twins, level amx, 22 points): 31 s guessed and 33 s measured for a trial of each, a point
+# instructions (cpu-shootout and twins, level amx, 22 points): 31 s guessed and 33 s measured for a trial of each, one
 # right to a factor of 1.5. Without (the others, level avx512, 63 points, where weights are read as float32): 541 s and
 # 479 s, a factor of 1.6; all of cpu-shootout 75 s and 90 s. Engines are not told apart, and llama.cpp is the quickest.
 WITH_BF16 = Assumed(read_bytes_per_s=10e9, flops_per_s=0.3e12)

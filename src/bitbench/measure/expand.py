@@ -8,7 +8,7 @@ from bitbench.measure.kv_cache import as_arguments
 from bitbench.ports import Engine, Load
 from bitbench.study.capability import Capability
 from bitbench.study.environment import Device
-from bitbench.study.plan import Point, Config, Expectation, Plan, ProcessorNote, QualityRefusal, Refusal, Support
+from bitbench.study.plan import Config, Expectation, Plan, Point, ProcessorNote, QualityRefusal, Refusal, Support
 from bitbench.study.processor import Level
 from bitbench.study.quality import Quality
 from bitbench.study.study import Checkpoint, EngineSetup, Study

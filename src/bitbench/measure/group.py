@@ -21,7 +21,7 @@ from bitbench.measure.trial import ReadyInstance, TrialDraft, TrialKind, TrialRu
 from bitbench.ports import InstanceFailed, Observer
 from bitbench.records.quality import Condition
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome
-from bitbench.study.plan import Point, Group, Member, Plan
+from bitbench.study.plan import Group, Member, Plan, Point
 from bitbench.study.workload import Workload
 
 # After these the instance cannot be trusted with another trial.

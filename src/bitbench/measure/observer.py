@@ -5,7 +5,7 @@ import logging
 from bitbench.records.load_progress import LoadProgress
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
-from bitbench.study.plan import Point, Config, Group, Plan
+from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.util.visible import visible
 
 _LOG = logging.getLogger("bitbench")

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bitbench.records.folder import StudyFolder
-from bitbench.study.plan import Point, Plan
+from bitbench.study.plan import Plan, Point
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from bitbench.measure.shifts import shifts_beside
 from bitbench.records.quality import Condition, QualityRecord
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Point, Config, Group, Member, Plan, Purpose
+from bitbench.study.plan import Config, Group, Member, Plan, Point, Purpose
 
 # Outcomes that the same inputs give again: the point is not tried in later blocks.
 FINAL_OUTCOMES = frozenset({Outcome.UNSUPPORTED, Outcome.OOM})

@@ -7,9 +7,7 @@ from bitbench.study.plan import Config
 Shifts = tuple[tuple[Config, ...], ...]
 
 
-def shifts_beside(
-    baseline: Config, others: Sequence[Config], fit: Callable[[Sequence[Config]], bool]
-) -> Shifts | None:
+def shifts_beside(baseline: Config, others: Sequence[Config], fit: Callable[[Sequence[Config]], bool]) -> Shifts | None:
     """Each fits beside the baseline; in the order given, so that the same configs meet in every block.
 
     None where one of them does not fit beside it: shifts and visits in one block would vary differently.

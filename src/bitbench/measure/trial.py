@@ -15,7 +15,7 @@ from bitbench.measure.machine.gpu_state import disturbance, watch_gpus
 from bitbench.measure.machine.memory import MemoryWatch
 from bitbench.ports import Endpoint, Instance, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from bitbench.study.study import Study, Timeouts
 from bitbench.study.workload import Workload
 

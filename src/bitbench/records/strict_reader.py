@@ -190,7 +190,7 @@ def refuse_strangers(plan: Plan, trials: Iterable[TrialRecord], folder: Path) ->
         if config.engine in engines and config.variant in variants and point.workload in workloads:
             continue
         raise StoreError(
-            f"{place} in {folder} is about {point.name}, which the study in lock.json does not have; restore lock.json, "
+            f"{place} in {folder} is about {point.name}, which the study in lock.json does not have; restore lock.json "
             "or remove what does not belong to it"
         )
 

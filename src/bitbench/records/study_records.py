@@ -10,7 +10,7 @@ from bitbench.records.profile import OperatorProfile
 from bitbench.records.quality import QualityRecord
 from bitbench.records.roof import MachineRoof
 from bitbench.records.trial import InstanceRecord, TrialRecord
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Study
 from bitbench.util.errors import RowsNotKeptError
 

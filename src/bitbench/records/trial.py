@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from bitbench.study.base import Record
-from bitbench.study.plan import Point, Config, Purpose
+from bitbench.study.plan import Config, Point, Purpose
 
 RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:

@@ -5,10 +5,10 @@ from dataclasses import replace
 from statistics import median
 
 from bitbench.analysis.results.summary import (
-    PointSummary,
     Estimate,
     Interval,
     MetricDefinition,
+    PointSummary,
     QualityEstimate,
     Ratio,
     Spread,

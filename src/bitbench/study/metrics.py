@@ -1,7 +1,7 @@
 """Every figure, once: its name, unit, direction, meaning, how it is made and how many requests it needs.
 
-Verdicts, objectives, `--slo`, `--fail-if`, `primary_metric`, CSV, JSON, SQL and the documents read this list and have no
-other. What is computed from request rows is computed in `bitbench.records`.
+Verdicts, objectives, `--slo`, `--fail-if`, `measure.metric`, CSV, JSON, SQL and the documents read this list and have
+no other. What is computed from request rows is computed in `bitbench.records`.
 
 A figure has one name, such as `ttft_p99`. Where a number stands alone (a record, a column of CSV, JSON or SQL) nothing
 but its name can say that 0.2 are seconds, so there a time carries its unit: `ttft_p99_s`. Everything that reads a name

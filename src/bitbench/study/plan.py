@@ -182,9 +182,7 @@ class Plan(Record):
                 ),
                 "quality": tuple(one for one in self.quality if one in configs),
                 "quality_refusals": tuple(
-                    quality_refusal
-                    for quality_refusal in self.quality_refusals
-                    if quality_refusal.config in configs
+                    quality_refusal for quality_refusal in self.quality_refusals if quality_refusal.config in configs
                 ),
             }
         )

@@ -19,7 +19,7 @@ from bitbench.features.cards.compare import query_cards
 from bitbench.features.cards.file import read_card
 from bitbench.features.cards.publish import publish
 from bitbench.features.cards.records import OWNER, unpack
-from bitbench.features.cards.types import CardPoints, CardError, CardManifest, PartName
+from bitbench.features.cards.types import CardError, CardManifest, CardPoints, PartName
 from bitbench.features.cards.verify import verify
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import Phase

@@ -15,7 +15,7 @@ from bitbench.records.trial import (
     TrialRecord,
 )
 from bitbench.study.base import Json
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload

@@ -42,7 +42,7 @@ from bitbench.records.quality import (
     TurnPrompt,
 )
 from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialRecord, WorkerHealth
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from bitbench.util.errors import FleetError
 from tests.unit.synthetic import request_rows
 

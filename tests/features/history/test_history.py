@@ -116,7 +116,7 @@ def test_studies_begun_in_the_same_minute_stay_apart(found: History) -> None:
 def test_the_table_has_a_row_for_each_study(found: History) -> None:
     document = history_document(found)
     (table,) = (block for section in document.sections for block in section.blocks if isinstance(block, Table))
-    assert [row.points[-1] for row in table.rows] == [("–",), ("tie",), ("slower *",), ("tie *",)]
+    assert [row.cells[-1] for row in table.rows] == [("–",), ("tie",), ("slower *",), ("tie *",)]
     assert "* `night-3`: engine-version: `1.0` → `1.1`." in markdown(document).replace("\\*", "*")
 
 

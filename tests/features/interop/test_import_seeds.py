@@ -104,7 +104,8 @@ def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, tmp_path: P
 def test_backends(tmp_path: Path) -> None:
     folder, summary, report = imported("seed-backends.md", tmp_path / "out")
     figures = {
-        point.point.config.engine: (point.metrics["ttft_s"].mean, point.metrics["tpot_s"].mean) for point in summary.points
+        point.point.config.engine: (point.metrics["ttft_s"].mean, point.metrics["tpot_s"].mean)
+        for point in summary.points
     }
     assert figures["vLLM (awq_marlin)"] == pytest.approx((0.00751, 0.00583))
     assert figures["transformers"] == pytest.approx((0.09541, 0.06205))
@@ -225,7 +226,9 @@ def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
     assert section.in_terminal
     table = next(block for block in section.blocks if isinstance(block, Table))
     assert [plain_text(column.title) for column in table.columns] == ["Config", "8", "64", "Crossing"]
-    rows = {plain_text(points[0]): points for points in (row.points for row in table.rows) if isinstance(points[0], tuple)}
+    rows = {
+        plain_text(points[0]): points for points in (row.cells for row in table.rows) if isinstance(points[0], tuple)
+    }
     _, at_8, at_64, said = rows["w8a16_awq"]
     assert isinstance(at_8, Quantity)
     assert isinstance(at_64, Quantity)

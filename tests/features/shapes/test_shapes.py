@@ -195,7 +195,7 @@ def test_a_shape_is_planned_before_it_is_written(home: Path, capsys: pytest.Capt
 def test_its_quality_is_refused_in_one_sentence(home: Path) -> None:
     Path("study.yaml").write_text(STUDY)
     plan = Lab(home).plan(Path("study.yaml"))
-    assert len(plan.cells) == 2
+    assert len(plan.points) == 2
     assert not plan.quality
     assert {refusal.reason for refusal in plan.quality_refusals} == {
         "The weights of shape:qwen3-4b are random: it is for speed, memory and kernels, and has no quality."

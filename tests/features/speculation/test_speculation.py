@@ -14,7 +14,7 @@ from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import EngineMetrics, TrialMetrics
 from bitbench.reports.document.markdown import markdown, phrase_text
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Count, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
@@ -160,7 +160,9 @@ def test_a_draft_model_costs_its_own_steps() -> None:
     one = found_in(made(speculative='{"method": "draft_model", "model": "m/w4", "num_speculative_tokens": 3}'))["bf16"]
     assert one.draft_cost == pytest.approx(1.0, rel=0.02)
     assert one.predicted == pytest.approx(truth(3.2)[0] / (1 + DRAFTED * (3 * 1.0 + 0.6)), rel=0.03)
-    stranger = found_in(made(speculative='{"method": "draft_model", "model": "other", "num_speculative_tokens": 3}'))["bf16"]
+    stranger = found_in(made(speculative='{"method": "draft_model", "model": "other", "num_speculative_tokens": 3}'))[
+        "bf16"
+    ]
     assert (stranger.draft_cost, stranger.predicted) == (None, None)
 
 

@@ -23,7 +23,7 @@ from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome, TrialMetrics
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.quality import Quality
 from bitbench.study.study import Study
 from bitbench.study.study_file import parse_study

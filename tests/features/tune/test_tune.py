@@ -306,9 +306,7 @@ FOUND = Tuning(
     baseline=A,
     space=5,
     tried=(
-        Tried(
-            config=B, fate=Fate.BEST, starts=4, figure=estimate(150), ratio_to_baseline=ratio(1.5), findings=(MET,)
-        ),
+        Tried(config=B, fate=Fate.BEST, starts=4, figure=estimate(150), ratio_to_baseline=ratio(1.5), findings=(MET,)),
         Tried(config=A, fate=Fate.BEATEN, starts=2, figure=estimate(100), beaten_by=B, findings=(MET,)),
         Tried(config=C, fate=Fate.RULED_OUT, starts=2, figure=estimate(190), findings=(MISSED,)),
     ),

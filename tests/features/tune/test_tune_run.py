@@ -27,7 +27,7 @@ from bitbench.records.quality import CorpusFacts, QualityRecord
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.document.markdown import markdown
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.source import StudySource
 from bitbench.study.study import Checkpoint
 from bitbench.study.variant import Variant

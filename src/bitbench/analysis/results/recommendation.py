@@ -114,7 +114,7 @@ class Choice(Record):
 class Recommendation(Record):
     study: str
     limits: Limits
-    metric: MetricDefinition
+    primary_metric: MetricDefinition
     memory_name: str  # which memory the limit is held against
     price_per_hour: float | None
     choices: tuple[Choice, ...]

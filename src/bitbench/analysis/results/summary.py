@@ -12,7 +12,7 @@ from bitbench.records.trial import Failure, KernelChoice, Outcome
 from bitbench.study.base import Record
 from bitbench.study.imported import ImportSource
 from bitbench.study.metrics import Metric
-from bitbench.study.plan import Point, Config, Expectation, ProcessorNote, QualityRefusal, Refusal
+from bitbench.study.plan import Config, Expectation, Point, ProcessorNote, QualityRefusal, Refusal
 from bitbench.study.processor import Level
 from bitbench.study.study import Study
 from bitbench.util.exit_codes import ExitCode
@@ -119,7 +119,7 @@ class WarmUp(Record):
 
 
 class RequestSpread(Record):
-    """A time of single requests, in seconds, over every request of a point's counted trials; the slowest by its name."""
+    """A time of single requests, in seconds, of all requests of a point's counted trials; the slowest by its name."""
 
     point: Point
     metric: str  # a key of `definitions`
@@ -396,7 +396,7 @@ P = TypeVar("P", bound=Record)
 
 class StudySummary(Record):
     study: Study
-    metric: str  # key of `definitions`
+    primary_metric: str  # key of `definitions`
     baseline: Config | None  # None where the study names one that does not exist
     definitions: dict[str, MetricDefinition]
     points: tuple[PointSummary, ...]

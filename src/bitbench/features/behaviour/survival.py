@@ -81,9 +81,7 @@ def survival(config: Config, of: Lifetimes, confidence: float) -> Survival | Non
     )
 
 
-def compare_survival(
-    of: Mapping[Config, Lifetimes], pairs: Iterable[tuple[Config, Config]]
-) -> list[SurvivalPair]:
+def compare_survival(of: Mapping[Config, Lifetimes], pairs: Iterable[tuple[Config, Config]]) -> list[SurvivalPair]:
     """Whether one of two lasts longer."""
     asked = list(pairs)
     p_values = [_p_value(of[one], of[other]) for one, other in asked]

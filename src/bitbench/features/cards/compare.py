@@ -11,11 +11,11 @@ from bitbench.features.cards.publish import ENDING
 from bitbench.features.cards.types import (
     CARD_FACTS,
     CARD_FORMAT,
-    CardPoint,
-    CardPoints,
     CardComparison,
     CardEntry,
     CardGroup,
+    CardPoint,
+    CardPoints,
     LeftOut,
     NotCompared,
 )

@@ -10,7 +10,7 @@ from bitbench.analysis.phases import step_sample
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import Estimate, StudySummary
 from bitbench.analysis.roofline import point_roofs
-from bitbench.features.cards.types import CardPoint, CardPoints, CardPhase
+from bitbench.features.cards.types import CardPhase, CardPoint, CardPoints
 from bitbench.records.roof import PointRoof
 from bitbench.records.study_records import StudyRecords
 from bitbench.study.metrics import METRICS

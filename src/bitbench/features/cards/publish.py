@@ -12,8 +12,8 @@ import pyarrow as pa
 from bitbench import __version__
 from bitbench.analysis.summarize import summarize
 from bitbench.features.cards.anonymous import without_machine, without_secrets
-from bitbench.features.cards.points import card_points
 from bitbench.features.cards.file import LARGEST_CARD_BYTES, LARGEST_TEXT_BYTES, UNSIGNED, card_bytes
+from bitbench.features.cards.points import card_points
 from bitbench.features.cards.records import pack, unpack
 from bitbench.features.cards.signature import sign
 from bitbench.features.cards.types import CardError, CardManifest, PartName

@@ -111,7 +111,7 @@ class CardPoint(Record):
 class CardPoints(Record):
     study: str
     created_at: str | None
-    metric: str  # a key of `figures`
+    primary_metric: str  # a key of `figures`
     host: HostFacts
     has_roof: bool
     points: tuple[CardPoint, ...]
@@ -179,7 +179,7 @@ class CardGroup(Record):
     recipe: str
     engine: str
     shape: str
-    metric: str
+    primary_metric: str
     facts: dict[Fact, str | None]
     entries: tuple[CardEntry, ...]
     unknown: tuple[Fact, ...] = ()  # no card says them, so they were not checked

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from bitbench.analysis.summarize import summarize
-from bitbench.features.cards.points import card_points
 from bitbench.features.cards.file import Card, CardHead, read_card
+from bitbench.features.cards.points import card_points
 from bitbench.features.cards.recompute import recompute, recompute_trials
 from bitbench.features.cards.records import unpack
 from bitbench.features.cards.signature import fingerprint, signer

@@ -29,7 +29,7 @@ from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.metrics import METRICS
 from bitbench.study.model_cost import why_not
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from bitbench.study.workload import Workload
 
 OPERATORS_IN_REPORT = 8
@@ -161,9 +161,7 @@ def _gaps(
     if not phases:
         gaps.append(Gap(missing=Missing.PHASES))
     elif not all(phase.is_profiled for phase in phases if phase.expected_gain is not None):
-        own, other = (
-            {profile.batch for profile in of.profiles if profile.config == config} for config in pair
-        )
+        own, other = ({profile.batch for profile in of.profiles if profile.config == config} for config in pair)
         batches = sorted(own & other)
         kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE
         gaps.append(Gap(missing=kind, detail=", ".join(map(str, batches))))

@@ -41,9 +41,7 @@ def _config(plan: Plan, name: str) -> Config:
     for everyone in (plan.configs, tuple(dict.fromkeys(refusal.point.config for refusal in plan.refusals))):
         found = _matching(plan, everyone, name)
         if len(found) > 1:
-            raise UsageError(
-                f"{name} is ambiguous: {', '.join(config.name for config in found)}; give the whole name"
-            )
+            raise UsageError(f"{name} is ambiguous: {', '.join(config.name for config in found)}; give the whole name")
         if found and found[0] in plan.configs:
             return found[0]
         if found:

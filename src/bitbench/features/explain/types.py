@@ -9,7 +9,7 @@ from bitbench.analysis.results.crossover import Crossover
 from bitbench.analysis.results.sides import PhaseSide, Side, Source
 from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, Ratio
 from bitbench.records.profile import OperatorProfile, Phase
-from bitbench.records.roof import PointRoof, MachineRoof
+from bitbench.records.roof import MachineRoof, PointRoof
 from bitbench.study.base import Record
 from bitbench.study.workload import Workload
 

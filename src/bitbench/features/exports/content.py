@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from hashlib import sha256
 
 from bitbench.analysis.results.summary import PointSummary, StudySummary
-from bitbench.features.exports.types import ExportedPoint, ExportedFigure, ExportedStudy
+from bitbench.features.exports.types import ExportedFigure, ExportedPoint, ExportedStudy
 from bitbench.records.host import TELLING_FACTS
 from bitbench.records.lock import Lock
 from bitbench.study.metrics import find

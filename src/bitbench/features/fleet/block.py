@@ -24,7 +24,7 @@ from bitbench.measure.study import Lab
 from bitbench.measure.variants import Workshop
 from bitbench.records.quality import QualityMaterial, QualityRecord
 from bitbench.records.trial import InstanceRecord
-from bitbench.study.plan import Point, Config, Group, Purpose
+from bitbench.study.plan import Config, Group, Point, Purpose
 from bitbench.study.source import StudySource
 from bitbench.study.write_study import study_text
 from bitbench.util.errors import FleetError, StoreError

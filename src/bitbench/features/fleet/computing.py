@@ -4,8 +4,8 @@
 between blocks is theirs.
 
 A block runs on one machine, so its ratios do not know the machine. A config's own figure does. For each point, the
-logarithm of the primary metric is taken relative to the point's mean; the mean of that over the points of a block is how fast
-the block was. A one-way analysis of variance of the blocks by machine gives
+logarithm of the primary metric is taken relative to the point's mean; the mean of that over the points of a block is
+how fast the block was. A one-way analysis of variance of the blocks by machine gives
 
     σ_m² = max(0, (MS_between − MS_within) / n0),   share = σ_m² / (σ_m² + MS_within)
 
@@ -49,7 +49,7 @@ def machine_factor(of: StudyRecords) -> MachineFactor | None:
     )
 
 
-def _block_speeds(trials: Sequence[TrialRecord], metric: PrimaryMetric) -> dict[int, float]:
+def _block_speeds(trials: Sequence[TrialRecord], primary_metric: PrimaryMetric) -> dict[int, float]:
     """Logarithms, around zero; above it where a block was faster."""
     sign = 1.0 if primary_metric.higher_is_better else -1.0
     by_point: dict[Point, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))

@@ -19,7 +19,7 @@ from bitbench.ports import Observer
 from bitbench.records.folder import Writer
 from bitbench.records.lock import Lock
 from bitbench.records.trial import Failure, InstanceRecord, Outcome
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from bitbench.util.errors import StoreError
 
 

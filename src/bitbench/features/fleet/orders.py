@@ -13,7 +13,7 @@ from bitbench.measure.progress import Pace
 from bitbench.records.lock import Lock
 from bitbench.records.trial import NOT_THE_ENGINES, Memory, Outcome, TrialRecord
 from bitbench.study.base import Record
-from bitbench.study.plan import Point, Config, Plan, Purpose
+from bitbench.study.plan import Config, Plan, Point, Purpose
 
 _HARMLESS = frozenset({Outcome.OK, *NOT_THE_ENGINES})
 

@@ -18,7 +18,7 @@ from bitbench.measure.readiness import Readiness
 from bitbench.measure.study import Lab
 from bitbench.measure.variants import Workshop
 from bitbench.study.model_cost import StepCost, decode_cost, expected_weight_bytes, prefill_cost, why_not
-from bitbench.study.plan import Point, Config, Plan, QualityRefusal, Refusal, Support
+from bitbench.study.plan import Config, Plan, Point, QualityRefusal, Refusal, Support
 from bitbench.study.prompts import typical
 from bitbench.study.source import StudySource
 from bitbench.study.study import EngineSetup, Study
@@ -169,9 +169,7 @@ def plan_on_device(
         devices=devices,
         needs=tuple(_need(plan, limited, config, fit) for config, fit in fits.items()),
         seconds=seconds,
-        untimed=tuple(
-            config for config in limited.configs if config in fits and not times.knows(config)
-        ),
+        untimed=tuple(config for config in limited.configs if config in fits and not times.knows(config)),
         price_per_hour=price_per_hour,
         cost=cost,
     )
@@ -237,13 +235,9 @@ class _Times:
 
     def total_s(self, *, most: bool) -> float:
         measure = self._plan.study.measure
-        starts, trials = (
-            (measure.starts.max, measure.trials.max) if most else (measure.starts.min, measure.trials.min)
-        )
+        starts, trials = (measure.starts.max, measure.trials.max) if most else (measure.starts.min, measure.trials.min)
         hopeless = {
-            expectation.config
-            for expectation in self._plan.expectations
-            if expectation.verdict is Support.DOES_NOT_RUN
+            expectation.config for expectation in self._plan.expectations if expectation.verdict is Support.DOES_NOT_RUN
         }
         points = [point for point in self._plan.points if point.config not in hopeless]
         timed = {point.config for point in points}
@@ -258,9 +252,7 @@ class _Times:
         return total_s if budget_s is None else min(total_s, budget_s)
 
     def _starting_s(self, config: Config) -> float:
-        loading_s = (
-            (self._fits[config].weight_bytes or 0) / ASSUMED_LOAD_BYTES_PER_S if config in self._fits else 0
-        )
+        loading_s = (self._fits[config].weight_bytes or 0) / ASSUMED_LOAD_BYTES_PER_S if config in self._fits else 0
         return self._start_s[config.engine] + loading_s
 
     def _trial_s(self, point: Point, workload: Workload, *, most: bool) -> float:

@@ -74,9 +74,7 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
     for workload, configs in waiting.items():
         yield Text.assemble(("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once.")
         yield indented(configs)
-    partly = [
-        labels[need.config] for need in on_device.needs if need.fits and need.too_long and _starts_for_all(need)
-    ]
+    partly = [labels[need.config] for need in on_device.needs if need.fits and need.too_long and _starts_for_all(need)]
     if partly:
         yield Text.assemble(
             ("long workloads apart", "yellow"),

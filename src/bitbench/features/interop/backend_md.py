@@ -46,7 +46,9 @@ def _backends(summary: StudySummary, ranking: Ranking, points: Sequence[PointSum
     )
 
 
-def _facts(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Iterator[tuple[str, list[Words]]]:
+def _facts(
+    summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]
+) -> Iterator[tuple[str, list[Words]]]:
     known = {config.config: config for config in summary.configs}
     configs = [point.point.config for point in points]
     yield "Model", [plain(one.variant, MAX_NAME) for one in configs]

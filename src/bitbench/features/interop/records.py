@@ -9,7 +9,7 @@ from bitbench.features.interop.types import ImportedStarts
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.study.imported import ImportSource
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import UNKNOWN_RECIPE, Variant
 from bitbench.study.workload import Workload

@@ -6,7 +6,7 @@ interval, ties in the ranking, flagged outliers, and the points that have no res
 
 from collections.abc import Iterator, Sequence
 
-from bitbench.analysis.results.summary import PointSummary, Estimate, Ranking, Run, StudySummary
+from bitbench.analysis.results.summary import Estimate, PointSummary, Ranking, Run, StudySummary
 from bitbench.api.forms import ReportedStudy
 from bitbench.features.interop.quality_column import QualityColumn
 from bitbench.records.trial import Outcome

@@ -6,7 +6,7 @@ Settings are a column, not footnotes; a point that did not run has its row and i
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import PointSummary, Estimate, StudySummary
+from bitbench.analysis.results.summary import Estimate, PointSummary, StudySummary
 from bitbench.api.forms import ReportedStudy
 from bitbench.features.interop.quality_column import QualityColumn
 from bitbench.features.interop.rst import rst
@@ -101,8 +101,7 @@ def _machine(host: HostFacts) -> Iterator[str]:
 def _versions(summary: StudySummary) -> Iterator[str]:
     for config in summary.configs:
         yield from (
-            f"{summary.study.engine(config.config.engine).engine} {version}"
-            for version in config.engine_versions
+            f"{summary.study.engine(config.config.engine).engine} {version}" for version in config.engine_versions
         )
 
 

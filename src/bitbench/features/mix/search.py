@@ -13,7 +13,7 @@ from pathlib import Path
 from bitbench.analysis.quality import KL, summarize_quality
 from bitbench.analysis.results.recommendation import Finding
 from bitbench.analysis.results.summary import Estimate, QualityEstimate, Ratio, StudySummary
-from bitbench.analysis.sequential import primary_metric_of, pair_tables
+from bitbench.analysis.sequential import pair_tables, primary_metric_of
 from bitbench.analysis.summarize import summarize
 from bitbench.features.mix.asked import Mix
 from bitbench.features.mix.choice import (

@@ -34,7 +34,7 @@ from bitbench.features.speculation.types import Speculation, Speculations
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Json
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
@@ -246,9 +246,7 @@ class _Known:
         return self._sample(config, workload, lambda trial: trial.metrics.tpot_s)
 
     def _length(self, config: Config, workload: Workload) -> Sample | None:
-        return self._sample(
-            config, workload, lambda trial: counts.length if (counts := counts_of([trial])) else None
-        )
+        return self._sample(config, workload, lambda trial: counts.length if (counts := counts_of([trial])) else None)
 
     def _sample(
         self, config: Config, workload: Workload, figure: Callable[[TrialRecord], float | None]

@@ -49,7 +49,7 @@ class Race:
     end: RaceEnd | None  # None: it goes on
 
 
-def race_of(of: StudyRecords, judged: Iterable[Judged], metric: PrimaryMetric, within: float) -> Race:
+def race_of(of: StudyRecords, judged: Iterable[Judged], primary_metric: PrimaryMetric, within: float) -> Race:
     """Of a study with one workload."""
     (workload,) = of.study.workloads
     baseline = baseline_of(of.plan)

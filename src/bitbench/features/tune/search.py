@@ -12,7 +12,7 @@ from bitbench.analysis.quality import baseline_of as quality_baseline
 from bitbench.analysis.recommend import MEMORIES, recommend
 from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits, LimitVerdict, Recommendation
 from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio, StudySummary
-from bitbench.analysis.sequential import PrimaryMetric, baseline_of, primary_metric_of, pair_tables
+from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pair_tables, primary_metric_of
 from bitbench.analysis.summarize import summarize
 from bitbench.api.deploy import deploy_words
 from bitbench.features.tune.asked import Goal, Tune
@@ -28,7 +28,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.study_records import StudyRecords
 from bitbench.reports.document.words import plural
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Point, Config, Plan
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.source import StudySource
 from bitbench.study.study import STARTS_OF_A_BUDGET, Study
 from bitbench.util.errors import StudyFileError, UsageError
@@ -61,7 +61,7 @@ class _Searched:
     summary: StudySummary
     judged: Mapping[Config, Judged]
     race: Race
-    metric: PrimaryMetric
+    primary_metric: PrimaryMetric
 
     @property
     def plan(self) -> Plan:
@@ -147,9 +147,7 @@ class _TuneRun:
         if self._tune.max_quality_loss is None:
             return
         alone = [
-            config
-            for config in plan.quality
-            if config != baseline_of(plan) and quality_baseline(config, plan) is None
+            config for config in plan.quality if config != baseline_of(plan) and quality_baseline(config, plan) is None
         ]
         engines = dict.fromkeys(plan.study.engine(config.engine).engine for config in alone)
         if engines:
@@ -195,7 +193,11 @@ class _TuneRun:
         judged = {entry.config: entry for entry in _judged(summary, self._limits)}
         primary_metric = self._primary_metric(records)
         return _Searched(
-            records, summary, judged, race_of(records, judged.values(), primary_metric, self._tune.within), primary_metric
+            records,
+            summary,
+            judged,
+            race_of(records, judged.values(), primary_metric, self._tune.within),
+            primary_metric,
         )
 
     def _primary_metric(self, records: StudyRecords) -> PrimaryMetric:
@@ -284,7 +286,7 @@ def _judged(summary: StudySummary, limits: Limits, price: float | None = None) -
     return found.choices[0].judged
 
 
-def _table(records: StudyRecords, metric: PrimaryMetric) -> PairTable | None:
+def _table(records: StudyRecords, primary_metric: PrimaryMetric) -> PairTable | None:
     return next(iter(pair_tables(records.trials, primary_metric, baseline_of(records.plan)).values()), None)
 
 
@@ -296,7 +298,7 @@ def _metric_name(primary_metric: PrimaryMetric) -> str:
     return next(name for name, metric in METRICS.items() if metric.column == primary_metric.metric)
 
 
-def _figure(judged: Judged, metric: PrimaryMetric) -> Estimate | None:
+def _figure(judged: Judged, primary_metric: PrimaryMetric) -> Estimate | None:
     return judged.memory if primary_metric.metric in MEMORIES else judged.figure
 
 
@@ -328,21 +330,21 @@ def _tried(found: _Searched, baseline: Config) -> list[Tried]:
     return sorted(tried, key=lambda entry: (_FATES.index(entry.fate), _place(entry, found.primary_metric)))
 
 
-def _place(tried: Tried, metric: PrimaryMetric) -> float:
+def _place(tried: Tried, primary_metric: PrimaryMetric) -> float:
     if tried.figure is None:
         return 0.0
     return -tried.figure.mean if primary_metric.higher_is_better else tried.figure.mean
 
 
 def _ratio(
-    table: PairTable | None, config: Config, other: Config, metric: PrimaryMetric, records: StudyRecords
+    table: PairTable | None, config: Config, other: Config, primary_metric: PrimaryMetric, records: StudyRecords
 ) -> Ratio | None:
     """Of the figures themselves, config / other, whichever way is better."""
     pair = table.between(*((config, other) if primary_metric.higher_is_better else (other, config))) if table else None
     return pair.ratio(records.study.measure.confidence) if pair else None
 
 
-def _is_gain(ratio: Ratio | None, metric: PrimaryMetric) -> bool:
+def _is_gain(ratio: Ratio | None, primary_metric: PrimaryMetric) -> bool:
     if ratio is None or ratio.interval is None:
         return False
     return ratio.interval.low > 1 if primary_metric.higher_is_better else ratio.interval.high < 1

@@ -69,7 +69,7 @@ class Tuning(Record):
 
     name: str
     goal: Goal
-    metric: MetricDefinition  # the figure that is raced by
+    primary_metric: MetricDefinition  # the figure that is raced by
     limits: Limits
     price_per_hour: float | None
     workload: str

@@ -200,7 +200,9 @@ def _table(found: Tuning, labels: Labels) -> Table:
             lambda tried: "baseline" if tried.config == found.baseline else times(tried.ratio_to_baseline),
         ),
         number_column(
-            found.primary_metric.label, unit_of(found.primary_metric), lambda tried: estimated(tried.figure, found.primary_metric)
+            found.primary_metric.label,
+            unit_of(found.primary_metric),
+            lambda tried: estimated(tried.figure, found.primary_metric),
         ),
         number_column("Starts", Unit.COUNT, lambda tried: number(tried.starts, Unit.COUNT)),
         words_column("Limits", _marks, shown_from=100),

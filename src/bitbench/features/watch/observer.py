@@ -21,7 +21,7 @@ from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.reports.document.html import page
 from bitbench.reports.document.vega import vega_bundle
-from bitbench.study.plan import Point, Config, Group, Plan
+from bitbench.study.plan import Config, Group, Plan, Point
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from math import ceil, floor, log10
 
-from bitbench.analysis.results.summary import PointSummary, ConfigQuality, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, PointSummary, StudySummary
 from bitbench.reports.document.model import (
     Block,
     CodeBlock,
@@ -57,7 +57,9 @@ def _reached(summary: StudySummary, points: Sequence[PointSummary], url: str, gr
     elif len(points) > 1:
         verdict = say(verdict, ", and still rising")
     ends = [points[0]] if knee == points[0] else [points[0], knee]
-    yield paragraph(strong(verdict, "."), " ", *(word for point in ends for word in (_of_a_stream(summary, point), " ")))
+    yield paragraph(
+        strong(verdict, "."), " ", *(word for point in ends for word in (_of_a_stream(summary, point), " "))
+    )
     limit_s = _rounded_up(SLO_FACTOR * knee.metrics[TTFT].mean)
     yield paragraph("Next, the highest rate that meets a limit on the first token:")
     yield CodeBlock((f"bitbench load {url} --slo ttft_p99={written_seconds(limit_s)}",))

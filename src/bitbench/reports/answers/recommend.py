@@ -261,7 +261,11 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
         choice.judged,
         words_column("Verdict", lambda one: _standing(choice, one)),
         words_column("Config", lambda one: Name(labels[one.config])),
-        number_column(found.primary_metric.label, unit_of(found.primary_metric), lambda one: estimated(one.figure, found.primary_metric)),
+        number_column(
+            found.primary_metric.label,
+            unit_of(found.primary_metric),
+            lambda one: estimated(one.figure, found.primary_metric),
+        ),
         ratio_column(
             "vs. baseline",
             lambda one: "baseline" if one.config == choice.baseline else times(one.ratio_to_baseline),

@@ -17,7 +17,7 @@ from bitbench.reports.quantities import ROUGH, estimated, figure_of, setting, un
 from bitbench.reports.sections.ranked import definition_of
 from bitbench.reports.sections.sweep import level
 from bitbench.study.metrics import METRICS, OBJECTIVES
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 from bitbench.study.prompts import show_length
 from bitbench.study.workload import Workload
 from bitbench.util.units import UNKNOWN
@@ -226,9 +226,7 @@ def _lines(
     ranking = next(one for one in summary.rankings if one.workload == last)
     ranked = [entry.config for entry in ranking.entries]
     order = dict.fromkeys([*ranked, *(one.config for one in summary.configs)])
-    lines = [
-        _Line(config, name or labels[config], metric) for config in order for metric, name in metrics.items()
-    ]
+    lines = [_Line(config, name or labels[config], metric) for config in order for metric, name in metrics.items()]
     known = [line for line in lines if _points(summary, line, group)]
     kept = known[:MOST_SERIES]
     ours = [line for line in known if line.config == summary.baseline]

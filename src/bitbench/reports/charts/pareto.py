@@ -15,9 +15,7 @@ class Reach:
 
 def on_front(configs: Sequence[Sequence[Reach]]) -> list[bool]:
     """For each config (the same measures in the same order). One that is worse only within noise stays on it."""
-    return [
-        not any(_beats(other, config) for other in configs if other is not config) for config in configs
-    ]
+    return [not any(_beats(other, config) for other in configs if other is not config) for config in configs]
 
 
 def _beats(other: Sequence[Reach], one: Sequence[Reach]) -> bool:

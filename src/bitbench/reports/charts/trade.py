@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import PointSummary, ConfigQuality, MetricDefinition, Ranking, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, MetricDefinition, PointSummary, Ranking, StudySummary
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.absent import absent_from
 from bitbench.reports.charts.layer import Layer
@@ -73,9 +73,7 @@ def _memory(summary: StudySummary) -> _Measure | None:
     on_device = any(one.memory.device_peak_bytes for one in summary.configs)
     of = {}
     for config in summary.configs:
-        peak = over_instances(
-            config.memory.device_peak_bytes if on_device else config.memory.peak_bytes, Unit.BYTES
-        )
+        peak = over_instances(config.memory.device_peak_bytes if on_device else config.memory.peak_bytes, Unit.BYTES)
         if peak is not None:
             of[config.config] = peak
     return _Measure("memory", "peak device memory" if on_device else "peak memory", Unit.BYTES, of) if of else None

@@ -10,7 +10,7 @@ from bitbench.reports.document.model import Phrase
 from bitbench.reports.document.words import joined, listing, names, say
 from bitbench.reports.grouping import grouped
 from bitbench.reports.labels import Labels
-from bitbench.study.plan import Point, Config, Refusal
+from bitbench.study.plan import Config, Point, Refusal
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 

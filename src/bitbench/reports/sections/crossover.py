@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from math import floor
 
-from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverSide, CrossoverPoint
+from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverPoint, CrossoverSide
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.reports.document.model import Block, Heading, Link, Name, Quantity, Section, Table, Unit, plain_text
 from bitbench.reports.document.numbers import percent, shown
@@ -26,8 +26,8 @@ def crossover_section(summary: StudySummary) -> Section | None:
         return None
     blocks: list[Block] = [
         small_print(
-            f"By {summary.definitions[summary.primary_metric].name}, along workloads that differ in nothing else. A ratio "
-            "above 1 is faster than the baseline. How the ratio bends between two points is unknown, so a crossing is "
+            f"By {summary.definitions[summary.primary_metric].name}, along workloads that differ in nothing else. A "
+            "ratio above 1 is faster than the baseline. How the ratio bends between two points is unknown, so a crossing is "
             "known only as well as the points around it show; a workload between them narrows it (",
             Link("how", "how-the-figures-are-made"),
             ").",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, TypeVar
 
-from bitbench.analysis.results.summary import PointSummary, EngineSummary, StudySummary
+from bitbench.analysis.results.summary import EngineSummary, PointSummary, StudySummary
 from bitbench.reports.document.model import Block, Emphasis, Name, Section, Unit
 from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME

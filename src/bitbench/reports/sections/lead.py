@@ -127,9 +127,7 @@ def _decided(found: _Found) -> Lead:
 def _without(ranking: Ranking, flagged: Container[Config]) -> Ranking:
     """Of those whose quality is not flagged, the best are those that no other of them is significantly ahead of: one
     that only a flagged one beats may be the best of them."""
-    kept = tuple(
-        entry for entry in ranking.entries if entry.config not in flagged or entry.config == ranking.baseline
-    )
+    kept = tuple(entry for entry in ranking.entries if entry.config not in flagged or entry.config == ranking.baseline)
     if len(kept) == len(ranking.entries):
         return ranking
     top = may_be_best(ranking)
@@ -291,11 +289,7 @@ def _unknown_quality(found: _Found, chosen: list[Config], whose_all: str | None 
     `whose_all`: what it is called where it is unknown of all of them.
     """
     measured = {one.config for one in found.summary.quality if one.is_known}
-    references = {
-        config.config
-        for config in found.summary.configs
-        if config.is_reference or config.random_weights
-    }
+    references = {config.config for config in found.summary.configs if config.is_reference or config.random_weights}
     unknown = [one for one in chosen if one not in measured | references]
     if not unknown:
         return ()

@@ -70,9 +70,7 @@ DEFINITION = say(
 
 def memory_section(summary: StudySummary) -> Section | None:
     """None where all of it is unknown; a figure that no config has is left out and named."""
-    known = [
-        figure for figure in FIGURES if any(figure.of(config.memory) is not None for config in summary.configs)
-    ]
+    known = [figure for figure in FIGURES if any(figure.of(config.memory) is not None for config in summary.configs)]
     if not known:
         return None
     labels = Labels.of(summary, MAX_NAME)

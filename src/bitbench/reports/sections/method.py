@@ -31,8 +31,8 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
     confidence = percent(summary.study.measure.confidence)
     primary_metric = summary.definitions[summary.primary_metric].name
     meanings = {
-        "mean [low, high]": f" is the mean of the means of starts with its {confidence} confidence interval. A start is "
-        "one start of the engine; its trials are not independent, so the width comes from the spread of "
+        "mean [low, high]": f" is the mean of the means of starts with its {confidence} confidence interval. "
+        "A start is one of the engine; its trials are not independent, so the width comes from the spread of "
         "these means (Student's t; never less than the spread within starts supports) and its two sides from a "
         "bootstrap over starts, then trials.",
         "p99": " is that of the requests of all trials together. Its interval takes starts as clusters (trials, of a "
@@ -43,8 +43,8 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
         "config, so what slows the whole machine cancels. Other configs and workloads lend degrees of freedom. "
         "With a single start it is the ratio of the means (Welch).",
-        "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant at "
-        f"{confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
+        "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant "
+        f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
         "the others are tied, and a rank is the range of places that this leaves. Against the baseline alone, and for "
         "the question which may be the best, fewer comparisons are made at once, so those answers can be sharper.",
         "Crossing": ": the ratios and the ends of their intervals are joined by straight lines (logarithms of both "

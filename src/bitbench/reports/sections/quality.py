@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from bitbench.analysis.results.summary import AnswerComparison, PointSummary, ConfigQuality, StudySummary
+from bitbench.analysis.results.summary import AnswerComparison, ConfigQuality, PointSummary, StudySummary
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.model import (
     Block,

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from bitbench.analysis.results.summary import (
-    PointSummary,
     Estimate,
     MetricDefinition,
+    PointSummary,
     Ranking,
     RankingEntry,
     Ratio,
@@ -16,7 +16,7 @@ from bitbench.reports.document.tables import ColumnOf, number_column
 from bitbench.reports.document.words import Words, counted, say
 from bitbench.reports.quantities import figure_of, times, unit_of
 from bitbench.study.metrics import find
-from bitbench.study.plan import Point, Config
+from bitbench.study.plan import Config, Point
 
 SINGLE = "n = 1"
 NOT_RANKED = f"{SINGLE}, not ranked"

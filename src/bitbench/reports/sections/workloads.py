@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.analysis.results.summary import (
-    PointSummary,
     Estimate,
+    PointSummary,
     Ranking,
     RankingEntry,
     Run,
