@@ -27,8 +27,8 @@ def crossover_section(summary: StudySummary) -> Section | None:
     blocks: list[Block] = [
         small_print(
             f"By {summary.definitions[summary.primary_metric].name}, along workloads that differ in nothing else. A "
-            "ratio above 1 is faster than the baseline. How the ratio bends between two points is unknown, so a crossing "
-            "is known only as well as the points around it show; a workload between them narrows it (",
+            "ratio above 1 is faster than the baseline. How the ratio bends between two points is unknown, so a crossing is "
+            "known only as well as the points around it show; a workload between them narrows it (",
             Link("how", "how-the-figures-are-made"),
             ").",
         )
