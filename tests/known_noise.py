@@ -5,19 +5,19 @@ from functools import cache
 
 from bitbench.measure import runner
 from bitbench.measure.machine import noise
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import Workplace
 from bitbench.records.host import HostNoise
 
-LAB = Lab()  # with the home that all tests share: some set another for themselves
+HERE = Workplace()  # with the home that all tests share: some set another for themselves
 
 
 @cache
 def known_noise() -> HostNoise:
-    host = LAB.host()
-    known = noise.kept_noise(LAB.home, host)
+    host = HERE.host()
+    known = noise.kept_noise(HERE.home, host)
     if known is None:
         known = noise.measure_noise()
-        noise.keep_noise(LAB.home, host, known)
+        noise.keep_noise(HERE.home, host, known)
     return known
 
 

@@ -4,7 +4,7 @@ import importlib
 import pkgutil
 
 import bitbench.cli
-import bitbench.measure.study
+import bitbench.measure.plan
 import bitbench.reports.study
 import tests.known_noise  # noqa: F401
 

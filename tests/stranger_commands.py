@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from bitbench.cli.app import app
 from bitbench.engines import processes
 from bitbench.features.explain.folders import write_profiles
+from bitbench.measure import runner
 from bitbench.measure.quality_study import QualityOptions, run_quality
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import Workplace
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from bitbench.records.folder import StudyFolder
@@ -107,8 +108,8 @@ def write_records(place: Path) -> None:
 
 def quality_command(place: Path) -> None:
     options = QualityOptions(model="smollm2-135m", recipes=("w8a16",))
-    with patch.object(Lab, "run"):
-        run_quality(Lab(place / "home"), options, place / "study", None)  # type: ignore[arg-type]
+    with patch.object(runner, "measure_study"):
+        run_quality(Workplace(place / "home"), options, place / "study", None)  # type: ignore[arg-type]
 
 
 def kernel_records(place: Path) -> None:

@@ -28,7 +28,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "src/bitbench/reports/*": ("test_page",),
     "src/bitbench/features/*words.py": ("test_page",),
     "src/bitbench/features/fleet/*": FLEET,
-    "src/bitbench/measure/executors.py": FLEET,
+    "src/bitbench/measure/offers.py": FLEET,
     "src/bitbench/loadgen/*": ("test_load_nodes",),
     "src/bitbench/measure/load_*": ("test_load_nodes",),
     "src/bitbench/engines/environments/*": ("test_example_engine",),

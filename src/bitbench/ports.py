@@ -1,4 +1,4 @@
-"""What a stage needs from another one, as protocols over domain types. Only `lab` joins them."""
+"""What a stage needs from another one, as protocols over domain types. Only `measure` joins them."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bitbench.measure.observer import LogObserver
-from bitbench.measure.study import Lab
+from bitbench.measure.runner import measure_study
+from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.study.base import Json
 from tests.command_line import Answer, bitbench
@@ -220,7 +221,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A study that was really run, so that `run` finds nothing left to do."""
     place = tmp_path_factory.mktemp("whole")
     (place / "study.yaml").write_text(STUDY)
-    Lab().run(place / "study.yaml", place / "out", LogObserver())
+    measure_study(place / "study.yaml", place / "out", LogObserver(), Workplace())
     (place / "out" / "roof.json").write_text(ROOF.model_dump_json())  # else `explain` would measure it
     return place
 

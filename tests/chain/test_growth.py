@@ -4,7 +4,8 @@ import time
 from pathlib import Path
 
 from bitbench.measure.observer import LogObserver
-from bitbench.measure.study import Lab
+from bitbench.measure.runner import measure_study
+from bitbench.measure.workplace import Workplace
 from bitbench.records.trial import TrialRecord
 from bitbench.study.plan import Plan
 from tests.growth import null_study
@@ -29,7 +30,7 @@ def harness_s_per_trial(folder: Path, *, engines: int, workloads: int) -> float:
     """Of the process that runs a study, without the load client and the engines."""
     study = null_study(engines, workloads, {"starts": 1, "trials": 2, "schedule": "visits"})
     watch = Stopwatch()
-    Lab().run(study, folder, watch)
+    measure_study(study, folder, watch, Workplace())
     assert watch.trials >= engines * workloads * 3  # with a warm-up
     return (watch.ended_s - watch.began_s) / watch.trials
 

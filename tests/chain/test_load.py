@@ -16,10 +16,11 @@ from bitbench.analysis.results.summary import SearchStop
 from bitbench.cli.choices import Described
 from bitbench.cli.json_answers import answer_schema
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.ports import Endpoint
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
+from bitbench.reports.write import report_summary
 from bitbench.study.study import Argument
 from bitbench.util.exit_codes import ExitCode
 from tests.busy_machine import wait_for
@@ -63,7 +64,7 @@ def test_a_sweep_fills_a_folder_like_a_studys(tmp_path: Path) -> None:
         done = load_all(null, tmp_path / "out", *asked, trials=4)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
-    summary = Lab().summary(folder)
+    summary = report_summary(folder, default_home())
     known = {point.point.workload: point for point in summary.points}
     assert set(known) == {"c-1", "c-2"}
     counted = [trial for trial in folder.trials() if trial.outcome is Outcome.OK]
@@ -160,7 +161,7 @@ def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(null: Endp
     assert "resuming after" in done.stdout
     folder = StudyFolder.existing(tmp_path / "out")
     assert lines.read_text().splitlines()[:2] == kept
-    found = Lab().summary(folder).search
+    found = report_summary(folder, default_home()).search
     assert found is not None
     assert found.trials <= 12
     assert found.rate == pytest.approx(TRUE_RATE, rel=0.03)

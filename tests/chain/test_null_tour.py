@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from bitbench.analysis.results.summary import AgainstBaseline, StudySummary
-from bitbench.measure.study import Lab
+from bitbench.measure.plan import estimator_of, plan_study
+from bitbench.measure.workplace import Workplace, default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
+from bitbench.reports.write import report_summary
 from tests.forked import bitbench_process
 
 TOUR = Path(__file__).parents[2] / "examples" / "null-tour.yaml"
@@ -24,13 +26,13 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 @pytest.fixture(scope="module")
 def summary(tour: StudyFolder) -> StudySummary:
-    return Lab().summary(tour)
+    return report_summary(tour, default_home())
 
 
 def test_it_is_planned_for_less_than_half_of_half_a_minute() -> None:
     """A busy machine repeats trials, and everything between them takes longer."""
-    lab = Lab()
-    _, most_s = lab.estimator(lab.plan(TOUR)).range_s()
+    at = Workplace()
+    _, most_s = estimator_of(plan_study(TOUR, at), at).range_s()
     assert most_s < 15
 
 

@@ -3,9 +3,10 @@
 import pytest
 
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
+from bitbench.reports.write import write_report
 from tests.chain.conftest import run_study_file
 
 STUDY = """
@@ -32,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 @pytest.fixture(scope="module")
 def report(folder: StudyFolder) -> str:
-    return Lab().report(folder).read_text()
+    return write_report(folder, default_home()).read_text()
 
 
 @pytest.mark.parametrize(

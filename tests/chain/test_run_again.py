@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.executors import executor_at
 from bitbench.measure.observer import LogObserver
+from bitbench.measure.offers import executor_at
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
-from bitbench.measure.study import Lab
+from bitbench.measure.runner import measure_study
+from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.study import Study
@@ -31,7 +32,7 @@ class Notes(LogObserver):
 
 def run(place: Path, on: str | None, notes: Notes | None = None, **measure: object) -> StudyFolder:
     study = Study.model_validate({**STUDY, "measure": measure})
-    return Lab().run(study, place / "out", notes or LogObserver(), on=executor_at(on) if on else None)
+    return measure_study(study, place / "out", notes or LogObserver(), Workplace(), on=executor_at(on) if on else None)
 
 
 def spoil(folder: StudyFolder) -> list[TrialRecord]:

@@ -16,7 +16,7 @@ import typer
 
 import bitbench
 from bitbench.cli.app import app
-from bitbench.measure.environments import known_environments
+from bitbench.measure.readiness import known_environments
 from tests.features.interop.test_import_tools import DATA
 from tests.length import by_length
 from tests.unit.null_instance import running

@@ -16,10 +16,11 @@ import pytest
 from bitbench.analysis.divergence import divergence, scores_of
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.engines.environments.installed import python_of
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import Outcome
+from bitbench.reports.write import report_summary
 from tests.e2e.conftest import WINDOWS
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
@@ -42,7 +43,7 @@ print(sum(losses) / len(losses))
 
 @pytest.fixture(scope="module")
 def summary(recipes_study: StudyFolder) -> StudySummary:
-    return Lab().summary(recipes_study)
+    return report_summary(recipes_study, default_home())
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def damaged(recipes_study: StudyFolder, tmp_path_factory: pytest.TempPathFactory
     """On transformers: W8A8 with doubled scales in one layer; all else is as in the other study."""
     del recipes_study  # it has made the variant
     place = tmp_path_factory.mktemp("damaged")
-    home, there = place / "home", Lab().home
+    home, there = place / "home", default_home()
     (home / "variants").mkdir(parents=True)
     for name in ("envs", "models"):
         (home / name).symlink_to(there / name)
@@ -96,7 +97,7 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
     recipes_study: StudyFolder, summary: StudySummary
 ) -> None:
     """In the type that both computed in, which depends on the processor."""
-    home, lock = Lab().home, recipes_study.lock()
+    home, lock = default_home(), recipes_study.lock()
     assert lock is not None
     (dtype,) = {
         lock.plan.chosen_dtypes.get(one, "bfloat16") for one in lock.plan.configs if one.variant == f"{MODEL}/bf16"
@@ -159,7 +160,7 @@ def test_a_variant_has_no_divergence_from_itself_in_another_start(
 
 
 def test_a_damaged_layer_is_flagged(damaged: StudyFolder) -> None:
-    found = quality(Lab().summary(damaged), "w8a8-rtn @ transformers")
+    found = quality(report_summary(damaged, default_home()), "w8a8-rtn @ transformers")
     assert found.flagged
     assert "beyond the limit" in (found.reason or "")
     assert "flagged" in quality_section(damaged)

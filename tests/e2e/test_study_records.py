@@ -10,9 +10,10 @@ import pytest
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.analysis.trial import measure
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.reports.write import report_summary, write_report
 from bitbench.study.study import Study
 
 pytestmark = pytest.mark.timeout(2700)  # seconds for one test, with what its fixtures run
@@ -38,7 +39,7 @@ def trials(folder: StudyFolder) -> list[TrialRecord]:
 
 @pytest.fixture(scope="module")
 def summary(folder: StudyFolder) -> StudySummary:
-    return Lab().summary(folder)
+    return report_summary(folder, default_home())
 
 
 def test_every_point_has_at_least_two_instances_and_three_trials_in_each(study: Study, folder: StudyFolder) -> None:
@@ -128,7 +129,7 @@ def test_the_lock_says_where_it_was_measured(folder: StudyFolder) -> None:
 
 
 def test_the_report_holds_the_figures_of_the_records(folder: StudyFolder, summary: StudySummary) -> None:
-    text = Lab().report(folder).read_text(encoding="utf-8")
+    text = write_report(folder, default_home()).read_text(encoding="utf-8")
     for trial in folder.trials():
         if trial.kind == "measured":
             assert trial.id in text

@@ -18,8 +18,8 @@ import pytest
 from bitbench.engines import registry
 from bitbench.engines.environments.installed import python_of, versions
 from bitbench.measure.compatibility import look_up
-from bitbench.measure.study import Lab
-from bitbench.measure.variants import Workshop
+from bitbench.measure.variants import VariantStore
+from bitbench.measure.workplace import Workplace, default_home
 from bitbench.models import library
 from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.quantize import catalog, variants
@@ -62,7 +62,7 @@ class Reality:
 
 def cases() -> Iterator[tuple[str, str]]:
     """Recipe and engine, without those that an engine makes itself while it loads: the others never see them."""
-    home = Lab().home
+    home = default_home()
     for name in registry.engine_names():
         engine = registry.engine(name)
         if not engine.needs_model:
@@ -84,7 +84,7 @@ def is_for_gpus(recipe: Recipe) -> bool:
 
 @pytest.fixture(scope="module")
 def question() -> list[int]:
-    home = Lab().home
+    home = default_home()
     model = library.resolve(MODEL, home)
     command = [python_of("transformers", home), "-I", "-c", TOKENIZE, model.path, QUESTION]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
@@ -97,10 +97,10 @@ def test_the_table_says_what_the_engine_does(
     recipe_name: str, engine_name: str, question: list[int], tmp_path: Path
 ) -> None:
     recipe = catalog.find(recipe_name)
-    row = look_up(recipe.form, engine_name, Lab().device, recipe.at_load)
-    assert row is not None, f"the table has no row for {recipe.form} on {engine_name} ({Lab().device})"
+    row = look_up(recipe.form, engine_name, Workplace().device, recipe.at_load)
+    assert row is not None, f"the table has no row for {recipe.form} on {engine_name} ({Workplace().device})"
     variant = made(recipe)
-    dtype = next((one.dtype for one in row.on(Lab().level) if one.dtype), None)
+    dtype = next((one.dtype for one in row.on(Workplace().level) if one.dtype), None)
     found = try_it(variant, engine_name, question, tmp_path / "engine.log", dtype)
     print(f"{recipe_name} on {engine_name}: {found.outcome} {found.cause}{found.answer!r} {found.kernels}")
     if row.refuse:
@@ -127,9 +127,9 @@ def should_know_the_answer(recipe: Recipe) -> bool:
 
 
 def made(recipe: Recipe) -> Variant:
-    home = Lab().home
-    workshop = Workshop(home, Path())
-    variant = workshop.variant(MODEL, recipe.name)
+    home = default_home()
+    store = VariantStore(home, Path())
+    variant = store.variant(MODEL, recipe.name)
     if variant.path is not None:
         return variant
     found = library.resolve(MODEL, home)
@@ -140,7 +140,7 @@ def made(recipe: Recipe) -> Variant:
         versions=versions(environment, home),
     )
     variants.ensure(wanted, home=home, python=python_of(environment, home))
-    return workshop.variant(MODEL, recipe.name)
+    return store.variant(MODEL, recipe.name)
 
 
 def try_it(
@@ -155,7 +155,7 @@ def try_it(
             env={name: os.environ[name] for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT") if name in os.environ},
         ),
         variant=variant,
-        python=python_of(engine.environment, Lab().home) if engine.environment else None,
+        python=python_of(engine.environment, default_home()) if engine.environment else None,
         log_file=log_file,
         loads=(Load(1, len(question) + TOKENS),),
         seed=0,

@@ -21,7 +21,7 @@ from bitbench.engines.cuda_toolkit import toolkit_variables
 from bitbench.engines.environments.creation import create
 from bitbench.engines.environments.installed import python_of
 from bitbench.engines.vllm import VllmEngine, command_line
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.study.capability import Capability
 from bitbench.util.child_environment import tool_environment
 from tests.unit.cuda_selection import disagreement, questions
@@ -69,7 +69,7 @@ BY_CAPABILITY = pytest.mark.parametrize("device", DEVICES, ids=lambda device: st
 @pytest.fixture(scope="module")
 def python() -> Path:
     """The wheel's interpreter; made once and kept, as its lock is what decides."""
-    home = Lab().home / "cuda-wheel"
+    home = default_home() / "cuda-wheel"
     wanted = VllmEngine.own_environment
     assert wanted is not None
     create(wanted, home, device="cuda")

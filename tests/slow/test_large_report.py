@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from tests.big_study import big_study
 
 POINTS, TRIALS, ROWS = (20, 10), 20, 2_500  # 200 points × 20 trials × 2,500 rows
@@ -16,9 +16,9 @@ MEASURE = """
 import json, resource, sys, time
 start = time.monotonic()
 from pathlib import Path
-from bitbench.measure.study import Lab
+from bitbench.reports.write import write_report
 from bitbench.records.folder import StudyFolder
-Lab(Path(sys.argv[2])).report(StudyFolder.existing(Path(sys.argv[1])))
+write_report(StudyFolder.existing(Path(sys.argv[1])), Path(sys.argv[2]))
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({
     "took_s": time.monotonic() - start, "cpu_s": used.ru_utime + used.ru_stime, "peak_bytes": 1024 * used.ru_maxrss,
@@ -29,7 +29,7 @@ print(json.dumps({
 def test_ten_million_request_rows(tmp_path: Path) -> None:
     folder = big_study(tmp_path / "big", configs=POINTS[0], workloads=POINTS[1], trials=TRIALS, rows_per_trial=ROWS)
     assert sum(trial.requests for trial in folder.trials()) == 10_000_000
-    home = Lab().home  # where the script of the figures may be kept already
+    home = default_home()  # where the script of the figures may be kept already
     done = subprocess.run(
         [sys.executable, "-c", MEASURE, str(folder.path), str(home)], capture_output=True, text=True, check=True
     )

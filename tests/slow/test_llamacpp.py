@@ -21,13 +21,14 @@ from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.server import ServerInstance
 from bitbench.loadgen.verdict import judge
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.study import Lab
-from bitbench.measure.variants import Workshop
+from bitbench.measure.variants import VariantStore
+from bitbench.measure.workplace import default_home
 from bitbench.models.words import word_token_ids
 from bitbench.ports import Endpoint, Launch, Load, LoadJob, Vocabulary
 from bitbench.quantize import variants
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
+from bitbench.reports.write import report_summary
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Arrival, Workload
@@ -124,7 +125,7 @@ class Served:
 @pytest.fixture(scope="module", params=BITS_PER_WEIGHT)
 def variant(request: pytest.FixtureRequest) -> Variant:
     bitbench("quantize", "smollm2-135m", "--recipe", f"gguf-{request.param}")
-    return Workshop(Lab().home, Path()).variant("smollm2-135m", f"gguf-{request.param}")
+    return VariantStore(default_home(), Path()).variant("smollm2-135m", f"gguf-{request.param}")
 
 
 @pytest.fixture(scope="module")
@@ -157,13 +158,13 @@ def is_running(pid: int) -> bool:
 
 def _environment() -> Path | None:
     environment = LlamaCppEngine().environment
-    return python_of(environment, Lab().home) if environment else None
+    return python_of(environment, default_home()) if environment else None
 
 
 def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
     facts = served.variant.facts
     assert facts.vocabulary_size
-    words = word_token_ids(Workshop(Lab().home, Path()).model_folder(served.variant.model))
+    words = word_token_ids(VariantStore(default_home(), Path()).model_folder(served.variant.model))
     assert words
     workload = Workload(
         name="streams", concurrency=3, input_tokens=128, output_tokens=64, arrival=Arrival.CLOSED_LOOP, requests=6
@@ -236,14 +237,14 @@ def test_perplexity_is_that_of_a_plain_computation(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(QUALITY_STUDY)
     bitbench("run", "study.yaml", "--into", "out", cwd=tmp_path)
     folder = StudyFolder.existing(tmp_path / "out")
-    (found,) = Lab().summary(folder).quality
+    (found,) = report_summary(folder, default_home()).quality
     assert found.tokens == 16 * 255
     assert found.estimates["perplexity"].value == pytest.approx(math.exp(-plain_logprobs(folder).mean()), rel=AGREES)
 
 
 def test_the_manifest_says_what_is_stored(variant: Variant) -> None:
     name = variant.recipe.removeprefix("gguf-")
-    manifest = variants.get(f"smollm2-135m--gguf-{name}--", Lab().home).manifest
+    manifest = variants.get(f"smollm2-135m--gguf-{name}--", default_home()).manifest
     bits = manifest.bits_per_weight.linear_layers
     least, most = BITS_PER_WEIGHT[name]
     assert bits is not None

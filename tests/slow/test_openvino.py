@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from bitbench.engines.openvino import OpenvinoEngine
-from bitbench.measure.study import Lab
-from bitbench.measure.variants import Workshop, make_variant, order_variant
+from bitbench.measure.variants import VariantStore, make_variant, order_variant
+from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.ports import Endpoint, Instance, Launch, Load
 from bitbench.quality.asking import Asker, asker_of
@@ -52,10 +52,10 @@ def python() -> Path:
 
 
 def made(recipe: str) -> Variant:
-    home = Lab().home
+    home = default_home()
     wanted = catalog.find(recipe)
     make_variant(order_variant(library.resolve(MODEL, home), wanted, home), home)
-    return Workshop(home, Path()).variant(MODEL, recipe)
+    return VariantStore(home, Path()).variant(MODEL, recipe)
 
 
 @pytest.fixture(scope="module", params=["openvino-bf16", "openvino-int8", "openvino-int4"])

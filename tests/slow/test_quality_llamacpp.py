@@ -12,13 +12,14 @@ import pytest
 from bitbench.analysis.results.summary import ConfigQuality
 from bitbench.engines.environments.installed import python_of
 from bitbench.engines.llamacpp import LlamaCppEngine
-from bitbench.measure.study import Lab
-from bitbench.measure.variants import Workshop
+from bitbench.measure.variants import VariantStore
+from bitbench.measure.workplace import default_home
 from bitbench.ports import Launch, Load
 from bitbench.quality.asking import asker_of, score_windows
 from bitbench.quality.wire import InstanceConnection
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
+from bitbench.reports.write import report_summary
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
 from bitbench.util.errors import EngineEnvironmentError
@@ -57,7 +58,7 @@ def python() -> Path | None:
     """Of llama.cpp's environment; None where its server is on the PATH."""
     environment = LlamaCppEngine().environment
     try:
-        return python_of(environment, Lab().home) if environment else None
+        return python_of(environment, default_home()) if environment else None
     except EngineEnvironmentError as error:
         pytest.skip(f"llama.cpp takes longer to compile than CI should: {error}")
 
@@ -77,12 +78,14 @@ def record(study: StudyFolder, recipe: str) -> QualityRecord:
 
 
 def quality(study: StudyFolder, recipe: str) -> ConfigQuality:
-    return next(one for one in Lab().summary(study).quality if one.config.variant == f"{MODEL}/{recipe}")
+    return next(
+        one for one in report_summary(study, default_home()).quality if one.config.variant == f"{MODEL}/{recipe}"
+    )
 
 
 def plain_logprobs(study: StudyFolder) -> "np.typing.NDArray[np.float64]":
     """Of every scored token, in the order of the rows."""
-    home = Lab().home
+    home = default_home()
     done = subprocess.run(
         [python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
          study.quality / f"windows-{MODEL}.json"],
@@ -106,7 +109,7 @@ def test_another_start_gives_the_same_numbers_whatever_ran_before(
     """That of the study has two slots and answered a workload first."""
     material = study.material(MODEL)
     assert material is not None
-    variant = Workshop(Lab().home, Path()).variant(MODEL, "gguf-bf16")
+    variant = VariantStore(default_home(), Path()).variant(MODEL, "gguf-bf16")
     setup = EngineSetup(name="llamacpp", engine="llamacpp", args=dict(ARGS))
     launch = Launch(setup, variant, python, tmp_path / "log", loads=(Load(1, TOKENS + 1),), seed=0)
     instance = LlamaCppEngine().start(launch)

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
+from bitbench.reports.write import report_summary
 from tests.e2e.test_quality import MODEL, assert_diverges_little, assert_diverges_much
 
 
@@ -19,7 +20,7 @@ def assert_fewer_bits_diverge_more(engine: str, place: Path) -> None:
     command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn,w4a16-rtn"]
     command += ["--engine", engine, "--windows", "32", "--window-tokens", "128", "--no-answers", "--into", "out"]
     subprocess.run(command, cwd=place, check=True, timeout=1500)
-    summary = Lab().summary(StudyFolder.existing(place / "out"))
+    summary = report_summary(StudyFolder.existing(place / "out"), default_home())
     eight = assert_diverges_little(summary, f"w8a8-rtn @ {engine}", f"bf16 @ {engine}")
     four = assert_diverges_much(summary, f"w4a16-rtn @ {engine}", f"bf16 @ {engine}")
     assert eight.estimates["top1_agreement"].value > four.estimates["top1_agreement"].value

@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from bitbench.engines.sglang import SglangEngine
-from bitbench.measure.study import Lab
-from bitbench.measure.variants import Workshop
+from bitbench.measure.variants import VariantStore
+from bitbench.measure.workplace import default_home
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Launch, Load
 from bitbench.quality.asking import Asker, asker_of
 from bitbench.quality.wire import AskingFailed, InstanceConnection
@@ -57,7 +57,7 @@ def log_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def instance(python: Path, log_file: Path) -> Iterator[Instance]:
-    variant = Workshop(Lab().home, Path()).variant(MODEL, "bf16")
+    variant = VariantStore(default_home(), Path()).variant(MODEL, "bf16")
     running = start(python, variant, log_file, dtype="float32")
     yield running
     running.stop()
@@ -115,7 +115,7 @@ def test_an_instance_that_rested_goes_on(instance: Instance, asker: Asker) -> No
 
 def test_a_quantized_checkpoint_is_unsupported_in_its_own_words(python: Path, tmp_path: Path) -> None:
     """Whatever its weights are: SGLang asks for a GPU when it reads the configuration."""
-    home = Lab().home
+    home = default_home()
     model = tmp_path / "w8a8"
     model.mkdir()
     for file in (home / "models" / MODEL).iterdir():

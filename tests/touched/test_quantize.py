@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from bitbench.engines.environments.installed import python_of, versions
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.variants import MadeVariant, SourceModel, VariantRequest
@@ -53,19 +53,19 @@ def quick(name: str) -> Recipe:
 
 
 def order(recipe: Recipe, calibration: Path | None = None) -> VariantRequest:
-    home = Lab().home
+    home = default_home()
     model = library.resolve("smollm2-135m", home)
     source = SourceModel(model.name, model.path, model.content_hash)
     return variants.order(source, recipe, versions=versions("quantize", home), calibration=calibration, seed=1)
 
 
 def make(wanted: VariantRequest, home: Path, on_progress: object = lambda _: None) -> MadeVariant:
-    python = python_of("quantize", Lab().home)
+    python = python_of("quantize", default_home())
     return variants.ensure(wanted, home=home, python=python, on_progress=on_progress)  # type: ignore[arg-type]
 
 
 def answer_of(variant: MadeVariant) -> str:
-    python = python_of("quantize", Lab().home)
+    python = python_of("quantize", default_home())
     done = subprocess.run(
         [python, "-I", "-c", ASK, variant.path], check=True, capture_output=True, text=True, timeout=300
     )

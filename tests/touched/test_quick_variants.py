@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.measure import quick_study
-from bitbench.measure.study import default_home
+from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from tests.command_line import bitbench
 from tests.unit.hub_server import Repository, hub_server

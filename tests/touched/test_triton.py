@@ -21,7 +21,7 @@ from bitbench.features.kernels.computing import summarize_kernels
 from bitbench.features.kernels.types import KernelRun
 from bitbench.features.kernels.words import kernel_document
 from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize, multiply
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.kernel_device import KernelDevice
 from bitbench.util.errors import KernelError
@@ -36,7 +36,7 @@ def run_child(*arguments: str | Path, interpret: bool, cache: Path) -> str:
         "TRITON_INTERPRET": "1" if interpret else "0",
         "TRITON_CACHE_DIR": str(cache),  # its own, so that it really compiles
     }
-    python = python_of("triton", Lab().home)
+    python = python_of("triton", default_home())
     done = subprocess.run([python, CHILD, *arguments], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -160,7 +160,7 @@ def bench(
         warm=True,
         device=device,
     )
-    python = python_of("triton", Lab().home)
+    python = python_of("triton", default_home())
     return runner.run_kernels(job, python, "a processor", lambda *_: None)
 
 

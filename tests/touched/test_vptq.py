@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines.environments.installed import python_of, versions
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.variants import MadeVariant, SourceModel, VariantRequest
@@ -59,7 +59,7 @@ class Interrupted(Exception):
 
 
 def order(calibrated: int = 4) -> VariantRequest:
-    home = Lab().home
+    home = default_home()
     recipe = catalog.find("vptq-4096-256")
     brief = {"ignore": ("lm_head", LATER_BLOCKS), "main": 1024, "iterations": 2, "rounds": 1}
     few = recipe.calibration.model_copy(update={"samples": calibrated, "tokens": 128})
@@ -70,7 +70,7 @@ def order(calibrated: int = 4) -> VariantRequest:
 
 
 def make(home: Path, on_progress: object = lambda _: None) -> MadeVariant:
-    python = python_of("quantize", Lab().home)
+    python = python_of("quantize", default_home())
     return variants.ensure(order(), home=home, python=python, on_progress=on_progress)  # type: ignore[arg-type]
 
 
@@ -110,7 +110,7 @@ def test_work_that_was_interrupted_goes_on_and_gives_the_same(made: MadeVariant,
 
 
 def test_read_back_it_computes_the_same_with_the_kernel_and_without(made: MadeVariant) -> None:
-    python = python_of("transformers", Lab().home)
+    python = python_of("transformers", default_home())
     workers = Path(__file__).parents[2] / "src/bitbench/engines/workers"
     done = subprocess.run(
         [python, "-I", "-c", COMPARE, made.path, workers], check=True, capture_output=True, text=True, timeout=300

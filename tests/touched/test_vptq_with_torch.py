@@ -12,7 +12,7 @@ import pytest
 from bitbench.engines.environments.installed import python_of
 from bitbench.features.kernels import registry
 from bitbench.features.kernels.shapes import SEED_INPUTS
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 
 pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
 pytestmark = pytest.mark.timeout(900)
@@ -107,7 +107,7 @@ print(json.dumps({"wrong": len(wrong)}))
 
 
 def in_torch(script: str, asked: object = None) -> Any:
-    python = python_of("transformers", Lab().home)
+    python = python_of("transformers", default_home())
     folder, native = registry.package_folders(())["bitbench"], registry.native_module()
     assert native is not None
     done = subprocess.run(

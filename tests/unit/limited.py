@@ -4,18 +4,20 @@ import resource
 import time
 from pathlib import Path
 
-from bitbench.measure.study import Lab
+from bitbench.measure.plan import plan_study
+from bitbench.measure.trust import trust_in
+from bitbench.measure.workplace import Workplace
 from bitbench.util.errors import BitbenchError
 
 
 def plan_within(study: Path, limit_bytes: int) -> None:
     """What Python and its libraries have mapped before does not count. Prints the seconds and the sentence."""
-    lab, mapped = Lab(Path("home")), int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    at, mapped = Workplace(Path("home")), int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + limit_bytes,) * 2)
     began = time.process_time()
     try:
-        lab.trust(study)
-        lab.plan(study)
+        trust_in(study, at.home)
+        plan_study(study, at)
     except BitbenchError as error:
         print(f"{time.process_time() - began:.3f}", error)
 

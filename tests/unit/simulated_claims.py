@@ -149,8 +149,8 @@ def design_of(count: int, start_s: int = START_S) -> Design:
 def rounds_of_block(
     designs: Sequence[Design], done: Sequence[int], left_s: float, components: VarianceComponents
 ) -> int:
-    """As `lab.block_rounds` has them: the fewest by the designs that were known before and after the starts; then as
-    many as fit, where no other block does."""
+    """As `measure.block_rounds` has them: the fewest by the designs that were known before and after the starts; then
+    as many as fit, where no other block does."""
     plans = [plan_blocks(design, left_s, CONFIDENCE, components, done=done) for design in designs]
     rounds = min(plan.rounds if plan else 1 for plan in plans)
     block_s = designs[-1].starts_s + rounds * designs[-1].round_s

@@ -9,8 +9,10 @@ import yaml
 
 from bitbench.engines import llamacpp, vllm
 from bitbench.engines.registry import engine
-from bitbench.measure.kv_cache import as_arguments
-from bitbench.measure.study import Lab
+from bitbench.measure.expand import as_arguments
+from bitbench.measure.plan import plan_study
+from bitbench.measure.trust import trust_in
+from bitbench.measure.workplace import Workplace
 from bitbench.ports import Launch, Load
 from bitbench.study.study import EngineSetup
 from bitbench.study.study_file import parse_study, study_schema
@@ -112,11 +114,12 @@ def test_mistakes_are_named_with_their_place_in_the_file(engines: str, message: 
         ),
     ],
 )
-@pytest.mark.parametrize("step", ["trust", "plan"])
-def test_a_type_that_the_engine_does_not_have_is_refused(tmp_path: Path, engines: str, message: str, step: str) -> None:
+def test_a_type_that_the_engine_does_not_have_is_refused(tmp_path: Path, engines: str, message: str) -> None:
     (tmp_path / "s.yaml").write_text(study(engines, "models: [smollm2-135m]\n"))
     with pytest.raises(StudyFileError, match=message):
-        getattr(Lab(tmp_path / "home"), step)(tmp_path / "s.yaml")
+        trust_in(tmp_path / "s.yaml", tmp_path / "home")
+    with pytest.raises(StudyFileError, match=message):
+        plan_study(tmp_path / "s.yaml", Workplace(tmp_path / "home"))
 
 
 def launched(name: str, kv_cache: str, variant: Path) -> list[str]:
@@ -145,7 +148,7 @@ def test_a_type_is_shown_among_what_a_study_uses_and_asks_nothing(tmp_path: Path
     (tmp_path / "s.yaml").write_text(
         study(f"  - {{engine: {name}, kv_cache: {kv_cache}}}\n", "models: [smollm2-135m]\n")
     )
-    trust = Lab(tmp_path / "home").trust(tmp_path / "s.yaml")
+    trust = trust_in(tmp_path / "s.yaml", tmp_path / "home")
     assert any(use.what.endswith(f"={kv_cache}") for use in trust.uses)
     assert trust.is_given
 
@@ -162,6 +165,6 @@ def test_a_plan_and_its_lock_tell_the_combinations_apart(tmp_path: Path, capsys:
     shown = bitbench(capsys, "plan", str(tmp_path / "s.yaml")).out
     assert "null tpot=1ms" in shown
     assert "null tpot=4ms" in shown
-    plan = Lab(tmp_path).plan(tmp_path / "s.yaml")
+    plan = plan_study(tmp_path / "s.yaml", Workplace(tmp_path))
     assert [point.name for point in plan.points] == ["null tpot=1ms · interactive", "null tpot=4ms · interactive"]
     assert type(plan).model_validate_json(plan.model_dump_json()) == plan

@@ -8,7 +8,9 @@ import pytest
 
 from bitbench.engines.llamacpp import gguf_file
 from bitbench.measure.compatibility import look_up
-from bitbench.measure.study import Lab
+from bitbench.measure.plan import plan_study
+from bitbench.measure.trust import trust_in
+from bitbench.measure.workplace import Workplace
 from bitbench.models.quantized import describe
 from bitbench.study.capability import Capability
 from bitbench.study.plan import Plan, Support
@@ -32,7 +34,7 @@ def plan(place: Path, *variants: str, engines: str = "vllm", models: str = "base
         f"name: x\nmodels: [{place / models}]\nengines: [{engines}]\nworkloads: [interactive]\n"
         f"variants: [{', '.join(variants)}]\n"
     )
-    return Lab(place / "home").plan(file)
+    return plan_study(file, Workplace(place / "home"))
 
 
 @pytest.fixture
@@ -108,7 +110,7 @@ def test_a_quantized_model_is_not_called_bf16(place: Path) -> None:
 def test_where_it_comes_from_is_shown(place: Path) -> None:
     file = place / "s.yaml"
     plan(place, of_base(place, "theirs"))
-    assert str(place / "theirs") in [use.what for use in Lab(place / "home").trust(file).uses]
+    assert str(place / "theirs") in [use.what for use in trust_in(file, place / "home").uses]
 
 
 @pytest.mark.parametrize(

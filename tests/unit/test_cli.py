@@ -45,7 +45,7 @@ def test_help_imports_nothing_that_takes_time() -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "import bitbench.measure.study",
+        "import bitbench.measure.plan",
         command_code("plan", str(NULL_TOUR)),
         command_code("recipes"),
         command_code("env", "list"),

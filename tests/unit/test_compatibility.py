@@ -11,7 +11,7 @@ from rich.console import Console
 from bitbench.cli.plan import labels_of, remarks
 from bitbench.measure.compatibility import CompatibilityRow, CompatibilityTable, look_up, rows
 from bitbench.measure.expand import expand
-from bitbench.measure.variants import Workshop
+from bitbench.measure.variants import VariantStore
 from bitbench.models.library import ResolvedModel
 from bitbench.models.quantized import Quantization
 from bitbench.ports import Engine, Instance, Launch
@@ -226,16 +226,16 @@ def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.C
     assert lines[3] == "w8a16-rtn @ vllm"
 
 
-def workshop(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts, quantization: Quantization | None = None) -> Workshop:
+def store(monkeypatch: pytest.MonkeyPatch, facts: ModelFacts, quantization: Quantization | None = None) -> VariantStore:
     found = ResolvedModel(
         "m", Path("/models/m"), facts, weight_bytes=1000, content_hash="00", quantization=quantization
     )
     monkeypatch.setattr("bitbench.measure.variants.library.resolve", lambda *_: found)
-    return Workshop(Path("/home"), Path())
+    return VariantStore(Path("/home"), Path())
 
 
 def test_a_recipe_of_the_engine_is_the_model_itself_and_what_to_do_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    shop = workshop(monkeypatch, ModelFacts())
+    shop = store(monkeypatch, ModelFacts())
     plain, wo, da = (shop.variant("m", name) for name in ("bf16", "torchao-int8wo", "torchao-int8da-int8w"))
     assert plain.path == wo.path == da.path == Path("/models/m")
     assert (plain.form, plain.at_load) == ("dense", None)
@@ -246,7 +246,7 @@ def test_a_recipe_of_the_engine_is_the_model_itself_and_what_to_do_with_it(monke
 
 def test_a_folder_that_comes_quantized_is_known_by_its_format(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = Quantization("compressed-tensors")
-    shop = workshop(monkeypatch, ModelFacts(quantization=stored.method), stored)
+    shop = store(monkeypatch, ModelFacts(quantization=stored.method), stored)
     assert shop.variant("m", "bf16").form == "compressed-tensors"
     assert "this model is stored as compressed-tensors" in (shop.variant("m", "torchao-int8wo").refusal or "")
 
@@ -259,7 +259,7 @@ def test_a_recipe_of_the_engine_says_who_and_how(options: dict[str, object]) -> 
 
 def test_variants_that_only_refused_points_would_use_are_not_made() -> None:
     nothing_runs = plan_of("w8a8-rtn").model_copy(update={"points": ()})
-    assert Workshop(Path("/home"), Path()).make_missing(nothing_runs, observer=None) == nothing_runs  # type: ignore[arg-type]
+    assert VariantStore(Path("/home"), Path()).make_missing(nothing_runs, observer=None) == nothing_runs  # type: ignore[arg-type]
 
 
 def test_the_document_says_what_the_table_says() -> None:

@@ -15,7 +15,7 @@ from bitbench.features.explain.computing import explain
 from bitbench.features.explain.words import explanation_document
 from bitbench.measure.machine import engine_metrics as probe
 from bitbench.measure.machine.engine_metrics import engine_metrics, read_metrics
-from bitbench.measure.trial import ReadyInstance, TrialRunner
+from bitbench.measure.trial import ReadyInstance, run_trial
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.records.profile import Phase
 from bitbench.records.trial import ClientHealth, EngineMetrics, Memory, TrialRecord
@@ -204,8 +204,9 @@ def trial(answer: Answerer, tmp_path: Path) -> TrialRecord:
             SimpleNamespace(failure=None, read=Memory),  # type: ignore[arg-type]
         )
         observer = SimpleNamespace(trial_started=lambda *_, **__: None, trial_running=lambda _: None)
-        runner = TrialRunner(study, Client(), tmp_path, observer)  # type: ignore[arg-type]
-        return runner.run(ready, workload.model_copy(update={"concurrency": 1}), "measured", 0).record
+        context = SimpleNamespace(plan=SimpleNamespace(study=study), load=Client(), folder=tmp_path, observer=observer)
+        alone = workload.model_copy(update={"concurrency": 1})
+        return run_trial(ready, alone, "measured", 0, context).record  # type: ignore[arg-type]
 
 
 def test_a_trial_records_what_its_engine_counted_meanwhile(tmp_path: Path) -> None:

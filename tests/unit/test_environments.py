@@ -13,7 +13,7 @@ import pytest
 from bitbench.engines.environments import creation
 from bitbench.engines.environments.installed import InstalledEnvironment, list_environments, python_of, versions
 from bitbench.engines.transformers import TransformersEngine
-from bitbench.measure.environments import known_environment, known_environments, main_versions
+from bitbench.measure.readiness import known_environment, known_environments, main_versions
 from bitbench.study.environment import Device, Environment
 from bitbench.util.errors import EngineEnvironmentError
 

@@ -13,7 +13,6 @@ from typer.main import get_command
 
 from bitbench.analysis.results.tails import ObjectiveVerdict
 from bitbench.cli.app import app
-from bitbench.measure.study import Lab
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome, TrialMetrics
 from bitbench.study.study import Count, Measure
@@ -156,7 +155,7 @@ def test_a_defect_is_told_from_a_mistake(capsys: pytest.CaptureFixture[str], mon
     def broken(*_: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr(Lab, "look_ahead", broken)
+    monkeypatch.setattr("bitbench.cli.plan.look_ahead", broken)
     said = bitbench(capsys, "plan", "study.yaml")
     assert said.exit_code == ExitCode.DEFECT
     assert "this is a bug in bitbench" in said.err
@@ -168,11 +167,11 @@ def test_ctrl_c_is_told_as_such(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Lab, "look_ahead", stopped)
+    monkeypatch.setattr("bitbench.cli.plan.look_ahead", stopped)
     said = bitbench(capsys, "plan", "study.yaml")
     assert said.exit_code == ExitCode.STOPPED
     assert said.err == "error: stopped\n"
-    monkeypatch.setattr(Lab, "trust", stopped)
+    monkeypatch.setattr("bitbench.measure.trust.trust_in", stopped)
     monkeypatch.chdir(tmp_path)
     Path("study.yaml").write_text("name: stopped\nengines: [null]\nworkloads: [interactive]\n")
     said = bitbench(capsys, "run", "study.yaml")

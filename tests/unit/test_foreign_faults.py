@@ -17,7 +17,7 @@ from bitbench.loadgen.client import run_job
 from bitbench.loadgen.pool import ConnectionPool
 from bitbench.loadgen.verdict import judge
 from bitbench.loadgen.wall_clock import WallClock
-from bitbench.measure.study import Lab
+from bitbench.measure import runner
 from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, Outcome
 from bitbench.study.starter import STARTER
@@ -212,7 +212,7 @@ def test_a_fault_of_the_machine_is_one_sentence(
     def fail(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number), "/study/trials.jsonl")
 
-    monkeypatch.setattr(Lab, "run", fail)
+    monkeypatch.setattr(runner, "measure_study", fail)
     study = tmp_path / "study.yaml"
     study.write_text(STARTER)
     answer = bitbench(capsys, "run", str(study))

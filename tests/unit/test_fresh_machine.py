@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.study import Lab
+from bitbench.measure.plan import plan_study
+from bitbench.measure.workplace import Workplace
 from bitbench.models.catalog import CATALOG, linear_layers
 from bitbench.quantize import catalog
 from bitbench.quantize.effort import guess_make_s
@@ -88,7 +89,7 @@ def test_run_refuses_in_one_sentence_with_all_commands(capsys: pytest.CaptureFix
 def test_the_starter_compares_quantized_recipes_and_refuses_no_point() -> None:
     study = parse_study(STARTER, name="starter")
     assert len(study.recipes) > 1
-    plan = Lab(Path("home")).plan(study)
+    plan = plan_study(study, Workplace(Path("home")))
     assert not plan.refusals
     assert {point.config.variant for point in plan.points} == {f"smollm2-135m/{recipe}" for recipe in study.recipes}
 

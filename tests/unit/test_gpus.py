@@ -10,7 +10,7 @@ from bitbench.engines.environments.installed import InstalledEnvironment, write_
 from bitbench.measure.machine.gpus import GpuSurvey, chosen, describe, survey
 from bitbench.measure.machine.nvml import Nvml, NvmlError
 from bitbench.measure.readiness import readiness
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import Workplace
 from bitbench.records.host import HostFacts
 from bitbench.study.capability import Capability
 from tests.unit.fake_nvml import FakeGpu, FakeNvml
@@ -129,11 +129,11 @@ def test_the_device_is_a_usable_gpu_unless_a_person_chooses(tmp_path: Path, monk
         (looked_at(L4, driver="550.54.15"), "cpu", None),
         (GpuSurvey(), "cpu", None),
     ):
-        monkeypatch.setattr("bitbench.measure.study.survey_gpus", lambda answer=answer: answer)
-        assert (Lab(tmp_path).device, Lab(tmp_path).capability) == (device, capability)
-    monkeypatch.setattr("bitbench.measure.study.survey_gpus", lambda: looked_at(L4))
-    assert (Lab(tmp_path, "cpu").device, Lab(tmp_path, "cpu").capability) == ("cpu", None)
-    assert Lab(tmp_path, "cpu").host().accelerators == ()
+        monkeypatch.setattr("bitbench.measure.workplace.survey_gpus", lambda answer=answer: answer)
+        assert (Workplace(tmp_path).device, Workplace(tmp_path).capability) == (device, capability)
+    monkeypatch.setattr("bitbench.measure.workplace.survey_gpus", lambda: looked_at(L4))
+    assert (Workplace(tmp_path, "cpu").device, Workplace(tmp_path, "cpu").capability) == ("cpu", None)
+    assert Workplace(tmp_path, "cpu").host().accelerators == ()
 
 
 def test_the_doctor_says_what_keeps_engines_from_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

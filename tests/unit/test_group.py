@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from bitbench.measure import frozen_servers as residents
-from bitbench.measure.group import GroupRunner
+from bitbench.measure.group import run_group
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
-from bitbench.measure.run_context import Bench
+from bitbench.measure.run_context import RunContext
 from bitbench.measure.trial import TOUCH, TrialDraft
 from bitbench.ports import Endpoint, Launch, LoadJob, LoadResult
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, Outcome, TrialRecord
@@ -123,11 +123,10 @@ def _quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(plan: Plan, tape: Tape, progress: Progress, tmp_path: Path, deadly: str = "") -> list[TrialRecord]:
     group = progress.next_group()
     assert group is not None
-    bench = Bench({"null": Engine(tape)}, lambda _: tmp_path, Load(tape, deadly))  # type: ignore[dict-item]
+    context = RunContext(plan, {"null": Engine(tape)}, lambda _: tmp_path, Load(tape, deadly), Silent())  # type: ignore[dict-item,arg-type]
     ids = (f"i{number:04d}" for number in range(1, 100))
-    runner = GroupRunner(group, plan, bench, progress, Silent(), lambda: (next(ids), tmp_path / "log"))  # type: ignore[arg-type]
     trials = []
-    for draft in runner.run():
+    for draft in run_group(group, context, progress, lambda: (next(ids), tmp_path / "log")):
         if isinstance(draft, TrialDraft):
             assert isinstance(draft.requests, pa.Table)
             progress.add([draft.record])

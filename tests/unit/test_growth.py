@@ -7,8 +7,9 @@ import pytest
 from bitbench.engines.null import NullEngine
 from bitbench.measure.budget import StudyPace
 from bitbench.measure.estimate import Estimator
+from bitbench.measure.plan import plan_study
 from bitbench.measure.progress import Progress
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import Workplace
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Study
@@ -50,7 +51,7 @@ def test_planning_grows_with_the_points(tmp_path: Path, capsys: pytest.CaptureFi
 
 def run_on_paper(study: Study) -> int:
     """All groups of a study and their trials, without an engine. How many trials."""
-    plan: Plan = Lab().plan(study)
+    plan: Plan = plan_study(study, Workplace())
     engines = {"null": NullEngine()}
     pace = StudyPace(plan, engines, Estimator(plan, engines), available_bytes=2**30, on_device=False)
     progress = Progress(plan, pace)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.types import ImportedStarts
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
+from bitbench.reports.write import write_report
 from bitbench.util.errors import ModelError
 from bitbench.util.tensor_files import read_header
 from tests.forked import forked
@@ -62,7 +63,7 @@ def assert_reported(kind: str, content: bytes) -> None:
         if is_read(kind, content):
             study = import_files([path], TOOLS[kind], ImportedStarts.PER_FILE, path.parent / "out")
             if study.study_file.exists():
-                Lab().report(study)
+                write_report(study, default_home())
 
 
 def header(entries: object, data: bytes = b"") -> bytes:

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from bitbench.measure.models import get_model, hub_python
-from bitbench.measure.study import Lab, default_home
+from bitbench.measure.plan import plan_study
+from bitbench.measure.trust import trust_in
+from bitbench.measure.workplace import Workplace, default_home
 from bitbench.models import hub, library
 from bitbench.models.folder import MANIFEST
 from bitbench.models.hub_reference import HubReference, parse_reference
@@ -236,13 +238,13 @@ workloads: [interactive]
 def test_a_study_shows_the_hub_and_its_plan_has_the_commit(python: Path, server: HubServer, home: Path) -> None:
     file = home.parent / "s.yaml"
     file.write_text(STUDY)
-    lab = Lab(home)
+    at = Workplace(home)
     with pytest.raises(ModelError, match=r"bitbench model get acme/Tiny-1B"):
-        lab.plan(file)
+        plan_study(file, at)
     get(python, home)
-    assert [use.what for use in lab.trust(file).uses] == [f"{server.url}/{NAME}/tree/main"]
-    assert lab.trust(file).is_given
-    (variant,) = lab.plan(file).variants
+    assert [use.what for use in trust_in(file, at.home).uses] == [f"{server.url}/{NAME}/tree/main"]
+    assert trust_in(file, at.home).is_given
+    (variant,) = plan_study(file, at).variants
     assert (variant.name, variant.commit) == ("Tiny-1B/bf16", FIRST)
 
 
@@ -258,7 +260,7 @@ def test_checkpoints_of_a_hub_beside_their_model(python: Path, server: HubServer
     file = home.parent / "s.yaml"
     variants = ", ".join(f"{{of: {NAME}, checkpoint: '{name}'}}" for name in names)
     file.write_text(f"{STUDY}variants: [{variants}]\n")
-    found = [(variant.name, variant.commit) for variant in Lab(home).plan(file).variants]
+    found = [(variant.name, variant.commit) for variant in plan_study(file, Workplace(home)).variants]
     assert found == [("Tiny-1B/bf16", FIRST), ("Tiny-1B/w8a8-fp8", SECOND), ("Tiny-1B/gguf-q8_0", SECOND)]
 
 
@@ -267,7 +269,7 @@ def test_two_revisions_of_a_model_have_different_names(python: Path, server: Hub
     get(python, home, f"{NAME}@{SECOND}")
     file = home.parent / "s.yaml"
     file.write_text(STUDY.replace(NAME, f"{NAME}, {NAME}@{SECOND}"))
-    assert [variant.name for variant in Lab(home).plan(file).variants] == [
+    assert [variant.name for variant in plan_study(file, Workplace(home)).variants] == [
         "Tiny-1B/bf16",
         f"Tiny-1B@{SECOND}/bf16",
     ]

@@ -1,12 +1,13 @@
-"""What the lab refuses: names that do not exist, and mixing what was measured under other conditions."""
+"""What a run refuses: names that do not exist, and mixing what was measured under other conditions."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from bitbench.measure.plan import plan_study
 from bitbench.measure.runner import refuse_other_facts, refuse_other_file, refuse_other_study
-from bitbench.measure.study import Lab, default_home
+from bitbench.measure.workplace import Workplace, default_home
 from bitbench.quantize.catalog import built_in_file
 from bitbench.records.folder import StudyFolder
 from bitbench.study.study import Study
@@ -22,7 +23,7 @@ STUDY = "name: x\nengines:\n  - null\n  - {engine: null, name: other}\nworkloads
 def planned(tmp_path: Path, text: str) -> list[str]:
     path = tmp_path / "s.yaml"
     path.write_text(text)
-    return [point.name for point in Lab(tmp_path / "home").plan(path).points]
+    return [point.name for point in plan_study(path, Workplace(tmp_path / "home")).points]
 
 
 def test_a_plan_has_a_point_for_every_config_and_workload(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from bitbench.features.explain.roofline_words import roof_sentence
 from bitbench.measure.compatibility import rows
 from bitbench.measure.expand import expand
 from bitbench.measure.machine.host import TELLING_FLAGS, collect_host_facts, processor_level
-from bitbench.measure.settle import settle
+from bitbench.measure.variants import settle
 from bitbench.ports import Engine, Launch, Load
 from bitbench.quantize import catalog
 from bitbench.records.host import HostFacts

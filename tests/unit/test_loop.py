@@ -8,7 +8,7 @@ import pytest
 
 from bitbench.measure import frozen_servers as residents
 from bitbench.measure.loop import run_study
-from bitbench.measure.run_context import Bench
+from bitbench.measure.run_context import RunContext
 from bitbench.measure.schedule import THIS_HOST, Schedule
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import InstanceRecord, Outcome
@@ -58,11 +58,11 @@ def _quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(folder: StudyFolder, plan: Plan, results: int = 10_000) -> None:
-    bench = Bench({"null": Engine(Tape())}, lambda _: Path(), Load(Tape()))  # type: ignore[dict-item]
+    context = RunContext(plan, {"null": Engine(Tape())}, lambda _: Path(), Load(Tape()), Watch(results))  # type: ignore[dict-item,arg-type]
     with folder.writing() as writer:
         writer.write_lock(make_lock(plan))
         schedule = Schedule(plan, lambda: Pace(together=True), folder)  # type: ignore[arg-type,return-value]
-        run_study(plan, bench, schedule, writer, Watch(results))  # type: ignore[arg-type]
+        run_study(context, schedule, writer)
 
 
 @pytest.mark.parametrize("results", [1, 3, 7, 12, 23])

@@ -11,7 +11,7 @@ from bitbench.measure import runner
 from bitbench.measure.machine import noise
 from bitbench.measure.machine.noise import keep_noise, kept_noise
 from bitbench.measure.observer import LogObserver
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.records.host import HostFacts, HostNoise
 from bitbench.records.lock import Lock
@@ -106,7 +106,7 @@ def test_two_studies_of_an_hour_measure_it_once_and_say_when(tmp_path: Path, mon
     monkeypatch.setattr(runner, "measure_noise", measure)
     study, home = parse_study(STUDY, name="study"), tmp_path / "home"
     for name in ("first", "second"):
-        Lab(home).run(study, tmp_path / name, LogObserver())
+        runner.measure_study(study, tmp_path / name, LogObserver(), Workplace(home))
     locks = [StudyFolder(tmp_path / name).lock() for name in ("first", "second")]
     assert len(measured) == 1
     assert [lock.noise for lock in locks if lock] == 2 * measured

@@ -20,7 +20,7 @@ import pytest
 from bitbench.engines import openvino as engine_module
 from bitbench.engines.openvino import UNSUPPORTED, OpenvinoEngine, command_line, read_facts
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.measure.kv_cache import as_arguments
+from bitbench.measure.expand import as_arguments
 from bitbench.ports import InstanceFailed, Launch, Load
 from bitbench.records.trial import KernelPath, Outcome
 from bitbench.study.study import Argument, EngineSetup

@@ -15,10 +15,10 @@ from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.expand import expand, loads_of
-from bitbench.measure.group import GroupRunner
+from bitbench.measure.group import run_group
 from bitbench.measure.quality import QualityDraft, QualityKit
 from bitbench.measure.quality_study import QualityOptions, quality_study
-from bitbench.measure.run_context import Bench
+from bitbench.measure.run_context import RunContext
 from bitbench.ports import Endpoint, Launch, Load
 from bitbench.quality.asking import ask_answers, score_together, score_windows
 from bitbench.quality.corpus import read_corpus
@@ -288,9 +288,10 @@ class Ready:
 
 def drafts(plan: Plan, group: Group, server: QualityServer, tmp_path: Path) -> list[QualityDraft]:
     kits = {"m": QualityKit(MATERIAL, None)}
-    bench = Bench({"transformers": Ready(server.endpoint)}, lambda _: tmp_path, NoLoad(), quality=kits)  # type: ignore[dict-item]
-    runner = GroupRunner(group, plan, bench, progress_of(plan), Silent(), lambda: ("i0001", tmp_path / "log"))  # type: ignore[arg-type]
-    return [draft for draft in runner.run() if isinstance(draft, QualityDraft)]
+    engines = {"transformers": Ready(server.endpoint)}
+    context = RunContext(plan, engines, lambda _: tmp_path, NoLoad(), Silent(), quality=kits)  # type: ignore[arg-type]
+    found = run_group(group, context, progress_of(plan), lambda: ("i0001", tmp_path / "log"))
+    return [draft for draft in found if isinstance(draft, QualityDraft)]
 
 
 def test_a_group_measures_quality_once_and_its_records_say_so(server: QualityServer, tmp_path: Path) -> None:

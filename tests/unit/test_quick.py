@@ -11,9 +11,10 @@ from rich.console import Console
 
 from bitbench.cli.quick import _URL
 from bitbench.cli.quick_display import chart
+from bitbench.measure.plan import plan_study
 from bitbench.measure.quick import CLIMB_S, GROWTH, MOST_STREAMS, TRIALS, Ladder, at_streams
 from bitbench.measure.quick_study import QuickField, field_of, missing, read_names, study_of, write_study
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import Workplace
 from bitbench.models import hub
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.answers.quick import server_document
@@ -134,9 +135,9 @@ def test_a_model_is_told_from_a_server(word: str) -> None:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workplace:
     monkeypatch.chdir(tmp_path)
-    return Lab(tmp_path / "home", device="cpu")
+    return Workplace(tmp_path / "home", asked_device="cpu")
 
 
 def text(value: str) -> bytes:
@@ -163,17 +164,17 @@ def a_gguf(path: Path, weights: int) -> Path:
     return path
 
 
-def test_recipes_of_a_model_are_compared_with_it_unquantized(lab: Lab) -> None:
-    field = field_of(read_names(["smollm2-135m", "gguf-q4_0", "gguf-q8_0"]), lab)
+def test_recipes_of_a_model_are_compared_with_it_unquantized(at: Workplace) -> None:
+    field = field_of(read_names(["smollm2-135m", "gguf-q4_0", "gguf-q8_0"]), at)
     assert field == QuickField("smollm2-135m", ("gguf-bf16", "gguf-q4_0", "gguf-q8_0"), (), ("llamacpp",))
-    study = study_of(field, lab, "quick-1")
+    study = study_of(field, at, "quick-1")
     assert study.baseline == "smollm2-135m/gguf-bf16 @ llamacpp"
     assert [(workload.name, workload.concurrency) for workload in study.workloads] == [("one", 1), ("eight", 8)]
     assert study.quality is not None
 
 
-def test_what_is_missing_is_named_with_its_costs_in_the_order_of_creation(lab: Lab) -> None:
-    lacking = missing(field_of(read_names(["smollm2-135m", "gguf-q4_0"]), lab), lab)
+def test_what_is_missing_is_named_with_its_costs_in_the_order_of_creation(at: Workplace) -> None:
+    lacking = missing(field_of(read_names(["smollm2-135m", "gguf-q4_0"]), at), at)
     assert [(need.kind, need.name) for need in lacking] == [
         ("environment", "llamacpp"),
         ("environment", "transformers"),
@@ -184,42 +185,42 @@ def test_what_is_missing_is_named_with_its_costs_in_the_order_of_creation(lab: L
     assert all(need.seconds and need.size_bytes for need in lacking)
 
 
-def test_recipes_for_vllm_run_there_and_start_sooner(lab: Lab) -> None:
+def test_recipes_for_vllm_run_there_and_start_sooner(at: Workplace) -> None:
     write_model(Path("tiny"))
-    field = field_of(read_names(["tiny", "w8a8-rtn"]), lab)
+    field = field_of(read_names(["tiny", "w8a8-rtn"]), at)
     assert (field.recipes, field.engines) == (("bf16", "w8a8-rtn"), ("vllm",))
-    assert study_of(field, lab, "x").engines[0].args == {"enforce-eager": True}
-    on_gpu = Lab(lab.home, device="cuda")
+    assert study_of(field, at, "x").engines[0].args == {"enforce-eager": True}
+    on_gpu = Workplace(at.home, asked_device="cuda")
     assert study_of(field_of(read_names(["tiny", "w8a8-rtn"]), on_gpu), on_gpu, "x").engines[0].args == {}
 
 
-def test_the_largest_of_gguf_files_is_the_baseline(lab: Lab) -> None:
+def test_the_largest_of_gguf_files_is_the_baseline(at: Workplace) -> None:
     small, large = a_gguf(Path("m-Q4_0.gguf"), 64 * 64).resolve(), a_gguf(Path("m-Q8_0.gguf"), 64 * 128).resolve()
-    field = field_of(read_names([str(small), "m-Q8_0.gguf"]), lab)
+    field = field_of(read_names([str(small), "m-Q8_0.gguf"]), at)
     assert (field.origin, field.engines) == (None, ("llamacpp",))
-    study = study_of(field, lab, "x")
+    study = study_of(field, at, "x")
     assert study.models == (str(large),)
     assert study.baseline == "m-Q8_0/gguf-q8_0 @ llamacpp"
-    base, other = lab.plan(study).variants
+    base, other = plan_study(study, at).variants
     assert (base.path, other.path, other.recipe) == (large, small, "gguf-q4_0")
     assert base.facts == other.facts  # which its header says
     assert (base.facts.layers, base.facts.context_tokens, base.facts.special_token_ids) == (2, 2048, (0,))
     assert (base.facts.parameters, base.facts.vocabulary_size, base.facts.head_size) == (64 * 128, 301, 16)
 
 
-def test_prompts_for_a_gguf_file_are_of_its_words(lab: Lab) -> None:
-    from bitbench.measure.variants import Workshop
+def test_prompts_for_a_gguf_file_are_of_its_words(at: Workplace) -> None:
+    from bitbench.measure.variants import VariantStore
 
     file = a_gguf(Path("m-Q8_0.gguf"), 64 * 64)
-    assert Workshop(lab.home, Path()).words(str(file)) == tuple(range(1, 301))
+    assert VariantStore(at.home, Path()).words(str(file)) == tuple(range(1, 301))
 
 
-def test_gguf_files_of_a_hub_are_known_before_they_are_here(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gguf_files_of_a_hub_are_known_before_they_are_here(at: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "download_bytes", lambda reference, **_: len(reference.file))
     names = ["acme/Tiny-GGUF:Q4_K_M", "acme/Tiny-GGUF:Q8_0"]
-    field = field_of(read_names(names), lab)
+    field = field_of(read_names(names), at)
     assert field == QuickField(None, ("bf16",), tuple(names), ("llamacpp",))
-    lacking = missing(field, lab)
+    lacking = missing(field, at)
     assert [(need.kind, need.name, need.size_bytes) for need in lacking[1:]] == [
         ("model", names[0], len("Q4_K_M")),
         ("model", names[1], len("Q8_0")),
@@ -235,20 +236,20 @@ def test_gguf_files_of_a_hub_are_known_before_they_are_here(lab: Lab, monkeypatc
         (["smollm2-135m", "nothing.gguf"], "nothing.gguf is neither a model"),
     ],
 )
-def test_names_that_mean_nothing_are_an_error(names: list[str], problem: str, lab: Lab) -> None:
+def test_names_that_mean_nothing_are_an_error(names: list[str], problem: str, at: Workplace) -> None:
     with pytest.raises(UsageError, match=problem):
-        field_of(read_names(names), lab)
+        field_of(read_names(names), at)
 
 
-def test_recipes_need_a_model_that_is_not_quantized(lab: Lab) -> None:
+def test_recipes_need_a_model_that_is_not_quantized(at: Workplace) -> None:
     a_gguf(Path("m-Q8_0.gguf"), 64 * 64)
     with pytest.raises(UsageError, match="gguf-q4_0 starts from a model that is not quantized"):
-        field_of(read_names(["m-Q8_0.gguf", "gguf-q4_0"]), lab)
+        field_of(read_names(["m-Q8_0.gguf", "gguf-q4_0"]), at)
 
 
-def test_the_study_is_a_file_to_go_on_from_and_no_other_is_overwritten(lab: Lab) -> None:
-    field = field_of(read_names(["smollm2-135m", "gguf-q4_0"]), lab)
-    study = study_of(field, lab, "first")
+def test_the_study_is_a_file_to_go_on_from_and_no_other_is_overwritten(at: Workplace) -> None:
+    field = field_of(read_names(["smollm2-135m", "gguf-q4_0"]), at)
+    study = study_of(field, at, "first")
     source = write_study(study, Path("first"))
     assert source.file is not None
     assert read_study(source.file)[0] == study

@@ -6,13 +6,13 @@ import pytest
 from markdown_it import MarkdownIt
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.measure.study import Lab
 from bitbench.records.lock import Lock
 from bitbench.records.trial import Memory
 from bitbench.reports import files
 from bitbench.reports.document.markdown import markdown as rendered
 from bitbench.reports.files import write_report
 from bitbench.reports.study import study_document
+from bitbench.reports.write import report_document
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.study_folders import write_folder
@@ -210,7 +210,7 @@ def test_a_report_removes_the_figures_of_the_one_before_and_no_other_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "svg", lambda _: "<svg/>")
-    document = Lab(tmp_path).document(write_folder(kind, tmp_path / "study"))
+    document = report_document(write_folder, tmp_path(kind, tmp_path / "study"))
     figures = write_report(document, "0", tmp_path / "study").parent / "figures"
     assert list(figures.iterdir())
     (figures / "mine.svg").write_text("mine")

@@ -10,7 +10,6 @@ from rich.console import Console
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.api.results import Results
-from bitbench.measure.study import Lab
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render
@@ -99,7 +98,7 @@ def test_the_table_of_figures_has_the_pooled_tail(tmp_path: Path) -> None:
     summary = study(even(3, 3, 8))
     (point,) = summary.points
     per_trial = point.model_copy(update={"metrics": {**point.metrics, "ttft_p99_s": point.metrics["ttft_s"]}})
-    results = Results(StudyFolder(tmp_path), Lab(tmp_path))
+    results = Results(StudyFolder(tmp_path), tmp_path)
     vars(results)["summary"] = summary.model_copy(update={"points": (per_trial,)})
     rows = {row["metric"]: row for row in results.points.to_arrow().to_pylist()}
     assert rows["ttft_p99_s"]["mean"] == pytest.approx(0.2)

@@ -3,8 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress, excused
-from bitbench.measure.shifts import Shifts, shifts_beside
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress, Shifts, excused, shifts_beside
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Group, Member, Plan, Point, Purpose
 from bitbench.study.study import Study

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from bitbench.measure.progress import LOST_REPEATS, Progress, excused
-from bitbench.measure.study import Lab
+from bitbench.measure.runner import pace_of
+from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.records.host import HostFacts
 from bitbench.records.lock import Lock
@@ -19,8 +20,7 @@ from tests.unit.test_schedule import FixedPace, plan_of, trial
 
 def test_blocks_that_are_run_in_any_case_run_at_once() -> None:
     plan, _, _ = planned(starts={"min": 3, "max": 8}, trials=1)
-    engines = Lab().engines_of(plan.study)
-    pace = Lab().runner.pace(plan, engines, at_once=4)
+    pace = pace_of(plan, Workplace(), at_once=4)
     progress = Progress(plan, pace)
     assert [progress.next_block(set(range(taken))) for taken in range(4)] == [0, 1, 2, None]
     for block in range(3):

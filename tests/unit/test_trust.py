@@ -8,10 +8,11 @@ import pytest
 
 from bitbench.api import interface
 from bitbench.engines.registry import engine
+from bitbench.measure import runner
 from bitbench.measure.observer import LogObserver
 from bitbench.measure.quality_study import STUDY_FILE, QualityOptions, run_quality
-from bitbench.measure.study import Lab
-from bitbench.measure.trust import FOLDER, Trust
+from bitbench.measure.trust import FOLDER, Trust, trust_in
+from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.study.source import StudySource
 from bitbench.study.starter import STARTER
@@ -36,7 +37,7 @@ def asked(place: Path, text: str) -> dict[str, str]:
     """What a study with this text would be asked about, and for what it is used."""
     place.mkdir(exist_ok=True)
     (place / "s.yaml").write_text(dedent(text))
-    return {use.what: use.purpose for use in Lab(place / "home").trust(place / "s.yaml").asked}
+    return {use.what: use.purpose for use in trust_in(place / "s.yaml", place / "home").asked}
 
 
 def asks(name: str, **args: Argument) -> list[str]:
@@ -45,7 +46,7 @@ def asks(name: str, **args: Argument) -> list[str]:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_examples_ask_nothing_but_what_their_comments_say(path: Path, tmp_path: Path) -> None:
-    asked_for = [use.what.partition("=")[0] for use in Lab(tmp_path).trust(path).uses if use.asks]
+    asked_for = [use.what.partition("=")[0] for use in trust_in(path, tmp_path).uses if use.asks]
     assert asked_for == (["speculative-config"] if path.stem == "tune" else [])
     assert all(name in path.read_text(encoding="utf-8") for name in asked_for)
 
@@ -146,27 +147,27 @@ def test_recipes_corpora_tasks_and_models_are_looked_at_too(tmp_path: Path) -> N
 
 
 def test_what_is_allowed_is_remembered_until_it_changes(tmp_path: Path) -> None:
-    place, lab = tmp_path / "s.yaml", Lab(tmp_path / "home")
+    place, at = tmp_path / "s.yaml", Workplace(tmp_path / "home")
     place.write_text(STUDY)
     with pytest.raises(NotTrustedError, match=r"https://example\.com \(requests are sent to it\); OPENAI_API_KEY"):
-        lab.trust(place).require()
-    lab.trust(place).give()
+        trust_in(place, at.home).require()
+    trust_in(place, at.home).give()
     (answer,) = (tmp_path / "home" / FOLDER).iterdir()
     assert answer.stat().st_mode & 0o777 == 0o600
     assert "https://example.com" in answer.read_text()
     place.write_text(STUDY.replace("seed: 1", "seed: 2").replace("interactive", "base"))
-    lab.trust(place).require()
+    trust_in(place, at.home).require()
     for change in (("example.com", "example.org"), ("model: m}", "model: m, api_key_env: AWS_KEY}")):
         place.write_text(STUDY.replace(*change))
-        assert not lab.trust(place).is_given
+        assert not trust_in(place, at.home).is_given
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "s.yaml").write_text(STUDY)
-    assert not lab.trust(tmp_path / "elsewhere" / "s.yaml").is_given
+    assert not trust_in(tmp_path / "elsewhere" / "s.yaml", at.home).is_given
 
 
 def test_an_answer_that_somebody_else_could_have_written_is_none(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text(STUDY)
-    trust = Lab(tmp_path / "home").trust(tmp_path / "s.yaml")
+    trust = trust_in(tmp_path / "s.yaml", tmp_path / "home")
     trust.give()
     (answer,) = (tmp_path / "home" / FOLDER).iterdir()
     answer.chmod(0o666)
@@ -183,7 +184,7 @@ def test_an_answer_that_somebody_else_could_have_written_is_none(tmp_path: Path)
 def test_a_study_that_was_made_in_python_is_trusted(tmp_path: Path) -> None:
     setup = EngineSetup(name="e", engine="endpoint", args={"url": "https://example.com", "model": "m"})
     study = Study.model_validate({"name": "x", "engines": [setup], "workloads": ["interactive"]})
-    trust = Lab(tmp_path).trust(study)
+    trust = trust_in(study, tmp_path)
     assert any(use.asks for use in trust.uses)
     trust.require()
 
@@ -239,14 +240,14 @@ def test_what_runs_is_what_was_asked_about(
         give(trust)
         file.write_text(STUDY.replace("name: x", "name: another"))
 
-    def run(_: Lab, study: Path | Study | StudySource, *__: object, **___: object) -> StudyFolder:
+    def run(study: Path | Study | StudySource, *__: object, **___: object) -> StudyFolder:
         ran.append(StudySource.of(study).study.name)
         raise NotTrustedError("seen")
 
     give = Trust.give
     monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(Trust, "give", change)
-    monkeypatch.setattr(Lab, "run", run)
+    monkeypatch.setattr(runner, "measure_study", run)
     bitbench(capsys, "run", str(file), "--trust")
     file.write_text(STUDY)
     with pytest.raises(NotTrustedError):
@@ -257,11 +258,11 @@ def test_what_runs_is_what_was_asked_about(
 def test_a_file_that_changes_to_use_more_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "s.yaml"
     file.write_text(STUDY)
-    lab = Lab(tmp_path / "home")
-    lab.trust(file).give()
+    at = Workplace(tmp_path / "home")
+    trust_in(file, at.home).give()
     file.write_text(STUDY.replace("example.com", "evil.example"))
     with pytest.raises(NotTrustedError, match=r"evil\.example"):
-        lab.run(file, tmp_path / "out", LogObserver())
+        runner.measure_study(file, tmp_path / "out", LogObserver(), at)
 
 
 def test_only_what_was_typed_is_allowed_by_typing_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,14 +275,14 @@ def test_only_what_was_typed_is_allowed_by_typing_it(tmp_path: Path, monkeypatch
             path.write_text(STUDY)  # somebody was quicker than the reader
         return path
 
-    def run(_: Lab, study: Path | Study | StudySource, *__: object, **___: object) -> None:
+    def run(study: Path | Study | StudySource, *__: object, **___: object) -> None:
         ran.append(StudySource.of(study).study)
 
     written = SafeFolder.write
     monkeypatch.setattr(SafeFolder, "write", write)
-    monkeypatch.setattr(Lab, "run", run)
-    lab = Lab(tmp_path / "home")
-    run_quality(lab, QualityOptions(model="smollm2-135m", recipes=("w8a8-rtn",)), tmp_path / "out", LogObserver())
+    monkeypatch.setattr(runner, "measure_study", run)
+    at = Workplace(tmp_path / "home")
+    run_quality(at, QualityOptions(model="smollm2-135m", recipes=("w8a8-rtn",)), tmp_path / "out", LogObserver())
     assert [study.name for study in ran] == ["quality-smollm2-135m"]
     assert not (tmp_path / "home" / FOLDER).exists()
 

@@ -1,13 +1,14 @@
 """Prompts of ordinary words: which ids they are, by the tokenizer's own file."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from bitbench.loadgen.prompts import PromptSource
-from bitbench.measure.run_context import Bench
+from bitbench.measure.run_context import RunContext
 from bitbench.models.words import LEAST_WORDS, word_token_ids
 from bitbench.study.plan import Config
 from bitbench.study.variant import ModelFacts
@@ -74,14 +75,13 @@ def test_variants_of_a_model_get_prompts_of_its_words(tmp_path: Path) -> None:
         return (5, 6, 40)
 
     plan = make_plan(["steady"], [BUILT_IN_WORKLOADS["interactive"]])
-    bench = Bench({}, lambda _: tmp_path, load=None, words_of=words_of)  # type: ignore[arg-type]
-    assert bench.vocabulary_of(plan, plan.configs[0]).words == ()
+    context = RunContext(plan, {}, lambda _: tmp_path, load=None, observer=None, words_of=words_of)  # type: ignore[arg-type]
+    assert context.vocabulary_of(plan.configs[0]).words == ()
     assert asked == []  # it runs no model
     facts = ModelFacts(vocabulary_size=50, special_token_ids=(6,))
     variant = plan.variants[0].model_copy(update={"name": "m/q4", "model": "m", "recipe": "q4", "facts": facts})
-    vocabulary = bench.vocabulary_of(
-        plan.model_copy(update={"variants": (variant,)}), Config(variant="m/q4", engine="e")
-    )
+    of_model = replace(context, plan=plan.model_copy(update={"variants": (variant,)}))
+    vocabulary = of_model.vocabulary_of(Config(variant="m/q4", engine="e"))
     assert asked == ["m"]
     prompt = PromptSource(vocabulary, seed=(1,)).prompt(0, 500)
     assert set(np.unique(prompt)) == {5, 40}

@@ -4,8 +4,7 @@ import shlex
 from pathlib import Path
 
 from bitbench.engines import registry
-from bitbench.measure.expand import loads_of
-from bitbench.measure.kv_cache import as_arguments
+from bitbench.measure.expand import as_arguments, loads_of
 from bitbench.ports import Deployable, Launch
 from bitbench.records.study_records import StudyRecords
 from bitbench.study.plan import Config

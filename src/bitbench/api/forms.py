@@ -2,16 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.feature import offered
-from bitbench.measure.study import Lab
 from bitbench.records.folder import StudyFolder
 from bitbench.records.study_records import StudyRecords
 from bitbench.reports.document.model import Document
 from bitbench.reports.forms.choices import Form
 from bitbench.reports.forms.tidy import csv_text, json_text
+from bitbench.reports.write import report_document, report_summary, write_report
 
 
 @dataclass(frozen=True)
@@ -23,16 +24,17 @@ class ReportedStudy:
     make_document: Callable[[], Document]
 
 
-def form_text(lab: Lab, path: Path, form: str) -> str:
+def form_text(path: Path, form: str, home: Path) -> str:
     """One of the `formats` of what a folder holds. Raises StoreError where it holds nothing that it could show."""
     if form in (offers := offered("folder_formats")):
         return str(offers[form].load()(path))
     if form == Form.HTML:  # the page is made by the report itself, with its figures; this is a copy of it
-        return lab.report(StudyFolder.existing(path)).with_name("index.html").read_text(encoding="utf-8")
+        return write_report(StudyFolder.existing(path), home).with_name("index.html").read_text(encoding="utf-8")
     folder = StudyFolder.existing(path)
     records = folder.read()
-    summary = lab.summary(folder, records)
-    return study_text(ReportedStudy(summary, records, lambda: lab.document(folder, summary, records)), form)
+    summary = report_summary(folder, home, records)
+    make_document = partial(report_document, folder, home, summary, records)
+    return study_text(ReportedStudy(summary, records, make_document), form)
 
 
 def study_text(of: ReportedStudy, form: str) -> str:

@@ -9,10 +9,13 @@ from bitbench.analysis.results.recommendation import Recommendation
 from bitbench.api.compare import compare_folders
 from bitbench.api.recommend import limits_of, recommend_from
 from bitbench.api.results import Results
-from bitbench.measure.executors import executor_at, load_client
+from bitbench.measure import runner
 from bitbench.measure.load_study import API_KEY_ENV, LoadOptions, prepare_load
 from bitbench.measure.observer import LogObserver
-from bitbench.measure.study import Lab
+from bitbench.measure.offers import executor_at, load_client
+from bitbench.measure.plan import plan_study
+from bitbench.measure.trust import trust_in
+from bitbench.measure.workplace import Workplace, default_home
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder
 from bitbench.study.checked import checked, checked_objectives
@@ -27,7 +30,7 @@ AskedFor = str | Path | Study
 
 def plan(study: AskedFor) -> Plan:
     """What a study would run, and what it refuses and why. Runs nothing. `study` is a file, or a `bitbench.Study`."""
-    return Lab().plan(_asked(study))
+    return plan_study(_asked(study), Workplace())
 
 
 def run(
@@ -45,13 +48,13 @@ def run(
     Progress goes to the logger `bitbench`, unless there is an `observer`. `trust` allows what a study file uses beyond
     measuring (URLs, keys, files elsewhere, programs' arguments), and remembers it; `bitbench plan` shows it.
     """
-    lab = Lab()
+    at = Workplace()
     source = StudySource.of(_asked(study))
     if trust:
-        lab.trust(source).give()
+        trust_in(source, at.home).give()
     executor = None if on is None else executor_at(on)
-    folder = lab.run(source, None if into is None else Path(into), observer or LogObserver(), on=executor)
-    return Results(folder, lab)
+    place = None if into is None else Path(into)
+    return Results(runner.measure_study(source, place, observer or LogObserver(), at, on=executor), at.home)
 
 
 def load(
@@ -102,7 +105,7 @@ def load(
         output_forced=ignore_eos,
         seed=seed,
     )
-    lab = Lab()
+    at = Workplace()
     with load_client(nodes, on, api_key_env=api_key_env) as client:
         prepared = prepare_load(
             url,
@@ -113,12 +116,12 @@ def load(
             api_key_env=api_key_env,
             vocabulary=vocabulary,
         )
-        return Results(lab.load(prepared, observer or LogObserver(), client), lab)
+        return Results(runner.measure_endpoint(prepared, observer or LogObserver(), client, at), at.home)
 
 
 def read(folder: Place) -> Results:
     """The results in a study folder. Needs neither the engines nor the model."""
-    return Results(StudyFolder.existing(Path(folder)), Lab())
+    return Results(StudyFolder.existing(Path(folder)), default_home())
 
 
 def report(folder: Place) -> Path:
@@ -165,7 +168,9 @@ def recommend(
     """The fastest config that meets the limits with confidence, and what rules out the others."""
     limits = limits_of(slo, max_memory, max_quality_loss)
     place = StudyFolder.existing(Path(folder))
-    return recommend_from(Lab(), place, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
+    return recommend_from(
+        place, default_home(), limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour
+    )
 
 
 def _asked(study: AskedFor) -> Path | Study:

@@ -1,20 +1,21 @@
 """What to run under limits, from a study folder."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
 from bitbench.api.deploy import deploy_words
-from bitbench.measure.study import Lab
 from bitbench.records.folder import StudyFolder
 from bitbench.records.study_records import StudyRecords
+from bitbench.reports.write import report_summary
 from bitbench.study.checked import checked, checked_objectives
 from bitbench.util.units import parse_bytes, parse_fraction
 
 
 def recommend_from(
-    lab: Lab,
     folder: StudyFolder,
+    home: Path,
     limits: Limits,
     *,
     workloads: Sequence[str] = (),
@@ -23,7 +24,7 @@ def recommend_from(
 ) -> Recommendation:
     """The fastest config within the limits on these engines, for each of these workloads; or on all, for all."""
     records = folder.read()
-    summary = lab.summary(folder, records)
+    summary = report_summary(folder, home, records)
     found = recommend(summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
     return found.model_copy(update={"choices": tuple(_with_command(records, choice) for choice in found.choices)})
 

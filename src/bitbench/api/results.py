@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from bitbench.analysis.results.summary import Estimate, PointSummary, StudySummary
 from bitbench.analysis.results.tails import PercentileEstimate
-from bitbench.measure.study import Lab
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.reports.write import report_document, report_summary, write_report
 from bitbench.study.base import Json
 from bitbench.study.metrics import find
 from bitbench.study.plan import Plan
@@ -67,9 +67,8 @@ class Records(ResultTable, Sequence[R], Generic[R]):
 class Results:
     """What a study folder holds. Tables of records have the columns of `bitbench query`."""
 
-    def __init__(self, folder: StudyFolder, lab: Lab) -> None:
-        self._folder = folder
-        self._lab = lab
+    def __init__(self, folder: StudyFolder, home: Path) -> None:
+        self._folder, self._home = folder, home
 
     def __repr__(self) -> str:
         return f"<bitbench.Results of {self.study.name}: {len(self.trials)} trials in {self.path}>"
@@ -93,7 +92,7 @@ class Results:
     @cached_property
     def summary(self) -> StudySummary:
         """Everything that a report says, in numbers: rankings, ties, causes, estimates with their intervals."""
-        return self._lab.summary(self._folder)
+        return report_summary(self._folder, self._home, self._read)
 
     @cached_property
     def trials(self) -> Records[TrialRecord]:
@@ -119,7 +118,8 @@ class Results:
 
     def report(self) -> Path:
         """Write report/ and give the path of its page, index.html."""
-        return self._lab.report(self._folder, self._lab.document(self._folder, self.summary)).with_name("index.html")
+        document = report_document(self._folder, self._home, self.summary, self._read)
+        return write_report(self._folder, self._home, document).with_name("index.html")
 
     def _table(self, name: str) -> "pa.Table":
         from bitbench.records.arrow_tables import study_table

@@ -1,4 +1,4 @@
-"""The commands. Each one reads its arguments, calls the lab, and prints."""
+"""The commands. Each one reads its arguments, calls what does it, and prints."""
 
 import os
 import sys
@@ -104,14 +104,15 @@ def plan(
     code 3: every point is refused.
     """
     from bitbench.cli.plan import answer_plan, exit_code_of, show_plan
-    from bitbench.measure.study import Lab
+    from bitbench.measure.trust import trust_in
+    from bitbench.measure.workplace import Workplace
 
-    lab = Lab(device=chosen(device))
-    answer = answer_plan(lab, study)
+    at = Workplace(asked_device=chosen(device))
+    answer = answer_plan(study, at)
     code = exit_code_of(answer.plan)
     if as_json:
         end_with_json(Described.PLAN, answer, code)
-    show_plan(answer, lab.trust(study))
+    show_plan(answer, trust_in(study, at.home))
     raise typer.Exit(code)
 
 
@@ -150,23 +151,23 @@ def run(
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.cli.trust import confirm
-    from bitbench.measure.executors import executor_at
-    from bitbench.measure.places import folder_at
-    from bitbench.measure.study import Lab
-    from bitbench.measure.watching import watched
+    from bitbench.measure.offers import executor_at, folder_at, watched
+    from bitbench.measure.runner import measure_study
+    from bitbench.measure.trust import trust_in
+    from bitbench.measure.workplace import Workplace
     from bitbench.study.source import StudySource
 
-    lab, console = Lab(device=chosen(device)), Terminal()
-    place = None if into is None else folder_at(into, lab.home)
+    at, console = Workplace(asked_device=chosen(device)), Terminal()
+    place = None if into is None else folder_at(into, at.home)
     budget_s = None if budget is None else seconds(budget, "--budget")
     executor = None if on is None else executor_at(on, without_token=insecure_cluster)
     source = StudySource.of(study)
-    confirm(lab.trust(source), console, trusts=trust)
+    confirm(trust_in(source, at.home), console, trusts=trust)
     with RunDisplay(console) as display:
-        page = watched(lab, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
+        page = watched(at.home, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
         with page as observer:
-            folder = lab.run(source, place, observer, budget_s=budget_s, on=executor)
-    end_with_outcome(lab, folder, console, allow_inconclusive=allow_inconclusive)
+            folder = measure_study(source, place, observer, at, budget_s=budget_s, on=executor)
+    end_with_outcome(folder, at.home, console, allow_inconclusive=allow_inconclusive)
 
 
 @app.command()
@@ -176,7 +177,7 @@ def doctor(
 ) -> None:
     """Show what this machine can run, and what is missing."""
     from bitbench.cli.doctor import print_doctor, show_doctor
-    from bitbench.measure.study import default_home
+    from bitbench.measure.workplace import default_home
 
     (print_doctor if as_json else show_doctor)(default_home(), measure=not quick)
 

@@ -30,17 +30,17 @@ def create(
 
     from bitbench.cli.terminal import Terminal
     from bitbench.engines.environments import creation
-    from bitbench.measure.environments import known_environment
-    from bitbench.measure.study import Lab
+    from bitbench.measure.readiness import known_environment
+    from bitbench.measure.workplace import Workplace
     from bitbench.util.units import show_bytes, show_duration
 
-    lab, console = Lab(device=chosen(device)), Terminal()
+    at, console = Workplace(asked_device=chosen(device)), Terminal()
     wanted = known_environment(name)
     with console.status(Text(f"creating the environment {name}")) as status:
         made = creation.create(
             wanted,
-            lab.home,
-            device=lab.device,
+            at.home,
+            device=at.device,
             compiled=compiled,
             find_links=find_links or [],
             index_url=index_url,
@@ -59,13 +59,13 @@ def list_() -> None:
 
     from bitbench.cli.terminal import Terminal
     from bitbench.engines.environments.installed import list_environments
-    from bitbench.measure.environments import known_environments, main_versions
-    from bitbench.measure.study import Lab
+    from bitbench.measure.readiness import known_environments, main_versions
+    from bitbench.measure.workplace import default_home
     from bitbench.util.units import show_bytes
 
     known = known_environments()
     table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")
-    for found in list_environments(Lab().home, known):
+    for found in list_environments(default_home(), known):
         main = ", ".join(f"{package} {version}" for package, version in main_versions(found, known).items())
         state = "ready" if found.complete else f"not installed: bitbench env create {found.name}"
         table.add_row(found.name, state, main, show_bytes(found.size_bytes))

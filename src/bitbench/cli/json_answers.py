@@ -9,7 +9,7 @@ from bitbench.analysis.results.recommendation import Recommendation
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
 from bitbench.cli.choices import Described
 from bitbench.cli.machine_check import Checkup
-from bitbench.measure.amount import PlanAnswer
+from bitbench.measure.plan import PlanAnswer
 from bitbench.records.host import HostFacts, HostNoise
 from bitbench.study.base import Record
 from bitbench.study.objective import Objective

@@ -80,9 +80,10 @@ def load(
     from bitbench.cli.load_display import LoadDisplay
     from bitbench.cli.outcome import show_outcome, write_outcome
     from bitbench.cli.terminal import Terminal
-    from bitbench.measure.executors import load_client
     from bitbench.measure.load_study import LoadOptions, prepare_load
-    from bitbench.measure.study import Lab
+    from bitbench.measure.offers import load_client
+    from bitbench.measure.runner import measure_endpoint
+    from bitbench.measure.workplace import Workplace
     from bitbench.study.checked import checked, checked_objectives
     from bitbench.util.units import parse_fraction
 
@@ -103,14 +104,14 @@ def load(
         output_forced=ignore_eos,
         seed=seed,
     )
-    lab, console = Lab(), Terminal(stderr=as_json)
+    at, console = Workplace(), Terminal(stderr=as_json)
     with load_client(nodes, on, api_key_env=api_key_env, without_token=insecure_cluster) as client:
         prepared = prepare_load(
             url, options, client, into=into, model=model, api_key_env=api_key_env, vocabulary=vocabulary
         )
         with LoadDisplay(console, prepared) as display:
-            folder = lab.load(prepared, display, client)
-    reported = write_outcome(lab, folder)
+            folder = measure_endpoint(prepared, display, client, at)
+    reported = write_outcome(folder, at.home)
     code = reported.exit_code(allow_inconclusive=allow_inconclusive)
     if as_json:
         end_with_json(Described.LOAD, load_answer(str(folder.path), str(reported.page), reported.summary), code)

@@ -11,9 +11,9 @@ from pathlib import Path
 from bitbench.engines import registry
 from bitbench.engines.environments.installed import list_environments
 from bitbench.measure.compatibility import on_processor
-from bitbench.measure.environments import known_environments, main_versions
 from bitbench.measure.machine.gpus import GpuSurvey, survey_gpus
 from bitbench.measure.machine.host import collect_host_facts, processor_level
+from bitbench.measure.readiness import known_environments, main_versions
 from bitbench.models import library
 from bitbench.records.host import HostFacts
 from bitbench.study.processor import Level

@@ -24,13 +24,13 @@ def get(
 
     from bitbench.cli.terminal import Terminal
     from bitbench.measure.models import get_model
-    from bitbench.measure.study import Lab
+    from bitbench.measure.workplace import default_home
     from bitbench.models.library import source_of
 
     console = Terminal()
     with console.status(Text(f"{'downloading' if source_of(name) is None else 'writing'} {name}")) as status:
         steps = Steps(console, status, name)
-        said = get_model(name, Lab().home, on_step=steps.step, on_progress=steps.progress)
+        said = get_model(name, default_home(), on_step=steps.step, on_progress=steps.progress)
     for sentence in said:
         console.print(sentence, soft_wrap=True)
 
@@ -64,12 +64,12 @@ def list_() -> None:
     from rich.table import Table
 
     from bitbench.cli.terminal import Terminal
-    from bitbench.measure.study import Lab
+    from bitbench.measure.workplace import default_home
     from bitbench.models import library
     from bitbench.util.units import show_bytes
 
     table = Table("model", "state", "parameters", "size", "description", box=None, header_style="bold")
-    for model in library.list_models(Lab().home):
+    for model in library.list_models(default_home()):
         state = "ready" if model.path else f"not downloaded: bitbench model get {model.name}"
         parameters = f"{model.parameters / 1e6:,.0f} M" if model.parameters else "–"
         table.add_row(model.name, state, parameters, show_bytes(model.size_bytes), model.description)

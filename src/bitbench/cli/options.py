@@ -32,7 +32,7 @@ OnDevice = Annotated[
 
 
 def chosen(device: "KernelDevice | None") -> "Device | None":
-    """As the lab takes it."""
+    """As a Workplace takes it."""
     return None if device is None else "cuda" if device is KernelDevice.CUDA else "cpu"
 
 

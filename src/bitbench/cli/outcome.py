@@ -12,7 +12,6 @@ from bitbench.analysis.objectives import held
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli.options import Format
 from bitbench.measure.progress import excused
-from bitbench.measure.study import Lab
 from bitbench.records.folder import StudyFolder
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
@@ -21,6 +20,7 @@ from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render
 from bitbench.reports.document.words import plural
 from bitbench.reports.drawing import Drawing
+from bitbench.reports.write import report_document, report_summary, write_report
 from bitbench.util.exit_codes import ExitCode
 
 
@@ -41,15 +41,15 @@ class Reported:
 
 
 def write_outcome(
-    lab: Lab, folder: StudyFolder, on_summary: Callable[[StudySummary, StudyRecords], None] = lambda *_: None
+    folder: StudyFolder, home: Path, on_summary: Callable[[StudySummary, StudyRecords], None] = lambda *_: None
 ) -> Reported:
     """`on_summary` is called before the report is drawn, which takes seconds."""
     with Drawing() as drawing:
         records = folder.read()
-        summary = lab.summary(folder, records)
+        summary = report_summary(folder, home, records)
         on_summary(summary, records)
-        document = lab.document(folder, summary, records)
-        page = lab.report(folder, document, drawing).with_name("index.html")
+        document = report_document(folder, home, summary, records)
+        page = write_report(folder, home, document, drawing).with_name("index.html")
     return Reported(records, summary, document, page)
 
 
@@ -85,8 +85,10 @@ def _say(exit_code: ExitCode, console: Console) -> None:
         console.print(f"exit code {exit_code:d}: {exit_code.meaning}")
 
 
-def end_with_outcome(lab: Lab, folder: StudyFolder, console: Console, *, allow_inconclusive: bool = False) -> NoReturn:
-    reported = write_outcome(lab, folder)
+def end_with_outcome(
+    folder: StudyFolder, home: Path, console: Console, *, allow_inconclusive: bool = False
+) -> NoReturn:
+    reported = write_outcome(folder, home)
     code = reported.exit_code(allow_inconclusive=allow_inconclusive)
     show_outcome(reported, console, code)
     raise typer.Exit(code)

@@ -11,9 +11,9 @@ from rich.text import Text
 
 from bitbench.cli.terminal import Terminal
 from bitbench.cli.trust import uses_table
-from bitbench.measure.amount import Amount, PlanAnswer, amount_of
-from bitbench.measure.study import Lab
+from bitbench.measure.plan import Amount, PlanAnswer, amount_of, estimator_of, look_ahead
 from bitbench.measure.trust import Trust
+from bitbench.measure.workplace import Workplace
 from bitbench.models.library import source_of
 from bitbench.reports.document.model import plain_text
 from bitbench.reports.document.text import MAX_NAME
@@ -39,14 +39,14 @@ TOO_LONG = ": `measure: {budget: 2h}` in the file limits it."
 _YES, _NO, _ONCE = Text("✓", "green"), Text("no", "yellow"), Text("once", "yellow")
 
 
-def answer_plan(lab: Lab, path: Path) -> PlanAnswer:
-    plan, ready = lab.look_ahead(path)
+def answer_plan(path: Path, at: Workplace) -> PlanAnswer:
+    plan, ready = look_ahead(path, at)
     return PlanAnswer(
         plan=plan,
         environments=dict(ready.environments),
         missing_models=ready.missing_models,
         before_run=ready.commands,
-        amount=amount_of(plan, lab.estimator(plan), ready.making_s),
+        amount=amount_of(plan, estimator_of(plan, at), ready.making_s),
     )
 
 

@@ -41,7 +41,7 @@ def quality(
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.measure.quality_study import QualityOptions, run_quality
-    from bitbench.measure.study import Lab
+    from bitbench.measure.workplace import Workplace
 
     options = QualityOptions(
         model=model,
@@ -54,7 +54,7 @@ def quality(
         answers=answers,
         seed=seed,
     )
-    lab, console = Lab(), Terminal()
+    at, console = Workplace(), Terminal()
     with RunDisplay(console) as display:
-        folder = run_quality(lab, options, into, display)
-    end_with_outcome(lab, folder, console)
+        folder = run_quality(at, options, into, display)
+    end_with_outcome(folder, at.home, console)

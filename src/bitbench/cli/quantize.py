@@ -21,8 +21,8 @@ def quantize(
     """Create a quantized variant of a model, unless it exists."""
     from bitbench.cli.quantize_progress import QuantizeDisplay
     from bitbench.cli.terminal import Terminal
-    from bitbench.measure.study import default_home
     from bitbench.measure.variants import make_variant, order_variant
+    from bitbench.measure.workplace import default_home
     from bitbench.models import library
     from bitbench.quantize import catalog, variants
     from bitbench.util.units import show_bytes, show_duration
@@ -57,19 +57,20 @@ def recipes(
     from bitbench.cli.compatibility import place, reasons, recipes_table
     from bitbench.cli.parsing import compute_capability
     from bitbench.cli.terminal import Terminal
-    from bitbench.measure.study import Lab
+    from bitbench.engines import registry
+    from bitbench.measure.workplace import Workplace
     from bitbench.quantize import catalog
 
     if name is not None:
         typer.echo(catalog.built_in_file(name).read_text(encoding="utf-8"), nl=False)
         return
     asked = None if capability is None else compute_capability(capability, "--capability")
-    lab = Lab(device="cuda" if asked else chosen(device))
-    console, known, on = Terminal(), catalog.built_in_recipes(), asked or lab.capability
-    engines = lab.engines_with_models()
-    console.print(recipes_table(known, engines, lab.device, on))
-    console.print(f"\nEngines on {place(lab.device, on)}.{'' if why else ' `bitbench recipes --why` gives reasons.'}")
-    for paragraph in reasons(known, engines, lab.device, on) if why else ():
+    at = Workplace(asked_device="cuda" if asked else chosen(device))
+    console, known, on = Terminal(), catalog.built_in_recipes(), asked or at.capability
+    engines = [engine_name for engine_name, engine in registry.engines().items() if engine.needs_model]
+    console.print(recipes_table(known, engines, at.device, on))
+    console.print(f"\nEngines on {place(at.device, on)}.{'' if why else ' `bitbench recipes --why` gives reasons.'}")
+    for paragraph in reasons(known, engines, at.device, on) if why else ():
         console.print(paragraph)
 
 
@@ -80,11 +81,11 @@ def list_() -> None:
 
     from bitbench.cli.quantize_facts import show_bits
     from bitbench.cli.terminal import Terminal
-    from bitbench.measure.study import Lab
+    from bitbench.measure.workplace import default_home
     from bitbench.quantize import variants
     from bitbench.util.units import show_bytes
 
-    there = variants.list_variants(Lab().home)
+    there = variants.list_variants(default_home())
     console = Terminal()
     if not there:
         console.print("no variants yet; create one with: bitbench quantize MODEL --recipe NAME")
@@ -108,10 +109,10 @@ def show(
     """Show what a variant was made from, how, and its size."""
     from bitbench.cli.quantize_facts import facts_table
     from bitbench.cli.terminal import Terminal
-    from bitbench.measure.study import Lab
+    from bitbench.measure.workplace import default_home
     from bitbench.quantize import variants
 
-    variant = variants.get(name, Lab().home)
+    variant = variants.get(name, default_home())
     if as_json:
         typer.echo(variant.manifest.model_dump_json(indent=2))
         return
@@ -121,10 +122,10 @@ def show(
 @app.command()
 def rm(name: Annotated[str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")]) -> None:
     """Remove a variant; the same recipe recreates it."""
-    from bitbench.measure.study import Lab
+    from bitbench.measure.workplace import default_home
     from bitbench.quantize import variants
     from bitbench.util.units import show_bytes
 
-    variant = variants.get(name, Lab().home)
+    variant = variants.get(name, default_home())
     variants.remove(variant)
     typer.echo(f"{variant.folder.name} removed: {show_bytes(variant.manifest.size_bytes)} freed")

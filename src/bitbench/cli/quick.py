@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from bitbench.cli.terminal import Terminal
     from bitbench.measure.quick_study import MissingPart
-    from bitbench.measure.study import Lab
+    from bitbench.measure.workplace import Workplace
 
 _URL = re.compile(r".+://.*|[^/]+:\d+(/v1)?/?")  # a GGUF file of a hub has a slash before its colon
 
@@ -55,7 +55,8 @@ def _measure_server(urls: "Sequence[str]", place: Path) -> NoReturn:
     from bitbench.cli.terminal import Terminal
     from bitbench.loadgen.workers import LoadWorkers
     from bitbench.measure.quick import GROWTH, find_servers, named_server, prepare_server
-    from bitbench.measure.study import Lab
+    from bitbench.measure.runner import measure_endpoint
+    from bitbench.measure.workplace import Workplace
     from bitbench.records.study_records import StudyRecords
     from bitbench.reports.answers.quick import server_document
     from bitbench.reports.document.terminal import render_whole
@@ -63,12 +64,12 @@ def _measure_server(urls: "Sequence[str]", place: Path) -> NoReturn:
 
     if len(urls) > 1:
         raise UsageError("one server at a time; to compare two, write a study with two endpoints (docs/endpoints.md)")
-    lab, console = Lab(), Terminal()
+    at, console = Workplace(), Terminal()
     server, *others = [named_server(urls[0])] if urls else find_servers()
     with LoadWorkers() as client:
         prepared = prepare_server(server, client, place)
         with QuickDisplay(console, prepared) as display:
-            folder = lab.load(prepared, display, client)
+            folder = measure_endpoint(prepared, display, client, at)
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
         console.print()
@@ -77,7 +78,7 @@ def _measure_server(urls: "Sequence[str]", place: Path) -> NoReturn:
         if (said := advice(records)) is not None:
             console.print(said)
 
-    reported = write_outcome(lab, folder, answer)
+    reported = write_outcome(folder, at.home, answer)
     if others:
         console.print(f"not measured: {', '.join(other.url for other in others)}; use `bitbench quick URL`")
     console.print(f"report: {reported.page}", soft_wrap=True)
@@ -89,8 +90,11 @@ def _compare(names: "Sequence[str]", place: Path, *, yes: bool) -> NoReturn:
     from bitbench.cli.outcome import advice, write_outcome
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
+    from bitbench.measure.plan import estimator_of, plan_study
     from bitbench.measure.quick_study import field_of, missing, read_names, study_of, write_study
-    from bitbench.measure.study import Lab
+    from bitbench.measure.runner import measure_study
+    from bitbench.measure.trust import trust_in
+    from bitbench.measure.workplace import Workplace
     from bitbench.records.study_records import StudyRecords
     from bitbench.reports.answers.quick import comparison_document
     from bitbench.reports.document.terminal import render_whole
@@ -98,23 +102,23 @@ def _compare(names: "Sequence[str]", place: Path, *, yes: bool) -> NoReturn:
     from bitbench.util.units import show_about
 
     require_linux()
-    lab, console, wanted = Lab(), Terminal(), read_names(names)
-    field = field_of(wanted, lab)
-    while lacking := missing(field, lab):
+    at, console, wanted = Workplace(), Terminal(), read_names(names)
+    field = field_of(wanted, at)
+    while lacking := missing(field, at):
         yes = _agreed(lacking, names, console, yes=yes)
         if all(need.kind == "variant" for need in lacking):
             break
         for need in lacking:
-            _create(need, lab, console)
-        field = field_of(wanted, lab)  # what was downloaded may be another thing than its name promised
-    source = write_study(study_of(field, lab, place.name), place)
-    lab.trust(source).give()  # all of it was named on the command line
-    high_s = lab.estimator(lab.plan(source)).range_s()[1]
+            _create(need, at, console)
+        field = field_of(wanted, at)  # what was downloaded may be another thing than its name promised
+    source = write_study(study_of(field, at, place.name), place)
+    trust_in(source, at.home).give()  # all of it was named on the command line
+    high_s = estimator_of(plan_study(source, at), at).range_s()[1]
     console.print(
         f"Wrote {source.file}; measuring on {', '.join(field.engines)}, about {show_about(high_s)}", soft_wrap=True
     )
     with RunDisplay(console) as display:
-        folder = lab.run(source, place, display)
+        folder = measure_study(source, place, display, at)
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
         console.print()
@@ -122,7 +126,7 @@ def _compare(names: "Sequence[str]", place: Path, *, yes: bool) -> NoReturn:
         if (said := advice(records)) is not None:
             console.print(said)
 
-    reported = write_outcome(lab, folder, answer)
+    reported = write_outcome(folder, at.home, answer)
     console.print(f"report: {reported.page}", soft_wrap=True)
     console.print(f"to go on: edit {source.file}, then `bitbench run {source.file} --into {place}`", soft_wrap=True)
     raise typer.Exit(reported.exit_code(allow_inconclusive=True))
@@ -158,18 +162,18 @@ def _agreed(lacking: "Sequence[MissingPart]", names: "Sequence[str]", console: "
     return True
 
 
-def _create(need: "MissingPart", lab: "Lab", console: "Terminal") -> None:
+def _create(need: "MissingPart", at: "Workplace", console: "Terminal") -> None:
     """Variants are created by the run that needs them."""
     from rich.text import Text
 
     from bitbench.cli.models import Steps
     from bitbench.engines.environments.creation import create
-    from bitbench.measure.environments import known_environment
     from bitbench.measure.models import get_model
+    from bitbench.measure.readiness import known_environment
 
     with console.status(Text(f"{need.kind} {need.name}")) as status:
         steps = Steps(console, status, need.name)
         if need.kind == "environment":
-            create(known_environment(need.name), lab.home, device=lab.device, on_step=steps.step)
+            create(known_environment(need.name), at.home, device=at.device, on_step=steps.step)
         elif need.kind == "model":
-            get_model(need.name, lab.home, on_step=steps.step, on_progress=steps.progress)
+            get_model(need.name, at.home, on_step=steps.step, on_progress=steps.progress)

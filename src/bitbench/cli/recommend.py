@@ -43,13 +43,13 @@ def recommend(
     from bitbench.api.recommend import limits_of, recommend_from
     from bitbench.cli.outcome import end_with_answer
     from bitbench.cli.terminal import Terminal
-    from bitbench.measure.study import Lab
+    from bitbench.measure.workplace import default_home
     from bitbench.records.folder import StudyFolder
     from bitbench.reports.answers.recommend import recommendation_document
 
     found = recommend_from(
-        Lab(),
         StudyFolder.existing(folder),
+        default_home(),
         limits_of(slo, max_memory, max_quality_loss),
         workloads=workload or [],
         engines=engine or [],

@@ -51,10 +51,10 @@ def report(
 
 def _write_form(folder: Path, form: str, output: Path | None) -> None:
     from bitbench.api.forms import form_text
-    from bitbench.measure.study import Lab
+    from bitbench.measure.workplace import default_home
     from bitbench.util.safe_files import SafeFolder
 
-    text = form_text(Lab(), folder, form)
+    text = form_text(folder, form, default_home())
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -66,8 +66,8 @@ def _write_form(folder: Path, form: str, output: Path | None) -> None:
 def _report(folder: Path, *, allow_inconclusive: bool) -> None:
     from bitbench.cli.outcome import end_with_outcome
     from bitbench.cli.terminal import Terminal
-    from bitbench.measure.folders import folder_report
-    from bitbench.measure.study import Lab
+    from bitbench.measure.offers import folder_report
+    from bitbench.measure.workplace import default_home
     from bitbench.records.folder import StudyFolder
     from bitbench.reports.document.terminal import render
 
@@ -75,4 +75,4 @@ def _report(folder: Path, *, allow_inconclusive: bool) -> None:
         render(found.document, Terminal())
         typer.echo(f"\n{found.ending}")
         return
-    end_with_outcome(Lab(), StudyFolder.existing(folder), Terminal(), allow_inconclusive=allow_inconclusive)
+    end_with_outcome(StudyFolder.existing(folder), default_home(), Terminal(), allow_inconclusive=allow_inconclusive)

@@ -16,7 +16,7 @@ LONGEST_SHOWN = 300  # characters; what follows is counted, so that nothing scro
 
 
 def confirm(trust: Trust, console: Console, *, trusts: bool) -> None:
-    """Ask where somebody can answer; `trusts` is the answer of --trust. Elsewhere `Lab.run` refuses."""
+    """Ask where somebody can answer; `trusts` is the answer of --trust. Elsewhere `measure_study` refuses."""
     if trust.is_given:
         return
     if not trusts:

@@ -4,6 +4,7 @@ from importlib.metadata import entry_points
 from typing import cast
 
 from bitbench.ports import Engine
+from bitbench.study.study import Study
 from bitbench.util.errors import PluginError, StudyFileError
 from bitbench.util.near_miss import did_you_mean
 from bitbench.util.plugins import load_plugin, warn_of_plugin
@@ -36,6 +37,18 @@ def engines() -> dict[str, Engine]:
         except PluginError as error:
             warn_of_plugin(str(error))
     return loaded
+
+
+def engines_of(study: Study) -> dict[str, Engine]:
+    """By name; raises StudyFileError with the place in the study of one that does not exist or cannot be loaded."""
+    found: dict[str, Engine] = {}
+    for index, setup in enumerate(study.engines):
+        if setup.engine not in found:
+            try:
+                found[setup.engine] = engine(setup.engine)
+            except StudyFileError as error:
+                raise StudyFileError(str(error), ("engines", index)) from error
+    return found
 
 
 def _load(name: str) -> Engine:

@@ -42,23 +42,16 @@ WHOLE = WorkerPart(0, 1)
 
 def run_job(job: LoadJob) -> LoadResult:
     """Send a workload's requests and time what comes back. Blocks the calling thread until all have ended."""
-    return run_part(job, WHOLE, choose_zero=monotonic)
+    return uvloop.run(run_part(job, WHOLE, choose_zero=monotonic))
 
 
-def run_part(
+async def run_part(
     job: LoadJob,
     part: WorkerPart,
     choose_zero: Callable[[], float],
     report: Callable[[Snapshot], None] | None = None,
 ) -> LoadResult:
     """Like `run_job` for one worker. `choose_zero` is called when all is prepared and says when time zero is."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_run(job, part, choose_zero, report))
-
-
-async def _run(
-    job: LoadJob, part: WorkerPart, choose_zero: Callable[[], float], report: Callable[[Snapshot], None] | None
-) -> LoadResult:
     plan = plan_requests(job, part.owns)
     monitor = HealthMonitor(asyncio.get_running_loop(), job.workload.concurrency // part.workers)
     figures = RunningFigures(len(plan), monitor, report) if report is not None else None

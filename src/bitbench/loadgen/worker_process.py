@@ -11,6 +11,8 @@ import threading
 import traceback
 from typing import BinaryIO
 
+import uvloop
+
 from bitbench.loadgen.client import run_part
 from bitbench.loadgen.frames import (
     decode_task,
@@ -66,7 +68,7 @@ def _run(frames: "queue.SimpleQueue[bytes]", results: BinaryIO) -> None:
     task_frame = frames.get()
     try:
         task = decode_task(task_frame)
-        result = run_part(task.job, task.part, zero_from_parent, report if task.report else None)
+        result = uvloop.run(run_part(task.job, task.part, zero_from_parent, report if task.report else None))
     except LoadError as problem:
         write_failure(results, str(problem))
     except Exception as problem:

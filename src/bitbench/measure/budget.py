@@ -24,7 +24,7 @@ from bitbench.analysis.sequential import (
 from bitbench.analysis.stopping import enough_instances
 from bitbench.measure.block_rounds import BlockRounds, Room
 from bitbench.measure.estimate import Estimator
-from bitbench.measure.shifts import shifts_beside
+from bitbench.measure.progress import shifts_beside
 from bitbench.ports import Engine
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
@@ -385,7 +385,7 @@ class StudyPace:
         """By setup."""
         if points is self._all_points:
             return self._configs
-        return Counter(one.engine for one in {point.config for point in points})
+        return Counter(config.engine for config in {point.config for point in points})
 
     def _design_with(
         self, known: Estimator, points: frozenset[Point], configs: Counter[str], again: Sequence[Point]

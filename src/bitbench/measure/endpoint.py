@@ -7,6 +7,7 @@ report says so.
 """
 
 import time
+from dataclasses import replace
 from random import Random
 
 from bitbench.analysis.objectives import held
@@ -15,9 +16,9 @@ from bitbench.measure.budget import OneBlock
 from bitbench.measure.load_study import NextPoint
 from bitbench.measure.machine.memory import MemoryWatch
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
-from bitbench.measure.run_context import Bench
-from bitbench.measure.trial import ReadyInstance, TrialRunner, now
-from bitbench.ports import Endpoint, Instance, InstanceFailed, Observer
+from bitbench.measure.run_context import RunContext
+from bitbench.measure.trial import ReadyInstance, now, run_trial
+from bitbench.ports import Endpoint, Instance, InstanceFailed
 from bitbench.records.folder import Writer
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
 from bitbench.study.plan import Plan, Point
@@ -32,15 +33,16 @@ BLOCK = 0  # the endpoint is not started anew, so there is only one
 class EndpointRun:
     """What is recorded already is not run again."""
 
-    def __init__(self, plan: Plan, bench: Bench, writer: Writer, observer: Observer) -> None:
-        self._plan = plan
-        self._bench = bench
-        self._writer = writer
-        self._observer = observer
+    def __init__(self, run: RunContext, writer: Writer) -> None:
+        self._run, self._writer = run, writer
         self._trials = writer.folder.trials()
-        pace = OneBlock(plan.study.measure.trials.min)
-        self._progress = Progress(plan, pace, excused=excused(self._trials))
+        pace = OneBlock(run.plan.study.measure.trials.min)
+        self._progress = Progress(run.plan, pace, excused=excused(self._trials))
         self._progress.add(self._trials)
+
+    @property
+    def _plan(self) -> Plan:
+        return self._run.plan
 
     def sweep(self) -> None:
         """Every point as often as the study says, in rounds."""
@@ -68,7 +70,9 @@ class EndpointRun:
                 kept = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]
                 if not kept:
                     raise LoadError(f"this machine cannot send {rate:g} requests/s on time: {record.cause}")
-                self._observer.warn(f"this client cannot send {rate:g} requests/s on time; higher rates are skipped")
+                self._run.observer.warn(
+                    f"this client cannot send {rate:g} requests/s on time; higher rates are skipped"
+                )
                 limits = limits.model_copy(update={"highest": max(kept)})
                 self._update_lock(search=limits)
 
@@ -77,8 +81,8 @@ class EndpointRun:
         config = self._plan.configs[0]
         instance_id, log_file = self._writer.new_instance()
         started = time.monotonic()
-        instance = self._bench.start(self._plan, config, log_file, occasion=str(BLOCK))
-        endpoint, vocabulary = self._wait(instance), self._bench.vocabulary_of(self._plan, config)
+        instance = self._run.start(config, log_file, occasion=str(BLOCK))
+        endpoint, vocabulary = self._wait(instance), self._run.vocabulary_of(config)
         watch = MemoryWatch(None, None, instance.stop)  # it is not our process: there is nothing to see
         ready = ReadyInstance(instance_id, config, BLOCK, instance, endpoint, vocabulary, watch)
         self._writer.append_instance(
@@ -95,7 +99,7 @@ class EndpointRun:
         )
         objectives = self._plan.study.objectives
         counted = [trial for trial in self._trials if trial.outcome not in NOT_THE_ENGINES or held(trial, objectives)]
-        self._observer.study_started(self._plan, len(counted))
+        self._run.observer.study_started(self._plan, len(counted))
         return ready
 
     def _wait(self, instance: Instance) -> Endpoint:
@@ -111,12 +115,12 @@ class EndpointRun:
         return Point(config=self._plan.configs[0], workload=workload.name)
 
     def _trial(self, workload: Workload, ready: ReadyInstance) -> TrialRecord:
-        runner = TrialRunner(self._plan.study, self._bench.load, self._bench.folder, self._observer)
-        draft = runner.run(ready, workload, "measured", len(self._progress.trials_of(self._point(workload), BLOCK)))
+        index = len(self._progress.trials_of(self._point(workload), BLOCK))
+        draft = run_trial(ready, workload, "measured", index, self._run)
         record = self._writer.append_trial(draft.record, draft.requests)
         self._trials.append(record)
         self._progress.add([record])
-        self._observer.trial_finished(record)
+        self._run.observer.trial_finished(record)
         if record.outcome is Outcome.CRASHED:
             self._wait(ready.instance)  # gone for good, or did it only break this trial?
         return record
@@ -126,9 +130,10 @@ class EndpointRun:
         study, point = self._plan.study, self._point(workload)
         if point not in self._plan.points:
             grown = study.model_copy(update={"workloads": (*study.workloads, workload)})
-            self._plan = self._plan.model_copy(update={"study": grown, "points": (*self._plan.points, point)})
+            plan = self._plan.model_copy(update={"study": grown, "points": (*self._plan.points, point)})
+            self._run = replace(self._run, plan=plan)
             self._writer.write_study(study_text(grown))
-            self._update_lock(plan=self._plan)
+            self._update_lock(plan=plan)
         return workload
 
     def _update_lock(self, **facts: Plan | SearchLimits) -> None:

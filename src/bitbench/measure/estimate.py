@@ -277,4 +277,7 @@ def _all_quality_s(plan: Plan, engines: Mapping[str, Engine], speed: Assumed) ->
         return 0.0
     variants = {variant.name: variant for variant in plan.variants}
     scoring = {setup.name: engines[setup.engine].scoring for setup in plan.study.engines}
-    return sum(guess_quality_s(variants[one.variant], quality, scoring[one.engine], speed) for one in plan.quality_once)
+    return sum(
+        guess_quality_s(variants[config.variant], quality, scoring[config.engine], speed)
+        for config in plan.quality_once
+    )

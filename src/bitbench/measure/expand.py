@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from bitbench.measure.compatibility import CompatibilityRow, look_up
-from bitbench.measure.kv_cache import as_arguments
 from bitbench.ports import Engine, Load
 from bitbench.study.capability import Capability
 from bitbench.study.environment import Device
@@ -15,6 +14,7 @@ from bitbench.study.study import Checkpoint, EngineSetup, Study
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import Workload
 from bitbench.util.errors import RecipeError, StudyFileError
+from bitbench.util.near_miss import did_you_mean
 
 Resolve = Callable[[str, str | Checkpoint], Variant]
 
@@ -217,3 +217,22 @@ def loads_of(plan: Plan, setup: EngineSetup) -> tuple[Load, ...]:
         at_once = max((load.requests for load in loads), default=1) if quality.noise_floor else 1
         loads.append(Load(at_once, quality.context_tokens))
     return tuple(loads)
+
+
+def as_arguments(setup: EngineSetup, engine: Engine, index: int = 0) -> EngineSetup:
+    """The setup, number `index` of its study, as the engine is started with it: the type of its KV cache among the
+    arguments. Raises StudyFileError where the engine has no such type, or where the arguments choose one, too."""
+    if setup.kv_cache is None:
+        return setup
+    types = engine.kv_cache_types
+    if setup.kv_cache not in types:
+        known = f"{did_you_mean(setup.kv_cache, types)}it has {', '.join(types)}" if types else "remove `kv_cache`"
+        raise StudyFileError(
+            f"{engine.name} has no KV cache type {setup.kv_cache}; {known}", ("engines", index, "kv_cache")
+        )
+    chosen = types[setup.kv_cache]
+    for name in setup.args:
+        if (option := name.lstrip("-").replace("_", "-")) in chosen:
+            message = f"`kv_cache` chooses {option} already; keep one of the two"
+            raise StudyFileError(message, ("engines", index, "args", name))
+    return setup.model_copy(update={"args": {**chosen, **setup.args}})

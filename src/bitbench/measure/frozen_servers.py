@@ -84,10 +84,11 @@ class Residents:
 
     def _idle_cores(self, ready: ReadyInstance) -> float | None:
         """None where all others are frozen."""
-        running = [one for one in self._present.values() if one is not ready and not self._can_freeze[one.config]]
+        others = [other for other in self._present.values() if other is not ready]
+        running = [other for other in others if not self._can_freeze[other.config]]
         if not running:
             return None
-        cores = cores_of([one.instance.pid for one in running if one.instance.pid is not None])
+        cores = cores_of([other.instance.pid for other in running if other.instance.pid is not None])
         if cores > MOST_IDLE_CORES and not self._has_warned:
             self._has_warned = True
             self._observer.warn(f"idle engines keep {cores:.2f} of a core busy; `schedule: visits` avoids that")

@@ -4,12 +4,11 @@ Nothing is remembered between runs but the records: a study that was killed goes
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain
 from random import Random
 from typing import Protocol, TypeVar
 
-from bitbench.measure.shifts import shifts_beside
 from bitbench.records.quality import Condition, QualityRecord
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
 from bitbench.study.plan import Config, Group, Member, Plan, Point, Purpose
@@ -28,6 +27,7 @@ LOST_REPEATS = 3
 
 T = TypeVar("T")
 Recorded = TrialRecord | InstanceRecord | QualityRecord
+Shifts = tuple[tuple[Config, ...], ...]
 
 
 class Pace(Protocol):
@@ -289,3 +289,21 @@ class Progress:
                 return True
             failed_blocks += bool(outcomes)
         return failed_blocks >= FAILED_BLOCKS_BEFORE_GIVING_UP
+
+
+def shifts_beside(baseline: Config, others: Sequence[Config], fit: Callable[[Sequence[Config]], bool]) -> Shifts | None:
+    """Who comes together of configs that do not fit into memory at once. Each shift fits beside the baseline; they are
+    filled in the order given, so that the same configs meet in every block.
+
+    None where one of them does not fit beside it: shifts and visits in one block would vary differently.
+    """
+    shifts: list[list[Config]] = []
+    for config in others:
+        if not fit([baseline, config]):
+            return None
+        room = next((shift for shift in shifts if fit([baseline, *shift, config])), None)
+        if room is None:
+            shifts.append([config])
+        else:
+            room.append(config)
+    return tuple(map(tuple, shifts))

@@ -4,9 +4,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitbench.measure import runner
 from bitbench.measure.compatibility import look_up
 from bitbench.measure.expand import no_quality_of_random_weights
-from bitbench.measure.study import Lab
+from bitbench.measure.trust import trust_in
+from bitbench.measure.workplace import Workplace
 from bitbench.models import library
 from bitbench.ports import Observer
 from bitbench.quantize.catalog import built_in_recipes
@@ -40,17 +42,17 @@ class QualityOptions:
     seed: int = 0
 
 
-def run_quality(lab: Lab, options: QualityOptions, into: Path | None, observer: Observer) -> StudyFolder:
+def run_quality(at: Workplace, options: QualityOptions, into: Path | None, observer: Observer) -> StudyFolder:
     """Run what is left of it. Its study file lies in the folder that is filled, and files that it names are relative
     to that folder. Raises QualityError for a shape, whose weights are random."""
-    if library.look_up(options.model, lab.home).facts.random_weights:
+    if library.look_up(options.model, at.home).facts.random_weights:
         raise QualityError(no_quality_of_random_weights(options.model))
     folder = into or Path(f"quality-{Path(options.model).name}")
-    study = quality_study(options, folder, lab.device)
+    study = quality_study(options, folder, at.device)
     text = study_text(study)
     source = StudySource(study, text, folder, SafeFolder(folder).write(STUDY_FILE, text))
-    lab.trust(source).give()  # all of it was given as an option
-    return lab.run(source, folder, observer)
+    trust_in(source, at.home).give()  # all of it was given as an option
+    return runner.measure_study(source, folder, observer, at)
 
 
 def quality_study(options: QualityOptions, folder: Path, device: Device) -> Study:

@@ -10,10 +10,11 @@ from bitbench.engines.environments.installed import list_environments
 from bitbench.measure import checkpoints
 from bitbench.measure.compatibility import look_up
 from bitbench.measure.models import hub_python
+from bitbench.measure.plan import estimator_of, plan_study
 from bitbench.measure.quality_study import baseline_recipe
 from bitbench.measure.readiness import readiness
-from bitbench.measure.study import Lab
-from bitbench.measure.variants import Workshop
+from bitbench.measure.variants import VariantStore
+from bitbench.measure.workplace import Workplace
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG
 from bitbench.models.hub_reference import parse_reference
@@ -109,9 +110,9 @@ def read_names(names: Sequence[str]) -> Wanted:
     return Wanted(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(models)))
 
 
-def field_of(wanted: Wanted, lab: Lab) -> QuickField:
+def field_of(wanted: Wanted, at: Workplace) -> QuickField:
     """Raises UsageError where recipes have no model to start from, or no engine runs one of them."""
-    forms = {model: _form(model, lab.home) for model in wanted.models}
+    forms = {model: _form(model, at.home) for model in wanted.models}
     origin = next((model for model, form in forms.items() if is_dense(form) and not _is_gguf(form)), None)
     if wanted.recipes and origin is None:
         raise UsageError(
@@ -122,35 +123,35 @@ def field_of(wanted: Wanted, lab: Lab) -> QuickField:
     made = [catalog.find(recipe) for recipe in wanted.recipes]
     asked = [(recipe.name, recipe.form, recipe.at_load) for recipe in made]
     asked += [(model, forms[model], None) for model in others]
-    engines = tuple(dict.fromkeys(_engine_for(name, form, at_load, lab) for name, form, at_load in asked))
-    unquantized = [baseline_recipe(engine, lab.device) for engine in engines] if origin else [AS_IT_IS]
+    engines = tuple(dict.fromkeys(_engine_for(name, form, at_load, at) for name, form, at_load in asked))
+    unquantized = [baseline_recipe(engine, at.device) for engine in engines] if origin else [AS_IT_IS]
     return QuickField(origin, tuple(dict.fromkeys([*unquantized, *wanted.recipes])), others, engines)
 
 
-def missing(field: QuickField, lab: Lab) -> list[MissingPart]:
+def missing(field: QuickField, at: Workplace) -> list[MissingPart]:
     """In an order in which they can be created; variants come last, and the run itself creates them. Raises ModelError
     for a model that its hub does not have."""
-    models = [model for model in field.models if not _is_here(model, lab.home)]
-    made = list(_missing_variants(field, lab))
+    models = [model for model in field.models if not _is_here(model, at.home)]
+    made = list(_missing_variants(field, at))
     makers = {MAKERS[catalog.find(variant.name).backend].environment for variant in made}
     engines = registry.engines()
     needed = {environment for name in field.engines if (environment := engines[name].environment)}
-    found = readiness({*needed, *makers}, models, lab.home, device=lab.device).environments
+    found = readiness({*needed, *makers}, models, at.home, device=at.device).environments
     return [
         *(MissingPart("environment", name, *ENVIRONMENTS.get(name, ())) for name, problem in found.items() if problem),
-        *(_missing_model(model, lab.home) for model in models),
+        *(_missing_model(model, at.home) for model in models),
         *made,
     ]
 
 
-def study_of(field: QuickField, lab: Lab, name: str) -> Study:
+def study_of(field: QuickField, at: Workplace, name: str) -> Study:
     """Once its models are here: with the longest requests that fit into the time, else the shortest."""
     for size in SIZES:
-        study = _study(field, lab, name, size)
-        plan = lab.plan(study)
+        study = _study(field, at, name, size)
+        plan = plan_study(study, at)
         baseline = Config(variant=plan.variants[0].name, engine=field.engines[0])
         study = study.model_copy(update={"baseline": baseline.name})
-        if lab.estimator(plan).range_s()[1] <= TOTAL_S:
+        if estimator_of(plan, at).range_s()[1] <= TOTAL_S:
             break
     return study
 
@@ -164,10 +165,8 @@ def write_study(study: Study, folder: Path) -> StudySource:
     return StudySource(study, text, file.parent, SafeFolder(file.parent).write(file.name, text))
 
 
-def _study(field: QuickField, lab: Lab, name: str, size: Size) -> Study:
-    model, *others = (
-        field.models if field.origin else sorted(field.checkpoints, key=lambda name: _bytes(name, lab.home))
-    )
+def _study(field: QuickField, at: Workplace, name: str, size: Size) -> Study:
+    model, *others = field.models if field.origin else sorted(field.checkpoints, key=lambda name: _bytes(name, at.home))
     engines = registry.engines()
     requests = {"input_tokens": size.input_tokens, "output_tokens": size.output_tokens}
     return Study(
@@ -177,9 +176,7 @@ def _study(field: QuickField, lab: Lab, name: str, size: Size) -> Study:
         recipes=field.recipes,
         variants=tuple(Checkpoint(of=model, checkpoint=other) for other in others),
         engines=tuple(
-            EngineSetup(
-                name=engine, engine=engine, args=dict(engines[engine].quick_args) if lab.device == "cpu" else {}
-            )
+            EngineSetup(name=engine, engine=engine, args=dict(engines[engine].quick_args) if at.device == "cpu" else {})
             for engine in field.engines
         ),
         workloads=(Workload(name="one", concurrency=1, **requests), Workload(name="eight", concurrency=8, **requests)),
@@ -241,13 +238,13 @@ def _is_gguf(form: str) -> bool:
     return form.partition("/")[0] == GGUF
 
 
-def _engine_for(name: str, form: str, at_load: AtLoad | None, lab: Lab) -> str:
+def _engine_for(name: str, form: str, at_load: AtLoad | None, at: Workplace) -> str:
     """Of those that run it: one that is known to, that is installed, that starts soon."""
-    installed = {found.name for found in list_environments(lab.home) if found.complete}
+    installed = {found.name for found in list_environments(at.home) if found.complete}
     variant = Variant(name=name, model=name, recipe=name, form=form, at_load=at_load)
 
     def effort(engine: Engine) -> tuple[bool, bool, float] | None:
-        row = look_up(form, engine.name, lab.device, at_load, capability=lab.capability)
+        row = look_up(form, engine.name, at.device, at_load, capability=at.capability)
         setup = EngineSetup(name=engine.name, engine=engine.name)
         shape = Workload(name="one", concurrency=1, input_tokens=1, output_tokens=1)
         if not engine.needs_model or (row and row.refuse) or engine.refuse(setup, variant, shape):
@@ -257,7 +254,7 @@ def _engine_for(name: str, form: str, at_load: AtLoad | None, lab: Lab) -> str:
 
     efforts = {engine: cost for engine, found in registry.engines().items() if (cost := effort(found)) is not None}
     if not efforts:
-        raise UsageError(f"no engine that bitbench knows runs {name} on this machine ({form}, {lab.device})")
+        raise UsageError(f"no engine that bitbench knows runs {name} on this machine ({form}, {at.device})")
     return min(efforts, key=lambda engine: efforts[engine])
 
 
@@ -283,14 +280,14 @@ def _missing_model(model: str, home: Path) -> MissingPart:
     return MissingPart("model", model, size_bytes=hub.download_bytes(reference, python=python))
 
 
-def _missing_variants(field: QuickField, lab: Lab) -> Iterator[MissingPart]:
-    workshop = Workshop(lab.home, Path())
+def _missing_variants(field: QuickField, at: Workplace) -> Iterator[MissingPart]:
+    store = VariantStore(at.home, Path())
     for name in field.recipes if field.origin else ():
         recipe = catalog.find(name)
         if recipe.backend not in MAKERS or field.origin is None:
             continue
         try:
-            variant = workshop.variant(field.origin, name)
+            variant = store.variant(field.origin, name)
         except ModelError:  # not downloaded, and nothing is known of it
             yield MissingPart("variant", name)
             continue

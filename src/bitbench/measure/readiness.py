@@ -1,14 +1,19 @@
-"""What has to be installed and downloaded on this machine before a study can run, and the commands that do it."""
+"""Which environments and models there are, and the commands that bring what a study lacks."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.engines import registry
-from bitbench.engines.environments.installed import list_environments, python_of
+from bitbench.engines.environments.installed import InstalledEnvironment, list_environments, python_of
+from bitbench.feature import loaded
 from bitbench.models.catalog import CATALOG
 from bitbench.models.fetch import ENVIRONMENT
-from bitbench.study.environment import Device
+from bitbench.quality.environment import LMEVAL
+from bitbench.quality.tasks import ENVIRONMENT as TASKS
+from bitbench.quantize.environment import QUANTIZE
+from bitbench.study.environment import Device, Environment
+from bitbench.study.plan import Plan
 from bitbench.util.errors import EngineEnvironmentError, NotReadyError
 
 
@@ -70,3 +75,32 @@ def _of_another_device(name: str, home: Path, device: Device) -> str | None:
     if installed.lock not in locks or installed.lock == of_engines[name].lock_for(device).name:
         return None
     return f"The environment {name} was created for {locks[installed.lock]}, and engines here run on {device}."
+
+
+def environments_of(plan: Plan) -> list[str]:
+    """Those of its engines, and of its tasks."""
+    engines = registry.engines_of(plan.study)
+    used = {config.engine for config in plan.configs}
+    names = (engines[setup.engine].environment for setup in plan.study.engines if setup.name in used)
+    tasks = [TASKS] if plan.study.quality is not None and plan.study.quality.tasks else []
+    return sorted({*tasks, *(name for name in names if name is not None)})
+
+
+def known_environments() -> dict[str, Environment]:
+    """By name. An engine that cannot be imported is skipped with a warning."""
+    of_engines = (engine.own_environment for engine in registry.engines().values())
+    of_features = loaded("environments").values()
+    return {known.name: known for known in (*of_engines, QUANTIZE, LMEVAL, *of_features) if known is not None}
+
+
+def main_versions(installed: InstalledEnvironment, known: Mapping[str, Environment]) -> dict[str, str]:
+    """Of the packages that decide what is measured; empty where nothing installed describes this environment."""
+    return known[installed.name].main_versions(installed.versions) if installed.name in known else {}
+
+
+def known_environment(name: str) -> Environment:
+    """Raises EngineEnvironmentError with the names that exist."""
+    known = known_environments()
+    if name not in known:
+        raise EngineEnvironmentError(f"Unknown environment {name}; known environments: {', '.join(sorted(known))}.")
+    return known[name]

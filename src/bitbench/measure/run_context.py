@@ -1,4 +1,4 @@
-"""The tools on the table: engines, their interpreters, and the load generator. Every instance is started from here."""
+"""All that a run of a study has at hand: its plan, engines, the load client, who listens. It starts every instance."""
 
 import zlib
 from collections.abc import Callable, Mapping
@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bitbench.engines.starts import Starts
-from bitbench.measure.expand import loads_of
-from bitbench.measure.kv_cache import as_arguments
+from bitbench.measure.expand import as_arguments, loads_of
 from bitbench.measure.quality import QualityKit
-from bitbench.ports import Engine, Instance, Launch, Load, LoadClient, Vocabulary
+from bitbench.ports import Engine, Instance, Launch, Load, LoadClient, Observer, Vocabulary
 from bitbench.study.capability import Capability
 from bitbench.study.plan import Config, Plan
 from bitbench.study.variant import NO_MODEL
@@ -19,22 +18,24 @@ DEFAULT_VOCABULARY = 32_000
 
 
 @dataclass(frozen=True)
-class Bench:
+class RunContext:
+    plan: Plan
     engines: Mapping[str, Engine]
     python_of: Callable[[str], Path]
     load: LoadClient
+    observer: Observer
     folder: Path = Path()  # of the study file: what file names in it are relative to
     quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
     capability: Capability | None = None  # the least among the GPUs here
     words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
     starts: Starts | None = None  # None: every instance is spawned
 
-    def engine_of(self, plan: Plan, config: Config) -> Engine:
-        return self.engines[plan.study.engine(config.engine).engine]
+    def engine_of(self, config: Config) -> Engine:
+        return self.engines[self.plan.study.engine(config.engine).engine]
 
-    def vocabulary_of(self, plan: Plan, config: Config) -> Vocabulary:
+    def vocabulary_of(self, config: Config) -> Vocabulary:
         """The model's, so that all of its variants get the same prompts."""
-        variant = plan.variant(config.variant)
+        variant = self.plan.variant(config.variant)
         if variant.model == NO_MODEL:
             return Vocabulary(DEFAULT_VOCABULARY)
         facts = variant.facts
@@ -44,7 +45,6 @@ class Bench:
 
     def start(
         self,
-        plan: Plan,
         config: Config,
         log_file: Path,
         *,
@@ -54,7 +54,8 @@ class Bench:
     ) -> Instance:
         """Start an instance without waiting. `occasion` is a part of its seed; `loads` are by default those of the
         study."""
-        setup, engine = plan.study.engine(config.engine), self.engine_of(plan, config)
+        plan, engine = self.plan, self.engine_of(config)
+        setup = plan.study.engine(config.engine)
         return engine.start(
             Launch(
                 setup=as_arguments(setup, engine),

@@ -1,40 +1,43 @@
-"""What runs a study: plan, load client, engines and driver, put together."""
+"""Puts a run together: plan, engines, load client, quality and schedule; on this machine, on others, on an endpoint."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bitbench import __version__
 from bitbench.analysis.budget_plan import FEWEST_BLOCKS, BlockPlan
 from bitbench.analysis.sequential import kept_back
-from bitbench.engines.environments.installed import versions
+from bitbench.engines.environments.installed import python_of, versions
+from bitbench.engines.registry import engines_of
 from bitbench.engines.starts import Starts
 from bitbench.feature import offered, study_keys
 from bitbench.loadgen.inputs import hash_files
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.budget import OpenPoints, StudyPace
 from bitbench.measure.endpoint import EndpointRun
-from bitbench.measure.estimate import Estimator
 from bitbench.measure.load_study import PreparedLoad
 from bitbench.measure.loop import run_study
 from bitbench.measure.machine.busy import BUSY_CORES, cores_in_use
 from bitbench.measure.machine.memory import available_memory
 from bitbench.measure.machine.noise import keep_noise, kept_noise, measure_noise
-from bitbench.measure.partial_run import StudyPart
+from bitbench.measure.offers import Executor
+from bitbench.measure.plan import estimator_of, expand_source, ready_plan
 from bitbench.measure.quality import KitMaker, QualityKit
-from bitbench.measure.run_context import Bench
+from bitbench.measure.readiness import environments_of
+from bitbench.measure.run_context import RunContext
 from bitbench.measure.schedule import THIS_HOST, Schedule
 from bitbench.measure.trial import now
-from bitbench.measure.variants import Workshop
-from bitbench.ports import Engine, LoadClient, Observer
+from bitbench.measure.trust import trust_in
+from bitbench.measure.variants import VariantStore
+from bitbench.measure.workplace import Workplace
+from bitbench.ports import LoadClient, Observer
 from bitbench.quality.files import hash_quality_files
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.host import HostFacts, HostNoise
 from bitbench.records.lock import Lock
 from bitbench.reports.document.words import plural
-from bitbench.study.plan import Plan
+from bitbench.study.plan import Plan, Point
 from bitbench.study.search import SearchLimits
 from bitbench.study.source import StudySource
 from bitbench.study.study import Study
@@ -50,201 +53,193 @@ from bitbench.util.linux import require_linux
 from bitbench.util.safe_files import read_bytes
 from bitbench.util.units import show_duration
 
-if TYPE_CHECKING:
-    from bitbench.measure.executors import Executor
-    from bitbench.measure.study import Lab
-
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
 
 CHOSEN_BY_SEARCH = {"name", "duration"}  # of its workloads, beside the rate: from what the endpoint takes without load
 
 
-class StudyRunner:
-    """Fills study folders in one lab: `Lab.run` and `Lab.load` say what is asked of it."""
+@dataclass(frozen=True)
+class StudyPart:
+    """Not all of a study's configs, or not as long as the study's own claims would have it."""
 
-    def __init__(self, lab: "Lab") -> None:
-        self._lab = lab
+    of: Callable[[Plan], Plan]  # the same plan with fewer configs
+    # Which points go on after so many blocks; none: it ends. None: as the claims of the study say.
+    goes_on: Callable[[StudyFolder, int], frozenset[Point]] | None = None
 
-    def run(
-        self,
-        study: Path | Study | StudySource,
-        into: Path | StudyFolder | None,
-        observer: Observer,
-        *,
-        budget_s: float | None = None,
-        part: StudyPart | None = None,
-        on: "Executor | None" = None,
-    ) -> StudyFolder:
-        require_linux()
-        source = StudySource.of(study).with_budget(budget_s)
-        if part is None:
-            refuse_what_another_command_runs(source)
-        self._lab.trust(source).require()
-        workshop = Workshop(self._lab.home, source.folder)
-        plan = self._lab.ready_plan(source, workshop, observer, part)
-        folder = into if isinstance(into, StudyFolder) else StudyFolder(into or Path(plan.study.name))
-        ready = StudyRun(self._lab, plan, source, workshop, folder, observer)
-        if on is None:
-            self._run_here(ready, part)
-        else:
-            on(ready)
+
+def measure_study(
+    study: Path | Study | StudySource,
+    into: Path | StudyFolder | None,
+    observer: Observer,
+    at: Workplace,
+    *,
+    budget_s: float | None = None,
+    part: StudyPart | None = None,
+    on: Executor | None = None,
+) -> StudyFolder:
+    """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own; `part`: not
+    all of it. `on`: who measures; else this machine does. Raises NotTrustedError for a file that uses what has not been
+    allowed here."""
+    require_linux()
+    source = StudySource.of(study).with_budget(budget_s)
+    if part is None:
+        refuse_what_another_command_runs(source)
+    trust_in(source, at.home).require()
+    store = VariantStore(at.home, source.folder)
+    plan = ready_plan(source, store, at, observer, *([part.of] if part else []))
+    folder = into if isinstance(into, StudyFolder) else StudyFolder(into or Path(plan.study.name))
+    ready = StudyRun(at, plan, source, store, folder, observer)
+    if on is not None:
+        on(ready)
         return folder
+    with folder.writing() as writer, LoadWorkers() as load:
+        ready.begin(writer)
+        run = replace(ready.context(load), quality=ready.quality_kits(writer))
+        goes_on = part and part.goes_on
+        schedule = ready.schedule(search=(lambda blocks: goes_on(folder, blocks)) if goes_on else None)
+        run_study(run, schedule, writer)
+        for key, offer in offered("after_trials").items():
+            if key in plan.study.sections:
+                offer.load()(run, writer)
+    return folder
 
-    def _run_here(self, ready: "StudyRun", part: StudyPart | None) -> None:
-        plan, folder, observer = ready.plan, ready.folder, ready.observer
-        with folder.writing() as writer, LoadWorkers() as load:
-            ready.begin(writer)
-            bench = self.bench(plan.study, load, ready.workshop, ready.source.folder)
-            bench = replace(bench, quality=ready.quality_kits(writer))
-            goes_on = part and part.goes_on
-            schedule = ready.schedule(search=(lambda blocks: goes_on(folder, blocks)) if goes_on else None)
-            run_study(plan, bench, schedule, writer, observer)
-            for key, offer in offered("after_trials").items():
-                if key in plan.study.sections:
-                    offer.load()(plan, bench, writer, observer)
 
-    def load(self, prepared: PreparedLoad, observer: Observer, client: LoadClient) -> StudyFolder:
-        study, search, folder = prepared.study, prepared.search, StudyFolder(prepared.folder)
-        lock = folder.lock()
-        if lock is not None:
-            refuse_other_load(lock, study, search, folder.path)
-        if search is not None and lock and lock.search:  # its study has grown by the rates that were tried
-            search = lock.search.model_copy(update={"trials": search.trials, "precision": search.precision})
-            study = study.model_copy(update={"workloads": lock.plan.study.workloads})
-        source = StudySource.of(study, folder.path)
-        with folder.writing() as writer:
-            workshop = Workshop(self._lab.home, source.folder)
-            plan = self._lab.planned(source, workshop)
-            if plan.refusals:
-                raise LoadError(plan.refusals[0].reason)
-            self.begin(writer, plan, source, observer, search=search)
-            run = EndpointRun(plan, self.bench(study, client, workshop, source.folder), writer, observer)
-            if prepared.next_point is not None:
-                run.climb(prepared.next_point)
-            elif search is None:
-                run.sweep()
-            else:
-                run.search(search)
-        return folder
-
-    def pace(
-        self, plan: Plan, engines: Mapping[str, Engine], at_once: int = 1, search: OpenPoints | None = None
-    ) -> StudyPace:
-        return StudyPace(
-            plan,
-            engines,
-            Estimator(plan, engines, self._lab.level),
-            available_bytes=available_memory(),
-            on_device=self._lab.device != "cpu",
-            at_once=at_once,
-            search=search,
-        )
-
-    def bench(self, study: Study, load: LoadClient, workshop: Workshop, folder: Path) -> Bench:
-        return Bench(
-            engines=self._lab.engines_of(study),
-            python_of=self._lab.python_of,
-            load=load,
-            folder=folder.resolve(),
-            capability=self._lab.capability,
-            starts=Starts() if self._lab.device == "cpu" else None,  # on a GPU it was not tried
-            words_of=cache(workshop.words),
-        )
-
-    def kit_maker(self, study: Study, workshop: Workshop, folder: Path) -> KitMaker:
-        return KitMaker(self._lab.engines_of(study), self._lab.python_of, workshop.model_folder, folder.resolve())
-
-    def begin(
-        self,
-        writer: Writer,
-        plan: Plan,
-        source: StudySource,
-        observer: Observer,
-        *,
-        hosts: Mapping[str, HostFacts] | None = None,
-        search: SearchLimits | None = None,
-    ) -> Lock:
-        """A new folder gets its lock; an old one must be about the same study, on the same host and versions. `hosts`:
-        the machines that measure; None: this one."""
-        folder, lock = writer.folder, writer.folder.lock()
-        is_here = hosts is None
-        hosts = {THIS_HOST: self._lab.host()} if hosts is None else hosts
-        found = self.resolve(plan, source.folder, _class_of(hosts, lock)).model_copy(update={"hosts": dict(hosts)})
-        busy_cores = cores_in_use() if is_here else 0.0
-        if busy_cores > BUSY_CORES:
-            observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
-        if lock:
-            # A search writes a new rate into the study before it is in the lock.
-            refuse_other_study(_study_in(folder), plan.study, {"workloads"} if search else set())
-            refuse_other_facts(lock, found, folder)
-            found = lock.resumed(found)
+def measure_endpoint(prepared: PreparedLoad, observer: Observer, client: LoadClient, at: Workplace) -> StudyFolder:
+    """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
+    study, search, folder = prepared.study, prepared.search, StudyFolder(prepared.folder)
+    lock = folder.lock()
+    if lock is not None:
+        refuse_other_load(lock, study, search, folder.path)
+    if search is not None and lock and lock.search:  # its study has grown by the rates that were tried
+        search = lock.search.model_copy(update={"trials": search.trials, "precision": search.precision})
+        study = study.model_copy(update={"workloads": lock.plan.study.workloads})
+    source = StudySource.of(study, folder.path)
+    with folder.writing() as writer:
+        store = VariantStore(at.home, source.folder)
+        plan = expand_source(source, store, at)
+        if plan.refusals:
+            raise LoadError(plan.refusals[0].reason)
+        ready = StudyRun(at, plan, source, store, folder, observer)
+        ready.begin(writer, search=search)
+        run = EndpointRun(ready.context(client), writer)
+        if prepared.next_point is not None:
+            run.climb(prepared.next_point)
+        elif search is None:
+            run.sweep()
         else:
-            refuse_other_file(folder, source.text)
-            began: dict[str, object] = {"created_at": now(), "search": search}
-            if is_here:
-                began |= {"busy_cores": busy_cores, "noise": self._noise(found.host, observer)}
-            found = found.model_copy(update=began)
-        writer.write_study(source.text)
-        writer.write_lock(found)
-        return found
-
-    def _noise(self, host: HostFacts, observer: Observer) -> HostNoise:
-        """Of this machine, measured within the hour or now."""
-        if (noise := kept_noise(self._lab.home, host)) is None:
-            observer.note("measuring this machine's noise")
-            noise = measure_noise()
-            keep_noise(self._lab.home, host, noise)
-        return noise
-
-    def resolve(self, plan: Plan, folder: Path, host: HostFacts) -> Lock:
-        """What this run finds here; when it began is not in it."""
-        return Lock(
-            bitbench=__version__,
-            host=host,
-            environments={name: versions(name, self._lab.home) for name in self._lab.environments_of(plan)},
-            variants={
-                variant.name: variant.content_hash for variant in plan.variants if variant.content_hash is not None
-            },
-            files={
-                **hash_files(plan.study.workloads, folder),
-                **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),
-            },
-            plan=plan,
-        )
+            run.search(search)
+    return folder
 
 
 @dataclass(frozen=True)
 class StudyRun:
     """A study that is planned and has its variants, for whoever measures it."""
 
-    lab: "Lab"
+    at: Workplace
     plan: Plan
     source: StudySource
-    workshop: Workshop
+    store: VariantStore
     folder: StudyFolder
     observer: Observer
 
-    @property
-    def engines(self) -> Mapping[str, Engine]:
-        return self.lab.engines_of(self.plan.study)
+    def begin(
+        self, writer: Writer, *, hosts: Mapping[str, HostFacts] | None = None, search: SearchLimits | None = None
+    ) -> Lock:
+        """Write down what is measured, and on which `hosts`; None: on this one. A new folder gets its lock; an old one
+        must be about the same study, on the same host and versions: else NotComparableError or StoreError."""
+        folder, lock, is_here = writer.folder, writer.folder.lock(), hosts is None
+        hosts = {THIS_HOST: self.at.host()} if hosts is None else hosts
+        found = resolve(self.plan, self.source.folder, _class_of(hosts, lock), self.at.home)
+        found = found.model_copy(update={"hosts": dict(hosts)})
+        busy_cores = cores_in_use() if is_here else 0.0
+        if busy_cores > BUSY_CORES:
+            self.observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
+        if lock:
+            # A search writes a new rate into the study before it is in the lock.
+            refuse_other_study(_study_in(folder), self.plan.study, {"workloads"} if search else set())
+            refuse_other_facts(lock, found, folder)
+            found = lock.resumed(found)
+        else:
+            refuse_other_file(folder, self.source.text)
+            began: dict[str, object] = {"created_at": now(), "search": search}
+            if is_here:
+                began |= {"busy_cores": busy_cores, "noise": _noise(found.host, self.at.home, self.observer)}
+            found = found.model_copy(update=began)
+        writer.write_study(self.source.text)
+        writer.write_lock(found)
+        return found
 
-    def begin(self, writer: Writer, hosts: Mapping[str, HostFacts] | None = None) -> Lock:
-        """Write down what is measured, and on which `hosts`; None: on this one. Raises NotComparableError and
-        StoreError where the folder holds something else."""
-        return self.lab.runner.begin(writer, self.plan, self.source, self.observer, hosts=hosts)
+    def context(self, load: LoadClient) -> RunContext:
+        return run_context(self.plan, self.store, self.source.folder, self.at, load=load, observer=self.observer)
 
     def quality_kits(self, writer: Writer) -> dict[str, QualityKit]:
         """By model; what is asked about quality is in the folder then."""
-        maker = self.lab.runner.kit_maker(self.plan.study, self.workshop, self.source.folder)
+        maker = kit_maker(self.plan.study, self.store, self.source.folder, self.at.home)
         return maker.kits(self.plan, writer, self.observer.note)
 
     def schedule(self, at_once: Callable[[], int] = lambda: 1, search: OpenPoints | None = None) -> Schedule:
         """What the folder lacks, told to the observer. `at_once`: how many blocks are measured."""
-        lab, plan, engines = self.lab, self.plan, self.engines
-        schedule = Schedule(plan, lambda: lab.runner.pace(plan, engines, at_once(), search), self.folder)
-        _announce(plan, schedule, self.observer, lab.estimator(plan).quality_s)
+        schedule = Schedule(self.plan, lambda: pace_of(self.plan, self.at, at_once(), search), self.folder)
+        _announce(self.plan, schedule, self.observer, estimator_of(self.plan, self.at).quality_s)
         return schedule
+
+
+def run_context(
+    plan: Plan, store: VariantStore, folder: Path, at: Workplace, *, load: LoadClient, observer: Observer
+) -> RunContext:
+    """`folder`: of the study file. Without what quality needs."""
+    return RunContext(
+        plan=plan,
+        engines=engines_of(plan.study),
+        python_of=partial(python_of, home=at.home),
+        load=load,
+        observer=observer,
+        folder=folder.resolve(),
+        capability=at.capability,
+        starts=Starts() if at.device == "cpu" else None,  # on a GPU it was not tried
+        words_of=cache(store.words),
+    )
+
+
+def kit_maker(study: Study, store: VariantStore, folder: Path, home: Path) -> KitMaker:
+    return KitMaker(engines_of(study), partial(python_of, home=home), store.model_folder, folder.resolve())
+
+
+def pace_of(plan: Plan, at: Workplace, at_once: int = 1, search: OpenPoints | None = None) -> StudyPace:
+    return StudyPace(
+        plan,
+        engines_of(plan.study),
+        estimator_of(plan, at),
+        available_bytes=available_memory(),
+        on_device=at.device != "cpu",
+        at_once=at_once,
+        search=search,
+    )
+
+
+def resolve(plan: Plan, folder: Path, host: HostFacts, home: Path) -> Lock:
+    """What this run finds here; when it began is not in it."""
+    return Lock(
+        bitbench=__version__,
+        host=host,
+        environments={name: versions(name, home) for name in environments_of(plan)},
+        variants={variant.name: variant.content_hash for variant in plan.variants if variant.content_hash is not None},
+        files={
+            **hash_files(plan.study.workloads, folder),
+            **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),
+        },
+        plan=plan,
+    )
+
+
+def _noise(host: HostFacts, home: Path, observer: Observer) -> HostNoise:
+    """Of this machine, measured within the hour or now."""
+    if (noise := kept_noise(home, host)) is None:
+        observer.note("measuring this machine's noise")
+        noise = measure_noise()
+        keep_noise(home, host, noise)
+    return noise
 
 
 def _class_of(hosts: Mapping[str, HostFacts], lock: Lock | None) -> HostFacts:
@@ -277,7 +272,7 @@ def refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, fol
         raise StoreError(f"{folder} contains {began} of an endpoint, and this is {asked}; {elsewhere}")
     if search is None:
         return
-    requests = [one.workloads[0] for one in (lock.plan.study, study)]
+    requests = (lock.plan.study.workloads[0], study.workloads[0])
     before, after = ({**dict(request), "arrival": request.arrival.kind} for request in requests)
     differing = sorted(name for name in after if name not in CHOSEN_BY_SEARCH and before[name] != after[name])
     if differing:

@@ -13,9 +13,10 @@ from bitbench.loadgen.verdict import judge
 from bitbench.measure.machine.engine_metrics import engine_metrics, read_metrics
 from bitbench.measure.machine.gpu_state import disturbance, watch_gpus
 from bitbench.measure.machine.memory import MemoryWatch
-from bitbench.ports import Endpoint, Instance, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
+from bitbench.measure.run_context import RunContext
+from bitbench.ports import Endpoint, Instance, LoadJob, LoadLost, Vocabulary
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Config, Point
+from bitbench.study.plan import Config, Point, Purpose
 from bitbench.study.study import Study, Timeouts
 from bitbench.study.workload import Workload
 
@@ -48,6 +49,19 @@ class ReadyInstance:
     endpoint: Endpoint
     vocabulary: Vocabulary  # of the model that it runs
     watch: MemoryWatch
+    purpose: Purpose = Purpose.SELECTION  # of the block
+
+    def record(self, point: Point, kind: TrialKind, index: int, failure: Failure | None) -> TrialRecord:
+        """Of a trial in it, without figures."""
+        return new_record(
+            point,
+            kind=kind,
+            block=self.block,
+            index=index,
+            instance_id=self.id,
+            failure=failure,
+            purpose=self.purpose,
+        )
 
     def explain(self, failure: Failure | None, kind: TrialKind) -> Failure | None:
         """Why what was asked of this instance does not count, from what the client saw; None where it does.
@@ -70,68 +84,50 @@ class ReadyInstance:
         return death or failure
 
 
-@dataclass(frozen=True)
-class TrialRunner:
-    """Runs trials of a study. File names in its workloads are relative to `folder`."""
+def run_trial(ready: ReadyInstance, workload: Workload, kind: TrialKind, index: int, run: RunContext) -> TrialDraft:
+    """Blocks until it has ended. Its prompts are the same for all configs, and never come twice in an instance."""
+    study = run.plan.study
+    point = Point(config=ready.config, workload=workload.name)
+    asked = workload.warm_up if kind == "warmup" else workload
+    run.observer.trial_started(point, index, warmup=kind == "warmup")
+    job = load_job(
+        ready.endpoint,
+        asked,
+        seed=trial_seed(study, workload, kind, block=ready.block, index=index),
+        limits=study.limits,
+        vocabulary=ready.vocabulary,
+        folder=run.folder,
+    )
+    before = read_metrics(ready.endpoint)
+    with watch_gpus(ready.instance.pid) as gpus:
+        try:
+            result = run.load.run(job, run.observer.trial_running)
+        except LoadLost as lost:
+            return TrialDraft(ready.record(point, "measured", index, Failure(outcome=Outcome.LOST, cause=str(lost))))
+    counted = engine_metrics(ready.endpoint, before, read_metrics(ready.endpoint))
+    requests = result.requests
+    energy_j = gpus.use.energy_j if gpus.use else None
+    failure = ready.explain(judge(requests, asked, result.health) or disturbance(gpus.use), kind)
+    record = ready.record(point, "measured" if failure else kind, index, failure)  # a warm-up that fails is a result
+    found = {
+        "started_at": result.started_at,
+        "duration_s": result.duration_s,
+        "client": result.health,
+        "sketched": dict(result.sketched),
+        "memory": ready.watch.read(),
+        "gpus": gpus.use,
+        "engine_metrics": counted,
+        **figures_of(requests, study, energy_j, counts=failure is None),
+    }
+    return TrialDraft(record.model_copy(update=found), requests)
 
-    study: Study
-    load: LoadClient
-    folder: Path
-    observer: Observer
 
-    def run(self, ready: ReadyInstance, workload: Workload, kind: TrialKind, index: int) -> TrialDraft:
-        """Blocks until it has ended. Its prompts are the same for all configs, and never come twice in an
-        instance."""
-        point = Point(config=ready.config, workload=workload.name)
-        asked = workload.warm_up if kind == "warmup" else workload
-        self.observer.trial_started(point, index, warmup=kind == "warmup")
-        job = load_job(
-            ready.endpoint,
-            asked,
-            seed=trial_seed(self.study, workload, kind, block=ready.block, index=index),
-            limits=self.study.limits,
-            vocabulary=ready.vocabulary,
-            folder=self.folder,
-        )
-        before = read_metrics(ready.endpoint)
-        with watch_gpus(ready.instance.pid) as gpus:
-            try:
-                result = self.load.run(job, self.observer.trial_running)
-            except LoadLost as lost:
-                gone = Failure(outcome=Outcome.LOST, cause=str(lost))
-                return TrialDraft(
-                    new_record(
-                        point, kind="measured", block=ready.block, index=index, instance_id=ready.id, failure=gone
-                    )
-                )
-        counted = engine_metrics(ready.endpoint, before, read_metrics(ready.endpoint))
-        requests = result.requests
-        energy_j = gpus.use.energy_j if gpus.use else None
-        failure = ready.explain(judge(requests, asked, result.health) or disturbance(gpus.use), kind)
-        if failure is not None:
-            kind = "measured"  # a warm-up that fails is the result of its point
-        record = new_record(
-            point, kind=kind, block=ready.block, index=index, instance_id=ready.id, failure=failure
-        ).model_copy(
-            update={
-                "started_at": result.started_at,
-                "duration_s": result.duration_s,
-                "client": result.health,
-                "sketched": dict(result.sketched),
-                "memory": ready.watch.read(),
-                "gpus": gpus.use,
-                "engine_metrics": counted,
-                **figures_of(requests, self.study, energy_j, counts=failure is None),
-            }
-        )
-        return TrialDraft(record, requests)
-
-    def touch(self, ready: ReadyInstance) -> None:
-        """One short request that does not count: what was frozen gets its caches and clocks back. If it fails, the
-        trial after it will say why."""
-        seed = (self.study.seed, zlib.crc32(TOUCH.name.encode()), ready.block)
-        limits, vocabulary = self.study.limits, ready.vocabulary
-        self.load.run(load_job(ready.endpoint, TOUCH, seed=seed, limits=limits, vocabulary=vocabulary))
+def touch(ready: ReadyInstance, run: RunContext) -> None:
+    """One short request that does not count: what was frozen gets its caches and clocks back. If it fails, the trial
+    after it will say why."""
+    study = run.plan.study
+    seed = (study.seed, zlib.crc32(TOUCH.name.encode()), ready.block)
+    run.load.run(load_job(ready.endpoint, TOUCH, seed=seed, limits=study.limits, vocabulary=ready.vocabulary))
 
 
 def trial_seed(study: Study, workload: Workload, kind: TrialKind, *, block: int, index: int) -> tuple[int, ...]:
@@ -173,7 +169,14 @@ def load_job(
 
 
 def new_record(
-    point: Point, *, kind: TrialKind, block: int, index: int, instance_id: str, failure: Failure | None
+    point: Point,
+    *,
+    kind: TrialKind,
+    block: int,
+    index: int,
+    instance_id: str,
+    failure: Failure | None,
+    purpose: Purpose = Purpose.SELECTION,
 ) -> TrialRecord:
     """Without figures: all there is of a trial whose instance never came up."""
     return TrialRecord(
@@ -188,6 +191,7 @@ def new_record(
         outcome=failure.outcome if failure else Outcome.OK,
         cause=failure.cause if failure else None,
         log_lines=failure.log_lines if failure else (),
+        purpose=purpose,
     )
 
 

@@ -1,13 +1,13 @@
 """Finds the variants that a study asks for, and makes those that are missing."""
 
 import hashlib
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from bitbench.engines.environments.installed import python_of, versions
 from bitbench.measure.checkpoints import checkpoint_variant, is_gguf, look_up, word_ids
-from bitbench.measure.settle import settle
 from bitbench.models import library
 from bitbench.models.quantized import Quantization
 from bitbench.ports import Observer
@@ -17,7 +17,7 @@ from bitbench.quantize.calibration import read_calibration
 from bitbench.quantize.checks import refuse_group_size_that_does_not_fit
 from bitbench.quantize.effort import guess_make_s
 from bitbench.quantize.work import OnProgress, QuantizeProgress
-from bitbench.study.plan import Plan
+from bitbench.study.plan import Plan, QualityRefusal, Refusal
 from bitbench.study.recipe import COMPRESSED_TENSORS, Backend, Recipe
 from bitbench.study.study import Checkpoint
 from bitbench.study.variant import NO_MODEL, Variant
@@ -28,7 +28,7 @@ FoundModel = library.ResolvedModel | library.ExpectedModel
 Asked = tuple[str, str]  # model and recipe; the name of a variant is the study's to give
 
 
-class Workshop:
+class VariantStore:
     """Recipe files that a study names are looked for in `recipe_folder`, where the study file lies.
 
     Planning needs neither weights nor environments: a catalog model that is not downloaded is planned from what the
@@ -87,12 +87,14 @@ class Workshop:
 
     def makers(self, plan: Plan) -> set[str]:
         """The environments in which variants of this plan have still to be made."""
-        return {self._makers[_asked(one)] for one in _used(plan) if one.path is None and _asked(one) in self._makers}
+        return {self._makers[key] for key in self._missing(plan) if key in self._makers}
 
     def making_s(self, plan: Plan) -> float:
         """About how long it takes to create the variants that points wait for."""
-        missing = [one for one in _used(plan) if one.path is None and _asked(one) in self._efforts_s]
-        return sum(self._efforts_s[_asked(one)] for one in missing)
+        return sum(self._efforts_s.get(key, 0.0) for key in self._missing(plan))
+
+    def _missing(self, plan: Plan) -> list[Asked]:
+        return [_asked(variant) for variant in _used(plan) if variant.path is None]
 
     def make_missing(self, plan: Plan, observer: Observer) -> Plan:
         """Make what points wait for, and give the plan with it. A variant that cannot be made is warned about, and its
@@ -212,3 +214,37 @@ def _failure(error: BitbenchError) -> str:
 def _shown(name: str, progress: QuantizeProgress) -> str:
     left = f", about {show_duration(progress.remaining_s)} left" if progress.remaining_s is not None else ""
     return f"creating {name}: {progress.place}{left}"
+
+
+def settle(plan: Plan, tried: Iterable[Variant]) -> Plan:
+    """The same plan with these variants as they are now. What waited for one that could not be made is refused with
+    its failure; everything else was decided before, by facts that making a variant does not change."""
+    now = {variant.name: variant for variant in tried}
+    failures = {name: variant.failure for name, variant in now.items() if variant.failure is not None}
+    return plan.model_copy(
+        update={
+            "variants": tuple(now.get(variant.name, variant) for variant in plan.variants),
+            "points": tuple(point for point in plan.points if point.config.variant not in failures),
+            "refusals": (
+                *plan.refusals,
+                *(
+                    Refusal(point=point, reason=failures[point.config.variant], was_tried=True)
+                    for point in plan.points
+                    if point.config.variant in failures
+                ),
+            ),
+            "expectations": tuple(
+                expectation for expectation in plan.expectations if expectation.config.variant not in failures
+            ),
+            "processor_notes": tuple(note for note in plan.processor_notes if note.config.variant not in failures),
+            "quality": tuple(config for config in plan.quality if config.variant not in failures),
+            "quality_refusals": (
+                *plan.quality_refusals,
+                *(
+                    QualityRefusal(config=config, reason=failures[config.variant])
+                    for config in plan.quality
+                    if config.variant in failures
+                ),
+            ),
+        }
+    )

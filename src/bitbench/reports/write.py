@@ -16,27 +16,37 @@ if TYPE_CHECKING:
     from bitbench.reports.document.model import Document
 
 
-def report_summary(study: StudyRecords, folder: StudyFolder, home: Path) -> StudySummary:
-    """Without the paths of this machine."""
-    return shorten_summary(summarize(study), path_shortener(folder, study.plan, home))
+def report_summary(folder: StudyFolder, home: Path, records: StudyRecords | None = None) -> StudySummary:
+    """From the records alone: needs neither the engines nor the model. Without the paths of this machine. `records`:
+    where they were read already."""
+    records = records or folder.read()
+    return shorten_summary(summarize(records), path_shortener(folder, records.plan, home))
 
 
-def report_document(study: StudyRecords, folder: StudyFolder, summary: StudySummary, home: Path) -> "Document":
+def report_document(
+    folder: StudyFolder, home: Path, summary: StudySummary | None = None, records: StudyRecords | None = None
+) -> "Document":
+    """The report of a study, for any of the renderers."""
     from bitbench.reports.study import study_document  # brings the drawing of charts: a second to import
 
-    short = path_shortener(folder, study.plan, home)
+    records = records or folder.read()
+    short = path_shortener(folder, records.plan, home)
     return study_document(
-        summary,
-        study.lock,
-        instances=[shorten_instance(instance, short) for instance in study.instances],
+        summary or report_summary(folder, home, records),
+        records.lock,
+        instances=[shorten_instance(instance, short) for instance in records.instances],
     )
 
 
-def write_report(document: "Document", folder: StudyFolder, home: Path, drawing: Drawing | None = None) -> Path:
-    """The path is that of report.md; index.html and figures/ lie beside it. `drawing`: begun before."""
+def write_report(
+    folder: StudyFolder, home: Path, document: "Document | None" = None, drawing: Drawing | None = None
+) -> Path:
+    """Write report/ from the records; the path is that of report.md, and index.html and figures/ lie beside it.
+    `drawing`: begun before."""
     from bitbench.reports import files
     from bitbench.reports.document.vega import vega_bundle
 
+    document = document or report_document(folder, home)
     return files.write_report(document, vega_bundle(home), folder.path, drawing.draw if drawing else None)
 
 

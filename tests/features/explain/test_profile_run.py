@@ -16,7 +16,7 @@ from bitbench.features.explain.profile_command import engine_argument
 from bitbench.features.explain.profile_run import run_profiles
 from bitbench.features.explain.profile_study import profile_study
 from bitbench.features.explain.profile_words import profile_document, profile_section
-from bitbench.measure.run_context import Bench
+from bitbench.measure.run_context import RunContext
 from bitbench.ports import Endpoint, InstanceFailed, Launch, LoadJob, LoadResult
 from bitbench.records.folder import StudyFolder
 from bitbench.records.load_progress import LoadProgress
@@ -123,10 +123,10 @@ def plan_with(engines: list[str], spec: ProfileSpec | None = SPEC) -> Plan:
 
 def take(folder: StudyFolder, plan: Plan, engine: MadeUpEngine, *, is_all: bool = False) -> Notes:
     notes = Notes()
-    bench = Bench(engines={"null": engine}, python_of=Path, load=engine)  # type: ignore[dict-item]
+    context = RunContext(plan, {"null": engine}, python_of=Path, load=engine, observer=notes)  # type: ignore[dict-item,arg-type]
     with folder.writing() as writer:
         writer.write_lock(make_lock(plan))
-        run_profiles(plan, bench, writer, notes, is_all=is_all)  # type: ignore[arg-type]
+        run_profiles(context, writer, is_all=is_all)
     return notes
 
 

@@ -11,7 +11,8 @@ from bitbench.features.exports.to_prometheus import export, exposition
 from bitbench.features.exports.types import ExportError, Target
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.types import ImportedStarts, Tool
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
+from bitbench.reports.write import report_summary
 from tests.command_line import bitbench
 from tests.features.exports.exported_study import exported_study
 
@@ -51,7 +52,7 @@ def test_a_study_is_exported_with_its_intervals_and_facts(tmp_path: Path, capsys
     files = [DATA / "vllm-serve-1.json", DATA / "vllm-serve-2.json"]
     folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out", "nightly")
     records = folder.read()
-    study = exported(Lab().summary(folder, records), records.lock)
+    study = exported(report_summary(folder, default_home(), records), records.lock)
     (point,) = study.points
     (throughput,) = [figure for figure in point.figures if figure.name == "output_throughput"]
     assert study.name == "nightly"

@@ -24,11 +24,13 @@ from bitbench.features.fleet.orders import BlockOrder, differences, make_order
 from bitbench.features.fleet.run import refuse_other_classes, refuse_what_one_machine_does
 from bitbench.features.fleet.station import MOST_LOSSES, QUARANTINE_S, Station
 from bitbench.measure.observer import LogObserver
+from bitbench.measure.plan import plan_study
 from bitbench.measure.progress import excused
 from bitbench.measure.quality import QualityDraft, new_draft
+from bitbench.measure.runner import pace_of
 from bitbench.measure.schedule import Schedule
-from bitbench.measure.study import Lab
 from bitbench.measure.trial import TrialDraft
+from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.records.host import HostFacts
 from bitbench.records.lock import Lock
@@ -52,10 +54,9 @@ STUDY = {
 
 
 def order_of(folder: Path, order_id: str = "o1", **changes: object) -> BlockOrder:
-    plan = Lab().plan(Study.model_validate(STUDY))
-    engines = Lab().engines_of(plan.study)
+    plan = plan_study(Study.model_validate(STUDY), Workplace())
     order = make_order(
-        order_id, Lock(plan=plan), str(folder), Lab().runner.pace(plan, engines), [], block=0, rounds=1, quality=()
+        order_id, Lock(plan=plan), str(folder), pace_of(plan, Workplace()), [], block=0, rounds=1, quality=()
     )
     return order.model_copy(update=changes)
 
@@ -337,7 +338,7 @@ def test_quality_that_came_before_its_machine_was_lost_is_kept(tmp_path: Path) -
     folder = StudyFolder(tmp_path)
     with folder.writing() as writer:
         writer.write_lock(Lock(plan=plan))
-        schedule = Schedule(plan, lambda: Lab().runner.pace(plan, Lab().engines_of(plan.study)), folder)
+        schedule = Schedule(plan, lambda: pace_of(plan, Workplace()), folder)
         fleet = QualityThenGone(measured)
         StudyDriver(
             Lock(plan=plan),

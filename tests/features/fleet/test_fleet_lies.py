@@ -24,13 +24,16 @@ from bitbench.features.fleet.messages import Message, encode, message
 from bitbench.loadgen.client import WorkerPart
 from bitbench.loadgen.frames import WorkerTask
 from bitbench.measure.observer import LogObserver
+from bitbench.measure.plan import plan_study
+from bitbench.measure.runner import pace_of
 from bitbench.measure.schedule import Schedule
-from bitbench.measure.study import Lab
 from bitbench.measure.trial import TrialDraft
+from bitbench.measure.workplace import Workplace, default_home
 from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import Lock
 from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.reports.write import report_summary
 from bitbench.study.study import Study
 from bitbench.study.workload import Workload
 from bitbench.study.write_study import study_text
@@ -58,14 +61,14 @@ class Warnings(LogObserver):
 
 def run_on(folder: StudyFolder, *lies: Lie) -> list[str]:
     """The study on a machine for each lie, which tells it once, and on one that tells none. What was warned of."""
-    lab, observer = Lab(), Warnings()
-    plan = lab.plan(STUDY)
+    at, observer = Workplace(), Warnings()
+    plan = plan_study(STUDY, at)
     seats = (*(seat(f"liar-{place}", lie) for place, lie in enumerate(lies, start=1)), seat("honest"))
     with folder.writing() as writer, closing(Fleet(FixedRoster(seats), writer, observer)) as fleet:
         lock = Lock(plan=plan, hosts=fleet.hosts(), host=HOST)
         writer.write_study(study_text(STUDY))
         writer.write_lock(lock)
-        schedule = Schedule(plan, lambda: lab.runner.pace(plan, lab.engines_of(STUDY), fleet.size), folder)
+        schedule = Schedule(plan, lambda: pace_of(plan, at, fleet.size), folder)
         StudyDriver(
             lock, folder=str(folder.path), writer=writer, observer=observer, fleet=fleet, schedule=schedule
         ).run()
@@ -83,7 +86,7 @@ def check_whole(folder: StudyFolder) -> None:
     for trial in measured:
         if trial.counts:
             assert trial.metrics == measure(folder.requests_of(trial))
-    assert Lab().summary(folder).rankings
+    assert report_summary(folder, default_home()).rankings
 
 
 def of_trial(change: Callable[[dict[str, Any]], object], kind: str = "trial") -> Lie:

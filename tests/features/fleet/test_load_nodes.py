@@ -29,8 +29,8 @@ from bitbench.loadgen.frames import WorkerTask, decode_task, encode_task
 from bitbench.loadgen.sketch import RELATIVE_ERROR
 from bitbench.loadgen.verdict import judge
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.executors import load_client
 from bitbench.measure.observer import LogObserver
+from bitbench.measure.offers import load_client
 from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
 from bitbench.records.load_progress import LoadProgress
 from bitbench.records.request_rows import RequestRows, statistic

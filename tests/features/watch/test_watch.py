@@ -13,8 +13,9 @@ import pytest
 
 from bitbench.features.watch.server import LiveServer
 from bitbench.measure.observer import LogObserver
-from bitbench.measure.study import Lab
-from bitbench.measure.watching import watched
+from bitbench.measure.offers import watched
+from bitbench.measure.runner import measure_study
+from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import UsageError
 
@@ -39,7 +40,7 @@ def ask(url: str, path: str = "/", *, method: str = "GET", host: str | None = No
 
 def test_it_tells_progress_and_what_is_decided_while_the_study_runs(tmp_path: Path) -> None:
     (tmp_path / "seen.yaml").write_text(STUDY)
-    lab, urls, seen = Lab(tmp_path / "home"), [], []
+    at, urls, seen = Workplace(tmp_path / "home"), [], []
     over = threading.Event()
 
     def look() -> None:
@@ -47,9 +48,9 @@ def test_it_tells_progress_and_what_is_decided_while_the_study_runs(tmp_path: Pa
             seen.append(json.loads(ask(urls[0], "/progress.json")[1]))
 
     looking = threading.Thread(target=look)
-    with watched(lab, StudyFolder(tmp_path / "out"), LogObserver(), port=0, on_url=urls.append) as observer:
+    with watched(at.home, StudyFolder(tmp_path / "out"), LogObserver(), port=0, on_url=urls.append) as observer:
         looking.start()
-        lab.run(tmp_path / "seen.yaml", tmp_path / "out", observer)
+        measure_study(tmp_path / "seen.yaml", tmp_path / "out", observer, at)
         over.set()
         looking.join()
         status, report = ask(urls[0], "/report")
@@ -70,8 +71,8 @@ def test_it_tells_progress_and_what_is_decided_while_the_study_runs(tmp_path: Pa
 
 def test_the_last_page_says_what_is_decided_and_no_longer_refreshes(tmp_path: Path) -> None:
     (tmp_path / "seen.yaml").write_text(STUDY)
-    lab, urls, pages = Lab(tmp_path / "home"), [], []
-    with watched(lab, StudyFolder(tmp_path / "out"), LogObserver(), port=0, on_url=urls.append) as observer:
+    at, urls, pages = Workplace(tmp_path / "home"), [], []
+    with watched(at.home, StudyFolder(tmp_path / "out"), LogObserver(), port=0, on_url=urls.append) as observer:
         ended = observer.ended
 
         def look(sentence: str) -> None:
@@ -79,7 +80,7 @@ def test_the_last_page_says_what_is_decided_and_no_longer_refreshes(tmp_path: Pa
             pages.append(ask(urls[0])[1])
 
         observer.ended = look  # type: ignore[method-assign]
-        lab.run(tmp_path / "seen.yaml", tmp_path / "out", observer)
+        measure_study(tmp_path / "seen.yaml", tmp_path / "out", observer, at)
     assert "Finished." in pages[0]
     assert "fast is faster than slow" in pages[0]
     assert 'http-equiv="refresh"' not in pages[0]

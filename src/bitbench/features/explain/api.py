@@ -4,7 +4,7 @@ from pathlib import Path
 
 from bitbench.features.explain.gather import explain_variant
 from bitbench.features.explain.types import Explanation
-from bitbench.measure.study import default_home
+from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 
 

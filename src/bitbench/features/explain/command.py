@@ -10,7 +10,7 @@ from bitbench.cli.outcome import end_with_answer
 from bitbench.cli.terminal import Terminal
 from bitbench.features.explain.gather import explain_variant
 from bitbench.features.explain.words import explanation_document
-from bitbench.measure.study import default_home
+from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.terminal import render_whole
 from bitbench.util.exit_codes import ExitCode

@@ -14,7 +14,7 @@ from bitbench.features.explain.folders import write_profiles
 from bitbench.features.explain.profile_run import profile_alone
 from bitbench.features.explain.profile_study import profile_study
 from bitbench.features.explain.profile_words import profile_document
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.terminal import render_whole
 from bitbench.study.study import Argument
@@ -56,7 +56,7 @@ def profile(
     folder = StudyFolder(into or Path(f"profile-{engine}-{when}"))
     console = Terminal(stderr=True)
     with RunDisplay(console) as display:
-        profile_alone(Lab(), study, folder, display)
+        profile_alone(study, folder, display, Workplace())
     path = write_profiles(folder)
     render_whole(profile_document(folder.profiles(), SHOWN_OPERATORS), Terminal())
     console.print(f"all operators: {path}; traces: {folder.profiles_folder}", soft_wrap=True)

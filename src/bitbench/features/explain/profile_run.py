@@ -20,15 +20,17 @@ from bitbench.features.explain.operators import divide
 from bitbench.features.explain.steps import StepShape, decode_seconds, prefill_seconds, steps_in
 from bitbench.features.explain.trace import read_trace
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.run_context import Bench
-from bitbench.measure.study import Lab
+from bitbench.measure.plan import ready_plan
+from bitbench.measure.run_context import RunContext
+from bitbench.measure.runner import StudyRun
 from bitbench.measure.trial import load_job
-from bitbench.measure.variants import Workshop
+from bitbench.measure.variants import VariantStore
+from bitbench.measure.workplace import Workplace
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Load, Observer
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
 from bitbench.records.trial import InstanceFacts
-from bitbench.study.plan import Config, Plan
+from bitbench.study.plan import Config
 from bitbench.study.source import StudySource
 from bitbench.study.study import Study
 from bitbench.study.workload import Workload
@@ -60,9 +62,7 @@ class _Answers(NamedTuple):
 class ProfileRun:
     config: Config
     batch: int
-    plan: Plan
-    bench: Bench
-    observer: Observer
+    context: RunContext
     instance_id: str
     log_file: Path
 
@@ -77,11 +77,10 @@ class ProfileRun:
 
     @property
     def _spec(self) -> ProfileSpec:
-        return self.plan.study.section(ProfileSpec) or ProfileSpec()
+        return self.context.plan.study.section(ProfileSpec) or ProfileSpec()
 
     def _start(self, folder: Path) -> Instance:
-        return self.bench.start(
-            self.plan,
+        return self.context.start(
             self.config,
             self.log_file,
             occasion="profile",
@@ -92,7 +91,7 @@ class ProfileRun:
 
     def _profiles(self, instance: Instance, folder: Path) -> Iterator[ProfileDraft]:
         try:
-            endpoint = instance.wait_ready(self.plan.study.limits.start)
+            endpoint = instance.wait_ready(self.context.plan.study.limits.start)
         except InstanceFailed as failed:
             raise ProfileError(f"{self.config.name} did not start: {failed.failure.cause}") from None
         endpoint = dataclasses.replace(endpoint, batch_size=self.batch)
@@ -149,7 +148,7 @@ class ProfileRun:
         return self._send(endpoint, self.batch, self._spec.output_tokens, number)
 
     def _send(self, endpoint: Endpoint, count: int, output_tokens: int, number: int) -> _Answers:
-        study = self.plan.study
+        study = self.context.plan.study
         workload = Workload(
             name="profile", concurrency=count, input_tokens=self._spec.input_tokens, output_tokens=output_tokens
         )
@@ -158,9 +157,9 @@ class ProfileRun:
             workload,
             seed=(study.seed, zlib.crc32(b"profile"), self.batch, number),
             limits=study.limits,
-            vocabulary=self.bench.vocabulary_of(self.plan, self.config),
+            vocabulary=self.context.vocabulary_of(self.config),
         )
-        rows = self.bench.load.run(job).requests.to_pylist()
+        rows = self.context.load.run(job).requests.to_pylist()
         for row in rows:
             if row["status"] != "ok" or len(row["chunk_s"]) != output_tokens:
                 cause = row["error"] or f"{len(row['chunk_s'])} chunks for {output_tokens} tokens"
@@ -168,25 +167,27 @@ class ProfileRun:
         return _Answers(min(row["sent_s"] for row in rows), [row["chunk_s"] for row in rows])
 
     def _note(self, what: str) -> None:
-        self.observer.note(f"profile of {self.config.name}, batch {self.batch}: {what}")
+        self.context.observer.note(f"profile of {self.config.name}, batch {self.batch}: {what}")
 
 
-def profile_alone(lab: Lab, study: Study, folder: StudyFolder, observer: Observer) -> None:
+def profile_alone(study: Study, folder: StudyFolder, observer: Observer, at: Workplace) -> None:
     """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
     require_linux()
     source = StudySource.of(study)
-    workshop = Workshop(lab.home, source.folder)
-    plan = lab.ready_plan(source, workshop, observer)
+    store = VariantStore(at.home, source.folder)
+    plan = ready_plan(source, store, at, observer)
     if plan.refusals:
         raise ProfileError(f"{plan.refusals[0].point.config.name}: {plan.refusals[0].reason}")
     with folder.writing() as writer, LoadWorkers() as load:
-        lab.runner.begin(writer, plan, source, observer)
-        run_profiles(plan, lab.runner.bench(study, load, workshop, source.folder), writer, observer, is_all=True)
+        ready = StudyRun(at, plan, source, store, folder, observer)
+        ready.begin(writer)
+        run_profiles(ready.context(load), writer, is_all=True)
 
 
-def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *, is_all: bool = False) -> None:
+def run_profiles(context: RunContext, writer: Writer, *, is_all: bool = False) -> None:
     """Every profile that the study wants and its folder does not have. `is_all`: profiles are all that is wanted, so
     one that fails ends it; beside trials it is warned about, and the next run tries again."""
+    plan, observer = context.plan, context.observer
     spec = plan.study.section(ProfileSpec)
     if spec is None:
         return
@@ -195,7 +196,7 @@ def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *
     for config in plan.configs:
         if timed and config not in timed:
             continue
-        engine = bench.engine_of(plan, config)
+        engine = context.engine_of(config)
         if not engine.can_profile:
             message = f"{engine.name} has no profiler that bitbench supports; {config.name} gets no operator profile"
             if is_all:
@@ -206,7 +207,7 @@ def run_profiles(plan: Plan, bench: Bench, writer: Writer, observer: Observer, *
             if all((config, batch, phase) in there for phase in Phase):
                 continue
             instance_id, log_file = writer.new_instance()
-            run = ProfileRun(config, batch, plan, bench, observer, instance_id, log_file)
+            run = ProfileRun(config, batch, context, instance_id, log_file)
             try:
                 for draft in run.run():
                     writer.add_profile(draft.profile, draft.trace)

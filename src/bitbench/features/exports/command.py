@@ -8,8 +8,9 @@ import typer
 from bitbench.features.exports.content import exported
 from bitbench.features.exports.targets import exporter
 from bitbench.features.exports.types import ExportError, Target
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
+from bitbench.reports.write import report_summary
 
 
 def export(
@@ -25,15 +26,15 @@ def export(
     They come with their intervals and with the facts of the run. Without --url, prometheus prints its text
     format and wandb writes offline runs.
     """
-    typer.echo(export_study(Lab(), folder, to, url), nl=False)
+    typer.echo(export_study(folder, default_home(), to, url), nl=False)
 
 
-def export_study(lab: Lab, path: Path, target: Target, url: str | None) -> str:
+def export_study(path: Path, home: Path, target: Target, url: str | None) -> str:
     """Send a study's figures, and return what the command prints. Raises ExportError, StoreError."""
     send = exporter(target)  # first: a missing package is said before a large study is read
     folder = StudyFolder.existing(path)
     records = folder.read()
-    study = exported(lab.summary(folder, records), records.lock)
+    study = exported(report_summary(folder, home, records), records.lock)
     if not study.points:
         raise ExportError(f"{path} has no figures to export; no trial succeeded.")
     return send(study, url)

@@ -16,12 +16,14 @@ from bitbench.features.fleet.orders import ORDER_FORMAT, BlockOrder, differences
 from bitbench.features.fleet.serving import Node
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.budget import StudyPace
-from bitbench.measure.group import Draft, GroupRunner
+from bitbench.measure.group import Draft, run_group
 from bitbench.measure.observer import LogObserver
+from bitbench.measure.plan import ready_plan
 from bitbench.measure.progress import Progress
-from bitbench.measure.run_context import Bench
-from bitbench.measure.study import Lab
-from bitbench.measure.variants import Workshop
+from bitbench.measure.run_context import RunContext
+from bitbench.measure.runner import kit_maker, pace_of, resolve, run_context
+from bitbench.measure.variants import VariantStore
+from bitbench.measure.workplace import Workplace
 from bitbench.records.quality import QualityMaterial, QualityRecord
 from bitbench.records.trial import InstanceRecord
 from bitbench.study.plan import Config, Group, Point, Purpose
@@ -66,12 +68,12 @@ class _Work:
         if order.format != ORDER_FORMAT:
             raise FleetError(f"it reads orders of format {ORDER_FORMAT}, not {order.format}; install the same bitbench")
         self._order, self._materials = order, materials
-        self._lab, self._observer = Lab(), _Activity(node)
-        folder = Path(order.folder)
-        self._source = StudySource(order.plan.study, study_text(order.plan.study), folder)
-        self._workshop = Workshop(self._lab.home, folder)
-        found = self._lab.ready_plan(self._source, self._workshop, self._observer)
-        resolved = self._lab.runner.resolve(found, folder, self._lab.host())
+        self._at, self._observer = Workplace(), _Activity(node)
+        self._folder = Path(order.folder)
+        source = StudySource(order.plan.study, study_text(order.plan.study), self._folder)
+        self._store = VariantStore(self._at.home, self._folder)
+        found = ready_plan(source, self._store, self._at, self._observer)
+        resolved = resolve(found, self._folder, self._at.host(), self._at.home)
         if changes := differences(order, resolved, found):
             raise FleetError(f"it is not set up like the driver ({'; '.join(changes)})")
         here = {variant.name: variant for variant in found.variants}
@@ -79,20 +81,19 @@ class _Work:
         self._plan = order.plan.model_copy(update={"variants": own, "quality": order.quality})
 
     def drafts(self, load: LoadWorkers, logs: "_Logs") -> Iterator[Draft]:
-        bench = self._bench(load)
-        pace = _OrderPace(self._order, self._lab.runner.pace(self._plan, bench.engines))
+        run = self._context(load)
+        pace = _OrderPace(self._order, pace_of(self._plan, self._at))
         progress = Progress(
             self._plan, pace, baseline_of(self._plan), first_block=self._order.block, excused=self._order.excused
         )
         for trial in self._order.history:
             progress.add([trial])
             pace.memory.add(trial)
-        with bench.starts.block() if bench.starts else nullcontext():
+        with run.starts.block() if run.starts else nullcontext():
             while (group := progress.next_group()) is not None and group.block == self._order.block:
                 self._observer.group_started(group, None)
-                runner = GroupRunner(group, self._plan, bench, progress, self._observer, logs.new_instance)
                 results = 0
-                for draft in runner.run():
+                for draft in run_group(group, run, progress, logs.new_instance):
                     yield draft  # it is on disk once the next one is asked for
                     record = draft if isinstance(draft, InstanceRecord) else draft.record
                     progress.add([record])
@@ -102,18 +103,18 @@ class _Work:
                 if results == 0 and progress.next_group() == group:
                     raise StoreError(f"{group.name} left no trial; see the logs in {logs.place}")
 
-    def _bench(self, load: LoadWorkers) -> Bench:
-        runner, study, folder = self._lab.runner, self._plan.study, self._source.folder
-        bench = runner.bench(study, load, self._workshop, folder)
+    def _context(self, load: LoadWorkers) -> RunContext:
+        study = self._plan.study
+        run = run_context(self._plan, self._store, self._folder, self._at, load=load, observer=self._observer)
         if study.quality is None:
-            return bench
-        maker = runner.kit_maker(study, self._workshop, folder)
+            return run
+        maker = kit_maker(study, self._store, self._folder, self._at.home)
         asked = {self._plan.variant(config.variant) for config in self._order.quality}
         kits = {
             variant.model: maker.kit_of(self._materials[variant.model_name], variant.model, study.quality)
             for variant in asked
         }
-        return replace(bench, quality=kits)
+        return replace(run, quality=kits)
 
 
 class _OrderPace:

@@ -1,4 +1,4 @@
-"""Results of a block as a node sends them to the driver, which opens them in `lab.incoming`."""
+"""Results of a block as a node sends them to the driver, which opens them in `fleet.incoming`."""
 
 from collections.abc import Mapping
 

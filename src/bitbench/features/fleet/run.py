@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
 
+from bitbench.engines.registry import engines_of
 from bitbench.features.fleet.address import roster_of
 from bitbench.features.fleet.channel import Roster
 from bitbench.features.fleet.driver import StudyDriver
 from bitbench.features.fleet.machines import Fleet
 from bitbench.features.fleet.view import FleetStatus
-from bitbench.measure.executors import Executor
+from bitbench.measure.offers import Executor
 from bitbench.measure.runner import StudyRun
 from bitbench.ports import Engine
 from bitbench.records.host import HostFacts
@@ -23,7 +24,7 @@ def executor_at(where: str, *, without_token: bool) -> Executor:
 
 def run_on(roster: Roster, study: StudyRun) -> None:
     """Drive it, and measure nothing here; the study is resolved as on every machine."""
-    refuse_what_one_machine_does(study.plan, study.engines)
+    refuse_what_one_machine_does(study.plan, engines_of(study.plan.study))
     with study.folder.writing() as writer, closing(Fleet(roster, writer, study.observer)) as fleet:
         hosts = fleet.hosts()
         refuse_other_classes(hosts)

@@ -17,7 +17,7 @@ from bitbench.features.fleet.messages import SILENCE_S, Message, decode, encode,
 from bitbench.features.fleet.part_report import PartProgress
 from bitbench.loadgen.progress import Snapshot
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import Workplace
 from bitbench.util import machine_faults
 from bitbench.util.errors import BitbenchError, FleetError
 from bitbench.util.frames import read_frame, write_frame
@@ -94,7 +94,7 @@ class Node:
         """`at_ns`: when it was asked. False: it is told to end."""
         header = asked.header
         if header.kind == "hello":
-            self._send(message("hello", bitbench=__version__, host=Lab().host()))
+            self._send(message("hello", bitbench=__version__, host=Workplace().host()))
         elif header.kind == "ping":
             self._send(message("pong", order=self._order, said=self.activity))
         elif header.kind == "clock":

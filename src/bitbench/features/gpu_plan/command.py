@@ -10,7 +10,8 @@ from bitbench.cli.plan import exit_code_of
 from bitbench.features.gpu_plan.classes import device_class as class_called
 from bitbench.features.gpu_plan.computing import answer_plan_gpu
 from bitbench.features.gpu_plan.words import show_plan_gpu
-from bitbench.measure.study import Lab
+from bitbench.measure.trust import trust_in
+from bitbench.measure.workplace import Workplace
 
 
 def plan_gpu(
@@ -29,10 +30,10 @@ def plan_gpu(
     Prints the points, the kernels expected on such a GPU, the memory needed, what does not fit, hours by roofline, and
     the cost at your price. Runs nothing, and measures nothing. Exit code 3: every point is refused.
     """
-    lab = Lab()
-    answer = answer_plan_gpu(lab, study, class_called(device_class), price_per_hour)
+    at = Workplace()
+    answer = answer_plan_gpu(study, class_called(device_class), at, price_per_hour)
     code = exit_code_of(answer.plan)
     if as_json:
         end_with_json("plan-gpu", answer, code)
-    show_plan_gpu(answer, lab.trust(study))
+    show_plan_gpu(answer, trust_in(study, at.home))
     raise typer.Exit(code)

@@ -9,14 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from bitbench.engines.registry import engines_of
 from bitbench.features.gpu_plan.types import DeviceClass, DeviceNeed, DevicePlan, DeviceUse, GpuPlanAnswer
 from bitbench.features.gpu_plan.use import device_use
-from bitbench.measure.amount import amount_of
 from bitbench.measure.compatibility import look_up
 from bitbench.measure.estimate import ASSUMED_SCORE_OVERHEAD_S, written_tokens
-from bitbench.measure.readiness import Readiness
-from bitbench.measure.study import Lab
-from bitbench.measure.variants import Workshop
+from bitbench.measure.plan import amount_of, estimator_of, expand_source
+from bitbench.measure.readiness import Readiness, environments_of
+from bitbench.measure.variants import VariantStore
+from bitbench.measure.workplace import Workplace
 from bitbench.study.model_cost import StepCost, decode_cost, expected_weight_bytes, prefill_cost, why_not
 from bitbench.study.plan import Config, Plan, Point, QualityRefusal, Refusal, Support
 from bitbench.study.prompts import typical
@@ -39,23 +40,23 @@ _NOT_THIS_MACHINE = "planned for another machine"  # of an environment
 
 
 def answer_plan_gpu(
-    lab: Lab, study: Path | Study, device: DeviceClass, price_per_hour: float | None = None
+    study: Path | Study, device: DeviceClass, at: Workplace, price_per_hour: float | None = None
 ) -> GpuPlanAnswer:
     """The plan on devices that this machine need not have, what it takes there, and what to install there first."""
     source = StudySource.of(study)
-    workshop = Workshop(lab.home, source.folder)
-    engines = lab.engines_of(source.study)
+    store = VariantStore(at.home, source.folder)
+    engines = engines_of(source.study)
     start_s = {setup.name: engines[setup.engine].start_s for setup in source.study.engines}
-    asked = lab.planned(source, workshop, device.compute_capability)
+    asked = expand_source(source, store, at, device.compute_capability)
     plan, on_device = plan_on_device(asked, device, start_s, price_per_hour)
-    names = sorted({*lab.environments_of(plan), *workshop.makers(plan)})
-    ready = Readiness(dict.fromkeys(names, _NOT_THIS_MACHINE), tuple(workshop.missing_models(plan)))
+    names = sorted({*environments_of(plan), *store.makers(plan)})
+    ready = Readiness(dict.fromkeys(names, _NOT_THIS_MACHINE), tuple(store.missing_models(plan)))
     return GpuPlanAnswer(
         plan=plan,
         environments=dict(ready.environments),
         missing_models=ready.missing_models,
         before_run=ready.commands,
-        amount=replace(amount_of(plan, lab.estimator(plan)), seconds=on_device.seconds),
+        amount=replace(amount_of(plan, estimator_of(plan, at)), seconds=on_device.seconds),
         on_device=on_device,
     )
 

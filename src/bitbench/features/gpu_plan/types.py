@@ -1,6 +1,6 @@
 """Devices that are not in this machine, and what a plan needs of them."""
 
-from bitbench.measure.amount import PlanAnswer
+from bitbench.measure.plan import PlanAnswer
 from bitbench.study.base import Record
 from bitbench.study.capability import Capability, parse_capability
 from bitbench.study.plan import Config

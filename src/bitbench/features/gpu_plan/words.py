@@ -20,7 +20,7 @@ from bitbench.cli.plan import (
 from bitbench.cli.terminal import Terminal
 from bitbench.cli.trust import uses_table
 from bitbench.features.gpu_plan.types import DeviceClass, DeviceNeed, DevicePlan, GpuPlanAnswer
-from bitbench.measure.amount import Amount
+from bitbench.measure.plan import Amount
 from bitbench.measure.trust import Trust
 from bitbench.reports.labels import Labels
 from bitbench.study.plan import Plan

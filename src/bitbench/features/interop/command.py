@@ -10,8 +10,8 @@ from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.terminal import Terminal
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.types import ImportedStarts, Tool
-from bitbench.measure.folders import folder_report
-from bitbench.measure.study import Lab
+from bitbench.measure.offers import folder_report
+from bitbench.measure.workplace import default_home
 from bitbench.reports.document.terminal import render
 from bitbench.reports.document.text import plain
 from bitbench.util.exit_codes import ExitCode
@@ -35,12 +35,12 @@ def import_results(
 
     Values missing from a file are shown as –. The report lists what was assumed or skipped.
     """
-    lab, console = Lab(), Terminal()
+    console = Terminal()
     folder = import_files(files, tool, starts, into, name)
     if not folder.study_file.exists():
         _show_tables(folder.path)
         return
-    reported = write_outcome(lab, folder)
+    reported = write_outcome(folder, default_home())
     show_outcome(reported, console, ExitCode.DONE)
     summary = reported.summary
     for note in summary.imported_from.notes if summary.imported_from else ():

@@ -10,7 +10,7 @@ from bitbench.cli.parsing import counts, words
 from bitbench.cli.terminal import Terminal
 from bitbench.features.kernels.bench import BASELINES, KernelOptions, measure_kernels
 from bitbench.features.kernels.folders import write_kernels
-from bitbench.measure.study import default_home
+from bitbench.measure.workplace import default_home
 from bitbench.reports.document.terminal import render
 from bitbench.study.kernel_device import KernelDevice
 

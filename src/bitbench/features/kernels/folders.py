@@ -6,7 +6,7 @@ from bitbench.features.kernels.bench import RECORDS_FILE, kernel_records, read_k
 from bitbench.features.kernels.published import published_kernel_document
 from bitbench.features.kernels.types import KernelSummary
 from bitbench.features.kernels.words import kernel_document
-from bitbench.measure.folders import FolderReport
+from bitbench.measure.offers import FolderReport
 from bitbench.records.published import PublishedKernels
 from bitbench.records.published_files import read_published
 from bitbench.reports.document.markdown import FIGURES, markdown

@@ -13,7 +13,7 @@ from bitbench.cli.terminal import Terminal
 from bitbench.features.mix.asked import Mix, parse_limits
 from bitbench.features.mix.search import mix as find_mix
 from bitbench.features.mix.words import mixture_document
-from bitbench.measure.study import Lab
+from bitbench.measure.workplace import Workplace
 from bitbench.study.checked import checked
 
 
@@ -75,9 +75,9 @@ def mix(
             }
         )
     )
-    lab, console = Lab(), Terminal(stderr=as_json or form is Format.MARKDOWN)
+    console = Terminal(stderr=as_json or form is Format.MARKDOWN)
     with RunDisplay(console) as display:
-        found = find_mix(lab, asked, into, display)
+        found = find_mix(asked, into, display, Workplace())
     if as_json:
         end_with_json("mix", found, found.exit_code)
     end_with_answer(mixture_document(found), console, found.exit_code, form, says_exit_code=True)

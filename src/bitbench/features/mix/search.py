@@ -35,9 +35,10 @@ from bitbench.features.mix.groups import group_tensors, mixed_recipe, wrong_type
 from bitbench.features.mix.swaps import Swap, plan_swaps, plan_uniform
 from bitbench.features.mix.types import ConfirmedMix, GroupChoice, MixSide, Mixture, TensorGroup, TypeTime
 from bitbench.features.mix.words import mixture_document
+from bitbench.measure import runner
 from bitbench.measure.expand import no_quality_of_random_weights
-from bitbench.measure.study import Lab
 from bitbench.measure.variants import make_variant, order_variant
+from bitbench.measure.workplace import Workplace
 from bitbench.models import library
 from bitbench.ports import Observer
 from bitbench.quantize import catalog, variants
@@ -47,6 +48,7 @@ from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.reports import files
 from bitbench.reports.document.vega import vega_bundle
+from bitbench.reports.write import write_report
 from bitbench.study.plan import Config
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import Recipe
@@ -67,27 +69,27 @@ RECIPES = "recipes"
 ROOM_BESIDE_BYTES = 2**30
 
 
-def mix(lab: Lab, asked: Mix, into: Path | None, observer: Observer) -> Mixture:
+def mix(asked: Mix, into: Path | None, observer: Observer, at: Workplace) -> Mixture:
     """Measure, choose, make, confirm; the same call again continues where it was interrupted. Fills the study folders
     `sensitivity`, `times` and `confirmation` and a `report` in `into`, by default ./mix-MODEL."""
     for reference in asked.references:
         catalog.built_in_file(reference)  # raises where there is none
-    found = _MixRun(lab, asked, into or Path(f"mix-{Path(asked.model).name}"), observer).answer()
-    write_mix_report(lab, found)
+    found = _MixRun(asked, into or Path(f"mix-{Path(asked.model).name}"), observer, at).answer()
+    write_mix_report(found, at.home)
     return found
 
 
-def write_mix_report(lab: Lab, found: Mixture) -> Path:
+def write_mix_report(found: Mixture, home: Path) -> Path:
     """Write `report/` into the folder of the mix."""
-    return files.write_report(mixture_document(found), vega_bundle(lab.home), Path(found.folder))
+    return files.write_report(mixture_document(found), vega_bundle(home), Path(found.folder))
 
 
 @dataclass(frozen=True)
 class _MixRun:
-    lab: Lab
     asked: Mix
     place: Path
     observer: Observer
+    at: Workplace
 
     def answer(self) -> Mixture:
         groups = self._groups
@@ -138,9 +140,9 @@ class _MixRun:
 
     @cached_property
     def _model(self) -> library.ResolvedModel:
-        if library.look_up(self.asked.model, self.lab.home).facts.random_weights:
+        if library.look_up(self.asked.model, self.at.home).facts.random_weights:
             raise QualityError(no_quality_of_random_weights(self.asked.model))
-        return library.resolve(self.asked.model, self.lab.home)
+        return library.resolve(self.asked.model, self.at.home)
 
     @cached_property
     def _groups(self) -> tuple[TensorGroup, ...]:
@@ -150,8 +152,8 @@ class _MixRun:
         """Of a variant, which is made where it does not exist."""
         wanted = catalog.find(recipe) if isinstance(recipe, str) else recipe
         made = make_variant(
-            order_variant(self._model, wanted, self.lab.home),
-            self.lab.home,
+            order_variant(self._model, wanted, self.at.home),
+            self.at.home,
             lambda progress: self.observer.note(f"creating {wanted.name}: {progress.place}"),
         )
         return tuple(tensor for file in sorted(made.path.glob("*.gguf")) for tensor in read_tensors(file))
@@ -288,8 +290,8 @@ class _MixRun:
 
     def _run(self, study: Study, folder: StudyFolder) -> StudyFolder:
         self.observer.note(f"{study.name}: {len(study.recipes)} variants")
-        done = self.lab.run(StudySource.of(study, self.place), folder, self.observer)
-        self.lab.report(done)
+        done = runner.measure_study(StudySource.of(study, self.place), folder, self.observer, self.at)
+        write_report(done, self.at.home)
         return done
 
     def _written(self, recipe: Recipe) -> str:
@@ -303,7 +305,7 @@ class _MixRun:
 
     def _require_room(self, recipes: Sequence[Recipe]) -> None:
         """All swaps lie on the disk at once, each as large as the unquantized model."""
-        home, orders = self.lab.home, [order_variant(self._model, recipe, self.lab.home) for recipe in recipes]
+        home, orders = self.at.home, [order_variant(self._model, recipe, self.at.home) for recipe in recipes]
         missing = sum(variants.find(order, home) is None for order in orders)
         needed, free = missing * self._model.weight_bytes + ROOM_BESIDE_BYTES, shutil.disk_usage(home).free
         if free < needed:
@@ -315,7 +317,7 @@ class _MixRun:
     def _remove(self, swaps: Sequence[Swap]) -> None:
         for swap in swaps:
             recipe = mixed_recipe(swap.name, swap.types)
-            there = variants.find(order_variant(self._model, recipe, self.lab.home), self.lab.home)
+            there = variants.find(order_variant(self._model, recipe, self.at.home), self.at.home)
             if there is not None:
                 variants.remove(there)
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 
-from bitbench.measure.kv_cache import as_arguments
+from bitbench.measure.expand import as_arguments
 from bitbench.ports import Engine
 from bitbench.study.study import EngineSetup, Study
 

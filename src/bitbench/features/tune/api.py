@@ -6,7 +6,8 @@ from bitbench.features.tune.search import tune as search
 from bitbench.features.tune.search import tune_source
 from bitbench.features.tune.types import Tuning
 from bitbench.measure.observer import LogObserver
-from bitbench.measure.study import Lab
+from bitbench.measure.trust import trust_in
+from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
 from bitbench.study.checked import checked
 from bitbench.util.units import parse_seconds
@@ -22,9 +23,9 @@ def tune(
 ) -> Tuning:
     """Search the configs of a study file with a section `tune` for the best under its limits, and confirm it against
     the baseline in a fresh study. `budget` overrides the file's; `trust` and `observer` as those of `run`."""
-    lab = Lab()
+    at = Workplace()
     budget_s = None if budget is None else checked(lambda: parse_seconds(budget), about="budget")
     source = tune_source(Path(study), budget_s)
     if trust:
-        lab.trust(source).give()
-    return search(lab, source, None if into is None else Path(into), observer or LogObserver())
+        trust_in(source, at.home).give()
+    return search(source, None if into is None else Path(into), observer or LogObserver(), at)

@@ -38,13 +38,14 @@ def tune(
     from bitbench.features.tune.search import tune as search
     from bitbench.features.tune.search import tune_source
     from bitbench.features.tune.words import tuning_document
-    from bitbench.measure.study import Lab
+    from bitbench.measure.trust import trust_in
+    from bitbench.measure.workplace import Workplace
 
-    lab, console = Lab(), Terminal(stderr=as_json or form is Format.MARKDOWN)
+    at, console = Workplace(), Terminal(stderr=as_json or form is Format.MARKDOWN)
     source = tune_source(study, None if budget is None else seconds(budget, "--budget"))
-    confirm(lab.trust(source), console, trusts=trust)
+    confirm(trust_in(source, at.home), console, trusts=trust)
     with RunDisplay(console) as display:
-        found = search(lab, source, into, display)
+        found = search(source, into, display, at)
     if as_json:
         end_with_json("tune", found, found.exit_code)
     end_with_answer(tuning_document(found), console, found.exit_code, form, says_exit_code=True)

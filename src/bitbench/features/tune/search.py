@@ -20,13 +20,16 @@ from bitbench.features.tune.confirmation import ConfirmationPlan, ConfirmationPl
 from bitbench.features.tune.draw import draw
 from bitbench.features.tune.race import Race, race_of
 from bitbench.features.tune.types import Confirmed, Fate, Tried, Tuning
+from bitbench.measure import runner
 from bitbench.measure.budget import PROBE_AND_TOUCH_S, STOP_S
-from bitbench.measure.partial_run import StudyPart
-from bitbench.measure.study import Lab
+from bitbench.measure.plan import estimator_of, plan_study
+from bitbench.measure.runner import StudyPart
+from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder
 from bitbench.records.study_records import StudyRecords
 from bitbench.reports.document.words import plural
+from bitbench.reports.write import write_report
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.source import StudySource
@@ -47,10 +50,10 @@ def tune_source(file: Path, budget_s: float | None = None) -> StudySource:
     return source
 
 
-def tune(lab: Lab, source: StudySource, into: Path | None, observer: Observer) -> Tuning:
+def tune(source: StudySource, into: Path | None, observer: Observer, at: Workplace) -> Tuning:
     """Search, then confirm; the same call again continues where it was interrupted. Fills two study folders, `search`
     and `confirmation`, in `into`, by default ./NAME of the study."""
-    return _TuneRun(lab, source, into or Path(source.study.name), observer).answer()
+    return _TuneRun(source, into or Path(source.study.name), observer, at).answer()
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,10 @@ class _Searched:
 
 @dataclass(frozen=True)
 class _TuneRun:
-    lab: Lab
     source: StudySource
     place: Path
     observer: Observer
+    at: Workplace
 
     @property
     def _study(self) -> Study:
@@ -103,16 +106,20 @@ class _TuneRun:
         )
 
     def answer(self) -> Tuning:
-        plan = self.lab.plan(self.source)
+        plan = plan_study(self.source, self.at)
         space = {point.config for point in plan.points}
         if len(space) < 2:
             raise UsageError("there is nothing to search: of the file's configs fewer than two can run here")
         _require_baseline(plan)
         self._warn_of_unknown_quality(plan)
-        folder = self.lab.run(
-            self._search_source(), self.place / "search", self.observer, part=StudyPart(self._drawn, self._going_on)
+        folder = runner.measure_study(
+            self._search_source(),
+            self.place / "search",
+            self.observer,
+            self.at,
+            part=StudyPart(self._drawn, self._going_on),
         )
-        self.lab.report(folder)
+        write_report(folder, self.at.home)
         found = self._searched(folder.read())
         baseline, chosen = _require_baseline(found.plan), found.race.leader
         confirmed, confirmation_s = None, 0.0
@@ -163,7 +170,7 @@ class _TuneRun:
         return replace(self.source, study=self._study.model_copy(update={"measure": measure}))
 
     def _drawn(self, plan: Plan) -> Plan:
-        estimator = self.lab.estimator(plan)
+        estimator = estimator_of(plan, self.at)
         points = {point.config: point for point in plan.points}
 
         def screening_s(config: Config) -> float:
@@ -231,12 +238,12 @@ class _TuneRun:
         self.observer.note(f"confirming {chosen.name}: {size} beside the baseline{quality}")
         source = StudySource.of(study, self.source.folder)
         part = StudyPart(lambda plan: fresh.part_of(plan, found.plan, both))
-        self.lab.run(source, folder.path, self.observer, part=part)
-        self.lab.report(folder)
+        runner.measure_study(source, folder.path, self.observer, self.at, part=part)
+        write_report(folder, self.at.home)
         return folder
 
     def _planner(self, found: _Searched, chosen: Config, baseline: Config) -> ConfirmationPlanner:
-        estimator = self.lab.estimator(found.plan)
+        estimator = estimator_of(found.plan, self.at)
         for instance in found.records.instances:
             estimator.add(instance)
         for trial in found.records.trials:

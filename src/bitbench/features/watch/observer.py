@@ -13,7 +13,6 @@ from pathlib import Path
 from bitbench.features.watch.server import LiveServer
 from bitbench.features.watch.types import Questions, RunProgress
 from bitbench.features.watch.words import REFRESH_S, live_page, questions
-from bitbench.measure.study import Lab
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder
 from bitbench.records.load_progress import LoadProgress
@@ -21,16 +20,17 @@ from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.reports.document.html import page
 from bitbench.reports.document.vega import vega_bundle
+from bitbench.reports.write import report_document, report_summary
 from bitbench.study.plan import Config, Group, Plan, Point
 
 
 @contextmanager
 def watched(
-    lab: Lab, into: StudyFolder | None, inner: Observer, *, port: int, on_url: Callable[[str], None]
+    home: Path, into: StudyFolder | None, inner: Observer, *, port: int, on_url: Callable[[str], None]
 ) -> Iterator["WatchedRun"]:
     """Serve the page until the run has ended, however it does."""
     with LiveServer(port) as server:
-        run = WatchedRun(lab, into, server, inner)
+        run = WatchedRun(home, into, server, inner)
         on_url(server.url)
         try:
             yield run
@@ -44,8 +44,8 @@ def watched(
 class WatchedRun:
     """An Observer that keeps the page of a running study, and passes everything on to another one."""
 
-    def __init__(self, lab: Lab, into: StudyFolder | None, server: LiveServer, inner: Observer) -> None:
-        self._lab, self._into, self._server, self._inner = lab, into, server, inner
+    def __init__(self, home: Path, into: StudyFolder | None, server: LiveServer, inner: Observer) -> None:
+        self._home, self._into, self._server, self._inner = home, into, server, inner
         self._name = ""
         self._folder: StudyFolder | None = None
         self._block = 0
@@ -123,8 +123,8 @@ class WatchedRun:
         """What the complete blocks say, and the report of them."""
         assert self._folder is not None
         records = self._folder.read()
-        summary = self._lab.summary(self._folder, records)
+        summary = report_summary(self._folder, self._home, records)
         self._questions = questions(summary)
-        document = self._lab.document(self._folder, summary, records)
-        self._server.publish("/report", "text/html", page(document, vega_bundle(self._lab.home)))
+        document = report_document(self._folder, self._home, summary, records)
+        self._server.publish("/report", "text/html", page(document, vega_bundle(self._home)))
         self._has_report = True

@@ -1,0 +1,94 @@
+"""What features offer to a run: other places, other machines, a page to watch; and folders that hold no study."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bitbench.feature import offered
+from bitbench.ports import LoadClient, Observer
+from bitbench.records.folder import StudyFolder
+from bitbench.reports.document.model import Document
+from bitbench.util.errors import UsageError
+
+if TYPE_CHECKING:
+    from bitbench.measure.runner import StudyRun
+
+Executor = Callable[["StudyRun"], None]  # fills the folder of a study, as `bitbench.measure.loop` does on this machine
+
+
+@dataclass(frozen=True)
+class FolderReport:
+    """What is shown of a folder that holds no study, and the line that ends it."""
+
+    document: Document
+    ending: str
+
+
+def folder_report(folder: Path) -> FolderReport | None:
+    """By a file in it that a feature knows. None for a study, and for a folder that no feature knows."""
+    if StudyFolder(folder).study_file.is_file():
+        return None
+    for marker, offer in offered("folders").items():
+        if (folder / marker).is_file():
+            report: FolderReport = offer.load()(folder)
+            return report
+    return None
+
+
+def folder_at(place: str, home: Path) -> StudyFolder:
+    """Return the study folder at a path, or at a URL such as s3://BUCKET/…/STUDY."""
+    scheme, is_url, _ = place.partition("://")
+    if not is_url:
+        return StudyFolder(Path(place))
+    stores = offered("stores")
+    if scheme not in stores:
+        known = ", ".join(f"{name}://" for name in stores)
+        beyond = f"nor a place that begins with {known}" if known else "and no feature for URLs is installed"
+        raise UsageError(f"{place} is {'neither' if known else 'not'} a folder {beyond}")
+    folder: StudyFolder = stores[scheme].load()(place, home)
+    return folder
+
+
+def watched(
+    home: Path, into: StudyFolder | None, inner: Observer, *, port: int, on_url: Callable[[str], None]
+) -> AbstractContextManager[Observer]:
+    """Return an observer that passes everything on to `inner`, and tells `on_url` where to look."""
+    offers = offered("observers")
+    if "watch" not in offers:
+        raise UsageError("--watch: the feature that serves this page is not part of this installation")
+    observer: AbstractContextManager[Observer] = offers["watch"].load()(home, into, inner, port=port, on_url=on_url)
+    return observer
+
+
+def executor_at(where: str, *, without_token: bool = False) -> Executor:
+    """`where`: such as local:2 or ssh://HOST,HOST. `without_token`: a cluster that is open to all will do."""
+    executor: Executor = _on("executors", where)(where, without_token=without_token)
+    return executor
+
+
+def load_client(
+    nodes: int | None, on: str | None, *, api_key_env: str, without_token: bool = False
+) -> AbstractContextManager[LoadClient]:
+    """This machine alone; or `nodes` of the machines that `on` names, all of them by default. `nodes` alone are so many
+    node programs here. Raises UsageError."""
+    from bitbench.engines.endpoint import key_from  # these two bring pyarrow, which no other function here needs
+    from bitbench.loadgen.workers import LoadWorkers
+
+    if nodes is None and on is None:
+        return LoadWorkers()
+    where = on or f"local:{nodes}"
+    has_key = bool(key_from(api_key_env))
+    client: AbstractContextManager[LoadClient] = _on("load_clients", where)(
+        where, nodes, has_key=has_key, without_token=without_token
+    )
+    return client
+
+
+def _on(group: str, where: str) -> Any:
+    known, scheme = offered(group), where.partition(":")[0]
+    if scheme not in known:
+        begins = f"write something that begins with {', '.join(f'{name}:' for name in known)}"
+        raise UsageError(f"--on {where}: {begins if known else 'this installation has no feature for other machines'}")
+    return known[scheme].load()
