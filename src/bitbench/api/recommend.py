@@ -1,6 +1,7 @@
 """What to run under limits, from a study folder."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
@@ -25,13 +26,15 @@ def recommend_from(
     records = folder.read()
     summary = lab.summary(folder, records)
     found = recommend(summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
-    return found.model_copy(update={"choices": tuple(_with_command(records, choice) for choice in found.choices)})
+    return found.model_copy(
+        update={"choices": tuple(_with_command(records, choice, lab.home) for choice in found.choices)}
+    )
 
 
-def _with_command(records: StudyRecords, choice: Choice) -> Choice:
+def _with_command(records: StudyRecords, choice: Choice, home: Path) -> Choice:
     if choice.chosen is None:
         return choice
-    return choice.model_copy(update={"deploy": deploy_words(records, choice.chosen)})
+    return choice.model_copy(update={"deploy": deploy_words(records, choice.chosen, home)})
 
 
 def limits_of(

@@ -26,7 +26,7 @@ def load_client(
     nodes: int | None, on: str | None, *, api_key_env: str, without_token: bool = False
 ) -> AbstractContextManager[LoadClient]:
     """This machine alone; or `nodes` of the machines that `on` names, all of them by default. `nodes` alone are so many
-    node programs here. Raises UsageError."""
+    load-generator processes here. Raises UsageError."""
     if nodes is None and on is None:
         return LoadWorkers()
     where = on or f"local:{nodes}"
