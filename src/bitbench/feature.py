@@ -35,6 +35,16 @@ class ReportPlace(StrEnum):
     CONDITIONS = "conditions"  # machines, starts, method
 
 
+class Panel(StrEnum):
+    """Where a command stands in `bitbench --help`, in this order."""
+
+    MEASURE = "Measure"
+    DECIDE = "Decide"
+    QUANTIZE = "Quantize"
+    SET_UP = "Set up"
+    SHARE = "Share"
+
+
 @dataclass(frozen=True)
 class Command:
     """A command of its own; a feature adds no options to another command."""
@@ -42,6 +52,7 @@ class Command:
     name: str
     run: Target  # a function that typer can call
     help: str  # the line of `bitbench --help`; the same as the first line of its docstring
+    panel: Panel | None = None  # None: it is rare, and only named in the last line of `bitbench --help`
     answer: Target | None = None  # the Record that it prints with --json
     resumes: bool = False  # the same command again continues it
 

@@ -166,7 +166,8 @@ class Deployable(Protocol):
     """An engine that people start by a command of its own; one that has none lacks this method."""
 
     def deployment(self, launch: Launch) -> tuple[Mapping[str, str], Sequence[str]]:
-        """Variables and words of the command that serves what was measured, on the engine's usual port."""
+        """Variables and words of the command that serves what was measured, on the engine's usual port: by the Python
+        of the launch, else by what the PATH has."""
 
 
 @dataclass(frozen=True)

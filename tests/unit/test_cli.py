@@ -92,7 +92,7 @@ def test_init_writes_a_file_that_the_schema_knows_and_never_overwrites(tmp_path:
     assert again.returncode == ExitCode.USAGE
     assert "already exists" in again.stderr
     schema = json.loads(bitbench("schema").stdout)
-    assert set(schema["required"]) == {"name", "engines"}
+    assert set(schema["required"]) == {"engines"}
 
 
 @pytest.mark.parametrize("command", [["env", "list"], ["model", "list"], ["doctor", "--quick"], ["--version"]])
@@ -108,6 +108,62 @@ def test_every_help_line_fits_a_terminal(group: tuple[str, ...], monkeypatch: py
     monkeypatch.setenv("COLUMNS", "80")
     usage, _, listed = bitbench(*group, "--help").stdout.partition("Commands:")
     assert usage.startswith("Usage:")
-    lines = listed.strip().splitlines()
+    lines = listed.partition("\n\n")[0].strip().splitlines()
     assert len(lines) >= 2
     assert all(line.endswith(".") and not line.endswith(("...", "…")) for line in lines)
+
+
+def test_help_has_panels_on_one_screen_and_names_what_is_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = bitbench("--help").stdout.splitlines()
+    assert len(lines) <= 42
+    assert max(map(len, lines)) <= 80
+    begins = {
+        words[0]: words[1] for line in lines if len(words := line.split(maxsplit=2)) > 2 and line.startswith("  ")
+    }
+    assert begins["Measure"] == "quick"
+    assert begins["Decide"] == "recommend"
+    assert begins["Quantize"] == "recipes"
+    assert begins["Share"] == "publish"
+    shown, _, rare = "\n".join(lines).partition("Also: ")
+    assert "  Set up   doctor " in shown
+    assert "schema" in rare
+    assert "kernels" in rare
+    assert "docs/cli.md" in rare
+    assert "  kernels " not in shown
+
+
+def test_help_of_load_has_panels_and_clean_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    text = bitbench("load", "--help").stdout
+    panels = [line for line in text.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert panels == ["Arguments:", "Load:", "Prompts:", "Server:", "Output:", "Options:"]
+    shown, _, rare = text.partition("Also: ")
+    assert "--nodes" not in shown
+    assert "--nodes" in rare
+    assert "load [OPTIONS] URL\n" in shown
+    assert "--input-tokens N " in shown
+    assert "[default: 128]." in shown
+    assert not {"<", "x>=", "{"} & set(shown)
+    assert "range" not in shown
+
+
+def test_a_port_has_one_default_in_its_help() -> None:
+    text = " ".join(bitbench("run", "--help").stdout.split())
+    assert "--port N Port of that page [default: any free one]. --on" in text
+
+
+def test_a_table_in_a_pipe_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    (line,) = [line for line in bitbench("recipes", "--device", "cpu").stdout.splitlines() if "autoround" in line]
+    description = "4-bit weights in groups of 128, AutoRound (untested)"
+    assert " ".join(line.split()) == f"w4a16-g128-autoround ✓ vllm {description}"
+
+
+def test_recipes_name_the_engines_that_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    said = bitbench("recipes", "--device", "cpu", "--bits", "8").stdout
+    assert "w8a8-sparse-smooth-gptq " in said  # the longest name is whole
+    assert "not app" not in said
+    assert "w4a16" not in said
+    assert "`bitbench recipes` lists all" in bitbench("recipes", "--bits", "7").stdout

@@ -107,6 +107,25 @@ def test_what_is_alike_is_said_once() -> None:
     assert "m/v0" not in text
 
 
+def test_the_interval_beside_a_verdict_agrees_with_it() -> None:
+    """One at 95 % may exclude "equal" where the verdict, which is corrected for all points, is a tie."""
+    few = Measure(starts=Count(min=3, max=3), trials=Count(min=2, max=2))
+    disagreeing = 0
+    for seed in range(40):
+        points = against(side("a", 1.0, seed, measure=few), side("b", 1.015, 100 + seed, measure=few)).points
+        for point in points:
+            assert point.ratio is not None
+            assert point.ratio.interval is not None
+            assert point.corrected is not None
+            excludes = not point.corrected.low <= 1 <= point.corrected.high
+            assert excludes is (point.verdict is not Verdict.TIE)
+            disagreeing += excludes is (point.ratio.interval.low <= 1 <= point.ratio.interval.high)
+    assert disagreeing > 0
+    assert "Ratio (corrected)" in page(against(side("a", 1.0, 1), side("b", 1.1, 2))) or "Ratio (98" in page(
+        against(side("a", 1.0, 1), side("b", 1.1, 2))
+    )
+
+
 def test_too_few_starts_are_inconclusive_and_it_says_how_many_would() -> None:
     few = Measure(starts=Count(min=2, max=2), trials=Count(min=3, max=3))
     comparison = against(side("a", 1.0, 3, measure=few), side("b", 0.95, 4, measure=few), SLOWER_BY_3)

@@ -202,15 +202,16 @@ def test_recipes_can_be_listed_for_a_gpu_that_is_elsewhere(capsys: pytest.Captur
     hopper = bitbench(capsys, "recipes", "--capability", "9.0").out
     turing = bitbench(capsys, "recipes", "--capability", "7.5").out
     unknown = bitbench(capsys, "recipes", "--device", "cuda").out
-    assert "Engines on an NVIDIA GPU of compute capability 9.0." in hopper
-    assert "of unknown compute capability (–: it decides; give one with --capability)" in " ".join(unknown.split())
+    assert "Engines on an NVIDIA GPU of compute capability 9.0: ✓ runs" in hopper
+    assert "of unknown compute capability: " in unknown
+    assert "? unknown: its compute capability decides; give one with --capability" in unknown
     words = {
         name: next(line.split() for line in text.splitlines() if line.startswith("w4afp8-gptq"))
         for name, text in {"hopper": hopper, "turing": turing, "unknown": unknown}.items()
     }
-    assert "runs" in words["hopper"]
-    assert "runs" not in words["turing"]
-    assert "–" in words["unknown"]
+    assert "✓" in words["hopper"]
+    assert "✓" not in words["turing"]
+    assert "?" in words["unknown"]
     wrong = bitbench(capsys, "recipes", "--capability", "nine")
     assert "--capability: 'nine' is not a compute capability; write it as 8.9" in wrong.err
 

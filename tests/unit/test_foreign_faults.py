@@ -20,7 +20,7 @@ from bitbench.loadgen.wall_clock import WallClock
 from bitbench.measure import runner
 from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, Outcome
-from bitbench.study.starter import STARTER
+from bitbench.study.starter import starter
 from bitbench.study.workload import Workload
 from bitbench.util.errors import LoadError
 from bitbench.util.exit_codes import ExitCode
@@ -214,7 +214,7 @@ def test_a_fault_of_the_machine_is_one_sentence(
 
     monkeypatch.setattr(runner, "measure_study", fail)
     study = tmp_path / "study.yaml"
-    study.write_text(STARTER)
+    study.write_text(starter("cpu"))
     answer = bitbench(capsys, "run", str(study))
     assert answer.exit_code == ExitCode.UNAVAILABLE
     assert "/study/trials.jsonl: " in answer.err

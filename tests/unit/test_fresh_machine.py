@@ -10,7 +10,7 @@ from bitbench.measure.workplace import Workplace
 from bitbench.models.catalog import CATALOG, linear_layers
 from bitbench.quantize import catalog
 from bitbench.quantize.effort import guess_make_s
-from bitbench.study.starter import STARTER
+from bitbench.study.starter import starter
 from bitbench.study.study_file import parse_study
 from bitbench.study.variant import ModelFacts
 from bitbench.util.exit_codes import ExitCode
@@ -87,7 +87,7 @@ def test_run_refuses_in_one_sentence_with_all_commands(capsys: pytest.CaptureFix
 
 
 def test_the_starter_compares_quantized_recipes_and_refuses_no_point() -> None:
-    study = parse_study(STARTER, name="starter")
+    study = parse_study(starter("cpu"), name="starter")
     assert len(study.recipes) > 1
     plan = plan_study(study, Workplace(Path("home")))
     assert not plan.refusals
@@ -97,7 +97,7 @@ def test_the_starter_compares_quantized_recipes_and_refuses_no_point() -> None:
 def test_a_recipe_is_checked_without_the_model(capsys: pytest.CaptureFixture[str]) -> None:
     steps = "[{step: quantize, weight_bits: 4, group_size: 128}]"
     Path("mine.yaml").write_text(f"name: mine\nbackend: llmcompressor\nsteps: {steps}\n")
-    Path("study.yaml").write_text(STARTER.replace("w4a16-rtn]", "./mine.yaml]"))
+    Path("study.yaml").write_text(starter("cpu").replace("w4a16-rtn]", "./mine.yaml]"))
     said = " ".join(bitbench(capsys, "plan", "study.yaml").out.split())
     assert "group_size 128 does not divide the 576 columns" in said
     assert "sizes that divide them: 16, 32, 64." in said

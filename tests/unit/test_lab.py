@@ -42,7 +42,7 @@ def test_a_plan_has_a_point_for_every_config_and_workload(tmp_path: Path) -> Non
         (STUDY + "baseline: nobody\n", r"s\.yaml:6: baseline: 'nobody' is not a config.*`null`, `other`"),
         (
             STUDY.replace("- null", "- vllm") + "models: [m]\nrecipes: [w3a3]\n",
-            r"s\.yaml:7: recipes\[0\]: 'w3a3' is not a recipe; .*known recipes: bf16",
+            r"s\.yaml:7: recipes\[0\]: 'w3a3' is not a recipe; .*`bitbench recipes` lists all",
         ),
         (STUDY.replace("- null", "- vllm"), r"s\.yaml:2: engines: vllm needs a model"),
         (

@@ -25,6 +25,7 @@ from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.unit.synthetic import make_lock, make_plan, make_trial, summarize
 
+GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
 WORKLOADS = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]
 MEASURE = Measure(starts=Count(min=4, max=4), trials=Count(min=3, max=3))
 # Tokens per second, time to first token, memory: of each engine.
@@ -366,7 +367,9 @@ def test_the_command_to_deploy_is_the_one_that_was_measured(tmp_path: Path, caps
     assert "To deploy m/bf16 @ fast" in said.out
     lines = said.out.splitlines()
     first = lines.index("  --dtype float32 \\") - 1
-    assert lines[first].endswith(' HF_TOKEN=••• vllm serve "$BITBENCH_HOME"/models/m \\')
+    assert lines[first] == '  --model "$BITBENCH_HOME"/models/m \\'
+    command = '"$BITBENCH_HOME"/envs/vllm/bin/python -m vllm.entrypoints.openai.api_server'
+    assert lines[first - 1].endswith(f" HF_TOKEN=••• {command} \\")
     assert lines[first + 2 : first + 6] == [
         "  --max-model-len 208 \\",
         "  --max-num-seqs 1 \\",
@@ -374,8 +377,10 @@ def test_the_command_to_deploy_is_the_one_that_was_measured(tmp_path: Path, caps
         "  --enforce-eager",
     ]
     records = StudyFolder(path).read()
-    assert deploy_words(records, slow)[:3] == ("llama-server", "--model", '"$BITBENCH_HOME"/models/m')
-    assert deploy_words(records, bare) == ()  # it is no command that people start
+    server, *rest = deploy_words(records, slow, tmp_path)
+    assert server in ("llama-server", '"$BITBENCH_HOME"/envs/llamacpp/bin/llama-server')  # one on the PATH is used
+    assert rest[:2] == ["--model", '"$BITBENCH_HOME"/models/m']
+    assert deploy_words(records, bare, tmp_path) == ()  # it is no command that people start
 
 
 @pytest.mark.parametrize(
@@ -397,3 +402,14 @@ def test_a_question_that_is_not_understood_is_no_answer(
     said = bitbench(capsys, "recommend", str(folder), option, value)
     assert said.exit_code == ExitCode.USAGE
     assert words in said.err
+
+
+@pytest.mark.parametrize("width", ["80", "60"])
+def test_a_narrow_terminal_keeps_the_limits(
+    width: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    said = bitbench(capsys, "recommend", str(GALLERY / "first-look"), "--slo", "ttft=300ms,tpot=50ms").out
+    title = next(line for line in said.splitlines() if "ttft" in line and "tpot" in line)
+    assert title.split()[:3] == ["Output", "ttft", "tpot"]
+    assert "✓ the whole interval meets the limit" in " ".join(said.split())

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from bitbench.study.base import Json
-from bitbench.study.starter import STARTER
+from bitbench.study.starter import starter
 from bitbench.study.study import Study
 from bitbench.study.study_file import parse_study, read_study, study_schema
 from bitbench.study.workload import BUILT_IN_WORKLOADS, OPEN_LOOP_CONCURRENCY, WARM_UP_TOKENS, Workload
@@ -25,7 +25,7 @@ def complaint(text: str) -> str:
 
 
 def test_the_starter_is_a_valid_study() -> None:
-    study = parse_study(STARTER, name="starter")
+    study = parse_study(starter("cpu"), name="starter")
     assert study.measure.budget == 600.0
     assert study.measure.target_precision == pytest.approx(0.02)
     assert study.engine("vllm").args == {"enforce-eager": True}
@@ -39,7 +39,7 @@ def test_the_schema_accepts_every_example(path: Path) -> None:
 
 def test_the_schema_accepts_the_starter_and_refuses_what_the_reader_refuses() -> None:
     schema = study_schema()
-    jsonschema.validate(yaml.safe_load(STARTER), schema)
+    jsonschema.validate(yaml.safe_load(starter("cpu")), schema)
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**yaml.safe_load(MINIMAL), "workload": []}, schema)
     with pytest.raises(jsonschema.ValidationError):
@@ -85,8 +85,9 @@ def test_an_unknown_workload_lists_the_built_in_ones() -> None:
 
 
 def test_every_mistake_is_reported_at_once() -> None:
-    message = complaint("engines: [null]\nworkloads: [{name: a, concurrency: 0, input_tokens: 1, output_tokens: 1}]\n")
-    assert "`name` is missing" in message
+    message = complaint("name: x y\nworkloads: [{name: a, concurrency: 0, input_tokens: 1, output_tokens: 1}]\n")
+    assert "s.yaml:1: name" in message
+    assert "`engines` is missing" in message
     assert "s.yaml:2: workloads[0].concurrency" in message
 
 
@@ -228,6 +229,22 @@ def test_a_missing_file_says_how_to_get_one(tmp_path: Path) -> None:
         read_study(tmp_path / "none.yaml")
 
 
+def test_a_study_without_a_name_is_called_like_its_file_and_keeps_that_name(tmp_path: Path) -> None:
+    path = tmp_path / "my gate.yaml"
+    path.write_text("engines: [null]\nworkloads: [base]\n")
+    study, text = read_study(path)
+    assert study.name == "my-gate"
+    assert parse_study(text, name="study.yaml") == study  # as its folder keeps it
+    path.write_text("{engines: ['null'], workloads: [base]}\n")
+    with pytest.raises(StudyFileError, match=r"my gate\.yaml:2: "):
+        read_study(path)
+
+
+def test_the_starter_is_eager_only_on_a_cpu() -> None:
+    """On a GPU that would switch CUDA graphs off."""
+    assert parse_study(starter("cuda"), name="starter").engine("vllm").args == {}
+
+
 def test_a_study_survives_a_round_trip_through_json() -> None:
-    study = parse_study(STARTER, name="starter")
+    study = parse_study(starter("cpu"), name="starter")
     assert Study.model_validate(json.loads(study.model_dump_json())) == study

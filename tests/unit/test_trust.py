@@ -15,7 +15,7 @@ from bitbench.measure.trust import FOLDER, Trust, trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.study.source import StudySource
-from bitbench.study.starter import STARTER
+from bitbench.study.starter import starter
 from bitbench.study.study import Argument, EngineSetup, Study
 from bitbench.util.errors import NotTrustedError, StoreError, StudyFileError
 from bitbench.util.exit_codes import ExitCode
@@ -52,7 +52,7 @@ def test_the_examples_ask_nothing_but_what_their_comments_say(path: Path, tmp_pa
 
 
 def test_what_init_writes_asks_nothing(tmp_path: Path) -> None:
-    assert asked(tmp_path, STARTER) == {}
+    assert asked(tmp_path, starter("cpu")) == {}
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "localhost:8000", "http://[::1]:1", "http://127.9.9.9/v1"])

@@ -76,6 +76,8 @@ def _arguments(side: StudyRecords, config: Config) -> Shown:
     environment = {f"${name}": value for name, value in setup.env.items()}
     given = {**({"dtype": dtype} if dtype else {}), **setup.args, **environment}
     chosen = {name: value for name, value in given.items() if not is_secret(name)}  # a key changes no figure
+    if side.was_running(config):
+        chosen.pop("url", None)  # nor does the port that a server listens on
     if not chosen and side.plan.imported_from:
         return None
     return ", ".join(f"{name}={value}" for name, value in sorted(chosen.items())) or "none"

@@ -2,7 +2,7 @@
 
 A block's difference of two configs has the variance 2·σ_start² + 2·σ_trial² / R, that of two trials of one round
 2·σ_trial². What all configs of a block share is in neither. Trials of a config that follow each other instead of
-alternating are met by different moods of the machine: these then count as variation of starts.
+alternating meet the machine at different speeds: these then count as variation of starts.
 """
 
 from collections.abc import Mapping

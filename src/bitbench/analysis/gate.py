@@ -14,7 +14,7 @@ from bitbench.analysis.changes import Change
 from bitbench.analysis.distributions import t_reach
 from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.results.comparison import GateOutcome, Replicate
-from bitbench.analysis.results.summary import Ratio
+from bitbench.analysis.results.summary import Interval, Ratio
 from bitbench.analysis.trial import RECORDED
 from bitbench.study.metrics import find
 from bitbench.util.errors import UsageError
@@ -22,6 +22,7 @@ from bitbench.util.near_miss import did_you_mean
 
 MOST_REPETITIONS = 1000  # beyond it nobody starts an engine again; the change equals the limit itself
 FEWEST_STARTS = 3  # two give an interval so wide that it decides nothing
+MAX_RATE = "max_rate"  # what a search for the highest rate finds: a figure of two searches, and of no trial
 FEWEST_TRIALS = 3  # of a running server, on each side; as many as `bitbench load` makes of a point by default
 
 _CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9]*\.?[0-9]+)\s*(%?)\s*")
@@ -44,9 +45,11 @@ class GateCondition:
 
 def parse_metric(name: str) -> str:
     """The column of a figure that every trial records, or perplexity; in any spelling of `study.metrics`."""
+    if name == MAX_RATE:
+        return MAX_RATE
     metric = find(name)
     if metric is None or metric.column not in (*RECORDED, PERPLEXITY):
-        known = [*(figure.name for figure in RECORDED.values()), PERPLEXITY]
+        known = [*(figure.name for figure in RECORDED.values()), PERPLEXITY, MAX_RATE]
         raise UsageError(f"unknown figure {name}; {did_you_mean(name, known)}known are {', '.join(known)}")
     return metric.column
 
@@ -84,14 +87,19 @@ def judge(condition: GateCondition, change: Change, confidence: float, asked: in
     if (lacking := _lacking(change)) is not None or ratio.interval is None:
         fewest = FEWEST_TRIALS if change.unit is Replicate.TRIALS else FEWEST_STARTS
         return Judgement(GateOutcome.UNSURE, ratio, lacking or "too few trials for an interval", fewest, change.unit)
-    low, high, limit = ratio.interval.low, ratio.interval.high, condition.limit
-    if (high < limit) if condition.is_below else (low > limit):
-        return Judgement(GateOutcome.FAILED, ratio, unit=change.unit)
-    if (low >= limit) if condition.is_below else (high <= limit):
-        return Judgement(GateOutcome.PASSED, ratio, unit=change.unit)
-    needed = repetitions_needed(change, log(ratio.value) - log(limit), single)
+    if (outcome := outcome_of(condition, ratio.interval)) is not GateOutcome.UNSURE:
+        return Judgement(outcome, ratio, unit=change.unit)
+    needed = repetitions_needed(change, log(ratio.value) - log(condition.limit), single)
     reason = "the interval contains the limit" if needed else "the change equals the limit"
     return Judgement(GateOutcome.UNSURE, ratio, reason, needed, change.unit)
+
+
+def outcome_of(condition: GateCondition, interval: Interval) -> GateOutcome:
+    """Where the whole interval of the ratio is."""
+    low, high, limit = interval.low, interval.high, condition.limit
+    if (high < limit) if condition.is_below else (low > limit):
+        return GateOutcome.FAILED
+    return GateOutcome.PASSED if ((low >= limit) if condition.is_below else (high <= limit)) else GateOutcome.UNSURE
 
 
 def _lacking(change: Change) -> str | None:

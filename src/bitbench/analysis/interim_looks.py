@@ -66,7 +66,7 @@ def another_fits(elapsed_s: float, next_s: float, budget_s: float) -> bool:
 
 
 def continuing(claims: Claims, baseline: Config | None) -> tuple[Config, ...]:
-    """The configs of a workload that have an open question.
+    """The configs of a workload that are not decided yet.
 
     A config whose ratio to the baseline is undecided; two that may both be the best, unless they are known to be
     equal within the margin; the baseline, while any config is to be compared with it.

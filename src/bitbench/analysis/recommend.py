@@ -142,7 +142,7 @@ def _quality_doubt(summary: StudySummary, config: Config) -> str:
 def _refused(summary: StudySummary, workload: str) -> list[Judged]:
     """Where no config was tried on a workload, why not."""
     return [
-        Judged(config=refusal.point.config, figure=None, why_no_result=f"refused up front: {refusal.reason}")
+        Judged(config=refusal.point.config, figure=None, why_no_result=f"not supported: {refusal.reason}")
         for refusal in summary.refusals
         if refusal.point.workload == workload
     ]

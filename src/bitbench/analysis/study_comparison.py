@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from bitbench.analysis.changes import Change, Changes, Pair, changes_between, changes_within
 from bitbench.analysis.comparability import differences
 from bitbench.analysis.comparison import SHARE_OF_ERROR
-from bitbench.analysis.gate import GateCondition, judge
-from bitbench.analysis.holm import holm
+from bitbench.analysis.gate import MAX_RATE, GateCondition, judge
+from bitbench.analysis.holm import tested_at
 from bitbench.analysis.intervals import estimate
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import PERPLEXITY
@@ -24,6 +24,7 @@ from bitbench.analysis.results.comparison import (
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import MetricDefinition, Ratio
 from bitbench.analysis.roofline import roof_shares
+from bitbench.analysis.search_comparison import are_searches, compare_searches, refuse_other_question
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
@@ -43,8 +44,15 @@ def compare_studies(
     conditions: Sequence[GateCondition],
     allowed: Iterable[Fact],
 ) -> Comparison:
-    """Points of the same config and workload. Raises CannotCompareError where a fact differs that is not "
-    "allowed."""
+    """Points of the same config and workload; of two searches, the rates that they found. Raises CannotCompareError
+    where a fact differs that is not allowed."""
+    asked = {*metrics, *(condition.metric for condition in conditions)}
+    if are_searches(before, after) and asked <= {MAX_RATE}:
+        refuse_other_question(before, after)
+        pairs = [(before.plan.configs[0], after.plan.configs[0])]
+        facts = _allowed_differences(before, after, pairs, allowed)
+        found = compare_searches(before, after, conditions, before.study.measure.confidence)
+        return found.model_copy(update=facts)
     common = [point for point in before.plan.points if point in set(after.plan.points)]
     shared = [(config, config) for config in before.plan.configs if config in set(after.plan.configs)]
     configs = list(dict.fromkeys([*((point.config, point.config) for point in common),
@@ -55,14 +63,22 @@ def compare_studies(
             f"its quality measured, in both"
         )
     _refuse_other_shapes(before, after, {point.workload for point in common})
-    found, unknown = differences(before, after, configs)
-    found = [one.model_copy(update={"is_allowed": one.fact in set(allowed)}) for one in found]
-    _refuse_differences([one for one in found if not one.is_allowed])
+    facts = _allowed_differences(before, after, configs, allowed)
     points, changes = [Pair(point, point) for point in common], changes_between(before, after)
     compared = _compared((before, after), changes, points, configs, metrics=metrics, conditions=conditions)
     levels = before.lock.host.level, after.lock.host.level
     other_levels = {"levels": levels, "roof_shares": roof_shares(before, after)} if levels[0] != levels[1] else {}
-    return compared.model_copy(update={"differences": tuple(found), "unknown_facts": tuple(unknown), **other_levels})
+    return compared.model_copy(update={**facts, **other_levels})
+
+
+def _allowed_differences(
+    before: StudyRecords, after: StudyRecords, configs: Sequence[tuple[Config, Config]], allowed: Iterable[Fact]
+) -> dict[str, object]:
+    """Fields of a Comparison. Raises CannotCompareError."""
+    found, unknown = differences(before, after, configs)
+    found = [one.model_copy(update={"is_allowed": one.fact in set(allowed)}) for one in found]
+    _refuse_differences([one for one in found if not one.is_allowed])
+    return {"differences": tuple(found), "unknown_facts": tuple(unknown)}
 
 
 def compare_configs(
@@ -108,6 +124,8 @@ def _compared(
     measure = before.plan.study.measure
     shown = metrics or ([METRICS[measure.metric].column] if pairs else [])
     named = [*shown, *(one.metric for one in conditions)]
+    if MAX_RATE in named:
+        raise CannotCompareError(f"{MAX_RATE} is the figure of two searches (bitbench load --slo), and needs no other")
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
     about_quality = [condition for condition in conditions if condition.metric == PERPLEXITY]
     about_speed = [one for one in conditions if one.metric != PERPLEXITY]
@@ -139,8 +157,8 @@ def compared_points(pairs: Sequence[Pair], changes: Changes, metric: str, confid
     """The pairs that have this figure on both sides, with a verdict that is corrected for all of them."""
     both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
     ratios = [change.ratio(confidence) for _, change in both]
-    adjusted = holm([1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios])
-    allowed_error = SHARE_OF_ERROR * (1 - confidence)
+    p_values = [1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios]
+    levels = tested_at(p_values, SHARE_OF_ERROR * (1 - confidence))
     return [
         ComparedPoint(
             baseline=pair.before,
@@ -149,11 +167,12 @@ def compared_points(pairs: Sequence[Pair], changes: Changes, metric: str, confid
             before=estimate(change.before, confidence),
             after=estimate(change.after, confidence),
             ratio=ratio,
-            verdict=_verdict(ratio, is_apart=p_value < allowed_error, definition=DEFINITIONS[metric])
+            verdict=_verdict(ratio, is_apart=p_value < level, definition=DEFINITIONS[metric])
             if change.fewest >= changes.least_repetitions
             else Verdict.UNKNOWN,
+            corrected=corrected.interval if (corrected := change.ratio(1 - level)) else None,
         )
-        for (pair, change), ratio, p_value in zip(both, ratios, adjusted, strict=True)
+        for (pair, change), ratio, p_value, level in zip(both, ratios, p_values, levels, strict=True)
     ]
 
 

@@ -86,7 +86,7 @@ def load(
     """Measure a running OpenAI-compatible endpoint: a sweep over `concurrency` or `rate`, or with `slo`
     alone a search for the highest rate that meets these objectives ("ttft_p99=200ms", or names and seconds).
 
-    `nodes`, `on`: so many node programs, and the machines that they run on, send the requests together.
+    `nodes`, `on`: load-generator processes, and the machines that they run on, send the requests together.
     """
     options = LoadOptions(
         concurrency=None if concurrency is None else tuple(concurrency),

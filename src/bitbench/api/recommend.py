@@ -26,13 +26,13 @@ def recommend_from(
     records = folder.read()
     summary = report_summary(folder, home, records)
     found = recommend(summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
-    return found.model_copy(update={"choices": tuple(_with_command(records, choice) for choice in found.choices)})
+    return found.model_copy(update={"choices": tuple(_with_command(records, choice, home) for choice in found.choices)})
 
 
-def _with_command(records: StudyRecords, choice: Choice) -> Choice:
+def _with_command(records: StudyRecords, choice: Choice, home: Path) -> Choice:
     if choice.chosen is None:
         return choice
-    return choice.model_copy(update={"deploy": deploy_words(records, choice.chosen)})
+    return choice.model_copy(update={"deploy": deploy_words(records, choice.chosen, home)})
 
 
 def limits_of(

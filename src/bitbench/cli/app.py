@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from bitbench.cli import (
     compare,
@@ -22,16 +21,18 @@ from bitbench.cli import (
 )
 from bitbench.cli.choices import Described
 from bitbench.cli.features import feature_commands
+from bitbench.cli.help import PlainGroup, PlainTyper, in_order
 from bitbench.cli.options import AllowInconclusive, AsJson, InsecureCluster, OnDevice, chosen, end_with_json
+from bitbench.feature import Panel
 from bitbench.util.exit_codes import ExitCode
 
 
-class _Commands(TyperGroup):
+class _Commands(PlainGroup):
     """Typer would end with 1 where the reader of the output is gone, which is the code of a failed gate."""
 
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
-        self.commands = {**self.commands, **feature_commands(), **self.commands}  # a command of the core wins
+        self.commands = in_order({**self.commands, **feature_commands(), **self.commands})  # one of the core wins
 
     def invoke(self, ctx: Any) -> Any:  # click's context, or that of typer's copy of it
         try:
@@ -41,13 +42,11 @@ class _Commands(TyperGroup):
             raise typer.Exit(ExitCode.PIPE_CLOSED) from error
 
 
-app = typer.Typer(
+app = PlainTyper(
     name="bitbench",
     cls=_Commands,
     help="The workbench for quantized LLM inference: quantize, run, measure, recommend.",
-    no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 StudyFile = Annotated[Path, typer.Argument(help="The study file.", metavar="STUDY")]
@@ -75,23 +74,22 @@ def _options(
     """The workbench for quantized LLM inference: quantize, run, measure, recommend."""
 
 
-@app.command()
 def init(
     path: Annotated[Path, typer.Argument(help="The file to write.")] = Path("study.yaml"),
 ) -> None:
     """Write a commented study file to start from."""
-    from bitbench.study.starter import STARTER
+    from bitbench.measure.workplace import Workplace
+    from bitbench.study.starter import starter
     from bitbench.util.errors import UsageError
     from bitbench.util.safe_files import SafeFolder
 
     if path.exists():
         raise UsageError(f"{path} already exists; give another name, or remove it")
     files, name = SafeFolder.around(path)
-    files.write(name, STARTER)
+    files.write(name, starter(Workplace().device))
     typer.echo(f"Wrote {path}. `bitbench plan {path}` shows what it would run.")
 
 
-@app.command()
 def plan(
     study: StudyFile,
     *,
@@ -116,7 +114,6 @@ def plan(
     raise typer.Exit(code)
 
 
-@app.command()
 def run(
     study: StudyFile,
     *,
@@ -141,9 +138,9 @@ def run(
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
 
-    Trials that are recorded are not run again. With a budget, starts and rounds are planned from it, configs without
-    an open question are dropped, and the study ends early when everything is decided. The report is
-    DIR/report/index.html. A study file that sends something elsewhere, or could run code, is asked about once. Exit
+    Trials that are recorded are not run again. With a budget, starts and rounds are planned from it, configs that
+    are already decided are dropped, and the study ends early when everything is decided. The report is
+    DIR/report/index.html. It asks before contacting other hosts, or running code that the file names. Exit
     code 1: a point misses an objective of the study. 2: inconclusive. 3: no point has a result.
     """
     from bitbench.cli.outcome import end_with_outcome
@@ -170,7 +167,6 @@ def run(
     end_with_outcome(folder, at.home, console, allow_inconclusive=allow_inconclusive)
 
 
-@app.command()
 def doctor(
     quick: Annotated[bool, typer.Option("--quick", help="Skip the measurement of the machine's noise.")] = False,
     as_json: AsJson = False,
@@ -182,7 +178,6 @@ def doctor(
     (print_doctor if as_json else show_doctor)(default_home(), measure=not quick)
 
 
-@app.command()
 def schema(
     of: Annotated[
         str, typer.Argument(help="study or recipe, or a command that has --json.", metavar="WHAT")
@@ -200,15 +195,16 @@ def schema(
     typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
 
 
-# --help lists them in this order, after those above.
-app.command()(quick.quick)
-app.command()(report.report)
-app.command()(recommend.recommend)
-app.command()(compare.compare)
-app.command()(quality.quality)
-app.command()(quantize.quantize)
-app.command()(quantize.recipes)
-app.command()(load.load)
-app.add_typer(environments.app, name="env")
-app.add_typer(models.app, name="model")
-app.add_typer(quantize.app, name="variant")
+# `--help` lists them by panel, in this order; commands of features say their panel themselves.
+PANELS = {
+    Panel.MEASURE: (quick.quick, load.load, run),
+    Panel.DECIDE: (recommend.recommend, compare.compare, report.report),
+    Panel.QUANTIZE: (quantize.recipes, quantize.quantize, quality.quality),
+    Panel.SET_UP: (doctor, init, plan),
+}
+for _panel, _commands in PANELS.items():
+    for _command in _commands:
+        app.command(rich_help_panel=_panel)(_command)
+for _name, _group in {"env": environments.app, "model": models.app, "variant": quantize.app}.items():
+    app.add_typer(_group, name=_name, rich_help_panel=Panel.SET_UP)
+app.command(hidden=True)(schema)  # rare

@@ -21,7 +21,7 @@ def compare(
     fail_if: Annotated[
         list[str] | None, typer.Option("--fail-if", metavar="LIMIT", help='A limit, such as "output_throughput < -3%".')
     ] = None,
-    allow: Annotated[list[Fact] | None, typer.Option("--allow", help="A fact that may differ.")] = None,
+    allow: Annotated[list[Fact] | None, typer.Option("--allow", help="Ignore this mismatch.")] = None,
     metric: Annotated[
         list[str] | None, typer.Option("--metric", help="A figure to show [default: the study's primary metric].")
     ] = None,
@@ -31,8 +31,9 @@ def compare(
 ) -> None:
     """Compare two study folders, or two variants of one.
 
-    Exit code 1: a limit is exceeded with confidence. 2: inconclusive, with the starts or trials that would decide. 3:
-    nothing to compare was measured. 65: not comparable.
+    Config by config; of two searches (bitbench load --slo) the rates that they found, max_rate. Exit code 1: a limit is
+    exceeded with confidence. 2: inconclusive, with the starts or trials that would decide. 3: nothing to compare was
+    measured. 65: not comparable.
     """
     from bitbench.api.compare import compare_folders
     from bitbench.cli.outcome import end_with_answer

@@ -14,6 +14,8 @@ from bitbench.study.plan import Support
 from bitbench.study.recipe import Recipe
 from bitbench.util.units import UNKNOWN
 
+MARKS = {Support.RUNS: "✓", Support.RUNS_WITHOUT_SPEEDUP: "~"}
+UNDECIDED = "?"
 STYLES = {Support.RUNS: "green", Support.RUNS_WITHOUT_SPEEDUP: "yellow", Support.DOES_NOT_RUN: "red"}
 
 
@@ -22,18 +24,17 @@ def place(device: Device, capability: Capability | None) -> str:
     if device == "cpu":
         return "a CPU"
     if capability is None:
-        return f"an NVIDIA GPU of unknown compute capability ({UNKNOWN}: it decides; give one with --capability)"
+        return "an NVIDIA GPU of unknown compute capability"
     return f"an NVIDIA GPU of compute capability {capability}"
 
 
 def recipes_table(
     recipes: Sequence[Recipe], engines: Sequence[str], device: Device, capability: Capability | None = None
 ) -> Table:
-    """One row per recipe, one column per engine."""
-    columns = [Column(engine, no_wrap=True) for engine in engines]
+    """One row per recipe, with the engines that matter for it."""
     table = Table(
         Column("recipe", no_wrap=True),
-        *columns,
+        Column("engines", overflow="fold"),
         Column("description"),
         box=None,
         header_style="bold",
@@ -41,9 +42,35 @@ def recipes_table(
         padding=(0, 2, 0, 0),
     )
     for recipe in recipes:
-        rows = [look_up(recipe.form, engine, device, recipe.at_load, capability=capability) for engine in engines]
-        table.add_row(recipe.name, *map(_shown, rows), recipe.description)
+        rows = [
+            (engine, look_up(recipe.form, engine, device, recipe.at_load, capability=capability)) for engine in engines
+        ]
+        table.add_row(recipe.name, _engines(rows), recipe.description)
     return table
+
+
+def legend(device: Device, capability: Capability | None) -> str:
+    """Below the table."""
+    decides = f", {UNDECIDED} unknown: its compute capability decides; give one with --capability"
+    marks = f"{MARKS[Support.RUNS]} runs, {MARKS[Support.RUNS_WITHOUT_SPEEDUP]} runs without a speed-up"
+    return (
+        f"Engines on {place(device, capability)}: {marks}{decides if device == 'cuda' and capability is None else ''}."
+    )
+
+
+def _engines(rows: Sequence[tuple[str, CompatibilityRow | None]]) -> Text:
+    """`✓ sglang, vllm; ~ transformers`; what does not run is in `--why`."""
+    marked: dict[str, list[str]] = {mark: [] for mark in (*MARKS.values(), UNDECIDED)}
+    for engine, row in rows:
+        if row is None:
+            marked[UNDECIDED].append(engine)
+        elif not row.refuse and row.verdict in MARKS:
+            marked[MARKS[row.verdict]].append(engine)
+    styles = {mark: STYLES[verdict] for verdict, mark in MARKS.items()}
+    named = [
+        Text(f"{mark} {', '.join(engines)}", styles.get(mark, "dim")) for mark, engines in marked.items() if engines
+    ]
+    return Text("; ").join(named) if named else Text("none here", "dim")
 
 
 def reasons(
@@ -61,7 +88,7 @@ def reasons(
     for row, names in named.items():
         known = "untested, from its documentation" if row.checked == DOCUMENTATION else row.checked
         yield Text.assemble("\n", (row.engine, "bold"), " ", _shown(row), f": {', '.join(names)}")
-        yield Padding(f"{row.why} ({known})", (0, 0, 0, 4))
+        yield Padding(f"{row.why} ({known})", (0, 0, 0, 4), expand=False)
 
 
 def _shown(row: CompatibilityRow | None) -> Text:

@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.help import PlainTyper
 from bitbench.cli.options import OnDevice, chosen
 
-app = typer.Typer(help="Create and list the environments that engines run in.", no_args_is_help=True)
+app = PlainTyper(help="Create and list the environments that engines run in.")
 
 
 @app.command()

@@ -7,6 +7,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
+from bitbench.cli.help import PlainCommand
 from bitbench.feature import Command, Offer, commands
 
 
@@ -14,14 +15,16 @@ class FeatureCommand(TyperCommand):
     """Stands for a command whose code is not imported yet."""
 
     def __init__(self, command: Command, offer: Offer) -> None:
-        super().__init__(name=command.name, help=command.help)
+        super().__init__(
+            name=command.name, help=command.help, rich_help_panel=command.panel, hidden=command.panel is None
+        )
         self._offer = offer
 
     @cached_property
     def whole(self) -> TyperCommand:
         """The command itself, with its options. Imports it."""
         application = typer.Typer(add_completion=False, rich_markup_mode=None)
-        application.command(self.name)(self._offer.load())
+        application.command(self.name, cls=PlainCommand)(self._offer.load())
         command = get_command(application)
         assert isinstance(command, TyperCommand)
         return command

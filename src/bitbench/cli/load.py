@@ -6,69 +6,115 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.choices import Described
-from bitbench.cli.options import AllowInconclusive, AsJson, InsecureCluster, end_with_json
+from bitbench.cli.options import end_with_json
 from bitbench.cli.parsing import counts, numbers
+
+LOAD, PROMPTS, SERVER, OUTPUT = "Load", "Prompts", "Server", "Output"  # the panels of --help
 
 
 def load(
     url: Annotated[str, typer.Argument(help="Such as http://127.0.0.1:8000.", metavar="URL")],
     *,
-    concurrency: Annotated[str | None, typer.Option(metavar="1,2,4,…", help="Sweep over requests in flight.")] = None,
-    rate: Annotated[str | None, typer.Option(metavar="1,2,4,…", help="Sweep over requests per second.")] = None,
+    concurrency: Annotated[
+        str | None, typer.Option(metavar="1,2,4,…", rich_help_panel=LOAD, help="Sweep over concurrent requests.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="1,2,4,…", rich_help_panel=LOAD, help="Sweep over requests per second.")
+    ] = None,
     slo: Annotated[
         str | None,
         typer.Option(
             metavar="ttft_p99=200ms,…",
+            rich_help_panel=LOAD,
             help="Objectives: find the highest rate that meets them, or check each point of a sweep.",
         ),
     ] = None,
-    model: Annotated[str | None, typer.Option(help="The model's name [default: the first in /v1/models].")] = None,
-    input_tokens: Annotated[int, typer.Option(min=1, help="Prompt length in tokens.")] = 128,
-    output_tokens: Annotated[int, typer.Option(min=1, help="Answer length in tokens.")] = 64,
-    text: Annotated[Path | None, typer.Option(help="Prompts from a file instead of random token ids.")] = None,
-    api: Annotated[str, typer.Option(help="completions, or chat (needs --text).")] = "completions",
     arrival: Annotated[
-        str | None, typer.Option(help="Spacing of requests: poisson or constant [default: poisson].")
+        str | None,
+        typer.Option(metavar="poisson|constant", rich_help_panel=LOAD, help="Spacing of requests [default: poisson]."),
     ] = None,
     duration: Annotated[
-        str | None, typer.Option(help="Length of a trial at a rate [default: 30s; a search chooses].")
+        str | None,
+        typer.Option(
+            metavar="TIME", rich_help_panel=LOAD, help="Length of a trial at a rate [default: 30s; a search chooses]."
+        ),
     ] = None,
     requests: Annotated[
-        int | None, typer.Option(min=1, help="Requests per trial, instead of --duration [default: 16 per stream].")
+        int | None,
+        typer.Option(
+            min=1, rich_help_panel=LOAD, help="Requests per trial, instead of --duration [default: 16 per stream]."
+        ),
     ] = None,
     trials: Annotated[
         int | None,
-        typer.Option(min=1, help="Trials per point [default: 3], or of the whole search [default: 12]."),
+        typer.Option(
+            min=1, rich_help_panel=LOAD, help="Trials per point, or of the whole search [default: 3; a search: 12]."
+        ),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(help="Relative half width at which a search stops [default: 3%].")
+        str | None, typer.Option(metavar="SHARE", hidden=True, help="Stop a search at ± this [default: 3%].")
     ] = None,
-    max_rate: Annotated[float | None, typer.Option(help="The highest rate that a search may try.")] = None,
-    api_key_env: Annotated[
-        str, typer.Option(metavar="NAME", help="Environment variable with the key.")
-    ] = "OPENAI_API_KEY",
-    vocabulary: Annotated[
-        int | None, typer.Option(help="Random token ids go from 1,000 to this [default: 32,000].")
+    max_rate: Annotated[
+        float | None, typer.Option(metavar="RATE", hidden=True, help="The highest rate that a search may try.")
+    ] = None,
+    input_tokens: Annotated[int, typer.Option(min=1, rich_help_panel=PROMPTS, help="Prompt length in tokens.")] = 128,
+    output_tokens: Annotated[int, typer.Option(min=1, rich_help_panel=PROMPTS, help="Output length in tokens.")] = 64,
+    text: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=PROMPTS, help="Prompts from a file instead of random token ids."),
     ] = None,
     ignore_eos: Annotated[
-        bool, typer.Option(help="Request exactly --output-tokens; switch off where unsupported.")
+        bool,
+        typer.Option(rich_help_panel=PROMPTS, help="Request exactly --output-tokens; switch off where unsupported."),
     ] = True,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of order and prompts.")] = 0,
-    into: Annotated[
-        Path | None,
-        typer.Option("--into", metavar="DIR", help="Results folder, new or to resume [default: load-HOST-DATE]."),
+    seed: Annotated[int, typer.Option(min=0, rich_help_panel=PROMPTS, help="Seed of order and prompts.")] = 0,
+    vocabulary: Annotated[
+        int | None, typer.Option(hidden=True, help="Random token ids go from 1,000 to this [default: 32,000].")
     ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", rich_help_panel=SERVER, help="The model's name [default: the first in /v1/models]."
+        ),
+    ] = None,
+    api: Annotated[
+        str,
+        typer.Option(metavar="completions|chat", rich_help_panel=SERVER, help="The API to use; chat needs --text."),
+    ] = "completions",
+    api_key_env: Annotated[
+        str, typer.Option(metavar="NAME", rich_help_panel=SERVER, help="Environment variable with the key.")
+    ] = "OPENAI_API_KEY",
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, help="Send from so many node programs: here, or of the machines of --on."),
+        typer.Option(min=1, hidden=True, help="Load-generator processes, here or on the machines of --on."),
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="Machines to send from: local:N, ssh://HOST,HOST or ray://HEAD:PORT."),
+        typer.Option(
+            metavar="WHERE", hidden=True, help="Machines to send from: local:N, ssh://HOST,HOST or ray://HEAD:PORT."
+        ),
     ] = None,
-    insecure_cluster: InsecureCluster = False,
-    allow_inconclusive: AllowInconclusive = False,
-    as_json: AsJson = False,
+    insecure_cluster: Annotated[
+        bool, typer.Option("--insecure-cluster", hidden=True, help="Accept a Ray cluster that asks for no token.")
+    ] = False,
+    into: Annotated[
+        Path | None,
+        typer.Option(
+            "--into",
+            metavar="DIR",
+            rich_help_panel=OUTPUT,
+            help="Results folder, new or to resume [default: load-HOST-DATE].",
+        ),
+    ] = None,
+    allow_inconclusive: Annotated[
+        bool,
+        typer.Option(
+            "--allow-inconclusive", rich_help_panel=OUTPUT, help="End with 0 where an interval contains a limit."
+        ),
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", rich_help_panel=OUTPUT, help="Print one JSON document; see `bitbench schema`.")
+    ] = False,
 ) -> None:
     """Measure a running OpenAI-compatible endpoint.
 

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bitbench.cli.help import PlainTyper
+
 if TYPE_CHECKING:
     from rich.status import Status
 
     from bitbench.cli.terminal import Terminal
 
-app = typer.Typer(help="Download and list models.", no_args_is_help=True)
+app = PlainTyper(help="Download and list models.")
 
 _LINE_EVERY_S = 10.0  # of a download, in a log
 

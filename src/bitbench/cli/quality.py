@@ -32,7 +32,7 @@ def quality(
         Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: quality-MODEL].")
     ] = None,
 ) -> None:
-    """Measure the quality that recipes lose, without timing them.
+    """Measure the quality that recipes lose, without timing.
 
     Measures perplexity, KL divergence, greedy answers and lm-eval tasks. Fills a study folder and reports; the same
     command resumes an interrupted one.

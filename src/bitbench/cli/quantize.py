@@ -5,9 +5,10 @@ from typing import Annotated
 
 import typer
 
+from bitbench.cli.help import PlainTyper
 from bitbench.cli.options import OnDevice, chosen
 
-app = typer.Typer(help="List, show and remove quantized variants.", no_args_is_help=True)
+app = PlainTyper(help="List, show and remove quantized variants.")
 
 
 def quantize(
@@ -18,7 +19,10 @@ def quantize(
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed that chooses the text samples.")] = 0,
 ) -> None:
-    """Create a quantized variant of a model, unless it exists."""
+    """Create a quantized variant of a model.
+
+    A variant that exists already is only named.
+    """
     from bitbench.cli.quantize_progress import QuantizeDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.measure.variants import make_variant, order_variant
@@ -46,6 +50,7 @@ def quantize(
 
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML, to copy and change.")] = None,
+    bits: Annotated[int | None, typer.Option(help="Only recipes whose weights have so many bits.")] = None,
     why: Annotated[bool, typer.Option("--why", help="Explain what does not run, or not faster.")] = False,
     device: OnDevice = None,
     capability: Annotated[
@@ -53,8 +58,11 @@ def recipes(
         typer.Option(metavar="X.Y", help="Compute capability of the GPU, such as 8.9 [default: that of this machine]."),
     ] = None,
 ) -> None:
-    """List recipes and the engines that run them, or print one."""
-    from bitbench.cli.compatibility import place, reasons, recipes_table
+    """List recipes and the engines that run them.
+
+    With a name: print that recipe as YAML, to copy and change.
+    """
+    from bitbench.cli.compatibility import legend, reasons, recipes_table
     from bitbench.cli.parsing import compute_capability
     from bitbench.cli.terminal import Terminal
     from bitbench.engines import registry
@@ -66,10 +74,15 @@ def recipes(
         return
     asked = None if capability is None else compute_capability(capability, "--capability")
     at = Workplace(asked_device="cuda" if asked else chosen(device))
-    console, known, on = Terminal(), catalog.built_in_recipes(), asked or at.capability
+    console, on = Terminal(), asked or at.capability
+    known = [recipe for recipe in catalog.built_in_recipes() if bits is None or recipe.weight_bits == bits]
+    if not known:
+        console.print(f"no recipe has weights of {bits} bits; `bitbench recipes` lists all", soft_wrap=True)
+        return
     engines = [engine_name for engine_name, engine in registry.engines().items() if engine.needs_model]
     console.print(recipes_table(known, engines, at.device, on))
-    console.print(f"\nEngines on {place(at.device, on)}.{'' if why else ' `bitbench recipes --why` gives reasons.'}")
+    more = "" if why else " `bitbench recipes --why` says what does not run, and why."
+    console.print(f"\n{legend(at.device, on)}{more}")
     for paragraph in reasons(known, engines, at.device, on) if why else ():
         console.print(paragraph)
 

@@ -34,8 +34,8 @@ def quick(
 ) -> None:
     """Measure a server, or compare variants of a model.
 
-    Without a name, or with a URL: how much an OpenAI-compatible server carries, within two minutes. Without a URL it is
-    looked for on the usual ports of 127.0.0.1.
+    Without a name, or with a URL: how much load an OpenAI-compatible server can handle, within two minutes. Without a
+    URL it is looked for on the usual ports of 127.0.0.1.
 
     With names: which variant is faster, by how much, and what it loses, in about five minutes. Says what is missing
     and what that costs, and asks once before creating it. Writes a study file to go on from.

@@ -3,6 +3,7 @@
 Everything else that is written passes `streams`.
 """
 
+import os
 import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
@@ -13,6 +14,8 @@ from rich.text import Text
 
 from bitbench.util.visible import visible
 
+PIPE_WIDTH = 10_000  # characters: in a pipe or a file a table is whole and a paragraph one line, for grep
+
 
 class Terminal(Console):
     """A rich console without markup, emoji codes and highlighting; styles are given by `Text`."""
@@ -21,7 +24,9 @@ class Terminal(Console):
         stream: TextIO = sys.stderr if stderr else sys.stdout
         while hasattr(stream, "rich_proxied_file"):  # what stands before the terminal would spell out our own colours
             stream = stream.rich_proxied_file
-        super().__init__(file=stream, markup=False, emoji=False, highlight=False)
+        is_read_elsewhere = not stream.isatty() and "COLUMNS" not in os.environ
+        width = PIPE_WIDTH if is_read_elsewhere else None
+        super().__init__(file=stream, markup=False, emoji=False, highlight=False, width=width)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Before the layout, so that a column is as wide as what it shows."""

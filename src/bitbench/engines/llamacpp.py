@@ -114,7 +114,8 @@ class LlamaCppEngine:
         options = {name: value for name, value in _options(launch).items() if name != "verbosity"}
         path = launch.variant.path
         model = path if path and not path.exists() else _model(launch)  # of records that came from elsewhere
-        return dict(launch.setup.env), [_SERVER, "--model", str(model), *command_words(options)]
+        server = str(_server(launch.python)) if launch.python else _SERVER
+        return dict(launch.setup.env), [server, "--model", str(model), *command_words(options)]
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

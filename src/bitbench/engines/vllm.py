@@ -25,6 +25,7 @@ from bitbench.util.child_python import isolated
 from bitbench.util.errors import EngineEnvironmentError, ModelError
 
 _PINNED = Path(__file__).with_name("pinned")
+_SERVER = "vllm.entrypoints.openai.api_server"  # `vllm serve` fails where the package is not called vllm, as on CPUs
 _MODEL_NAME = "model"
 # Beyond the longest request: vLLM stops one token before its limit, and a later version may add some of its own.
 _CONTEXT_MARGIN = 16
@@ -135,7 +136,8 @@ class VllmEngine:
         return all(chosen.get(name, 1) == 1 for name in _PARALLEL)
 
     def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
-        words = ["vllm", "serve", str(_model(launch)), *command_words(_options(launch))]
+        python = str(launch.python or "python")
+        words = [python, "-m", _SERVER, "--model", str(_model(launch)), *command_words(_options(launch))]
         return {**_cache_variables(launch), **launch.setup.env}, words
 
     def start(self, launch: Launch) -> Instance:
@@ -181,7 +183,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
     if launch.trace_folder is not None:
         fixed["profiler-config"] = profiler_config(launch.trace_folder)
     options = {**_options(launch), **fixed}
-    return isolated(launch.python, "-m", "vllm.entrypoints.openai.api_server", *command_words(options))
+    return isolated(launch.python, "-m", _SERVER, *command_words(options))
 
 
 def _model(launch: Launch) -> Path:

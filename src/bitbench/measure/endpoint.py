@@ -28,6 +28,7 @@ from bitbench.study.write_study import study_text
 from bitbench.util.errors import LoadError
 
 BLOCK = 0  # the endpoint is not started anew, so there is only one
+FREE_IT = "free a core, or send from another machine (--on), then resume with --into"
 
 
 class EndpointRun:
@@ -62,7 +63,7 @@ class EndpointRun:
         """Trials at the rates that `analysis.rate_search` asks for; each new rate becomes a workload of the study."""
         ready = self._begin()
         self._update_lock(search=limits)
-        late = 0
+        late, is_told = 0, False
         while (rate := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
             record = self._trial(self._added(workload_at(self._plan.study.workloads[0], rate)), ready)
             late = late + 1 if held(record, self._plan.study.objectives) is None else 0
@@ -70,9 +71,15 @@ class EndpointRun:
                 kept = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]
                 if not kept:
                     raise LoadError(f"this machine cannot send {rate:g} requests/s on time: {record.cause}")
+                if is_told:
+                    self._run.observer.warn(
+                        f"the search stopped: this machine is too busy to send requests on time; {FREE_IT}"
+                    )
+                    return
                 self._run.observer.warn(
                     f"this client cannot send {rate:g} requests/s on time; higher rates are skipped"
                 )
+                late, is_told = 0, True
                 limits = limits.model_copy(update={"highest": max(kept)})
                 self._update_lock(search=limits)
 

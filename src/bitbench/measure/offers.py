@@ -72,7 +72,7 @@ def load_client(
     nodes: int | None, on: str | None, *, api_key_env: str, without_token: bool = False
 ) -> AbstractContextManager[LoadClient]:
     """This machine alone; or `nodes` of the machines that `on` names, all of them by default. `nodes` alone are so many
-    node programs here. Raises UsageError."""
+    load-generator processes here. Raises UsageError."""
     from bitbench.engines.endpoint import key_from  # these two bring pyarrow, which no other function here needs
     from bitbench.loadgen.workers import LoadWorkers
 

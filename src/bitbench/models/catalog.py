@@ -57,7 +57,7 @@ CATALOG = {
 
 def find(name: str) -> CatalogModel:
     if name not in CATALOG:
-        raise ModelError(f"bitbench cannot download a model called {name}; it can download: {', '.join(CATALOG)}.")
+        raise ModelError(f"no model is called {name}; `bitbench model list` has {', '.join(CATALOG)}, the hub ORG/NAME")
     return CATALOG[name]
 
 

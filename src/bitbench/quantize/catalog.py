@@ -34,10 +34,9 @@ def built_in_file(name: str) -> Path:
     """Where a built-in recipe lies: something to copy and change."""
     files = _files()
     if name not in files:
-        known = sorted(files)
-        hint = did_you_mean(name, known)
-        others = f"{hint}`bitbench recipes` lists all" if hint else f"known recipes: {', '.join(known)}"
-        raise RecipeError(f"{name!r} is not a recipe; {others}, or give the path of a recipe file (.yaml)")
+        hint = did_you_mean(name, sorted(files))
+        lists = "`bitbench recipes` lists all, or give the path of a recipe file (.yaml)"
+        raise RecipeError(f"{name!r} is not a recipe; {hint}{lists}")
     return files[name]
 
 

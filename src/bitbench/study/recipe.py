@@ -45,6 +45,7 @@ _PRESETS: Mapping[str, Mapping[str, object]] = MappingProxyType(
     }
 )
 _CALIBRATED_PRESETS = ("FP8", "NVFP4")  # one scale for all activations, found beforehand
+_BITS = re.compile(r"(?:fp|int|q)(\d)")  # in the name of a format: Q4_K_M, int8, mxfp8
 _NV_GROUP, _MX_GROUP = 16, 32  # what the formats NVFP4, MXFP4 and MXFP8 are defined by
 
 
@@ -423,6 +424,15 @@ class Recipe(Spec):
     def openvino_type(self) -> str | None:
         """What the weights become; None for the other backends."""
         return str(self.options.get("type")) if self.backend is Backend.OPENVINO else None
+
+    @property
+    def weight_bits(self) -> int | None:
+        """Of most weights, rounded down; None where they stay as they are, or are no numbers."""
+        if self.scheme is not None:
+            return self.scheme.weight_bits
+        named = self.at_load.quantize if self.at_load else self.gguf_type or self.openvino_type or ""
+        found = _BITS.search(named.lower())
+        return int(found[1]) if found else None
 
     @property
     def has_imatrix(self) -> bool:

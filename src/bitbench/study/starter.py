@@ -1,10 +1,22 @@
 """The commented study file that `bitbench init` writes."""
 
-STARTER = """\
+from bitbench.study.environment import Device
+
+_EAGER = """\
+    args: {enforce-eager: true} # no compilation, which takes minutes on a CPU; on a GPU it would cost speed
+"""
+
+
+def starter(device: Device) -> str:
+    """For engines that compute on this: on a GPU eager mode would switch CUDA graphs off."""
+    return _STARTER.replace("EAGER\n", _EAGER if device == "cpu" else "")
+
+
+_STARTER = """\
 # A bitbench study: one question, asked of models × recipes × engines × workloads.
 # `bitbench plan FILE` shows what it would run; `bitbench run FILE` runs it, or resumes it.
 bitbench: 1                     # version of this format
-name: my-study                  # the results go to a folder of this name
+name: my-study                  # the results go to a folder of this name; default: the name of the file
 
 # The model: a name from `bitbench model list`, or a folder with a Hugging Face checkpoint.
 models: [smollm2-135m]
@@ -15,8 +27,9 @@ recipes: [bf16, w8a8-rtn, w4a16-rtn]
 # The engines. Each runs in its own environment: `bitbench env create vllm`.
 engines:
   - engine: vllm
-    args: {enforce-eager: true} # arguments as the engine spells them; they are recorded with the results. `dtype` is
-                                # bfloat16, or float32 on a processor that would emulate it, unless it is given here
+EAGER
+    # args: {dtype: float16}    # as the engine spells them; they are recorded with the results. `dtype` is bfloat16, or
+                                # float32 on a processor that would emulate it, unless it is given here
   # - transformers              # bf16, VPTQ and torchao; others run unquantized there, and are refused
   # - llamacpp                  # needs recipes of GGUF files, such as gguf-q4_k_m
 
@@ -36,7 +49,7 @@ workloads:
   #   arrival: {kind: poisson, rate: 5}
   #   duration: 60s
 
-# How long. Starts and rounds are planned from the budget; a config with no open question is dropped, and the study
+# How long. Starts and rounds are planned from the budget; a config that is already decided is dropped, and the study
 # ends early once everything is decided. `starts: 3` and `trials: 4` instead ask for a fixed number.
 measure:
   budget: 10m                   # wall time

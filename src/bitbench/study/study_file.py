@@ -1,5 +1,6 @@
 """Read a study file and say, for every mistake in it, the line, the field and what is allowed."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +10,27 @@ from bitbench.study.study import EngineAxes, KvCacheTypes, Study
 from bitbench.util import yaml_file
 from bitbench.util.errors import StudyFileError
 
+_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
+
 
 def study_schema() -> dict[str, Any]:
     """The JSON Schema of a study file, for editors."""
     schema = Study.model_json_schema(mode="validation")
     _allow_short_forms(schema)
+    schema["required"].remove("name")  # that of the file
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "bitbench study", **schema}
 
 
 def read_study(path: Path) -> tuple[Study, str]:
-    """The checked study and its text, read once; raises StudyFileError with every mistake found."""
+    """The checked study and its text, read once; raises StudyFileError with every mistake found. A text without a name
+    gets that of its file as the last line, since it will be kept under another."""
     missing = f"no study file {path}; `bitbench init {path}` writes one to start from"
     text = yaml_file.read_text(path, missing=missing, error=StudyFileError)
-    return parse_study(text, name=str(path)), text
+    study = parse_study(text, name=str(path))
+    if not yaml_file.line_of(text, ("name",))[1]:
+        text = f"{text.rstrip()}\nname: {study.name}\n"
+        parse_study(text, name=str(path))  # raises where nothing can follow it, as behind a closing brace
+    return study, text
 
 
 def with_line(error: StudyFileError, path: Path, text: str) -> StudyFileError:
@@ -48,13 +57,20 @@ def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, 
 
 
 def parse_study(text: str, *, name: str) -> Study:
+    """`name` is that of its file, which is that of the study where the text gives none."""
     return yaml_file.parse(
         text,
         Study,
         name=name,
         outline="a study file is a mapping (`name: …`, `engines: …`, `workloads: …`)",
         error=StudyFileError,
+        defaults={"name": _name_of(name)},
     )
+
+
+def _name_of(file: str) -> str:
+    """`a b.yaml` is the study a-b."""
+    return _NOT_IN_A_NAME.sub("-", Path(file).stem).strip("-_.+") or "study"
 
 
 def _allow_short_forms(schema: dict[str, Any]) -> None:

@@ -1,9 +1,10 @@
 """YAML that a person wrote, read into a frozen type; every mistake gets its line, its field and what is allowed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import yaml
@@ -43,10 +44,19 @@ def read_text(path: Path, *, missing: str, error: type[Exception]) -> str:
         raise error(f"{path} cannot be read: {problem}") from problem
 
 
-def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type[Exception]) -> Parsed:
+def parse(
+    text: str,
+    spec: type[Parsed],
+    *,
+    name: str,
+    outline: str,
+    error: type[Exception],
+    defaults: Mapping[str, object] = MappingProxyType({}),
+) -> Parsed:
     """The checked content; raises `error` with the mistakes found, one per line.
 
-    `name` is what messages call the file; `outline` says what it should hold when it is no mapping at all.
+    `name` is what messages call the file; `outline` says what it should hold when it is no mapping at all; `defaults`
+    count where it says nothing.
     """
     try:
         loader = _BoundedLoader(text)
@@ -65,7 +75,7 @@ def parse(text: str, spec: type[Parsed], *, name: str, outline: str, error: type
     if repeated:
         raise error("\n".join(f"{name}:{line}: `{key}` is given twice; keep one" for key, line in repeated))
     try:
-        return spec.model_validate(content, context=BY_HAND)
+        return spec.model_validate({**defaults, **(content or {})}, context=BY_HAND)
     except ValidationError as problem:
         raise error("\n".join(_mistakes(problem, root, name, spec))) from problem
 

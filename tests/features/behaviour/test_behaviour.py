@@ -158,7 +158,7 @@ def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
     alone = summary.model_copy(update={"study": summary.study.model_copy(update={"workloads": ()})})
     found = lead(alone)
     assert found is not None
-    assert phrase_text(found.verdict) == "`w8` predicts tokens as the unquantized model does, but for noise."
+    assert phrase_text(found.verdict) == "`w8` is indistinguishable from the unquantized model."
     texts_of_it, others = (phrase_text(one) for one in found.reasons)
     curve = next(one for one in behaviour_of(summary).survival if one.config.variant == "m/w8")
     assert 0 < curve.ended < TEXTS  # some of its texts are other ones, which the verdict alone would hide

@@ -255,7 +255,10 @@ def test_the_terminal_says_what_it_rests_on(capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--device-class", "h100-80"], "did you mean `h100-80gb`? known are h100-80gb, a100-80gb, l4, t4"),
+        (
+            ["--device-class", "h100-80"],
+            "did you mean `h100-80gb`? known are b200, h200, h100-80gb, a100-80gb, l40s, l4, a10, t4, rtx5090",
+        ),
         (["--price-per-hour", "2"], "Missing option '--device-class'"),
     ],
 )
@@ -263,3 +266,27 @@ def test_a_wrong_option_is_said(options: list[str], message: str, capsys: pytest
     answer = bitbench(capsys, "plan-gpu", str(EXAMPLES[0]), *options)
     assert answer.exit_code == ExitCode.USAGE
     assert message in answer.err
+
+
+@pytest.mark.usefixtures("_fresh")
+@pytest.mark.parametrize("width", ["80", "60"])
+def test_the_columns_of_memory_add_up_and_names_break_at_words(
+    width: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    path = ROOT / "examples" / "gpu" / "seed-002.yaml"
+    lines = bitbench(capsys, "plan-gpu", str(path), "--device-class", "l4").out.splitlines()
+    assert max(map(len, lines[: lines.index("Needed there before `bitbench run`:")])) <= int(width)
+    (row,) = [line for line in lines if line.startswith("bf16 @ vllm") and "GiB" in line]
+    weights, of_one, needed = (float(number) for number in row.replace("bf16 @ vllm", "").split("GiB")[:3])
+    assert weights + of_one + ASSUMED_OVERHEAD_BYTES / 2**30 == pytest.approx(needed, abs=0.06)
+    assert "kernel expected: MarlinLinearKernel" in lines
+    names = [line.split("  ")[0].rstrip() for line in lines if line.startswith("w8a8-sparse")]
+    assert {name[-1] for name in names} <= set("-@mqg")  # after a hyphen or a word
+
+
+@pytest.mark.parametrize(("name", "capability"), [("rtx3090", "8.6"), ("rtx4090", "8.9"), ("rtx5090", "12.0")])
+def test_consumer_gpus_can_be_planned_for(tmp_path: Path, name: str, capability: str) -> None:
+    _, on_device = planned(tmp_path, name, model="Qwen/Qwen3-4B")
+    assert on_device.device.capability == capability
+    assert only_need(on_device).fits

@@ -1,5 +1,6 @@
 """One metric over past studies: what moved, and what else changed."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
@@ -98,6 +99,13 @@ def test_a_point_by_part_of_its_name(nights: list[StudyRecords]) -> None:
 def test_blocks_follow_the_values() -> None:
     assert sparkline([1.0, 8.0, 4.5]) == "▁█▄" or sparkline([1.0, 8.0, 4.5]) == "▁█▅"
     assert sparkline([2.0, 2.0]) == "▅▅"
+
+
+def test_the_line_goes_from_the_oldest_to_the_newest(found: History) -> None:
+    first, last = (found.points[place].estimate.mean for place in (0, -1))
+    assert first > last
+    said = markdown(history_document(found))
+    assert re.search(r"1,00\d tok/s → 79\d tok/s \(between", said)
 
 
 def test_the_figure_has_a_row_for_each_study_and_says_what_changed(found: History) -> None:

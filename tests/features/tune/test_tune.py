@@ -3,6 +3,7 @@
 import io
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -273,10 +274,14 @@ def launch(engine: str, path: Path, **args: object) -> Launch:
 def test_the_command_to_deploy(tmp_path: Path) -> None:
     variables, words = VllmEngine().deployment(launch("vllm", Path("/m/v"), block_size=64))
     assert shlex.join(words) == (
-        "vllm serve /m/v --dtype bfloat16 --max-model-len 208 --max-num-seqs 8 --no-enable-prefix-caching "
+        "python -m vllm.entrypoints.openai.api_server --model /m/v --dtype bfloat16 --max-model-len 208 "
+        "--max-num-seqs 8 --no-enable-prefix-caching "
         "--block-size 64"
     )
     assert variables == {"VLLM_CPU_KVCACHE_SPACE": "1", "OMP_NUM_THREADS": "2"}
+    inside = replace(launch("vllm", Path("/m/v")), python=Path("/envs/vllm/bin/python"))
+    _, words = VllmEngine().deployment(inside)
+    assert words[:3] == ["/envs/vllm/bin/python", "-m", "vllm.entrypoints.openai.api_server"]  # as bitbench starts it
     (tmp_path / "m.gguf").touch()
     _, words = LlamaCppEngine().deployment(launch("llamacpp", tmp_path, threads=2))
     assert shlex.join(words) == (

@@ -3,7 +3,7 @@
 from enum import StrEnum
 
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
+from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, Ratio
 from bitbench.records.profile import Phase
 from bitbench.study.base import Record
 from bitbench.study.plan import Point
@@ -18,15 +18,20 @@ class Verdict(StrEnum):
     MORE = "more"
     WORSE = "worse quality"
     BETTER = "better quality"
+    CARRIES_MORE = "carries more"  # of the highest rate that two searches found
+    CARRIES_LESS = "carries less"
     TIE = "tie"
     UNKNOWN = "inconclusive"  # too few trials for an interval
 
 
 QUALITY = "quality"  # stands for the workload in points that are about quality, which no workload has
+SEARCH = "search"  # likewise, in those about the rate that a search found
 
 
 class ComparedPoint(Record):
-    """`ratio` is candidate / baseline. Of perplexity it is paired, token by token of the same text."""
+    """`ratio` is candidate / baseline. Of perplexity it is paired, token by token of the same text. `corrected` is its
+    interval at the level at which the verdict was made, for all that are compared at once: it excludes 1 exactly where
+    the verdict is no tie."""
 
     baseline: Point
     candidate: Point
@@ -35,6 +40,14 @@ class ComparedPoint(Record):
     after: Estimate
     ratio: Ratio | None
     verdict: Verdict
+    corrected: Interval | None = None
+
+    @property
+    def decisive(self) -> Ratio | None:
+        """The ratio with the interval that agrees with the verdict."""
+        if self.ratio is None or self.corrected is None:
+            return self.ratio
+        return self.ratio.model_copy(update={"interval": self.corrected})
 
 
 class Unpaired(Record):

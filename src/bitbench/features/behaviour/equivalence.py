@@ -1,4 +1,4 @@
-"""What quantization does to behaviour: whether a variant is the baseline but for noise, and how long its texts stay so.
+"""Whether a variant is indistinguishable from its baseline, and how long its texts stay so.
 
 The **noise floor** is the divergence of the unquantized model from itself when only what should not matter is changed:
 several requests at once instead of one, or the same weights on another engine. A variant is *equivalent* when its own

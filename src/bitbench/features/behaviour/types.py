@@ -1,4 +1,4 @@
-"""Whether a variant is its baseline but for noise, and how long its texts and conversations stay sound."""
+"""Whether a variant is indistinguishable from its baseline, and how long its texts and conversations stay sound."""
 
 from typing import Literal
 

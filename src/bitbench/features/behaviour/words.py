@@ -1,4 +1,4 @@
-"""What quantization does to behaviour: the baseline but for noise or not, and how long texts stay the baseline's."""
+"""Indistinguishable from the baseline or not, and how long texts stay the baseline's."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +20,7 @@ MOST_PAIRS = 28  # of eight configs; more would not be read
 
 
 def behaviour_sentences(found: Behaviour, summary: StudySummary) -> Iterator[Phrase]:
-    """For the answer above all tables: what is the unquantized model but for noise, and what is not."""
+    """For the answer above all tables: what is indistinguishable from the unquantized model, and what is not."""
     verdicts = found.equivalence
     if not verdicts:
         return
@@ -49,8 +49,7 @@ def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
     if not alike:
         return Lead(say("No variant is shown to predict tokens as the unquantized model does."), (say(others),))
     shown = listing(names(labels[row.config] for row in alike))
-    does = "predicts" if len(alike) == 1 else "predict"
-    verdict = say(shown, f" {does} tokens as the unquantized model does, but for noise.")
+    verdict = say(shown, f" {'is' if len(alike) == 1 else 'are'} indistinguishable from the unquantized model.")
     reasons = (*_texts(found, [row.config for row in alike], labels), *([say(others)] if different else []))
     return Lead(verdict, reasons)
 

@@ -1,6 +1,6 @@
 """Evidence cards: a study folder as one file that others can check, the check, and many side by side."""
 
-from bitbench.feature import Command, Feature
+from bitbench.feature import Command, Feature, Panel
 
 FEATURE = Feature(
     name="cards",
@@ -8,19 +8,22 @@ FEATURE = Feature(
         Command(
             "publish",
             ".command:publish",
-            "Make an evidence card: one signed file that others can check.",
+            "Make an evidence card, a signed file others can check.",
+            Panel.SHARE,
             answer=".command:PublishAnswer",
         ),
         Command(
             "verify",
             ".command:verify",
-            "Check an evidence card: recompute each figure from its records.",
+            "Check an evidence card by recomputing its figures.",
+            Panel.SHARE,
             answer=".types:Verification",
         ),
         Command(
             "cards",
             ".command:cards",
             "Compare the evidence cards below a folder.",
+            Panel.SHARE,
             answer=".types:CardComparison",
         ),
     ),

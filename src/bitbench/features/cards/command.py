@@ -46,7 +46,7 @@ def publish(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make an evidence card: one signed file that others can check.
+    """Make an evidence card, a signed file others can check.
 
     It holds the facts, records, request rows and figures of a study, with their hashes; no path of this machine, no
     host name of a server, no log. The same folder gives the same bytes.
@@ -74,7 +74,7 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check an evidence card: recompute each figure from its records.
+    """Check an evidence card by recomputing its figures.
 
     Exit code 1: a figure does not follow from the records. 2: some could not be recomputed. 65: the card is damaged,
     was changed after it was made, or is not signed as asked.
@@ -91,7 +91,7 @@ def verify(
 def cards(
     place: Annotated[Path, typer.Argument(help="A folder with cards, or one card.", metavar="FOLDER")] = Path(),
     *,
-    allow: Annotated[list[Fact] | None, typer.Option("--allow", help="A fact that may differ between cards.")] = None,
+    allow: Annotated[list[Fact] | None, typer.Option("--allow", help="Ignore this mismatch between cards.")] = None,
     model: Annotated[str | None, typer.Option("--model", help="Only points of this model.")] = None,
     signers: Signers = None,
     as_json: AsJson = False,

@@ -94,7 +94,7 @@ def _opened(path: Path) -> IO[bytes]:
     except StoreError as error:
         raise CardError(str(error)) from None
     except OSError as error:
-        raise CardError(f"{path} cannot be read ({error.strerror})") from None
+        raise CardError(f"{path} cannot be read ({error.strerror}); `bitbench publish FOLDER` makes a card") from None
     return file
 
 

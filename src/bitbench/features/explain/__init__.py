@@ -1,6 +1,6 @@
 """Why a variant is as fast as it is: operator profiles, the roofline of each point, and the answer that they give."""
 
-from bitbench.feature import Command, Feature, ReportPart, ReportPlace
+from bitbench.feature import Command, Feature, Panel, ReportPart, ReportPlace
 
 FEATURE = Feature(
     name="explain",
@@ -9,6 +9,7 @@ FEATURE = Feature(
             "explain",
             ".command:explain",
             "Explain a variant's speed: expected and measured gain.",
+            Panel.DECIDE,
             answer=".types:Explanation",
         ),
         Command("profile", ".profile_command:profile", "Show where the time of a step goes, operator by operator."),

@@ -1,4 +1,4 @@
-"""Where a step takes longer than its bytes and operations promise.
+"""Where a step takes longer than the roofline predicts.
 
 With r = expected time / time of the baseline, each group of the profiles takes g(variant) − r · g(baseline) more than
 its share of what was expected: a group that did not shrink though the step should have, or one that grew. These and the

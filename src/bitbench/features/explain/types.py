@@ -45,7 +45,7 @@ class PhaseAccount(Record):
     own: PhaseSide
     baseline: PhaseSide
     speed: Ratio | None  # more than 1: the config is faster
-    expected_gain: float | None  # what bytes and operations promise
+    expected_gain: float | None  # the roofline prediction
     is_roofline: bool = False  # expected under the machine's roof; else, where that is not known, from bytes alone
     parts: tuple[Part, ...] = ()  # the largest excess first; without the unexplained one
     unexplained: Part | None = None

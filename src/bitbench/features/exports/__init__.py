@@ -1,8 +1,8 @@
 """A study's figures in the tools where people already look."""
 
-from bitbench.feature import Command, Feature
+from bitbench.feature import Command, Feature, Panel
 
 FEATURE = Feature(
     name="exports",
-    commands=(Command("export", ".command:export", "Send a study's figures to Prometheus, MLflow and others."),),
+    commands=(Command("export", ".command:export", "Send figures to Prometheus, MLflow and others.", Panel.SHARE),),
 )

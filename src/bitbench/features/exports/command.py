@@ -21,7 +21,7 @@ def export(
         str | None, typer.Option("--url", metavar="URL", help="Address of its server [default: the tool's own].")
     ] = None,
 ) -> None:
-    """Send a study's figures to Prometheus, MLflow and others.
+    """Send figures to Prometheus, MLflow and others.
 
     They come with their intervals and with the facts of the run. Without --url, prometheus prints its text
     format and wandb writes offline runs.

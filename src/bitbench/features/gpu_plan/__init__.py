@@ -8,7 +8,7 @@ FEATURE = Feature(
         Command(
             "plan-gpu",
             ".command:plan_gpu",
-            "Show what a study would take on a GPU that is not here.",
+            "Show what a study would take on a GPU you do not have here.",
             answer=".types:GpuPlanAnswer",
         ),
     ),

@@ -1,4 +1,4 @@
-"""`bitbench plan-gpu`: what a study would take on a GPU that is elsewhere."""
+"""`bitbench plan-gpu`: what a study would take on a GPU you do not have here."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +7,7 @@ import typer
 
 from bitbench.cli.options import AsJson, end_with_json
 from bitbench.cli.plan import exit_code_of
+from bitbench.features.gpu_plan.classes import DEVICE_CLASSES
 from bitbench.features.gpu_plan.classes import device_class as class_called
 from bitbench.features.gpu_plan.computing import answer_plan_gpu
 from bitbench.features.gpu_plan.words import show_plan_gpu
@@ -18,14 +19,14 @@ def plan_gpu(
     study: Annotated[Path, typer.Argument(help="The study file.", metavar="STUDY")],
     *,
     device_class: Annotated[
-        str, typer.Option("--device-class", metavar="NAME", help="The GPU: h100-80gb, a100-80gb, l4 or t4.")
+        str, typer.Option("--device-class", metavar="NAME", help=f"The GPU: {', '.join(DEVICE_CLASSES)}.")
     ],
     price_per_hour: Annotated[
         float | None, typer.Option(min=0, metavar="PRICE", help="Price of one such device per hour, for the cost.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what a study would take on a GPU that is not here.
+    """Show what a study would take on a GPU you do not have here.
 
     Prints the points, the kernels expected on such a GPU, the memory needed, what does not fit, hours by roofline, and
     the cost at your price. Runs nothing, and measures nothing. Exit code 3: every point is refused.

@@ -84,12 +84,12 @@ class _Fit:
 
     def needed_bytes(self, workload: Workload, devices: int | None = None) -> int | None:
         """With one request at its full length: others may wait. None where a size is unknown."""
-        kv_bytes = self.kv_bytes(self._room_for(workload), devices)
+        kv_bytes = self.kv_bytes(self.room_for(workload), devices)
         if self.weight_bytes is None or kv_bytes is None:
             return None
         return math.ceil(self.weight_bytes / (devices or self.use.devices)) + kv_bytes + ASSUMED_OVERHEAD_BYTES
 
-    def _room_for(self, workload: Workload) -> int:
+    def room_for(self, workload: Workload) -> int:
         """Tokens of one request."""
         return max(workload.context_tokens, self.use.context_tokens or 0)
 
@@ -101,12 +101,12 @@ class _Fit:
         needed, one = self.needed_bytes(workload), self.kv_bytes(workload.context_tokens)
         if needed is None or one is None:
             return False
-        first = self.kv_bytes(self._room_for(workload)) or 0
+        first = self.kv_bytes(self.room_for(workload)) or 0
         return needed - first + max(workload.concurrency * one, first) > self.room_bytes
 
     def refusal(self, workload: Workload) -> str:
         needed = self.needed_bytes(workload) or 0
-        tokens = self._room_for(workload)
+        tokens = self.room_for(workload)
         enough = next((count for count in self._more_devices() if self._fits_on(workload, count)), None)
         advice = f"{enough} devices would be enough" if enough else f"{_MOST_DEVICES} would not be enough either"
         return (
@@ -203,6 +203,7 @@ def _need(asked: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
         kernel=_kernel(fit, asked.study.engine(config.engine)),
         weight_bytes=fit.weight_bytes,
         kv_bytes=None if most_tokens is None else fit.kv_bytes(most_tokens),
+        request_kv_bytes=None if shown is None else fit.kv_bytes(fit.room_for(shown)),
         needed_bytes=None if shown is None else fit.needed_bytes(shown),
         room_bytes=fit.room_bytes,
         fits=bool(runs) or not wanted,

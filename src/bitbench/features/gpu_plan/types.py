@@ -38,7 +38,8 @@ class DeviceNeed(Record):
     kernel: str | None  # that its linear layers are expected to run on; None: unknown
     weight_bytes: int | None  # on all devices together; None: unknown
     kv_bytes: int | None  # of every request at its full length, on each device
-    needed_bytes: int | None  # on each device, at least: with room for one request
+    request_kv_bytes: int | None = None  # of one request, on each device
+    needed_bytes: int | None  # on each device, at least: its weights, the KV cache of one request, and some besides
     room_bytes: int  # that it may take of each
     too_long: tuple[str, ...] = ()  # workloads that do not fit
     waits: tuple[str, ...] = ()  # workloads whose requests do not all fit into the KV cache at once

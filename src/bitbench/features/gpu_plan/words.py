@@ -1,6 +1,8 @@
 """What `bitbench plan-gpu` prints."""
 
+import math
 from collections.abc import Iterator
+from textwrap import wrap
 
 from rich.console import RenderableType
 from rich.table import Table
@@ -19,12 +21,16 @@ from bitbench.cli.plan import (
 )
 from bitbench.cli.terminal import Terminal
 from bitbench.cli.trust import uses_table
+from bitbench.features.gpu_plan.computing import ASSUMED_OVERHEAD_BYTES
 from bitbench.features.gpu_plan.types import DeviceClass, DeviceNeed, DevicePlan, GpuPlanAnswer
 from bitbench.measure.plan import Amount
 from bitbench.measure.trust import Trust
 from bitbench.reports.labels import Labels
 from bitbench.study.plan import Plan
-from bitbench.util.units import UNKNOWN, show_about, show_bytes
+from bitbench.util.units import show_about, show_bytes
+
+WIDE = 80  # characters of a terminal, from which on it has room for a figure that decides nothing
+WIDEST_SIZE, GAP = "1,023 MiB", 2
 
 
 def show_plan_gpu(answer: GpuPlanAnswer, trust: Trust) -> None:
@@ -33,9 +39,8 @@ def show_plan_gpu(answer: GpuPlanAnswer, trust: Trust) -> None:
     show_heading(console, plan, labels)
     console.print(_device(on_device.device))
     show_cells(console, plan, labels)
-    console.print(_needs(on_device, labels))
-    for remark in _remarks(on_device, labels):
-        console.print(remark)
+    for part in (*_needs(on_device, labels, console.width), *_remarks(on_device, labels)):
+        console.print(part)
     if trust.uses:
         console.print(uses_table(trust.uses, trust))
     console.print(_amount(plan, answer.amount, on_device))
@@ -50,20 +55,36 @@ def _device(device: DeviceClass) -> str:
     )
 
 
-def _needs(on_device: DevicePlan, labels: Labels) -> Table:
-    """What each config takes of each device."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
-    table.add_column("config", overflow="fold")
-    table.add_column("kernel expected", overflow="fold")
-    for title in ("devices", "weights", "KV cache", "needed each", "may take"):
+def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[RenderableType]:
+    """What each config takes of each device, in columns that add up; below it how, and on which kernels it runs."""
+    has_several = any(need.use.devices > 1 for need in on_device.needs)
+    titles = [
+        *(["devices"] if has_several else []),
+        *("weights\neach", "KV of one\nrequest", "needed\neach", "may take"),
+        *(["KV of all\nrequests"] if width >= WIDE else []),
+    ]
+    room = width - sum(max(map(len, (*title.split("\n"), WIDEST_SIZE))) + GAP for title in titles)
+    table = Table("config", box=None, header_style="bold", pad_edge=False)
+    for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     for need in on_device.needs[:MOST_LINES]:
-        needed = Text(show_bytes(need.needed_bytes), "" if need.fits else "yellow")
-        sizes = (show_bytes(need.weight_bytes), show_bytes(need.kv_bytes), needed, show_bytes(need.room_bytes))
-        table.add_row(labels[need.config], need.kernel or UNKNOWN, str(need.use.devices), *sizes)
+        figures = [*([str(need.use.devices)] if has_several else []), *map(show_bytes, _sizes(need))][: len(titles)]
+        table.add_row("\n".join(wrap(labels[need.config], max(room, 1))), *figures, style="" if need.fits else "yellow")
     if (left := len(on_device.needs) - MOST_LINES) > 0:
         table.add_row(f"… {left:,} more")
-    return table
+    yield table
+    yield Text(f"Needed: weights, the KV cache of one request, and about {show_bytes(ASSUMED_OVERHEAD_BYTES)} besides.")
+    kernels: dict[str, list[str]] = {}
+    for need in on_device.needs:
+        kernels.setdefault(need.kernel or "unknown", []).append(labels[need.config])
+    for kernel, configs in kernels.items():
+        yield Text(f"kernel expected: {kernel}")
+        yield indented(configs)
+
+
+def _sizes(need: DeviceNeed) -> tuple[int | None, ...]:
+    weights = None if need.weight_bytes is None else math.ceil(need.weight_bytes / need.use.devices)
+    return weights, need.request_kv_bytes, need.needed_bytes, need.room_bytes, need.kv_bytes
 
 
 def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:

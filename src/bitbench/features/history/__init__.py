@@ -1,8 +1,10 @@
 """One metric of one point over past studies, with what changed between them."""
 
-from bitbench.feature import Command, Feature
+from bitbench.feature import Command, Feature, Panel
 
 FEATURE = Feature(
     name="history",
-    commands=(Command("history", ".command:history", "Draw one metric over past studies, with what changed between."),),
+    commands=(
+        Command("history", ".command:history", "Draw one metric over past studies and what changed.", Panel.DECIDE),
+    ),
 )

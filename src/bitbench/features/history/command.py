@@ -25,7 +25,7 @@ def history(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Also write the chart (SVG) to this file.")
     ] = None,
 ) -> None:
-    """Draw one metric over past studies, with what changed between."""
+    """Draw one metric over past studies and what changed."""
     found = history_below(folder, point, metric)
     render_whole(history_document(found), Terminal())
     if output is not None and not found.points:

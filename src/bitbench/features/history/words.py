@@ -22,13 +22,16 @@ def history_document(found: History) -> Document:
     if not found.points:
         return Document(title, (paragraph("No study has this figure for this point."), *bullets(_absent(found))))
     means = [point.estimate.mean for point in found.points]
-    lowest, highest = (number(mean, unit_of(found.definition)) for mean in (min(means), max(means)))
+    first, last, lowest, highest = (
+        number(mean, unit_of(found.definition)) for mean in (means[0], means[-1], min(means), max(means))
+    )
+    between = say(" (between ", lowest, " and ", highest, ")") if len(means) > 2 else ()
     changes = bullets(
         say("* ", Name(point.folder), ": ", _changes(point), ".") for point in found.points if point.changes
     )
     return Document(
         title,
-        (paragraph(sparkline(means), " from ", lowest, " to ", highest), Chart(history_figure(found))),
+        (paragraph(sparkline(means), " ", first, " → ", last, between), Chart(history_figure(found))),
         (
             Section(say("Studies"), (_table(found), *changes)),
             Section(say("What to know"), bullets(_notes(found))),

@@ -1,11 +1,11 @@
 """Results of other tools become studies, and studies take the forms in which others publish theirs."""
 
-from bitbench.feature import Command, Feature, ReportPart, ReportPlace
+from bitbench.feature import Command, Feature, Panel, ReportPart, ReportPlace
 
 FEATURE = Feature(
     name="interop",
     commands=(
-        Command("import", ".command:import_results", "Turn other tools' results into a study folder, and report."),
+        Command("import", ".command:import_results", "Turn other tools' results into a study folder.", Panel.SHARE),
     ),
     report_parts=(
         ReportPart(

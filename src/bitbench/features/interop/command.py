@@ -31,7 +31,7 @@ def import_results(
         typer.Option("--starts", help="What was one start of the engine: each file, each run, or everything."),
     ] = ImportedStarts.PER_FILE,
 ) -> None:
-    """Turn other tools' results into a study folder, and report.
+    """Turn other tools' results into a study folder.
 
     Values missing from a file are shown as –. The report lists what was assumed or skipped.
     """

@@ -1,8 +1,8 @@
 """SQL over all studies below a folder or an object-store URL."""
 
-from bitbench.feature import Command, Feature
+from bitbench.feature import Command, Feature, Panel
 
 FEATURE = Feature(
     name="query",
-    commands=(Command("query", ".command:query", "Query all studies below a folder in SQL."),),
+    commands=(Command("query", ".command:query", "Query all studies below a folder in SQL.", Panel.SHARE),),
 )

@@ -1,6 +1,6 @@
 """Search settings for the best under limits, and confirm it in a fresh study."""
 
-from bitbench.feature import Command, Feature
+from bitbench.feature import Command, Feature, Panel
 
 FEATURE = Feature(
     name="tune",
@@ -9,6 +9,7 @@ FEATURE = Feature(
             "tune",
             ".command:tune",
             "Search for the best settings, and confirm them.",
+            Panel.QUANTIZE,
             answer=".types:Tuning",
             resumes=True,
         ),

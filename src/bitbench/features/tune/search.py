@@ -143,7 +143,7 @@ class _TuneRun:
             within=self._tune.within,
             confidence=self._study.measure.confidence,
             confirmed=confirmed,
-            deploy=() if chosen is None else deploy_words(found.records, chosen),
+            deploy=() if chosen is None else deploy_words(found.records, chosen, self.at.home),
             search_folder=str(folder.path),
             budget_s=self._budget_s,
             search_s=_elapsed_s(found.records),

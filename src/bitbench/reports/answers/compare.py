@@ -90,12 +90,18 @@ def _metric_section(comparison: Comparison, metric: str, points: Sequence[Compar
         *_names(points, labels),
         number_column("Before", unit_of(definition), lambda point: estimated(point.before, definition)),
         number_column("After", unit_of(definition), lambda point: estimated(point.after, definition)),
-        ratio_column(f"Ratio ({percent(comparison.confidence)})", lambda point: times(point.ratio)),
+        ratio_column(_ratio_title(comparison, points), lambda point: times(point.decisive)),
         number_column("Starts before", Unit.COUNT, lambda point: point.before.n_instances, shown_from=110),
         number_column("Starts after", Unit.COUNT, lambda point: point.after.n_instances, shown_from=110),
         words_column("Verdict", lambda point: point.verdict.value),
     )
     return Section(say(_title(comparison, metric)), (figures,), in_terminal=True)
+
+
+def _ratio_title(comparison: Comparison, points: Sequence[ComparedPoint]) -> str:
+    """`Ratio (95 %)`; corrected for several at once, where each may be tested at a level of its own."""
+    levels = {point.corrected.confidence for point in points if point.corrected} or {comparison.confidence}
+    return f"Ratio ({percent(levels.pop()) if len(levels) == 1 else 'corrected'})"
 
 
 def _roof_section(comparison: Comparison, labels: Labels) -> Section:
@@ -150,6 +156,11 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
         yield say(
             f"Corrected for {asked} comparisons ({percent(_single(comparison))} intervals each): the overall "
             f"false-alarm rate stays below {percent(1 - comparison.confidence)}."
+        )
+    if len([point for point in comparison.points if point.corrected]) > 1:
+        yield say(
+            "The intervals of ratios are corrected for all points that are compared (Holm), as the verdicts are: one "
+            f"at {percent(comparison.confidence)} would be narrower."
         )
     for lost in comparison.unpaired:
         yield say(Name(lost.point.name), f" {lost.reason}{': it had one before' if lost.was_lost else ''}.")

@@ -246,11 +246,14 @@ def _cost(judged: Judged) -> Quantity:
 
 
 def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
-    """A column per limit, then memory, where that is no limit, that without the KV cache, and cost."""
+    """A column per limit, which a narrow terminal keeps; then the ratio, memory where that is no limit, that without
+    the KV cache, and cost."""
     asked = next(one for one in choice.judged if one.figure is not None).findings
-    figures: list[tuple[str, str, Callable[[Judged], Shown]]] = [
-        (limit.name, limit.unit, partial(_finding, place)) for place, limit in enumerate(asked)
-    ]
+    limits = (
+        number_column(limit.name, limit.unit, partial(_finding, place), intervals_from=ROOM_FOR_INTERVALS)
+        for place, limit in enumerate(asked)
+    )
+    figures: list[tuple[str, str, Callable[[Judged], Shown]]] = []
     if all(one.name != MEMORY for one in asked) and any(one.memory for one in choice.judged):
         figures.append(("Memory", Unit.BYTES, lambda one: one.memory.mean if one.memory else None))
     if any(one.memory_without_cache is not None for one in choice.judged):
@@ -266,6 +269,7 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
             unit_of(found.primary_metric),
             lambda one: estimated(one.figure, found.primary_metric),
         ),
+        *limits,
         ratio_column(
             "vs. baseline",
             lambda one: "baseline" if one.config == choice.baseline else times(one.ratio_to_baseline),

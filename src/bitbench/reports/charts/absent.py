@@ -18,7 +18,7 @@ def absent_from(
 ) -> str:
     """`Not shown: broken (unsupported).` `lacks`: what those have not that have a result, such as "quality unknown".
 
-    Of what was refused up front, engines of which nothing is shown; the others are listed once in the report.
+    Of what is not supported, engines of which nothing is shown; the others are listed once in the report.
     """
     missing: dict[Config, str] = {}
     for point in summary.points:

@@ -1,0 +1,167 @@
+"""Two searches against each other: the highest rates that met the same objectives, and limits on their change.
+
+Each search has an interval of its own, from its posterior. That of the ratio follows from both by the method of
+variance estimates recovery (Zou and Donner 2008), on logarithms: what each side can be off, added in squares.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp, hypot, log
+
+from bitbench.analysis.gate import MAX_RATE, GateCondition, outcome_of
+from bitbench.analysis.rate_search import answer, rate_trials
+from bitbench.analysis.results.comparison import (
+    SEARCH,
+    ComparedPoint,
+    Comparison,
+    GateOutcome,
+    GateResult,
+    Replicate,
+    Verdict,
+)
+from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, RateAnswer, Ratio
+from bitbench.records.study_records import StudyRecords
+from bitbench.study.plan import Point
+from bitbench.study.workload import Workload
+from bitbench.util.errors import CannotCompareError
+
+DEFINITION = MetricDefinition(
+    label="Highest rate",
+    name="highest rate that meets the objectives",
+    unit="req/s",
+    higher_is_better=True,
+    definition="The highest rate of requests at which trials meet the objectives of the search.",
+)
+# What a search itself chooses, and what names it.
+_CHOSEN = ("name", "arrival", "duration", "requests")
+_SHAPE = tuple(field for field in Workload.model_fields if field not in _CHOSEN)
+
+
+def are_searches(before: StudyRecords, after: StudyRecords) -> bool:
+    return before.lock.search is not None and after.lock.search is not None
+
+
+def refuse_other_question(before: StudyRecords, after: StudyRecords) -> None:
+    """Raises CannotCompareError where the two searched for something else."""
+    if before.study.objectives != after.study.objectives:
+        raise CannotCompareError(f"{before.name} and {after.name} searched under other objectives (--slo)")
+    first, second = before.study.workloads[0], after.study.workloads[0]
+    differing = [field for field in _SHAPE if getattr(first, field) != getattr(second, field)]
+    if first.arrival.kind != second.arrival.kind:
+        differing.append("arrival")
+    if differing:
+        raise CannotCompareError(f"the requests of the two searches are not the same: {', '.join(differing)} differ")
+
+
+def compare_searches(
+    before: StudyRecords, after: StudyRecords, conditions: Sequence[GateCondition], confidence: float
+) -> Comparison:
+    """The rates that were found; limits are judged at once."""
+    sides = _Sides(before, after)
+    found = sides.compared(confidence)
+    single = 1 - (1 - confidence) / max(len(conditions), 1)
+    return Comparison(
+        baseline=before.name,
+        candidate=after.name,
+        confidence=confidence,
+        definitions={MAX_RATE: DEFINITION},
+        points=() if found is None else (found,),
+        gates=tuple(sides.gate(condition, single) for condition in conditions),
+    )
+
+
+@dataclass(frozen=True)
+class _Sides:
+    before: StudyRecords
+    after: StudyRecords
+
+    @property
+    def points(self) -> tuple[Point, Point]:
+        first, second = (Point(config=side.plan.configs[0], workload=SEARCH) for side in (self.before, self.after))
+        return first, second
+
+    def compared(self, confidence: float) -> ComparedPoint | None:
+        """None where a side has no rate at all."""
+        first, second = (_answer(side, confidence) for side in (self.before, self.after))
+        before, after = _estimate(first), _estimate(second)
+        if before is None or after is None:
+            return None
+        ratio = _ratio(first, second)
+        baseline, candidate = self.points
+        return ComparedPoint(
+            baseline=baseline,
+            candidate=candidate,
+            metric=MAX_RATE,
+            before=before,
+            after=after,
+            ratio=ratio,
+            verdict=_verdict(ratio),
+        )
+
+    def gate(self, condition: GateCondition, confidence: float) -> GateResult:
+        first, second = (_answer(side, confidence) for side in (self.before, self.after))
+        ratio = _ratio(first, second)
+        reason, outcome = "", GateOutcome.UNSURE
+        if ratio is None or ratio.interval is None:
+            lacking = "baseline" if None in (first.rate, first.low, first.high) else "candidate"
+            reason = f"the search of the {lacking} found no rate with an interval"
+        else:
+            outcome = outcome_of(condition, ratio.interval)
+            reason = "the interval contains the limit" if outcome is GateOutcome.UNSURE else ""
+        baseline, candidate = self.points
+        return GateResult(
+            condition=condition.text,
+            metric=MAX_RATE,
+            baseline=baseline,
+            candidate=candidate,
+            outcome=outcome,
+            ratio=ratio,
+            reason=reason,
+            unit=Replicate.TRIALS,
+        )
+
+
+def _answer(side: StudyRecords, confidence: float) -> RateAnswer:
+    limits = side.lock.search
+    assert limits is not None, "it is a search"
+    return answer(rate_trials(side.study, side.trials), limits.model_copy(update={"confidence": confidence}))
+
+
+def _estimate(found: RateAnswer) -> Estimate | None:
+    if found.rate is None:
+        return None
+    interval = None
+    if found.low is not None and found.high is not None:
+        interval = Interval(low=found.low, high=found.high, confidence=found.confidence)
+    return Estimate(
+        mean=found.rate,
+        interval=interval,
+        relative_half_width=None if interval is None else (interval.high - interval.low) / 2 / found.rate,
+        n_instances=1,
+        n_trials=found.trials,
+        trial_sd=None,
+        standard_error=None,
+        degrees_of_freedom=None,
+        covers_starts=False,
+    )
+
+
+def _ratio(before: RateAnswer, after: RateAnswer) -> Ratio | None:
+    """after / before; without an interval where one of the two has none."""
+    if before.rate is None or after.rate is None:
+        return None
+    ratio = after.rate / before.rate
+    if before.low is None or before.high is None or after.low is None or after.high is None:
+        return Ratio(value=ratio, interval=None, p_value=None)
+    below = hypot(log(after.rate / after.low), log(before.high / before.rate))
+    above = hypot(log(after.high / after.rate), log(before.rate / before.low))
+    interval = Interval(low=ratio * exp(-below), high=ratio * exp(above), confidence=before.confidence)
+    return Ratio(value=ratio, interval=interval, p_value=None)
+
+
+def _verdict(ratio: Ratio | None) -> Verdict:
+    if ratio is None or ratio.interval is None:
+        return Verdict.UNKNOWN
+    if ratio.interval.low > 1:
+        return Verdict.CARRIES_MORE
+    return Verdict.CARRIES_LESS if ratio.interval.high < 1 else Verdict.TIE

@@ -1,0 +1,159 @@
+"""What `--help` prints: commands and options in panels, on one screen. Without rich, so that it stays quick."""
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from pathlib import Path
+from textwrap import wrap
+from typing import Any, get_args, get_type_hints
+
+import typer
+from typer.core import TyperArgument, TyperCommand, TyperGroup
+
+from bitbench.feature import Panel
+
+WORDS = {int: "N", float: "NUMBER", Path: "PATH"}
+REFERENCE = "docs/cli.md"
+_COMPLETION = ("install_completion", "show_completion")  # typer's own, in many words
+_ARGUMENTS, _OPTIONS = "Arguments", "Options"
+_WIDEST_NAME = 28  # characters before the text of an option; a longer name has a line of its own
+
+
+class PlainCommand(TyperCommand):
+    """Options in the panels that they name (`rich_help_panel`); hidden ones are named in the last line."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return [self.options_metavar or "", *usages(self)]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        _write_parameters(self, ctx, formatter)
+
+
+class PlainGroup(TyperGroup):
+    """Commands in the order of their panels, before the options; hidden ones are named in the last line."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        self.format_commands(ctx, formatter)
+        _write_parameters(self, ctx, formatter, also=[name for name, one in self.commands.items() if one.hidden])
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
+        wide = max((len(panel_of(command)) for _, command in shown), default=0)
+        rows, last = [], ""
+        for name, command in shown:
+            panel = panel_of(command)
+            rows.append((f"{panel if panel != last else '':<{wide}} {name}".rstrip(), command.get_short_help_str(1000)))
+            last = panel
+        with formatter.section("Commands"):
+            formatter.write_dl(rows if wide else [(name.strip(), text) for name, text in rows])
+
+
+class PlainTyper(typer.Typer):
+    """A group of such commands."""
+
+    def __init__(self, **named: Any) -> None:
+        super().__init__(**{"cls": PlainGroup, "rich_markup_mode": None, "no_args_is_help": True, **named})
+
+    def command(self, name: str | None = None, **named: Any) -> Callable[[Any], Any]:
+        return super().command(name, **{"cls": PlainCommand, **named})
+
+
+def panel_of(command: Any) -> str:
+    return str(getattr(command, "rich_help_panel", None) or "")
+
+
+def in_order(commands: dict[str, Any]) -> dict[str, Any]:
+    """By panel; rare ones, which have none, at the end."""
+    panels = [*(panel.value for panel in Panel), ""]
+    return dict(sorted(commands.items(), key=lambda item: panels.index(panel_of(item[1]))))
+
+
+def usages(command: Any) -> list[str]:
+    """`STUDY_DIR`, and `[NAME]` where it may be left out."""
+    return [usage_of(parameter) for parameter in command.params if isinstance(parameter, TyperArgument)]
+
+
+def usage_of(argument: TyperArgument) -> str:
+    name = name_of(argument)
+    return name if argument.required or name.startswith("[") else f"[{name}]"
+
+
+def name_of(argument: TyperArgument) -> str:
+    return str(argument.metavar or (argument.name or "").upper())
+
+
+def kinds_of(command: Any) -> dict[str, Any]:
+    """The annotation of each parameter, since typer's own words for it differ from version to version."""
+    return get_type_hints(command.callback) if command.callback else {}
+
+
+def values_of(parameter: Any, kind: Any) -> str:
+    """What follows an option: `cpu|cuda`, or a word that says what kind of thing."""
+    return parameter.metavar or "|".join(choices_of(kind)) or WORDS.get(next(plain_types(kind), str), "TEXT")
+
+
+def choices_of(kind: Any) -> list[str]:
+    return [shown(member) for plain in plain_types(kind) if issubclass(plain, Enum) for member in plain]
+
+
+def plain_types(kind: Any) -> Iterator[type]:
+    """Fact of list[Fact] | None."""
+    for part in get_args(kind):
+        yield from plain_types(part)
+    if isinstance(kind, type) and not get_args(kind):
+        yield kind
+
+
+def default_of(parameter: Any) -> str:
+    """What is taken without the option; empty where that is nothing, or is said in its text."""
+    value = parameter.default
+    if (
+        value is None
+        or value is False
+        or callable(value)
+        or value in ((), [])
+        or "[default: " in (parameter.help or "")
+    ):
+        return ""
+    return "on" if value is True else shown(value)
+
+
+def shown(value: object) -> str:
+    return str(value.value if isinstance(value, Enum) else value)
+
+
+def _write_parameters(command: Any, ctx: Any, formatter: Any, also: Sequence[str] = ()) -> None:
+    kinds, rare = kinds_of(command), list(also)
+    panels: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OPTIONS: []}
+    for parameter in command.get_params(ctx):
+        if parameter.hidden or parameter.name in _COMPLETION:
+            rare.append(parameter.opts[0])
+        elif isinstance(parameter, TyperArgument):
+            panels[_ARGUMENTS].append((name_of(parameter), _text(parameter)))
+        else:
+            panel = panels.setdefault(getattr(parameter, "rich_help_panel", None) or _OPTIONS, [])
+            panel.append((_names(parameter, kinds.get(parameter.name, str)), _text(parameter)))
+    panels[_OPTIONS] = panels.pop(_OPTIONS)  # after those that have a name
+    for title, rows in panels.items():
+        if rows:
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=_WIDEST_NAME)
+    if rare:
+        formatter.write_paragraph()
+        also_named = f"Also: {', '.join(rare)}; see {REFERENCE}."
+        formatter.write("\n".join(wrap(also_named, formatter.width, break_on_hyphens=False)) + "\n")
+
+
+def _names(option: Any, kind: Any) -> str:
+    names = ", ".join(sorted(option.opts, key=len))
+    if option.secondary_opts:
+        return f"{names} / {', '.join(option.secondary_opts)}"
+    return names if option.is_flag else f"{names} {values_of(option, kind)}"
+
+
+def _text(parameter: Any) -> str:
+    """`Prompt length in tokens [default: 128].`"""
+    text = (parameter.help or "").strip()
+    if not isinstance(parameter, TyperArgument) and parameter.required:
+        return f"{text.removesuffix('.')} (required)."
+    default = default_of(parameter) if getattr(parameter, "show_default", True) else ""
+    return f"{text.removesuffix('.')} [default: {default}]." if default else text

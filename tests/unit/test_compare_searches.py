@@ -1,0 +1,154 @@
+"""Two searches against each other: the rates that they found; and a search on a busy machine ends."""
+
+import pytest
+
+from bitbench.analysis.gate import parse_condition
+from bitbench.analysis.rate_search import next_rate, rate_trials
+from bitbench.analysis.results.comparison import Comparison, GateOutcome, Verdict
+from bitbench.analysis.study_comparison import compare_studies
+from bitbench.measure.endpoint import EndpointRun, workload_at
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import InstanceFacts, ObjectiveResult, Outcome, TrialMetrics, TrialRecord
+from bitbench.reports.answers.compare import comparison_document
+from bitbench.reports.document.markdown import markdown
+from bitbench.study.arrival import Constant
+from bitbench.study.checked import checked_objectives
+from bitbench.study.plan import Plan, Point
+from bitbench.study.search import SearchLimits
+from bitbench.study.study import EngineSetup
+from bitbench.study.workload import Workload
+from bitbench.util.errors import CannotCompareError
+from bitbench.util.exit_codes import ExitCode
+from tests.unit.synthetic import LOCK, make_instance, make_plan, make_records, make_trial
+
+LIMITS = SearchLimits(start=5, lowest=0.1, highest=1000)
+SLO = "ttft_p99=200ms"
+
+
+def open_loop(rate: float, output_tokens: int = 8) -> Workload:
+    return Workload(
+        name=f"rate-{rate:g}",
+        arrival=Constant(rate=rate),
+        duration=10.0,
+        input_tokens=16,
+        output_tokens=output_tokens,
+        concurrency=1,
+    )
+
+
+def searched(
+    name: str, edge: float, *, slo: str = SLO, url: str = "http://127.0.0.1:1", output_tokens: int = 8
+) -> StudyRecords:
+    """A server that meets its objectives up to `edge`."""
+    workloads, trials = [open_loop(LIMITS.start, output_tokens)], list[TrialRecord]()
+
+    def plan() -> Plan:
+        made = make_plan(["server"], workloads, objectives=checked_objectives(slo))
+        setup = EngineSetup(name="server", engine="endpoint", args={"url": url, "model": "m"})
+        return made.model_copy(update={"study": made.study.model_copy(update={"engines": (setup,)})})
+
+    while (rate := next_rate(rate_trials(plan().study, trials), LIMITS)) is not None:
+        workload = workload_at(workloads[0], rate)
+        if workload.name not in {one.name for one in workloads}:
+            workloads.append(workload)
+        point = Point(config=plan().configs[0], workload=workload.name)
+        holds = ObjectiveResult(holds=rate <= edge)
+        metrics = TrialMetrics(achieved_rate=min(rate, edge))
+        trials.append(make_trial(point, 0, len(trials), objectives=holds, metrics=metrics))
+    instance = make_instance(plan().configs[0], 0, facts=InstanceFacts(engine_version="1.0", was_running=True))
+    lock = {**LOCK, "search": LIMITS.model_dump()}
+    return make_records(plan(), trials, [instance], name=name, lock=lock)
+
+
+def against(before: StudyRecords, after: StudyRecords, *limits: str) -> Comparison:
+    conditions = [parse_condition(text) for text in limits]
+    return compare_studies(before, after, metrics=(), conditions=conditions, allowed=())
+
+
+def test_the_rates_that_were_found_are_compared_and_nothing_else() -> None:
+    comparison = against(searched("a", 40.0), searched("c", 60.0))
+    (point,) = comparison.points
+    assert point.before.mean == pytest.approx(40, rel=0.05)
+    assert point.after.mean == pytest.approx(60, rel=0.05)
+    assert point.verdict is Verdict.CARRIES_MORE
+    assert point.ratio is not None
+    assert point.ratio.interval is not None
+    assert point.ratio.interval.low < 1.5 < point.ratio.interval.high
+    assert not comparison.unpaired
+    page = markdown(comparison_document(comparison))
+    assert "Highest rate that meets the objectives against `a`: carries more" in page
+    assert "is not in" not in page
+    assert against(searched("c", 60.0), searched("a", 40.0)).points[0].verdict is Verdict.CARRIES_LESS
+    assert against(searched("a", 40.0), searched("b", 40.0)).points[0].verdict is Verdict.TIE
+
+
+@pytest.mark.parametrize(
+    ("after", "outcome", "code"),
+    [
+        (60.0, GateOutcome.PASSED, ExitCode.DONE),
+        (20.0, GateOutcome.FAILED, ExitCode.FAILED),
+        (36.0, GateOutcome.UNSURE, ExitCode.INCONCLUSIVE),
+    ],
+)
+def test_a_gate_on_the_rate(after: float, outcome: GateOutcome, code: ExitCode) -> None:
+    comparison = against(searched("a", 40.0), searched("b", after), "max_rate < -10%")
+    assert [gate.outcome for gate in comparison.gates] == [outcome]
+    assert comparison.exit_code is code
+    assert "Fails if max_rate" in markdown(comparison_document(comparison))
+
+
+def test_other_objectives_requests_or_figures_are_refused() -> None:
+    with pytest.raises(CannotCompareError, match="other objectives"):
+        against(searched("a", 40.0), searched("b", 40.0, slo="ttft_p99=300ms"))
+    with pytest.raises(CannotCompareError, match="output_tokens differ"):
+        against(searched("a", 40.0), searched("b", 40.0, output_tokens=9))
+    sweep = make_records(make_plan(["server"], [open_loop(5)]), name="sweep")
+    with pytest.raises(CannotCompareError, match="max_rate is the figure of two searches"):
+        against(sweep, sweep, "max_rate < -10%")
+
+
+def test_another_port_is_no_other_server() -> None:
+    blue, green = (searched(name, 40.0, url=f"http://127.0.0.1:{port}") for name, port in (("blue", 1), ("green", 2)))
+    assert not against(blue, green).differences
+
+
+class _Told:
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
+
+    def warn(self, message: str) -> None:
+        self.warnings.append(message)
+
+
+def test_a_busy_machine_is_said_once_and_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It sends the first trials on time, of which one is met and one is not, and none after them."""
+    plan, told, trials = make_plan(["server"], [open_loop(5)], objectives=checked_objectives(SLO)), _Told(), []
+
+    def trial(run: EndpointRun, workload: Workload, _: object) -> TrialRecord:
+        late = {} if len(trials) < 2 else {"outcome": Outcome.CLIENT_BOUND, "cause": "client too slow"}
+        holds = ObjectiveResult(holds=not trials)
+        point = Point(config=plan.configs[0], workload=workload.name)
+        made = make_trial(point, 0, len(trials), objectives=holds, **late)
+        trials.append(made)
+        assert len(trials) < 50, "it goes on and on"
+        return made
+
+    run = EndpointRun.__new__(EndpointRun)
+    run._plan, run._observer, run._trials = plan, told, trials  # type: ignore[assignment]
+
+    def added(run: EndpointRun, workload: Workload) -> Workload:
+        study = run._plan.study
+        if workload.name not in {one.name for one in study.workloads}:
+            more = study.model_copy(update={"workloads": (*study.workloads, workload)})
+            run._plan = run._plan.model_copy(update={"study": more})
+        return workload
+
+    monkeypatch.setattr(EndpointRun, "_begin", lambda _: None)
+    monkeypatch.setattr(EndpointRun, "_update_lock", lambda _, **__: None)
+    monkeypatch.setattr(EndpointRun, "_added", added)
+    monkeypatch.setattr(EndpointRun, "_trial", trial)
+    run.search(LIMITS)
+    first, second = told.warnings
+    assert first.endswith("higher rates are skipped")
+    assert "the search stopped" in second
+    assert "--into" in second
