@@ -21,7 +21,7 @@ def history_document(found: History) -> Document:
     title = say(Name(found.point.name), f": {found.definition.name}")
     if not found.points:
         return Document(title, (paragraph("No study has this figure for this point."), *bullets(_absent(found))))
-    means = [point.estimate.mean for point in found.points]
+    means = [point.estimate.value for point in found.points]
     lowest, highest = (number(mean, unit_of(found.definition)) for mean in (min(means), max(means)))
     changes = bullets(
         say("* ", Name(point.folder), ": ", _changes(point), ".") for point in found.points if point.changes
