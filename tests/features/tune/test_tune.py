@@ -347,7 +347,7 @@ ANSWERS = {
         with_confirmed(figure=None, ratio=None, is_gain=False, findings=()),
         ExitCode.FAILED,
     ),
-    "its output throughput is 140.0 [135.8, 144.2] tok/s; the baseline a has too few results": (
+    "its output throughput is 140 [136, 144] tok/s; the baseline a has too few results": (
         with_confirmed(baseline_figure=None, ratio=None, is_gain=False),
         ExitCode.INCONCLUSIVE,
     ),
