@@ -69,7 +69,7 @@ def test_a_sweep_fills_a_folder_like_a_studys(tmp_path: Path) -> None:
     assert set(known) == {"c-1", "c-2"}
     counted = [trial for trial in folder.trials() if trial.outcome is Outcome.OK]
     assert len(counted) == 4
-    assert known["c-1"].metrics["latency_s"].mean == pytest.approx(0.8, rel=0.2)
+    assert known["c-1"].metrics["latency_s"].value == pytest.approx(0.8, rel=0.2)
     ElementTree.fromstring((folder.report / "figures" / "load-c-1.svg").read_text())
     assert "figures/load-c-1.svg" in (folder.report / "report.md").read_text()
     assert "bitbench did not start this server" in done.stdout

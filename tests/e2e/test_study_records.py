@@ -99,7 +99,7 @@ def test_intervals_contain_the_mean(summary: StudySummary) -> None:
     assert len(estimates) >= 4 * 5
     for estimate in estimates:
         assert estimate.interval is not None
-        assert estimate.interval.low <= estimate.mean <= estimate.interval.high
+        assert estimate.interval.low <= estimate.value <= estimate.interval.high
 
 
 def test_instances_say_what_they_are(folder: StudyFolder) -> None:

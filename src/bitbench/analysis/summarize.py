@@ -5,14 +5,12 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.analysis.configs import failures_of, summarize_config
+from bitbench.analysis.configs import failures_of, summarize_config, summarize_engine
 from bitbench.analysis.confirmation import confirmations
 from bitbench.analysis.crossover import find_crossovers
-from bitbench.analysis.engine_metrics import summarize_engine
 from bitbench.analysis.intervals import Resampler, Sample, estimate, mean_of_means, sample
 from bitbench.analysis.model_groups import ModelGroup, field_of, fields_of
 from bitbench.analysis.objectives import held
-from bitbench.analysis.outliers import outliers
 from bitbench.analysis.precision import precision
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
@@ -20,11 +18,10 @@ from bitbench.analysis.ranking import rank
 from bitbench.analysis.rate_search import answer, rate_trials
 from bitbench.analysis.requests import read_requests, spreads, tails
 from bitbench.analysis.results.summary import ComparedModel, Outlier, PointSummary, Ranking, Run, StudySummary, WarmUp
-from bitbench.analysis.sequential import baseline_of, primary_metric_of
+from bitbench.analysis.sequential import Speeds, baseline_of, primary_metric_of
 from bitbench.analysis.service_levels import judge_objective
 from bitbench.analysis.settings import summarize_settings
-from bitbench.analysis.speeds import Speeds
-from bitbench.analysis.stop_reason import stop_reason
+from bitbench.analysis.stopping import stop_reason
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.feature import Offer, report_parts, sparing
 from bitbench.records.study_records import StudyRecords
@@ -36,6 +33,17 @@ from bitbench.study.plan import Config, Point
 
 # Looked at for outliers: those a primary metric can be. The others follow from them or are extremes themselves.
 FLAGGED_METRICS = tuple(METRICS[name].column for name in PRIMARY_METRICS)
+
+MODIFIED_Z_LIMIT = 3.5  # Iglewicz and Hoaglin (1993), for 0.6745 · |x − median| / MAD
+_MAD_TO_SD = 0.6745  # third quartile of the normal distribution: MAD / sd
+
+# The MAD of three values is the distance of the nearer neighbour to the median, so two values that nearly coincide
+# make any third one look extreme: more than one in four triples of pure noise pass the z limit. A flag must also
+# matter. 10 % is five times the 2 % relative sd between trials that calls for no attention; fewer than one point in
+# 10,000 of such noise, with three to ten trials, is flagged.
+MIN_RELATIVE_DEVIATION = 0.10
+
+MIN_TRIALS = 3  # of two values neither is the odd one
 
 
 def summarize(of: StudyRecords) -> StudySummary:
@@ -211,6 +219,20 @@ def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
             for place in flagged
         ]
     return tuple(found)
+
+
+def outliers(values: Sequence[float]) -> list[int]:
+    """Positions of the values that are far from the median, by the robust z-score and by at least 10 %: they are
+    flagged and shown, never dropped."""
+    if len(values) < MIN_TRIALS:
+        return []
+    series = np.asarray(values, dtype=np.float64)
+    median = float(np.median(series))
+    distance = np.abs(series - median)
+    mad = float(np.median(distance))
+    far = _MAD_TO_SD * distance > MODIFIED_Z_LIMIT * mad
+    matters = distance > MIN_RELATIVE_DEVIATION * abs(median)
+    return [int(place) for place in np.flatnonzero(far & matters)]
 
 
 def _warm_up(records: Sequence[TrialRecord], counted: Sequence[TrialRecord]) -> WarmUp:

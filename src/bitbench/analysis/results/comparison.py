@@ -2,8 +2,9 @@
 
 from enum import StrEnum
 
+from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, Ratio
+from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.records.profile import Phase
 from bitbench.study.base import Record
 from bitbench.study.plan import Point
@@ -11,7 +12,7 @@ from bitbench.study.processor import Level
 from bitbench.util.exit_codes import ExitCode
 
 
-class Verdict(StrEnum):
+class ChangeVerdict(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     LESS = "less"  # of what is better when it is less but is no time: memory
@@ -38,16 +39,14 @@ class ComparedPoint(Record):
     metric: str
     before: Estimate
     after: Estimate
-    ratio: Ratio | None
-    verdict: Verdict
-    corrected: Interval | None = None
+    ratio: Estimate | None
+    verdict: ChangeVerdict
+    corrected: Estimate | None = None
 
     @property
-    def decisive(self) -> Ratio | None:
+    def decisive(self) -> Estimate | None:
         """The ratio with the interval that agrees with the verdict."""
-        if self.ratio is None or self.corrected is None:
-            return self.ratio
-        return self.ratio.model_copy(update={"interval": self.corrected})
+        return self.corrected or self.ratio
 
 
 class Unpaired(Record):
@@ -68,12 +67,6 @@ class Difference(Record):
     is_allowed: bool = False
 
 
-class GateOutcome(StrEnum):
-    PASSED = "passed"  # the whole interval is within the limit
-    FAILED = "failed"  # the whole interval is beyond it
-    UNSURE = "inconclusive"  # neither, or there is no interval to trust
-
-
 class Replicate(StrEnum):
     """What was repeated, and so what an interval covers."""
 
@@ -88,8 +81,8 @@ class GateResult(Record):
     metric: str
     baseline: Point
     candidate: Point
-    outcome: GateOutcome
-    ratio: Ratio | None
+    verdict: Verdict
+    ratio: Estimate | None
     reason: str = ""  # why it is inconclusive
     needed: int | None = None  # so many starts or trials of each side would decide, if the means stay where they are
     unit: Replicate = Replicate.STARTS
@@ -123,11 +116,10 @@ class Comparison(Record):
         """Of the limits. One that a side has no figure for was not met, whatever is allowed."""
         if not self.points:
             return ExitCode.NOTHING_MEASURED
-        outcomes = {gate.outcome for gate in self.gates}
-        if GateOutcome.FAILED in outcomes:
+        if any(gate.verdict is Verdict.MISSED for gate in self.gates):
             return ExitCode.FAILED
         is_open = any(
-            gate.outcome is GateOutcome.UNSURE and (gate.ratio is None or not self.allow_inconclusive)
+            gate.verdict is Verdict.INCONCLUSIVE and (gate.ratio is None or not self.allow_inconclusive)
             for gate in self.gates
         )
         return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE

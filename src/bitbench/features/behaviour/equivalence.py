@@ -14,9 +14,9 @@ from zlib import crc32
 import numpy as np
 
 from bitbench.analysis.divergence import Floats, Scores, divergence, scores_of
-from bitbench.analysis.intervals import Resampler, sample
-from bitbench.analysis.quality import baseline_of, same_text, window_means, with_interval
-from bitbench.analysis.results.summary import QualityEstimate
+from bitbench.analysis.intervals import Resampler, sample, with_interval
+from bitbench.analysis.quality import baseline_of, same_text, window_means
+from bitbench.analysis.results.estimate import Estimate, Verdict, check
 from bitbench.features.behaviour.survival import Lifetimes, compare_survival, lifetimes, survival
 from bitbench.features.behaviour.types import Behaviour, Equivalence, EquivalenceVerdict, NoiseFloor
 from bitbench.records.quality import Condition, QualityRecord
@@ -34,7 +34,7 @@ def summarize_behaviour(of: StudyRecords) -> Behaviour | None:
     floors = known.floors()
     lives = known.lifetimes()
     confidence = of.plan.study.measure.confidence
-    curves = [survival(config, one, confidence) for config, one in lives.items()]
+    curves = [survival(config, lived, confidence) for config, lived in lives.items()]
     drawn = [curve for curve in curves if curve is not None]
     if not (floors or drawn):
         return None
@@ -55,7 +55,7 @@ def measured_under(condition: Condition, of: StudyRecords) -> dict[Config, Quali
 class _Floor:
     """A noise floor with its divergence in each window."""
 
-    def __init__(self, config: Config, changed: str, by_window: Floats, estimate: QualityEstimate) -> None:
+    def __init__(self, config: Config, changed: str, by_window: Floats, estimate: Estimate) -> None:
         self.by_window = by_window
         self.shown = NoiseFloor(config=config, changed=changed, divergence=estimate)
 
@@ -81,7 +81,7 @@ class _Known:
             by_window = self._divergence(self._alone[baseline], self._alone[config]) if own else None
             if by_window is None:
                 continue
-            floor = max(own, key=lambda one: one.shown.divergence.value)
+            floor = max(own, key=lambda floor: floor.shown.divergence.value)
             excess = self._estimate(config, by_window - floor.by_window)
             yield (
                 config.name,
@@ -98,9 +98,9 @@ class _Known:
 
     def pairs(self, configs: list[Config]) -> Iterator[tuple[Config, Config]]:
         """Those of one baseline."""
-        for one, other in combinations(configs, 2):
-            if baseline_of(one, self._plan) == baseline_of(other, self._plan):
-                yield one, other
+        for config, other in combinations(configs, 2):
+            if baseline_of(config, self._plan) == baseline_of(other, self._plan):
+                yield config, other
 
     def _quantized(self) -> Iterator[tuple[Config, Config]]:
         """Each with its baseline, in the order of the plan."""
@@ -128,12 +128,12 @@ class _Known:
         """The mean of each window; None where they cannot be compared."""
         if not same_text(own, other):
             return None
-        one, two = self._scores(own.id), self._scores(other.id)
-        if not (one.is_finite and two.is_finite):
+        first, second = self._scores(own.id), self._scores(other.id)
+        if not (first.is_finite and second.is_finite):
             return None
-        return window_means(one.window, divergence(one, two))
+        return window_means(first.window, divergence(first, second))
 
-    def _estimate(self, config: Config, by_window: Floats) -> QualityEstimate:
+    def _estimate(self, config: Config, by_window: Floats) -> Estimate:
         seed = [self._plan.study.seed, crc32(config.name.encode())]
         drawn = sample([by_window.tolist()], Resampler(np.random.default_rng(seed)))
         return with_interval(drawn, self._plan.study.measure.confidence, float)
@@ -142,9 +142,6 @@ class _Known:
         return baseline_of(config, self._plan) == config
 
 
-def _verdict(excess: QualityEstimate, margin: float) -> EquivalenceVerdict:
-    if excess.interval is None:
-        return "inconclusive"
-    if excess.interval.high <= margin:
-        return "equivalent"
-    return "different" if excess.interval.low > margin else "inconclusive"
+def _verdict(excess: Estimate, margin: float) -> EquivalenceVerdict:
+    words: dict[Verdict, EquivalenceVerdict] = {Verdict.MET: "equivalent", Verdict.MISSED: "different"}
+    return words.get(check(excess, margin), "inconclusive")

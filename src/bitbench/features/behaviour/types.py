@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from bitbench.analysis.results.summary import QualityEstimate
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.study.base import Record
 from bitbench.study.plan import Config
 
@@ -12,7 +12,7 @@ class NoiseFloor(Record):
 
     config: Config  # the baseline
     changed: str  # `4 requests at once`, or the name of the same weights on another engine
-    divergence: QualityEstimate
+    divergence: Estimate
 
 
 EquivalenceVerdict = Literal["equivalent", "different", "inconclusive"]
@@ -22,7 +22,7 @@ class Equivalence(Record):
     """Whether a variant's divergence exceeds the noise floor of its baseline by less than the margin of the study."""
 
     floor: str  # `changed` of the floor that it is held against: the largest
-    excess: QualityEstimate  # mean KL divergence beyond the floor's, window by window
+    excess: Estimate  # mean KL divergence beyond the floor's, window by window
     verdict: EquivalenceVerdict
 
 
@@ -64,7 +64,7 @@ class TurnComparison(Record):
 
     baseline: Config
     p_value: float  # log-rank, adjusted for all variants of the study (Holm)
-    fewer: QualityEstimate  # valid turns of a conversation that are lost, conversation by conversation
+    fewer: Estimate  # valid turns of a conversation that are lost, conversation by conversation
     verdict: TurnVerdict
 
 

@@ -8,8 +8,8 @@ from bitbench.analysis.changes import Pair, changes_between
 from bitbench.analysis.comparability import differences
 from bitbench.analysis.gate import parse_metric
 from bitbench.analysis.intervals import estimate
-from bitbench.analysis.results.comparison import Difference, Verdict
-from bitbench.analysis.results.summary import Ratio
+from bitbench.analysis.results.comparison import ChangeVerdict, Difference
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.study_comparison import SHAPE, compared_points
 from bitbench.analysis.summarize import samples_by_point, values_by_start
 from bitbench.analysis.trial import DEFINITIONS
@@ -88,7 +88,7 @@ def _entry(point: Point, metric: str, side: StudyRecords, confidence: float) -> 
 
 def _move(
     point: Point, metric: str, before: StudyRecords, after: StudyRecords, confidence: float
-) -> dict[str, Ratio | Verdict | tuple[Difference, ...] | None]:
+) -> dict[str, Estimate | ChangeVerdict | tuple[Difference, ...] | None]:
     """What `compare` would say of this point in these two studies, and what else changed between them."""
     common = [other for other in before.plan.points if other in set(after.plan.points)]
     alike = [

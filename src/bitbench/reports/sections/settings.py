@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from bitbench.analysis.results.crossover import CrossoverAxis
-from bitbench.analysis.results.summary import ConfigQuality, QualityEstimate, SettingSummary, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, SettingSummary, StudySummary
 from bitbench.reports.document.model import Block, Heading, Name, Quantity, Section, Unit
 from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import say, small_print
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import with_interval
+from bitbench.reports.quantities import quantity
 from bitbench.reports.sections.crossover import verdict
 
 PER_TOKENS = 1_000  # of context: slopes are nanoseconds per token, which nobody can picture
@@ -50,7 +50,7 @@ def settings_section(summary: StudySummary) -> Section | None:
     )
     meanings: dict[str, Callable[[SettingSummary], object]] = {
         KV_MEANING: lambda one: one.kv_bytes_per_token,
-        SLOPE_MEANING: lambda one: one.step_slope_s,
+        SLOPE_MEANING: lambda one: one.step_slope,
         ACCEPTED_MEANING: lambda one: one.acceptance_length,
         PAYS_MEANING: pays,
     }
@@ -60,11 +60,11 @@ def settings_section(summary: StudySummary) -> Section | None:
 
 
 def _slope(one: SettingSummary) -> Quantity | None:
-    slope, interval = one.step_slope_s, one.step_slope_interval
-    if slope is None:
+    if one.step_slope is None:
         return None
-    low, high = (interval.low * PER_TOKENS, interval.high * PER_TOKENS) if interval else (None, None)
-    return Quantity(slope * PER_TOKENS, Unit.SECONDS, low, high)
+    slope = one.step_slope
+    low, high = (None if end is None else end * PER_TOKENS for end in (slope.low, slope.high))
+    return Quantity(slope.value * PER_TOKENS, Unit.SECONDS, low, high)
 
 
 def _by_position(summary: StudySummary, labels: Labels) -> list[Block]:
@@ -74,7 +74,9 @@ def _by_position(summary: StudySummary, labels: Labels) -> list[Block]:
         return []
 
     def column(place: int, title: str) -> ColumnOf[ConfigQuality]:
-        return number_column(title, "nats", lambda one: _shown(one.by_position[place].divergence), intervals_from=0)
+        return number_column(
+            title, "nats", lambda one: quantity(one.by_position[place].divergence, "nats"), intervals_from=0
+        )
 
     titles = [f"{part.first:,} to {part.last:,}" for part in known[0].by_position]
     config: ColumnOf[ConfigQuality] = words_column("Config", lambda one: Name(labels[one.config]))
@@ -83,7 +85,3 @@ def _by_position(summary: StudySummary, labels: Labels) -> list[Block]:
         table(known, config, *(column(place, title) for place, title in enumerate(titles))),
         small_print(POSITIONS),
     ]
-
-
-def _shown(estimate: QualityEstimate) -> Quantity:
-    return with_interval(estimate.value, "nats", estimate.interval)

@@ -177,7 +177,7 @@ def _most_output(summary: StudySummary) -> Phrase:
     known = [point for point in _points(summary) if "output_throughput" in point.metrics]
     if not known:
         return say("No point has a result.")
-    best = max(known, key=lambda point: point.metrics["output_throughput"].mean)
+    best = max(known, key=lambda point: point.metrics["output_throughput"].value)
     output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, "ttft_p99_s")
     return say("The most output: ", output, ", at ", _load(summary, best), ", with a TTFT p99 of ", ttft, ".")
 
