@@ -4,10 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.load_study import LoadOptions, prepare_load
-from bitbench.measure.observer import LogObserver
-from bitbench.measure.study import Lab
+import bitbench
 from bitbench.measure.warm_up import LIMIT_S, MOST_ROUNDS, is_steady, wants_round
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Point
@@ -58,13 +55,12 @@ def test_an_endpoint_whose_first_requests_are_slow(
 ) -> None:
     """First contact has four requests; of the next ones all of the first round are slow, and half of the second."""
     steady: dict[str, Argument] = {"ttft": "500ms", "tpot": "300ms", "slow_requests": slow, "slow_factor": 4}
-    monkeypatch.chdir(tmp_path)
-    with running(steady, tmp_path) as null, LoadWorkers() as client:
+    monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
+    with running(steady, tmp_path) as null:
         monkeypatch.setenv("OPENAI_API_KEY", null.api_key)
-        options = LoadOptions(concurrency=(2,), requests=2, trials=1, output_tokens=2)
-        prepared = prepare_load(null.url, options, client, into=tmp_path / "out")
-        folder = Lab(tmp_path / "home").load(prepared, LogObserver(), client)
-    warm = [trial for trial in folder.trials() if trial.kind == "warmup"]
+        place, shape = tmp_path / "out", {"requests": 2, "trials": 1, "output_tokens": 2}
+        results = bitbench.load(null.url, into=place, concurrency=[2], **shape)
+    warm = [trial for trial in results.trials if trial.kind == "warmup"]
     assert len(warm) == needed
-    (summarized,) = Lab(tmp_path / "home").summary(folder).points
+    (summarized,) = results.summary.points
     assert summarized.warm_up.trials == needed
