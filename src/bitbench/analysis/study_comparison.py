@@ -244,9 +244,7 @@ def _asked(pairs: Sequence[Pair], changes: Changes, conditions: Sequence[GateCon
     return asked
 
 
-def _gates(
-    asked: Sequence[_Asked], confidence: float, count: int, cached: Container[Pair]
-) -> Iterator[GateResult]:
+def _gates(asked: Sequence[_Asked], confidence: float, count: int, cached: Container[Pair]) -> Iterator[GateResult]:
     """`count`: how many limits are judged at once, those of quality included."""
     for question in asked:
         condition, pair = question.condition, question.pair
