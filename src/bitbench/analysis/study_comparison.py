@@ -1,6 +1,6 @@
 """Two studies against each other, paired by point: ratios, verdicts, and the limits that were set."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.analysis.changes import Change, Changes, Pair, changes_between, changes_within
@@ -8,10 +8,13 @@ from bitbench.analysis.comparability import differences
 from bitbench.analysis.families import tested_at
 from bitbench.analysis.gate import MAX_RATE, GateCondition, judge
 from bitbench.analysis.intervals import estimate
+from bitbench.analysis.prefix_cache import cached_prompts
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.quality_comparison import compare_quality, quality_pairs
 from bitbench.analysis.results.comparison import (
+    CACHED_ON_ONE_SIDE,
+    CacheDifference,
     ChangeVerdict,
     ComparedPoint,
     Comparison,
@@ -33,6 +36,7 @@ from bitbench.study.plan import Config, Point
 from bitbench.study.workload import Workload
 from bitbench.util.errors import CannotCompareError
 
+CACHE_SHARES_APART = 0.1  # of two sides that both used a cache: with such shares they did not do the same work
 SHAPE = tuple(field for field in Workload.model_fields if field != "name")
 
 
@@ -65,7 +69,9 @@ def compare_studies(
     _refuse_other_shapes(before, after, {point.workload for point in common})
     facts = _allowed_differences(before, after, configs, allowed)
     points, changes = [Pair(point, point) for point in common], changes_between(before, after)
-    compared = _compared((before, after), changes, points, configs, metrics=metrics, conditions=conditions)
+    is_allowed = Fact.PREFIX_CACHING in set(allowed)
+    cached = {} if is_allowed else cache_differences((before, after), points)
+    compared = _compared((before, after), changes, points, configs, cached, metrics=metrics, conditions=conditions)
     levels = before.lock.host.level, after.lock.host.level
     other_levels = {"levels": levels, "roof_shares": roof_shares(before, after)} if levels[0] != levels[1] else {}
     return compared.model_copy(update={**facts, **other_levels})
@@ -99,8 +105,8 @@ def compare_configs(
     if not paired and not quality_pairs((side, side), pairs):
         raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
     found, unknown = differences(side, side, pairs)
-    changes = changes_within(side)
-    compared = _compared((side, side), changes, paired, pairs, metrics=metrics, conditions=conditions)
+    changes, cached = changes_within(side), cache_differences((side, side), paired)
+    compared = _compared((side, side), changes, paired, pairs, cached, metrics=metrics, conditions=conditions)
     return compared.model_copy(
         update={
             "baseline": ", ".join(before.name for before, _ in pairs),
@@ -116,6 +122,7 @@ def _compared(
     changes: Changes,
     pairs: Sequence[Pair],
     configs: Sequence[tuple[Config, Config]],
+    cached: Mapping[Pair, CacheDifference],
     *,
     metrics: Sequence[str],
     conditions: Sequence[GateCondition],
@@ -145,16 +152,35 @@ def _compared(
         confidence=measure.confidence,
         definitions=definitions,
         points=(
-            *(point for metric in wanted for point in compared_points(pairs, changes, metric, measure.confidence)),
+            *(
+                point
+                for metric in wanted
+                for point in compared_points(pairs, changes, metric, measure.confidence, undecided=cached)
+            ),
             *quality.points,
         ),
         unpaired=(*(_unpaired(sides, changes, pairs, wanted[0]) if wanted else ()), *quality.unpaired),
-        gates=(*_gates(asked, measure.confidence, count), *quality.gates),
+        cached=tuple(cached.values()),
+        gates=(*_gates(asked, measure.confidence, count, cached), *quality.gates),
     )
 
 
-def compared_points(pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float) -> list[ComparedPoint]:
-    """The pairs that have this figure on both sides, with a verdict that is corrected for all of them."""
+def cache_differences(sides: tuple[StudyRecords, StudyRecords], pairs: Sequence[Pair]) -> dict[Pair, CacheDifference]:
+    """The pairs of which one side had its prompts answered from a cache and the other had not, or far less."""
+    found = {}
+    for pair in pairs:
+        before, after = cached_prompts(sides[0], pair.before), cached_prompts(sides[1], pair.after)
+        shares = (before.share if before else 0.0, after.share if after else 0.0)
+        if (before is None) != (after is None) or abs(shares[0] - shares[1]) >= CACHE_SHARES_APART:
+            found[pair] = CacheDifference(point=pair.after, before=shares[0], after=shares[1])
+    return found
+
+
+def compared_points(
+    pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float, undecided: Container[Pair] = ()
+) -> list[ComparedPoint]:
+    """The pairs that have this figure on both sides, with a verdict that is corrected for all of them; without one
+    where they are `undecided`."""
     both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
     ratios = [change.ratio(confidence) for _, change in both]
     p_values = [1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios]
@@ -168,7 +194,7 @@ def compared_points(pairs: Sequence[Pair], changes: Changes, metric: str, confid
             after=estimate(change.after, confidence),
             ratio=ratio,
             verdict=_verdict(ratio, is_apart=p_value < level, definition=DEFINITIONS[metric])
-            if change.fewest >= changes.least_repetitions
+            if change.fewest >= changes.least_repetitions and pair not in undecided
             else ChangeVerdict.UNKNOWN,
             corrected=change.ratio(1 - level),
         )
@@ -218,12 +244,14 @@ def _asked(pairs: Sequence[Pair], changes: Changes, conditions: Sequence[GateCon
     return asked
 
 
-def _gates(asked: Sequence[_Asked], confidence: float, count: int) -> Iterator[GateResult]:
+def _gates(asked: Sequence[_Asked], confidence: float, count: int, cached: Container[Pair]) -> Iterator[GateResult]:
     """`count`: how many limits are judged at once, those of quality included."""
     for question in asked:
         condition, pair = question.condition, question.pair
         if question.change is not None:
-            yield judge(condition, pair, question.change, confidence, count)
+            judged = judge(condition, pair, question.change, confidence, count)
+            unsure = {"verdict": Verdict.INCONCLUSIVE, "reason": CACHED_ON_ONE_SIDE, "needed": None}
+            yield judged.model_copy(update=unsure) if pair in cached else judged
         else:
             side = "candidate" if question.has_before else "baseline"
             yield condition.result(pair, None, Verdict.INCONCLUSIVE, f"the {side} lacks this figure")

@@ -12,6 +12,7 @@ from bitbench.analysis.intervals import Resampler, Sample, estimate, mean_of_mea
 from bitbench.analysis.model_groups import ModelGroup, field_of, fields_of
 from bitbench.analysis.objectives import held
 from bitbench.analysis.precision import precision
+from bitbench.analysis.prefix_cache import cached_prompts
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
 from bitbench.analysis.ranking import rank
@@ -82,6 +83,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         quality_refusals=plan.quality_refusals,
         rounded_before=plan.rounded_before,
         settings=summarize_settings(of),
+        idle_share=_idle_share(of),
         parts=dict(_parts(of)),
     )
 
@@ -102,6 +104,14 @@ def speeds_of(of: StudyRecords, config: Config) -> Speeds:
 
 def _speeds(of: StudyRecords, field: ModelGroup, samples: Mapping[Point, Mapping[str, Sample]]) -> Speeds:
     return Speeds(field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence)
+
+
+def _idle_share(of: StudyRecords) -> float | None:
+    known = [trial for trial in of.trials if trial.counts and trial.cpu_energy_j and trial.duration_s]
+    energy_j = sum(trial.cpu_energy_j or 0.0 for trial in known)
+    if of.lock.idle_power_w is None or not energy_j:
+        return None
+    return of.lock.idle_power_w * sum(trial.duration_s or 0.0 for trial in known) / energy_j
 
 
 def _models(fields: Iterable[ModelGroup]) -> tuple[ComparedModel, ...]:
@@ -179,7 +189,8 @@ def _with_requests(of: StudyRecords, point: PointSummary, trials: Sequence[Trial
     workload, confidence = of.study.workload(point.point.workload), of.study.measure.confidence
     was_running = of.was_running(point.point.config)
     found = tails(requests, workload, confidence, was_running=was_running)
-    full = point.model_copy(update={"tails": found, "spreads": spreads(requests), "was_running": was_running})
+    seen = {"tails": found, "spreads": spreads(requests), "was_running": was_running}
+    full = point.model_copy(update={**seen, "cached": cached_prompts(of, point.point)})
     judged = tuple(judge_objective(objective, full) for objective in of.study.objectives)
     return full.model_copy(update={"objectives": judged})
 

@@ -88,6 +88,17 @@ class GateResult(Record):
     unit: Replicate = Replicate.STARTS
 
 
+CACHED_ON_ONE_SIDE = "a prefix cache answered the prompts of one side only, or far more of them"
+
+
+class CacheDifference(Record):
+    """A point that a prefix cache answered on one side only, or far more: its figures are not of the same work."""
+
+    point: Point
+    before: float  # share of the prompt tokens that came from a cache which the study did not ask for
+    after: float
+
+
 class RoofShare(Record):
     """How much of what its own machine could do at most each side reaches, in one phase of a point."""
 
@@ -108,17 +119,19 @@ class Comparison(Record):
     unknown_facts: tuple[Fact, ...] = ()  # on both sides: cannot be checked
     levels: tuple[Level | None, Level | None] | None = None  # of the processors, where they differ
     roof_shares: tuple[RoofShare, ...] = ()  # then, where the roofs of both machines were measured
+    cached: tuple[CacheDifference, ...] = ()  # such points have no verdict
     gates: tuple[GateResult, ...] = ()
     allow_inconclusive: bool = False  # a limit that an interval contains fails nothing
 
     @property
     def exit_code(self) -> ExitCode:
-        """Of the limits. One that a side has no figure for was not met, whatever is allowed."""
+        """Of the limits. One that a side has no figure for was not met, whatever is allowed; nor is anything decided
+        about a point that a cache answered on one side only."""
         if not self.points:
             return ExitCode.NOTHING_MEASURED
         if any(gate.verdict is Verdict.MISSED for gate in self.gates):
             return ExitCode.FAILED
-        is_open = any(
+        is_open = bool(self.cached) or any(
             gate.verdict is Verdict.INCONCLUSIVE and (gate.ratio is None or not self.allow_inconclusive)
             for gate in self.gates
         )

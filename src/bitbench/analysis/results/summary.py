@@ -118,6 +118,13 @@ class EngineSummary(Record):
     acceptance_rate: float | None = None  # share of drafted tokens
 
 
+class CachedPrompts(Record):
+    """Of a point, although the study did not ask for a cache."""
+
+    trials: int  # that count, with 1 % of their prompt tokens or more from a prefix cache
+    share: float  # of the prompt tokens, mean over its trials
+
+
 class PointSummary(Record):
     """`tails` has percentiles over the requests of all trials, by the column of the figure (`ttft_p99_s`); where rows
     are missing it is empty, and a percentile in `metrics` is the mean of those of single trials."""
@@ -134,6 +141,7 @@ class PointSummary(Record):
     stop_reason: StopReason
     was_running: bool = False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
     engine: EngineSummary | None = None  # None where it offers no figures of its own
+    cached: CachedPrompts | None = None  # None: no prompt came from a cache that was not asked for, as far as is known
 
     @property
     def verdict(self) -> Verdict | None:
@@ -369,6 +377,7 @@ class StudySummary(Record):
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
     rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
+    idle_share: float | None = None  # of the processors' energy in its trials: what they take when idle; None: unknown
     crossovers: tuple[Crossover, ...] = ()  # by the primary metric, where workloads differ in one number only
     settings: tuple[SettingSummary, ...] = ()  # of configs that share their weights and engine with others
     parts: dict[str, SerializeAsAny[Record]] = Field(default_factory=dict)  # of features, by the names of their parts

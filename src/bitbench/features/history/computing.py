@@ -10,7 +10,7 @@ from bitbench.analysis.gate import parse_metric
 from bitbench.analysis.intervals import estimate
 from bitbench.analysis.results.comparison import ChangeVerdict, Difference
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.study_comparison import SHAPE, compared_points
+from bitbench.analysis.study_comparison import SHAPE, cache_differences, compared_points
 from bitbench.analysis.summarize import samples_by_point, values_by_start
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.features.history.types import History, HistoryPoint
@@ -94,7 +94,8 @@ def _move(
     alike = [
         Pair(other, other) for other in common if _has_shape(before, other, after.plan.study.workload(other.workload))
     ]
-    compared = compared_points(alike, changes_between(before, after), metric, confidence)
+    cached = cache_differences((before, after), alike)
+    compared = compared_points(alike, changes_between(before, after), metric, confidence, undecided=cached)
     own = next(row for row in compared if row.candidate == point)
     changes, _ = differences(before, after, [(point.config, point.config)])
     return {"ratio": own.ratio, "verdict": own.verdict, "changes": tuple(changes)}

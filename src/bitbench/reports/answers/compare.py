@@ -3,7 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from bitbench.analysis.results.comparison import ChangeVerdict, ComparedPoint, Comparison, GateResult, Replicate
+from bitbench.analysis.results.comparison import (
+    CACHED_ON_ONE_SIDE,
+    ChangeVerdict,
+    ComparedPoint,
+    Comparison,
+    GateResult,
+    Replicate,
+)
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.reports.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.reports.document.numbers import percent
@@ -11,7 +18,8 @@ from bitbench.reports.document.tables import ColumnOf, number_column, ratio_colu
 from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import estimated, times, unit_of
+from bitbench.reports.quantities import estimated, share, times, unit_of
+from bitbench.reports.sections.answer import WITHOUT_CACHE
 from bitbench.study.metrics import find
 from bitbench.study.plan import Point
 
@@ -21,7 +29,7 @@ WORST_FIRST = (Verdict.MISSED, Verdict.INCONCLUSIVE, Verdict.MET)
 
 def comparison_document(comparison: Comparison) -> Document:
     """What the limits say closes the answer, so that it is the last line in a terminal."""
-    limits = [Paragraph(_limits(comparison))] if comparison.gates else []
+    limits = [Paragraph(_limits(comparison))] if comparison.gates or comparison.cached else []
     conditions = dict.fromkeys(gate.condition for gate in comparison.gates)
     found = [(metric, points) for metric in comparison.definitions if (points := _points_of(comparison, metric))]
     labels = Labels((point.candidate.config for point in comparison.points), MAX_NAME)
@@ -66,6 +74,8 @@ def _title(comparison: Comparison, metric: str) -> str:
 def _limits(comparison: Comparison) -> Phrase:
     verdicts = [gate.verdict for gate in comparison.gates]
     counts = [f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in verdicts]
+    if not counts:
+        return strong(f"Inconclusive: {CACHED_ON_ONE_SIDE}; exit code {comparison.exit_code:d}.")
     return strong(f"Limits: {', '.join(counts)}; exit code {comparison.exit_code:d}.")
 
 
@@ -167,6 +177,9 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
             "The intervals of ratios are corrected for all points that are compared (Holm), as the verdicts are: one "
             f"at {percent(comparison.confidence)} would be narrower."
         )
+    for cached in comparison.cached:
+        shares = share(cached.before), " of the prompt tokens came from a prefix cache before, ", share(cached.after)
+        yield say(Name(cached.point.name), " is not compared: ", *shares, " after. ", WITHOUT_CACHE)
     for lost in comparison.unpaired:
         yield say(Name(lost.point.name), f" {lost.reason}{': it had one before' if lost.was_lost else ''}.")
     for difference in comparison.differences:

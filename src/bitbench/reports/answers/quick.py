@@ -21,7 +21,7 @@ from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import bullets, listing, paragraph, plural, say, strong
 from bitbench.reports.labels import Labels
 from bitbench.reports.quantities import estimated, number, unit_of
-from bitbench.reports.sections.answer import remarks
+from bitbench.reports.sections.answer import cached_remarks, remarks
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.sections.quality import rounded_sentences
 from bitbench.reports.sections.ranked import entry_of, versus_baseline
@@ -42,7 +42,10 @@ def server_document(summary: StudySummary, url: str, growth: float) -> Document:
     known = [point for point in points if OUTPUT in point.metrics and TTFT in point.metrics]
     return Document(
         say(Name(server.name), f" at {url}: {asked}"),
-        (*bullets(_failed(summary, points)), *(_reached(summary, known, url, growth) if known else ())),
+        (
+            *bullets([*_failed(summary, points), *cached_remarks(summary)]),
+            *(_reached(summary, known, url, growth) if known else ()),
+        ),
     )
 
 

@@ -10,6 +10,7 @@ from bitbench.reports.document.numbers import percent
 from bitbench.reports.document.tables import number_column, table, words_column
 from bitbench.reports.document.words import counted, listing, names, paragraph, plural, say
 from bitbench.reports.quantities import figure_of, setting, share
+from bitbench.reports.sections.answer import cached_remarks
 from bitbench.reports.sections.objectives import promise
 from bitbench.reports.sections.ranked import metric_column
 from bitbench.study.arrival import mean_rate
@@ -123,6 +124,7 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
         sentences.append(say("Requests failed on ", listing(names(one.point.workload for one in flawed)), why))
     return [
         *sentences,
+        *cached_remarks(summary),
         *(say(note) for note in sorted({note for config in summary.configs for note in config.notes})),
     ]
 
