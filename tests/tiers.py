@@ -19,7 +19,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "native/*": KERNELS,
     "src/bitbench/features/vptq/*": KERNELS,
     "src/bitbench/features/kernels/*": KERNELS,
-    "src/bitbench/quantize/*": ("test_quantize", "test_four_bits", "test_vptq"),
+    "src/bitbench/quantize/*": ("test_quantize", "test_mixture", "test_four_bits", "test_vptq"),
     "src/bitbench/engines/workers/checkpoint_layers.py": ("test_vptq",),
     "src/bitbench/quality/*": ("test_four_bits",),
     "src/bitbench/analysis/*quality*": ("test_four_bits",),

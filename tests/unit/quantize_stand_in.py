@@ -21,7 +21,7 @@ def write_tensors(path: Path, tensors: dict[str, tuple[str, tuple[int, ...]]]) -
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(offset))
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"\x3c" * offset)  # a number that is not zero, in each type
 
 
 def write_model(folder: Path, *, columns: int = 576, architecture: str = "LlamaForCausalLM") -> Path:

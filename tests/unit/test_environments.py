@@ -54,6 +54,7 @@ class FakeUv:
 
 
 TRANSFORMERS = TransformersEngine.own_environment
+HOME = Path("/nowhere")
 
 
 def create(home: Path, environment: Environment = TRANSFORMERS, **options: Any) -> InstalledEnvironment:
@@ -146,12 +147,12 @@ def test_where_no_source_has_the_cpu_build_of_torch_the_next_step_names_it(said:
 
 
 def test_what_exists_as_source_only_is_built_with_what_the_lock_installed(uv: FakeUv, home: Path) -> None:
-    create(home, known_environment("lmeval"))
+    create(home, known_environment("lmeval", HOME))
     _, wheels, source = uv.calls
-    assert wheels.endswith("--only-binary=:all: -r " + str(known_environment("lmeval").lock_for("cpu")))
+    assert wheels.endswith("--only-binary=:all: -r " + str(known_environment("lmeval", HOME).lock_for("cpu")))
     assert "--require-hashes --no-deps --no-build-isolation -r" in source
     assert source.endswith("lmeval-source.txt")
-    assert "setuptools" in known_environment("lmeval").lock_for("cpu").read_text()
+    assert "setuptools" in known_environment("lmeval", HOME).lock_for("cpu").read_text()
 
 
 def test_an_engine_that_cannot_be_imported_is_named(uv: FakeUv, home: Path) -> None:
@@ -178,7 +179,7 @@ def test_an_unknown_name_names_the_known_ones() -> None:
     names = ["llamacpp", "lmeval", "openvino", "quantize", "sglang", "transformers", "triton", "vllm"]
     assert sorted(known_environments()) == names
     with pytest.raises(EngineEnvironmentError, match=", ".join(names)):
-        known_environment("tensorrt")
+        known_environment("tensorrt", HOME)
 
 
 def test_those_of_packages_that_are_gone_are_listed_too(home: Path) -> None:
@@ -190,7 +191,7 @@ def test_those_of_packages_that_are_gone_are_listed_too(home: Path) -> None:
 
 def test_a_device_without_a_lock_of_its_own_gets_that_of_the_cpu() -> None:
     assert TRANSFORMERS.lock_for("cuda").name == "transformers-cuda.txt"
-    assert known_environment("lmeval").lock_for("cuda").name == "lmeval-cpu.txt"
+    assert known_environment("lmeval", HOME).lock_for("cuda").name == "lmeval-cpu.txt"
     only_cuda = replace(TRANSFORMERS, locks={"cuda": TRANSFORMERS.lock_for("cuda")})
     with pytest.raises(EngineEnvironmentError, match="for cuda only; this machine runs on cpu"):
         only_cuda.lock_for("cpu")
@@ -279,7 +280,7 @@ def test_every_requirement_of_a_lock_is_pinned_once_and_hashed(lock: Path) -> No
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", ["llamacpp", "transformers", "vllm"])
 def test_locks_for_the_cpu_have_its_build_of_torch_and_nothing_of_cuda(name: str, device: Device) -> None:
-    lines = known_environment(name).lock_for(device).read_text().splitlines()
+    lines = known_environment(name, HOME).lock_for(device).read_text().splitlines()
     names = [line.partition("==")[0].lower().replace("_", "-") for line in lines if PIN.fullmatch(line)]
     assert f"torch==2.13.0{'+cpu' if device == 'cpu' else ''} \\" in lines
     if device == "cpu":
@@ -290,7 +291,7 @@ def test_locks_for_the_cpu_have_its_build_of_torch_and_nothing_of_cuda(name: str
 
 
 def test_the_lock_of_sglang_has_what_it_imports_but_none_of_cuda_on_the_cpu() -> None:
-    cpu, cuda = (known_environment("sglang").lock_for(device).read_text() for device in ("cpu", "cuda"))
+    cpu, cuda = (known_environment("sglang", HOME).lock_for(device).read_text() for device in ("cpu", "cuda"))
     assert "torch==2.13.0+cpu \\" in cpu
     assert "\ntriton==" in cpu  # never run, but imported
     assert "\nnvidia" not in cpu

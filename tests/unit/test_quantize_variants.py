@@ -141,6 +141,31 @@ def test_a_failure_leaves_its_log_and_nothing_else(model: SourceModel, backend: 
     assert names(tmp_path) == [wanted.folder_name]
 
 
+def test_a_broken_checkpoint_is_refused_by_name_before_it_is_a_variant(
+    model: SourceModel, backend: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unreached = ["model.layers.0.mlp.experts.7"]
+
+    def compress(work: Work, on_progress: OnProgress) -> WorkerFacts:
+        facts = backend.compress(work, on_progress)
+        file = work.checkpoint / "model.safetensors"
+        file.write_bytes(file.read_bytes()[:-2] + b"\xc0\x7f")  # the last scale becomes NaN
+        return facts.model_copy(update={"unreached": tuple(unreached)})
+
+    monkeypatch.setitem(backends.MAKERS, Backend.LLMCOMPRESSOR, Maker("quantize", ("torch",), compress))
+    wanted = order(model)
+    with pytest.raises(
+        QuantizeError, match=r"calibration never reached model\.layers\.0\.mlp\.experts\.7; give more text"
+    ):
+        ensure(wanted, tmp_path)
+    unreached.clear()
+    with pytest.raises(
+        QuantizeError, match=r"broken: model\.layers\.0\.down_proj\.weight_scale has 1 of 8 values .* NaN"
+    ):
+        ensure(wanted, tmp_path)
+    assert names(tmp_path) == [f"{wanted.folder_name}.log"]
+
+
 def test_what_a_dead_process_left_is_removed_but_not_what_a_living_one_makes(
     model: SourceModel, backend: StandIn, tmp_path: Path
 ) -> None:

@@ -34,7 +34,7 @@ def deploy_words(records: StudyRecords, config: Config, home: Path) -> tuple[str
     launch = Launch(
         setup=as_arguments(setup, engine),
         variant=variant,
-        python=_python(engine.environment, variant, home),
+        python=_python(setup.environment(engine.environment), variant, home),
         log_file=Path(),
         loads=loads_of(plan, setup),
         seed=0,

@@ -12,7 +12,9 @@ app = PlainTyper(help="Create and list the environments that engines run in.")
 
 @app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="A name from `bitbench env list`.")],
+    name: Annotated[
+        str, typer.Argument(help="A name from `bitbench env list`, or NAME==VERSION for a version of its engine.")
+    ],
     *,
     find_links: Annotated[
         list[str] | None, typer.Option("--find-links", help="A folder or page with wheels, for the installer.")
@@ -36,7 +38,7 @@ def create(
     from bitbench.util.units import show_bytes, show_duration
 
     at, console = Workplace(asked_device=chosen(device)), Terminal()
-    wanted = known_environment(name)
+    wanted = known_environment(name, at.home)
     with console.status(Text(f"creating the environment {name}")) as status:
         made = creation.create(
             wanted,

@@ -1,27 +1,43 @@
 """`bitbench quantize`, `bitbench recipes` and `bitbench variant`: create, list and inspect variants."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bitbench.cli.help import PlainTyper
 from bitbench.cli.options import OnDevice, chosen
+from bitbench.util.exit_codes import ExitCode
+
+if TYPE_CHECKING:
+    from bitbench.cli.terminal import Terminal
+
+MOST_SHOWN = 20  # defects of a checkpoint
 
 app = PlainTyper(help="List, show and remove quantized variants.")
 
 
 def quantize(
-    model: Annotated[str, typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL")],
-    recipe: Annotated[str, typer.Option("--recipe", "-r", help="A name from `bitbench recipes`, or a recipe file.")],
+    model: Annotated[
+        str | None, typer.Argument(help="A name from `bitbench model list`, or a folder.", metavar="MODEL")
+    ] = None,
+    recipe: Annotated[
+        str | None, typer.Option("--recipe", "-r", help="A name from `bitbench recipes`, or a recipe file.")
+    ] = None,
     calibration: Annotated[
         Path | None, typer.Option("--calibration", help="Text file, folder or JSONL [default: the recipe's].")
     ] = None,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed that chooses the text samples.")] = 0,
+    check: Annotated[
+        Path | None, typer.Option("--check", metavar="DIR", help="Check this checkpoint for defects instead.")
+    ] = None,
 ) -> None:
     """Create a quantized variant of a model.
 
     A variant that exists already is only named.
+
+    A checkpoint with NaN, infinite or zero scales, experts that calibration never reached, or layers left unquantized
+    against the recipe is refused. With --check DIR: exit code 1 where that checkpoint has such a defect.
     """
     from bitbench.cli.quantize_progress import QuantizeDisplay
     from bitbench.cli.terminal import Terminal
@@ -29,9 +45,15 @@ def quantize(
     from bitbench.measure.workplace import default_home
     from bitbench.models import library
     from bitbench.quantize import catalog, variants
+    from bitbench.util.errors import UsageError
     from bitbench.util.units import show_bytes, show_duration
 
     home, console = default_home(), Terminal()
+    if check is not None:
+        _check(check, console)
+        return
+    if model is None or recipe is None:
+        raise UsageError("give a model and --recipe NAME, or --check DIR")
     chosen = catalog.find(recipe)
     found = library.resolve(model, home)
     wanted = order_variant(found, chosen, home, calibration=calibration, seed=seed)
@@ -46,6 +68,20 @@ def quantize(
         f"in {show_duration(facts.seconds)}, at {made.path}",
         soft_wrap=True,
     )
+
+
+def _check(folder: Path, console: "Terminal") -> None:
+    """Print each defect; exits with code 1 where there are any."""
+    from bitbench.quantize.defects import find_defects, ignored_by_configuration
+
+    found = find_defects(folder, ignored_by_configuration(folder))
+    for defect in found[:MOST_SHOWN]:
+        console.print(str(defect), soft_wrap=True)
+    if len(found) > MOST_SHOWN:
+        console.print(f"and {len(found) - MOST_SHOWN:,} more")
+    if found:
+        raise typer.Exit(ExitCode.FAILED)
+    console.print(f"{folder}: no defects found", soft_wrap=True)
 
 
 def recipes(

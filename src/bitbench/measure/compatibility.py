@@ -21,6 +21,7 @@ DOCUMENTATION = "documentation"
 # Its own code was run to see what it chooses, and nothing was computed.
 SELECTION = "vllm 0.32.0 asked without a GPU"
 UNTESTED = (DOCUMENTATION, SELECTION)
+_FOLLOWS = "follows from the recipe"
 _WORDS = {Support.RUNS: "runs", Support.RUNS_WITHOUT_SPEEDUP: "no speed-up", Support.DOES_NOT_RUN: "does not run"}
 _FILE = Path(__file__).with_name("compatibility.yaml")
 
@@ -66,6 +67,11 @@ class CompatibilityRow(Spec):
         return self.refuse and self.unless not in {
             f"{name.lstrip('-').replace('_', '-')}={value}" for name, value in args.items()
         }
+
+    @property
+    def is_of_a_version(self) -> bool:
+        """Whether it was found with the version that bitbench pins; else it holds for every version."""
+        return self.checked not in (DOCUMENTATION, _FOLLOWS)
 
     @property
     def word(self) -> str:
@@ -139,7 +145,7 @@ def look_up(
             verdict=Support.DOES_NOT_RUN,
             why=f"Only {at_load.engine} compresses it at load; another engine would run the model unquantized.",
             refuse=True,
-            checked="follows from the recipe",
+            checked=_FOLLOWS,
         )
     for name in _from_the_special_to_the_general(form):
         for row in _rows_by_place().get((name, engine, device), ()):

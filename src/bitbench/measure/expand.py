@@ -33,6 +33,7 @@ def expand(
     computes; None where there is none or it is unknown."""
     _check_names(study, engines)
     _check_shapes(study)
+    _check_environments(study, engines)
     with_model = list(_variants(study, resolve))
     without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
     points, refusals, expectations = [], [], []
@@ -123,7 +124,11 @@ def _known(
     if not variant.form:
         return None
     row = look_up(variant.form, setup.engine, device, variant.at_load, capability=capability)
-    return None if row is not None and row.refuse and not row.refuses(setup.args) else row
+    if row is None or not row.refuse:
+        return row
+    if setup.has_own_environment and row.is_of_a_version and row.verdict is Support.DOES_NOT_RUN:
+        return row.model_copy(update={"refuse": False})  # another version than the one that failed: it is tried
+    return row if row.refuses(setup.args) else None
 
 
 def _processor_notes(
@@ -190,6 +195,21 @@ def _check_shapes(study: Study) -> None:
             raise StudyFileError(
                 f"{workload.name} was imported without {', '.join(workload.unknown)}; it can be reported, not run",
                 ("workloads", index),
+            )
+
+
+def _check_environments(study: Study, engines: Mapping[str, Engine]) -> None:
+    """Raises StudyFileError where an engine that is not a package in an environment is asked for in another one."""
+    for index, setup in enumerate(study.engines):
+        if not setup.has_own_environment:
+            continue
+        engine, field = engines[setup.engine], "version" if setup.python is None else "python"
+        own = engine.own_environment
+        if engine.environment is None or (own is not None and own.prebuilt is not None):
+            raise StudyFileError(
+                f"{engine.name} is not a package of a Python environment; remove `{field}`, and measure a server of "
+                "your own with the engine `endpoint`",
+                ("engines", index, field),
             )
 
 

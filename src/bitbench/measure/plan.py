@@ -8,7 +8,7 @@ from bitbench.engines.registry import engines_of
 from bitbench.loadgen.inputs import check_files
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.expand import expand
-from bitbench.measure.readiness import Readiness, environments_of, readiness
+from bitbench.measure.readiness import Readiness, environments_of, packages_of, readiness
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
@@ -74,6 +74,7 @@ def _readiness(plan: Plan, store: VariantStore, at: Workplace) -> Readiness:
         at.home,
         device=at.device,
         asked_for=at.asked_device,
+        packages=packages_of(plan),
         making_s=store.making_s(plan),
     )
 

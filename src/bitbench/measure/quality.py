@@ -68,7 +68,8 @@ class KitMaker:
         material = writer.folder.material(variant.model_name)
         if material is None:
             note(f"cutting the corpus into windows for {variant.model_name}")
-            environment = self.engines[plan.study.engine(config.engine).engine].environment
+            setup = plan.study.engine(config.engine)
+            environment = setup.environment(self.engines[setup.engine].environment)
             python = self.python_of(environment or TOKENIZER_ENVIRONMENT)
             material = make_material(read_corpus(quality.corpus, self.study_folder), quality, tokenizer, python)
             writer.write_material(variant.model_name, material)

@@ -1,20 +1,31 @@
 """Which environments and models there are, and the commands that bring what a study lacks."""
 
+import re
+import shlex
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bitbench.engines import registry
-from bitbench.engines.environments.installed import InstalledEnvironment, list_environments, python_of
+from bitbench.engines.environments.installed import (
+    InstalledEnvironment,
+    folder_of,
+    is_foreign,
+    python_of,
+    read_manifest,
+    versions,
+)
 from bitbench.feature import loaded
 from bitbench.models.catalog import CATALOG
 from bitbench.models.fetch import ENVIRONMENT
 from bitbench.quality.environment import LMEVAL
 from bitbench.quality.tasks import ENVIRONMENT as TASKS
 from bitbench.quantize.environment import QUANTIZE
-from bitbench.study.environment import Device, Environment
+from bitbench.study.environment import VERSION, Device, Environment
 from bitbench.study.plan import Plan
 from bitbench.util.errors import EngineEnvironmentError, NotReadyError
+
+_AT = "=="  # between an environment's name and the version of its engine
 
 
 @dataclass(frozen=True)
@@ -23,16 +34,26 @@ class Readiness:
     missing_models: tuple[str, ...]
     asked_for: Device | None = None  # what a person chose; None: what this machine would choose
     making_s: float = 0.0  # about: to create the variants that are missing, which `bitbench run` does
+    # What the environments that somebody else made must have, by path: bitbench installs nothing there.
+    packages: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def commands(self) -> tuple[str, ...]:
         """In an order in which they work: models of the catalog are converted in an environment."""
         names = [name for name, problem in self.environments.items() if problem is not None]
-        device = f" --device {self.asked_for}" if self.asked_for else ""
         return (
-            *(f"bitbench env create {name}{device}" for name in names),
+            *map(self._creation, names),
             *(f"bitbench model get {name}" for name in self.missing_models),
         )
+
+    def _creation(self, name: str) -> str:
+        if not is_foreign(name):
+            return f"bitbench env create {name}{f' --device {self.asked_for}' if self.asked_for else ''}"
+        folder = Path(name).parent.parent if Path(name).parent.name == "bin" else Path(name)
+        make = [] if folder.exists() else [f"python3 -m venv {shlex.quote(str(folder))}"]
+        python = shlex.quote(str(folder / "bin" / "python"))
+        install = [f"{python} -m pip install {self.packages[name]}"] if name in self.packages else []
+        return " && ".join([*make, *install])
 
     def require(self) -> None:
         """Raises NotReadyError with every command that is needed, before anything starts."""
@@ -48,31 +69,40 @@ def readiness(
     device: Device | None = None,
     asked_for: Device | None = None,
     making_s: float = 0.0,
+    packages: Mapping[str, str] | None = None,
 ) -> Readiness:
     """`needed`: environments of the study's engines, of what makes its variants, and of its tasks. `device`: what the
-    engines compute on, for which theirs must have been made; `asked_for`: the same where a person chose it."""
+    engines compute on, for which theirs must have been made; `asked_for`: the same where a person chose it.
+    `packages`: what those that somebody else made must have, by path."""
+    packages = packages or {}
     models = tuple(missing_models)
     names = sorted({*needed, *(ENVIRONMENT for model in models if model in CATALOG)})  # it converts them
-    problems = {name: _problem(name, home) or (device and _of_another_device(name, home, device)) for name in names}
-    return Readiness(problems, models, asked_for, making_s)
+    problems = {
+        name: _problem(name, home, packages) or (device and _of_another_device(name, home, device)) for name in names
+    }
+    return Readiness(problems, models, asked_for, making_s, packages)
 
 
-def _problem(name: str, home: Path) -> str | None:
+def _problem(name: str, home: Path, packages: Mapping[str, str]) -> str | None:
     try:
         python_of(name, home)
+        found = versions(name, home)
     except EngineEnvironmentError as error:
         return str(error)
+    if name in packages and not any(package.startswith(packages[name]) for package in found):
+        return f"{name} has no {packages[name]}."
     return None
 
 
 def _of_another_device(name: str, home: Path, device: Device) -> str | None:
     """Where an engine's was made from the lock of another device: there the engine would compute."""
-    of_engines = {known.name: known for engine in registry.engines().values() if (known := engine.own_environment)}
-    installed = next((found for found in list_environments(home) if found.name == name), None)
-    if name not in of_engines or installed is None:
+    of_engines = {known.name for engine in registry.engines().values() if (known := engine.own_environment)}
+    installed = read_manifest(folder_of(name, home))
+    if name.partition(_AT)[0] not in of_engines or installed is None:
         return None
-    locks = {lock.name: other for other, lock in of_engines[name].locks.items()}
-    if installed.lock not in locks or installed.lock == of_engines[name].lock_for(device).name:
+    known = known_environment(name, home)
+    locks = {lock.name: other for other, lock in known.locks.items()}
+    if installed.lock not in locks or installed.lock == known.lock_for(device).name:
         return None
     return f"The environment {name} was created for {locks[installed.lock]}, and engines here run on {device}."
 
@@ -81,9 +111,21 @@ def environments_of(plan: Plan) -> list[str]:
     """Those of its engines, and of its tasks."""
     engines = registry.engines_of(plan.study)
     used = {config.engine for config in plan.configs}
-    names = (engines[setup.engine].environment for setup in plan.study.engines if setup.name in used)
+    setups = [setup for setup in plan.study.engines if setup.name in used]
+    names = (setup.environment(engines[setup.engine].environment) for setup in setups)
     tasks = [TASKS] if plan.study.quality is not None and plan.study.quality.tasks else []
     return sorted({*tasks, *(name for name in names if name is not None)})
+
+
+def packages_of(plan: Plan) -> dict[str, str]:
+    """What each environment that somebody else made must have for its engine."""
+    found = {}
+    for setup in plan.study.engines:
+        known = registry.engine(setup.engine).own_environment
+        name = setup.environment(None)
+        if name is not None and known is not None and known.main_packages:
+            found[name] = known.main_packages[0]
+    return found
 
 
 def known_environments() -> dict[str, Environment]:
@@ -95,12 +137,18 @@ def known_environments() -> dict[str, Environment]:
 
 def main_versions(installed: InstalledEnvironment, known: Mapping[str, Environment]) -> dict[str, str]:
     """Of the packages that decide what is measured; empty where nothing installed describes this environment."""
-    return known[installed.name].main_versions(installed.versions) if installed.name in known else {}
+    name = installed.name.partition(_AT)[0]
+    return known[name].main_versions(installed.versions) if name in known else {}
 
 
-def known_environment(name: str) -> Environment:
-    """Raises EngineEnvironmentError with the names that exist."""
+def known_environment(name: str, home: Path) -> Environment:
+    """`transformers`, or `transformers==5.18.0`. Raises EngineEnvironmentError with the names that exist."""
     known = known_environments()
-    if name not in known:
-        raise EngineEnvironmentError(f"Unknown environment {name}; known environments: {', '.join(sorted(known))}.")
-    return known[name]
+    plain, _, version = name.partition(_AT)
+    if plain not in known:
+        raise EngineEnvironmentError(f"Unknown environment {plain}; known environments: {', '.join(sorted(known))}.")
+    if _AT not in name:
+        return known[plain]
+    if not re.fullmatch(VERSION, version):
+        raise EngineEnvironmentError(f"{name} has no version; write it as {plain}{_AT}1.2.3.")
+    return known[plain].at(version, home.absolute() / "envs")

@@ -57,11 +57,12 @@ class RunContext:
         study."""
         plan, engine = self.plan, self.engine_of(config)
         setup = plan.study.engine(config.engine)
+        environment = setup.environment(engine.environment)
         return engine.start(
             Launch(
                 setup=as_arguments(setup, engine),
                 variant=plan.variant(config.variant),
-                python=self.python_of(engine.environment) if engine.environment else None,
+                python=self.python_of(environment) if environment else None,
                 log_file=log_file,
                 loads=loads or loads_of(plan, setup),
                 seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{config.name}".encode()),

@@ -105,9 +105,15 @@ def uses_of(study: Study, folder: Path, engines: Mapping[str, Engine], home: Pat
     found: list[Use] = []
     for index, setup in enumerate(study.engines):
         engine = engines[setup.engine]
-        found += [*engine.uses(as_arguments(setup, engine, index)), *_variables(setup)]
+        found += [*engine.uses(as_arguments(setup, engine, index)), *_variables(setup), *_python(setup)]
     found += [*_texts(study, folder), *_tasks(study, folder), *_recipes(study, folder), *_models(study, home)]
     return tuple(dict.fromkeys(found))
+
+
+def _python(setup: EngineSetup) -> Iterator[Use]:
+    """Whatever the file leads to is run."""
+    if setup.python is not None and (place := setup.environment(None)) is not None:
+        yield Use(UseKind.FILE, place, f"its Python runs {setup.name}", asks=True)
 
 
 def _variables(setup: EngineSetup) -> Iterator[Use]:

@@ -27,7 +27,7 @@ def linear_layers(tensors: Mapping[str, StoredTensor], ignore: Sequence[str]) ->
     found = {}
     for name, tensor in tensors.items():
         match = _LINEAR.match(name)
-        if match and len(tensor.shape) == 2 and not _is_ignored(match["layer"], ignore):
+        if match and len(tensor.shape) == 2 and not is_ignored(match["layer"], ignore):
             found[match["layer"]] = tensor
     return found
 
@@ -72,7 +72,7 @@ def refuse_without_room(place: Path, weight_bytes: int) -> None:
         )
 
 
-def _is_ignored(layer: str, ignore: Sequence[str]) -> bool:
+def is_ignored(layer: str, ignore: Sequence[str]) -> bool:
     """As compressed-tensors reads it: a layer's name, or `re:` and a pattern for its beginning."""
     return any(
         re.match(pattern.removeprefix("re:"), layer) is not None if pattern.startswith("re:") else layer == pattern

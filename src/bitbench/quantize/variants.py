@@ -25,6 +25,7 @@ from bitbench.quantize.checks import (
     refuse_other_than_causal_lm,
     refuse_without_room,
 )
+from bitbench.quantize.defects import MOST_TOLD, refuse_broken
 from bitbench.quantize.manifest import CalibrationFacts, Manifest, WorkerFacts
 from bitbench.quantize.stored import content_hash, file_hashes, stored_bits, weight_bytes
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
@@ -205,6 +206,8 @@ def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_pr
         )
         try:
             facts = maker.compress(work, on_progress)
+            on_progress(QuantizeProgress("checking the checkpoint"))
+            _refuse_broken(work, facts)
         except QuantizeError as error:
             log = _keep_log(work, place, f"{wanted.folder_name}.log")
             raise QuantizeError(_with_advice(error.cause), log) from error
@@ -219,6 +222,16 @@ def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_pr
     (place / f"{wanted.folder_name}.log").unlink(missing_ok=True)
     SafeFolder(place).remove_folder(kept.name)
     return MadeVariant(target, manifest)
+
+
+def _refuse_broken(work: Work, facts: WorkerFacts) -> None:
+    """Raises QuantizeError before anything uses it. GGUF and OpenVINO files are not looked into."""
+    if facts.unreached:
+        shown = ", ".join(facts.unreached[:MOST_TOLD])
+        more = f" and {len(facts.unreached) - MOST_TOLD:,} more" if len(facts.unreached) > MOST_TOLD else ""
+        raise QuantizeError(f"calibration never reached {shown}{more}; give more text, or other, with --calibration")
+    if any(work.checkpoint.glob("*.safetensors")):
+        refuse_broken(work.checkpoint, work.recipe.ignored)
 
 
 def _origin(wanted: VariantRequest, place: Path) -> Path | None:

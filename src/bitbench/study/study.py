@@ -7,9 +7,11 @@ from enum import StrEnum
 from functools import cache
 from itertools import product
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -24,6 +26,7 @@ from pydantic_core import CoreSchema
 
 from bitbench.feature import sparing, study_keys
 from bitbench.study.base import RECORDED, Bytes, Fraction, Seconds, Spec
+from bitbench.study.environment import VERSION
 from bitbench.study.metrics import PrimaryMetricName, find
 from bitbench.study.objective import Objectives
 from bitbench.study.quality import Quality
@@ -39,6 +42,23 @@ Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][
 # YAML reads a bare `null` as nothing; here it is the name of an engine.
 EngineName = Annotated[str, BeforeValidator(lambda value: "null" if value is None else value)]
 Argument = bool | int | float | str
+
+
+def _quoted(value: object) -> object:
+    if isinstance(value, (int, float)):
+        raise ValueError(f'YAML reads it as a number; put it in quotes: version: "{value}"')
+    return value
+
+
+def _full_path(value: str) -> str:
+    if not Path(value).expanduser().is_absolute():
+        raise ValueError(f"{value} is relative; give the full path of a virtual environment, or of its python")
+    return value
+
+
+Version = Annotated[str, BeforeValidator(_quoted), Field(pattern=f"^{VERSION}$", max_length=80)]
+Versions = Annotated[tuple[Version, ...], Field(min_length=1)]
+PythonPath = Annotated[str, AfterValidator(_full_path)]
 KvCacheTypes = Annotated[tuple[str, ...], Field(min_length=1)]
 MOST_POINTS = 200_000  # of a study: each is planned, and at a second each they take two days
 MOST_SETUPS = 1_000  # of one engine, by the lists in its arguments
@@ -47,6 +67,9 @@ MOST_SETUPS = 1_000  # of one engine, by the lists in its arguments
 _PREFORK = (
     "whether starts after the first are forks of a process that has imported the engine: seconds instead of a minute"
 )
+_PYTHON = "a virtual environment that has the engine, or its python, instead of the one that bitbench made"
+_VERSION = "of the engine, from `bitbench env create ENGINE==VERSION`; the one that bitbench pins unless given"
+_EITHER = "`python` is an environment with a version of its own; give `python` or `version`"
 
 
 class EngineSetup(Spec):
@@ -58,11 +81,29 @@ class EngineSetup(Spec):
     env: dict[str, str] = Field(default_factory=dict, description="environment variables of its process")
     kv_cache: str | None = Field(default=None, description="type of its KV cache; the engine's own choice unless given")
     prefork: bool = Field(default=False, description=_PREFORK)
+    python: PythonPath | None = Field(default=None, description=_PYTHON)
+    version: Version | None = Field(default=None, description=_VERSION)
 
     @model_validator(mode="before")
     @classmethod
     def _short_form(cls, value: object) -> object:
         return _named(value)
+
+    @model_validator(mode="after")
+    def _one_environment(self) -> "EngineSetup":
+        if self.python is not None and self.version is not None:
+            raise ValueError(_EITHER)
+        return self
+
+    @property
+    def has_own_environment(self) -> bool:
+        return self.python is not None or self.version is not None
+
+    def environment(self, usual: str | None) -> str | None:
+        """Name of the environment that it runs in, or path of somebody else's; `usual` is that of its engine."""
+        if self.python is not None:
+            return str(Path(self.python).expanduser())
+        return f"{usual}=={self.version}" if usual is not None and self.version is not None else usual
 
 
 class EngineAxes(Spec):
@@ -79,6 +120,8 @@ class EngineAxes(Spec):
         default=None, description="type of its KV cache, as the engine spells it; with a list, a setup for each"
     )
     prefork: bool = Field(default=False, description=_PREFORK)
+    python: PythonPath | None = Field(default=None, description=_PYTHON)
+    version: Version | Versions | None = Field(default=None, description=f"{_VERSION}; with a list, a setup for each")
 
     @model_validator(mode="before")
     @classmethod
@@ -86,8 +129,15 @@ class EngineAxes(Spec):
         return _named(value)
 
     @model_validator(mode="after")
+    def _one_environment(self) -> "EngineAxes":
+        if self.python is not None and self.version is not None:
+            raise ValueError(_EITHER)
+        return self
+
+    @model_validator(mode="after")
     def _are_few(self) -> "EngineAxes":
-        count = prod(len(values) for values in (self.kv_cache, *self.args.values()) if isinstance(values, tuple))
+        axes = (self.version, self.kv_cache, *self.args.values())
+        count = prod(len(values) for values in axes if isinstance(values, tuple))
         if count > MOST_SETUPS:
             raise ValueError(f"its lists have {count:,} combinations; at most {MOST_SETUPS:,}")
         return self
@@ -96,26 +146,44 @@ class EngineAxes(Spec):
         """Each combination. `kv_cache` is the study's own axis, for an engine that names none."""
         types = self.kv_cache if self.kv_cache is not None else kv_cache
         axes = {name: values for name, values in self.args.items() if isinstance(values, tuple)}
-        for type, *values in product(types if isinstance(types, tuple) else (types,), *axes.values()):
+        for version, type, *values in product(_listed(self.version), _listed(types), *axes.values()):
             chosen = dict(zip(axes, values, strict=True))
+            name = f"{self.name} {version}" if isinstance(self.version, tuple) else self.name
             place = {"kv": type, **chosen} if isinstance(types, tuple) else chosen
             args = {name: chosen.get(name, value) for name, value in self.args.items()}
             yield EngineSetup(
-                name=" ".join([self.name, *(f"{name}={_shown(value)}" for name, value in place.items())]),
+                name=" ".join([name, *(f"{name}={_shown(value)}" for name, value in place.items())]),
                 engine=self.engine,
                 args={name: value for name, value in args.items() if not (value is None or isinstance(value, tuple))},
                 env=self.env,
                 kv_cache=type,
                 prefork=self.prefork,
+                python=self.python,
+                version=version,
             )
 
 
+def _listed(values: tuple[str, ...] | str | None) -> tuple[str | None, ...]:
+    return values if isinstance(values, tuple) else (values,)
+
+
 def _named(value: object) -> object:
+    """With a name: `vllm`, `vllm 0.31.0` of a version, `vllm old` of the environment /opt/old."""
     if value is None or isinstance(value, str):
         value = {"engine": value}
     if isinstance(value, dict) and "name" not in value and "engine" in value:
-        value = {**value, "name": value["engine"]}
+        which = value.get("version") or _folder_name(value.get("python"))
+        name = f"{value['engine']} {which}" if isinstance(which, str) else value["engine"]
+        value = {**value, "name": name}
     return value
+
+
+def _folder_name(python: object) -> str | None:
+    """Of a virtual environment, by its path or that of its python."""
+    if not isinstance(python, str):
+        return None
+    path = Path(python)
+    return (path.parent.parent if path.parent.name == "bin" else path).name or None
 
 
 def _shown(value: Argument | None) -> str:
@@ -286,7 +354,7 @@ class Study(Spec):
     )
     engines: Annotated[
         tuple[EngineSetup, ...], BeforeValidator(_each_combination, json_schema_input_type=tuple[EngineAxes, ...])
-    ] = Field(min_length=1, description="a name, or `{engine, name, args, kv_cache, env}`")
+    ] = Field(min_length=1, description="a name, or `{engine, name, args, kv_cache, env, version, python}`")
     workloads: tuple[Workload, ...] = Field(
         default=(), description="built-in names, or a shape of your own; none where only quality is asked for"
     )

@@ -28,7 +28,7 @@ class ExitCode(IntEnum):
 
 _MEANINGS = {
     ExitCode.DONE: "done; every limit and objective that was given is met with confidence",
-    ExitCode.FAILED: "a limit is exceeded or an objective missed with confidence, or no config meets the limits",
+    ExitCode.FAILED: "a limit or objective is missed with confidence, no config meets them, or a checkpoint is broken",
     ExitCode.INCONCLUSIVE: "inconclusive: the records do not decide about a limit or an objective",
     ExitCode.NOTHING_MEASURED: "nothing was measured: every point failed or was refused",
     ExitCode.USAGE: "the command line or a file that a person wrote asks for something that does not exist",

@@ -30,6 +30,7 @@ class StoredTensor:
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
+    begin: int = 0  # its first byte, counted from the end of the header
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
@@ -42,6 +43,12 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     except (ValueError, RecursionError) as error:
         cause = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise ModelError(f"{path} is not a safetensors file (its header: {cause}); download it again.") from error
+
+
+def data_begin(path: Path) -> int:
+    """Where in a safetensors file the bytes of its tensors begin."""
+    with path.open("rb") as file:
+        return int(_LENGTH_BYTES + struct.unpack("<Q", file.read(_LENGTH_BYTES))[0])
 
 
 def read_headers(folder: Path) -> dict[str, StoredTensor]:
@@ -90,7 +97,7 @@ def _tensor(name: str, entry: Any, data_bytes: int) -> StoredTensor:
     size_bytes = offsets[1] - offsets[0]
     if math.prod(shape) * _BITS[dtype] != 8 * size_bytes:
         raise ValueError(f"{shown} has {size_bytes} bytes, which do not fit its shape and dtype")
-    return StoredTensor(dtype, tuple(shape), size_bytes)
+    return StoredTensor(dtype, tuple(shape), size_bytes, offsets[0])
 
 
 def _are_counts(value: Any) -> TypeGuard[list[int]]:

@@ -16,6 +16,7 @@ from bitbench.engines.environments.installed import (
     write_manifest,
 )
 from bitbench.engines.environments.installer import Installation, choose_installer, source_options
+from bitbench.engines.environments.resolution import write_lock
 from bitbench.study.environment import Device, Environment, OnStep
 from bitbench.util.child_environment import tool_environment
 from bitbench.util.child_python import isolated
@@ -41,7 +42,8 @@ def create(
 
     `compiled`: nothing prebuilt is taken, and an existing environment that has something prebuilt is made again.
     Raises EngineEnvironmentError; what was begun is then rebuilt by the next call. Raises PlatformError elsewhere than
-    on Linux, since locks list wheels for it alone.
+    on Linux, since locks list wheels for it alone. The lock of another version than the pinned one is written first,
+    unless it exists.
     """
     require_linux()
     if compiled and environment.prebuilt is None:
@@ -50,17 +52,20 @@ def create(
         )
     lock, folder = environment.lock_for(device), folder_of(environment.name, home)
     source_lock = environment.source_lock
+    sources = [*source_options(find_links, index_url)]
+    chosen = choose_installer(installer)
+    if environment.origin is not None and not lock.exists():
+        on_step("choosing package versions")
+        write_lock(environment, environment.origin, device, chosen, sources)
     lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()
     existing = read_manifest(folder)
     if existing and existing.lock_hash == lock_hash and not (compiled and existing.prebuilt):
         return existing
     began = time.monotonic()
-    chosen = choose_installer(installer)
     kept = SafeFolder(home)
     kept.remove_folder(f"envs/{folder.name}")
     kept.make_folder(f"envs/{folder.name}")
     log_file = folder / _LOG
-    sources = [*source_options(find_links, index_url)]
     Installation(folder, lock, source_lock, chosen, sources, log_file, on_step).run()
     prebuilt = None
     if environment.prebuilt is not None and device == "cpu" and not compiled:

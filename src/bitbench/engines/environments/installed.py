@@ -1,6 +1,7 @@
 """Environments as they lie on disk, read from their manifests without starting their Python."""
 
 import json
+import os
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -35,8 +36,15 @@ def list_environments(home: Path, known: Iterable[str] = ()) -> tuple[InstalledE
     return tuple(read_manifest(path) or InstalledEnvironment(path.name, path, complete=False) for path in folders)
 
 
+def is_foreign(name: str) -> bool:
+    """Whether it is the path of an environment that somebody else made, or of its python."""
+    return Path(name).is_absolute()
+
+
 def python_of(name: str, home: Path) -> Path:
     """The interpreter of an environment; raises EngineEnvironmentError where there is none."""
+    if is_foreign(name):
+        return _python_at(Path(name))
     folder = folder_of(name, home)
     if read_manifest(folder):
         return python_in(folder)
@@ -48,8 +56,16 @@ def python_of(name: str, home: Path) -> Path:
 
 def versions(name: str, home: Path) -> dict[str, str]:
     """Package versions of an environment; raises EngineEnvironmentError where there is none."""
-    python_of(name, home)
-    return versions_in(folder_of(name, home))
+    python = python_of(name, home)
+    return versions_in(python.parent.parent if is_foreign(name) else folder_of(name, home))
+
+
+def _python_at(place: Path) -> Path:
+    """The python of a foreign environment, not the one that its link leads to: that one has other packages."""
+    python = python_in(place) if place.is_dir() else place
+    if python.is_file() and os.access(python, os.X_OK):
+        return python
+    raise EngineEnvironmentError(f"{place} is no virtual environment, and no python of one.")
 
 
 def folder_of(name: str, home: Path) -> Path:

@@ -20,7 +20,7 @@ from bitbench.util.safe_files import SafeFolder
 Installer = Literal["pip", "uv"]
 
 _COUNTED_TOGETHER = 10  # packages per line of progress
-_TELLING = re.compile(r"error|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE)
+_TELLING = re.compile(r"error|cause|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE)
 _CPU_TORCH = re.compile(r"(?:matching distribution|no version).*torch==\S+\+cpu", re.IGNORECASE)
 _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
 
@@ -104,7 +104,7 @@ class Installation:
                     self.on_step(f"installing {total} packages")
         if process.returncode != 0:
             raise EngineEnvironmentError(
-                f"{self.installer} could not {step} the environment in {self.folder}: {_telling(recent)} "
+                f"{self.installer} could not {step} the environment in {self.folder}: {telling(recent)} "
                 f"(full log: {self.log_file.name} in that folder). {_next_step(recent)}"
             )
 
@@ -121,7 +121,7 @@ def _next_step(lines: Sequence[str]) -> str:
     return "Use --find-links or --index-url for another package source."
 
 
-def _telling(lines: Sequence[str]) -> str:
+def telling(lines: Sequence[str]) -> str:
     """The last lines that say what went wrong, in one line."""
     said = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
     telling = [line for line in said if _TELLING.search(line)]

@@ -16,6 +16,7 @@ from bitbench.records.roof import PointRoof
 from bitbench.records.study_records import StudyRecords
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Point
+from bitbench.study.study import EngineSetup
 
 FIGURES = ("output_throughput", "ttft_s", "tpot_s", "latency_s", "peak_bytes")
 
@@ -48,7 +49,7 @@ def _point(of: StudyRecords, point: Point, figures: dict[str, Estimate], roofs: 
         engine=setup.engine,
         workload=workload.name,
         shape=json.dumps(shape, sort_keys=True),
-        facts={**facts, Fact.TOOL: tool_of(of), Fact.ENVIRONMENT: _packages(of, setup.engine)},
+        facts={**facts, Fact.TOOL: tool_of(of), Fact.ENVIRONMENT: _packages(of, setup)},
         kernels=kernels_of(of, point.config),
         figures=figures,
         phases=tuple(_phases(of, point, roofs)),
@@ -67,9 +68,9 @@ def _phases(of: StudyRecords, point: Point, roofs: Sequence[PointRoof]) -> list[
     return found
 
 
-def _packages(of: StudyRecords, engine: str) -> str | None:
+def _packages(of: StudyRecords, setup: EngineSetup) -> str | None:
     """All versions in the engine's environment, as one short hash; None where it has none or they are unknown."""
-    versions = of.lock.environments.get(engine)
+    versions = of.lock.environments.get(setup.environment(setup.engine) or "")
     if not versions:
         return None
     text = "\n".join(f"{name}=={version}" for name, version in sorted(versions.items()))

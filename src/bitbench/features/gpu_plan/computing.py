@@ -15,7 +15,7 @@ from bitbench.features.gpu_plan.use import device_use
 from bitbench.measure.compatibility import look_up
 from bitbench.measure.estimate import ASSUMED_SCORE_OVERHEAD_S, written_tokens
 from bitbench.measure.plan import amount_of, estimator_of, expand_source
-from bitbench.measure.readiness import Readiness, environments_of
+from bitbench.measure.readiness import Readiness, environments_of, packages_of
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.study.model_cost import StepCost, decode_cost, expected_weight_bytes, prefill_cost, why_not
@@ -50,7 +50,8 @@ def answer_plan_gpu(
     asked = expand_source(source, store, at, device.compute_capability)
     plan, on_device = plan_on_device(asked, device, start_s, price_per_hour)
     names = sorted({*environments_of(plan), *store.makers(plan)})
-    ready = Readiness(dict.fromkeys(names, _NOT_THIS_MACHINE), tuple(store.missing_models(plan)))
+    missing = dict.fromkeys(names, _NOT_THIS_MACHINE)
+    ready = Readiness(missing, tuple(store.missing_models(plan)), packages=packages_of(plan))
     return GpuPlanAnswer(
         plan=plan,
         environments=dict(ready.environments),

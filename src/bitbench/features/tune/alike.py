@@ -21,4 +21,4 @@ def _deciding(setup: EngineSetup, engine: Engine) -> str:
     """All of a setup that may change what a model says: whatever the engine does not know to change only its speed."""
     spelled = {name.lstrip("-").replace("_", "-"): value for name, value in setup.args.items()}
     args = {name: value for name, value in spelled.items() if name not in engine.speed_only}
-    return json.dumps([setup.engine, args, setup.env], sort_keys=True)
+    return json.dumps([setup.engine, setup.python, setup.version, args, setup.env], sort_keys=True)

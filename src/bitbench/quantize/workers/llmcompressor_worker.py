@@ -52,6 +52,7 @@ def compress_by_file(job: Json, reports: Reports) -> Json:
 def compress(job: Json, reports: Reports) -> Json:
     import torch
     from llmcompressor import oneshot
+    from llmcompressor.modeling.moe.linearize import linearize_moe
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     torch.manual_seed(job["seed"])
@@ -59,14 +60,17 @@ def compress(job: Json, reports: Reports) -> Json:
         leave_memory_unpinned()
     tokenizer = AutoTokenizer.from_pretrained(job["model"], local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.bfloat16, local_files_only=True)
+    linearize_moe(model)  # experts become linear layers, which alone are rounded
     modifiers = [modifier_of(step) for step in job["steps"]]
     errors = collect_errors(model)
     report_parts(reports)
     options: Json = {}
     samples: list[Json] = []
+    unreached: set[str] = set()
     if job["calibration"]:
         samples = calibration_samples(job, tokenizer)
         loader = torch.utils.data.DataLoader(samples, batch_size=None)
+        unreached = watch_experts(model)
         options = {"dataset": loader, "num_calibration_samples": len(samples), "max_seq_length": job["tokens"]}
     oneshot(model=model, processor=tokenizer, recipe=modifiers, **options)
     reports.send("stage", name="writing the checkpoint")
@@ -79,6 +83,7 @@ def compress(job: Json, reports: Reports) -> Json:
         "samples": len(samples) or None,
         "tokens": sum(sample["input_ids"].shape[1] for sample in samples) or None,
         "layer_errors": errors,
+        "unreached": sorted(unreached),
         "rounded_instead": [name for each in modifiers for name in getattr(each, "_rtn_fallback_module_names", [])],
     }
 
@@ -181,6 +186,24 @@ def calibration_samples(job: Json, tokenizer: Any) -> list[Json]:
 
     tensors = [torch.tensor([piece]) for piece in calibration_pieces(job, tokenizer)]
     return [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in tensors]
+
+
+def watch_experts(model: Any) -> set[str]:
+    """The experts of a mixture; each leaves the set when its first token comes."""
+    waiting = {name: module for name, module in model.named_modules() if re.search(r"\.experts\.\d+$", name)}
+    unreached = set(waiting)
+
+    def watch(name: str, module: Any) -> None:
+        def came(_: Any, inputs: Any) -> None:
+            if inputs[0].numel():
+                unreached.discard(name)
+
+        first = next(layer for layer in module.modules() if not list(layer.children()) and hasattr(layer, "weight"))
+        first.register_forward_pre_hook(came)
+
+    for name, module in waiting.items():
+        watch(name, module)
+    return unreached
 
 
 def leave_memory_unpinned() -> None:
