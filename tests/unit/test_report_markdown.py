@@ -212,7 +212,7 @@ def test_a_report_removes_the_figures_of_the_one_before_and_no_other_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "svg", lambda _: "<svg/>")
-    document = report_document(write_folder, tmp_path(kind, tmp_path / "study"))
+    document = report_document(write_folder(kind, tmp_path / "study"), tmp_path)
     figures = write_report(document, "0", tmp_path / "study").parent / "figures"
     assert list(figures.iterdir())
     (figures / "mine.svg").write_text("mine")
