@@ -23,9 +23,9 @@ COLUMNS = (
     "residual_centroids",
     "vptq (ms)",
     "torch (ms)",
-    "ratio",
+    "speed-up",
     "torch.mv (ms)",
-    "ratio to it",
+    "speed-up to it",
     "traffic (MB)",
     "bandwidth (GB/s)",
     "intensity (flop/byte)",
@@ -84,4 +84,4 @@ def most_of_linear(levels: list[str], into: Path, capsys: pytest.CaptureFixture[
     run = KernelRun.model_validate_json((into / "records.json").read_text(encoding="utf-8"))
     vptq = [one for one in summarize_kernels(run, ["torch-linear"]).figures if one.timing.isa]
     assert {one.timing.isa for one in vptq} == set(levels)
-    return {isa: max(one.ratios["torch-linear"].value for one in vptq if one.timing.isa == isa) for isa in levels}
+    return {isa: max(1 / one.speedups["torch-linear"].value for one in vptq if one.timing.isa == isa) for isa in levels}

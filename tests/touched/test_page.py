@@ -4,11 +4,14 @@ Needs chromium (apt-get install chromium) and axe-core (npm install --prefix $BI
 kept in test-artifacts/ for people to look at.
 """
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bitbench.features.kernels.computing import summarize_kernels
+from bitbench.features.kernels.folders import write_kernels
 from bitbench.measure.workplace import default_home
 from bitbench.reports.document.model import Document
 from bitbench.reports.document.vega import vega_bundle
@@ -18,7 +21,9 @@ from bitbench.reports.write import report_document
 from bitbench.study.base import Json
 from tests.big_study import big_study
 from tests.browser import Browser
+from tests.features.kernels.test_kernels import a_run
 from tests.unit.hostile import HOSTILE, hostile_study
+from tests.unit.study_folders import write_folder
 from tests.unit.synthetic import demo_study, summarize
 
 ARTIFACTS = Path(__file__).parents[2] / "test-artifacts"
@@ -26,6 +31,7 @@ ARTIFACTS = Path(__file__).parents[2] / "test-artifacts"
 TIMES_AS_LONG = 4
 AXE = Path("npm/node_modules/axe-core/axe.min.js")
 DESK, PHONE = 1280, 390
+FOLD = 800  # pixels of a first screen
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +54,64 @@ def demo(tmp_path_factory: pytest.TempPathFactory, bundle: str) -> Path:
 
 def write_page(document: Document, bundle: str, folder: Path) -> Path:
     return write_report(document, bundle, folder).with_name(PAGE)
+
+
+def open_all(browser: Browser) -> None:
+    browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+
+
+@pytest.fixture(scope="module", params=["study", "load", "kernels"])
+def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, bundle: str, demo: Path) -> Path:
+    """A page of each kind."""
+    folder = tmp_path_factory.mktemp(request.param)
+    match request.param:
+        case "study":
+            return demo
+        case "kernels":
+            write_kernels(summarize_kernels(a_run(), ["torch-linear", "torch-mv"]), folder)
+            return folder / PAGE
+        case _:
+            return write_page(report_document(write_folder("sweep", folder / "study"), folder), bundle, folder)
+
+
+def test_the_first_chart_is_on_the_first_screen(browser: Browser, report: Path) -> None:
+    """At 1,280 × 800: all of it but its caption, and the answer above it."""
+    browser.size(DESK, FOLD)
+    browser.theme("light")
+    browser.open(report)
+    top, bottom, words = browser.run(
+        "(() => { const box = document.querySelector('.canvas').getBoundingClientRect();"
+        " return [box.top, box.bottom, document.querySelector('.opening p').getBoundingClientRect().bottom]; })()"
+    )
+    print(f"answer to {words:.0f}, chart from {top:.0f} to {bottom:.0f} px")
+    assert 0 < words <= top
+    assert top + 0.9 * (bottom - top) < FOLD
+    assert browser.run("document.querySelector('.canvas svg').getBoundingClientRect().height") > 60
+    browser.size(PHONE, FOLD)
+    browser.open(report)
+    assert browser.run("document.documentElement.scrollWidth") <= PHONE
+    assert browser.run("document.querySelector('.canvas').getBoundingClientRect().top") < FOLD / 2
+
+
+def test_without_scripts_the_answer_is_a_picture(browser: Browser, demo: Path) -> None:
+    browser.size(DESK, FOLD)
+    browser.call("Emulation.setScriptExecutionDisabled", value=True)
+    browser.call("Page.navigate", url=demo.as_uri())
+    time.sleep(1)  # nothing on the page can say that it is there
+    browser.screenshot(ARTIFACTS / "page-without-scripts.png")
+    browser.call("Emulation.setScriptExecutionDisabled", value=False)
+    shown = browser.run("document.querySelector('.opening noscript img')?.getBoundingClientRect().height ?? 0")
+    assert shown > 60
+
+
+def test_what_is_folded_opens_by_its_link(browser: Browser, demo: Path) -> None:
+    browser.size(DESK)
+    browser.open(demo)
+    assert not browser.run("document.getElementById('how-the-figures-are-made').open")
+    browser.run("document.querySelector('a[href=\"#how-the-figures-are-made\"]').click()")
+    browser.wait("document.getElementById('how-the-figures-are-made').open", 5)
+    browser.run("document.getElementById('unfold').click()")
+    assert browser.run("[...document.querySelectorAll('.fold')].every((one) => one.open)")
 
 
 def opening_ms(browser: Browser, page: Path) -> float:
@@ -79,11 +143,11 @@ def test_it_fits_and_everyone_can_use_it(browser: Browser, demo: Path, width: in
     assert browser.errors() == []
     assert browser.requested() == [demo.as_uri()]  # nothing from outside
     assert browser.run("document.documentElement.scrollWidth") <= width
-    assert browser.run("document.querySelectorAll('.canvas svg').length") > 3
     browser.screenshot(ARTIFACTS / f"page-{width}-{scheme}.png", whole=True)
     axe = default_home() / AXE
     assert axe.is_file(), f"npm install --prefix {default_home() / 'npm'} axe-core"
-    browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    open_all(browser)
+    assert browser.run("document.documentElement.scrollWidth") <= width
     browser.run(axe.read_text(encoding="utf-8") + "; 0")
     found: list[Json] = browser.run("axe.run().then((result) => result.violations)")
     bad = [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
@@ -94,7 +158,7 @@ def test_it_fits_and_everyone_can_use_it(browser: Browser, demo: Path, width: in
 def test_the_last_column_of_every_table_can_be_seen_beside_its_names(browser: Browser, demo: Path, width: int) -> None:
     browser.size(width)
     browser.open(demo)
-    browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    open_all(browser)
     seen: list[Json] = browser.run(
         """[...document.querySelectorAll('.scroll')].map((box) => {
           box.scrollLeft = box.scrollWidth;
@@ -115,7 +179,7 @@ def test_it_prints(browser: Browser, demo: Path) -> None:
     assert (ARTIFACTS / "page.pdf").stat().st_size > 50_000
     browser.size(794)
     browser.call("Emulation.setEmulatedMedia", media="print")
-    assert browser.run("getComputedStyle(document.querySelector('nav')).display") == "none"
+    assert browser.run("getComputedStyle(document.getElementById('theme')).display") == "none"
     browser.screenshot(ARTIFACTS / "page-print.png", whole=True)
     browser.call("Emulation.setEmulatedMedia", media="")
 
@@ -123,18 +187,17 @@ def test_it_prints(browser: Browser, demo: Path) -> None:
 def test_tables_sort_and_filter_by_keyboard(browser: Browser, demo: Path) -> None:
     browser.size(DESK)
     browser.open(demo)
-    column = "[...document.querySelectorAll('#ranking-at-a-glance tbody tr')].map((row) => row.cells[1].textContent)"
-    browser.run("document.querySelector('#ranking-at-a-glance th:nth-child(2) button').focus()")
+    column = "[...document.querySelectorAll('#results tbody tr')].map((row) => row.cells[2].textContent)"
+    browser.run("document.querySelector('#results th:nth-child(3) button').focus()")
     for kind in ("rawKeyDown", "char", "keyUp"):
         browser.call(
             "Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13
         )
     up = browser.run(column)
-    assert [point[0] for point in up[:3]] == ["1", "2", "2"]
-    assert up[-1].startswith("unsupported")
-    browser.run("document.querySelector('#ranking-at-a-glance th:nth-child(2) button').click()")
+    assert up[-1] == "–"
+    browser.run("document.querySelector('#results th:nth-child(3) button').click()")
     assert browser.run(column)[0] != up[0]
-    browser.run("document.querySelector('#single-runs details').open = true")
+    browser.run("document.querySelector('#single-runs').open = true")
     search = "const input = document.querySelector('#single-runs input'); input.value = 'TWIN outlier';"
     browser.run(f"{{ {search} input.dispatchEvent(new Event('input')); }}")
     shown = (
@@ -146,12 +209,14 @@ def test_tables_sort_and_filter_by_keyboard(browser: Browser, demo: Path) -> Non
 def test_a_mark_shows_its_record_and_a_figure_gives_its_data(browser: Browser, demo: Path) -> None:
     browser.size(DESK)
     browser.open(demo)
+    open_all(browser)
     browser.run("document.querySelector('#figure-trials-interactive').scrollIntoView({block: 'center'})")
+    browser.wait("!!document.querySelector('#figure-trials-interactive .canvas svg')", 10)
     mark = "document.querySelector('#figure-trials-interactive .canvas svg .mark-symbol path').getBoundingClientRect()"
     box = browser.run(f"(() => {{ const box = {mark}; return [box.x + box.width / 2, box.y + box.height / 2]; }})()")
     browser.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
     browser.wait("!document.getElementById('tip').hidden", 10)
-    assert "Instances / trials" in browser.run("document.getElementById('tip').textContent")
+    assert "Starts / trials" in browser.run("document.getElementById('tip').textContent")
     saved = """(async () => {
       const made = URL.createObjectURL; let blob;
       URL.createObjectURL = (one) => { blob = one; return made.call(URL, one); };
@@ -186,4 +251,4 @@ def test_hostile_names_run_nothing(browser: Browser, bundle: str, tmp_path: Path
         assert browser.errors() == [], kind
         assert browser.requested() == [page.as_uri()]
         assert browser.run("document.documentElement.scrollWidth") <= PHONE, kind
-        assert browser.run("document.querySelectorAll('.canvas svg').length") >= 6
+        assert browser.run("document.querySelectorAll('.opening .canvas svg').length") >= 1

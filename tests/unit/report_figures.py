@@ -198,13 +198,14 @@ class PageTables(HTMLParser):
         super().__init__()
         self.tables: list[tuple[str, list[list[str]]]] = []
         self._section = ""
+        self._title = "h2"  # h3, in its summary, of what is folded
         self._within: list[str] = []
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._within.append(tag)
-        if tag == "h2":
-            self._section = ""
+        if tag == "h2" or (tag == "details" and ("class", "fold") in attrs):
+            self._section, self._title = "", "h2" if tag == "h2" else "h3"
         elif tag == "table":
             self.tables.append((self._section, []))
         elif tag == "tr":
@@ -217,7 +218,7 @@ class PageTables(HTMLParser):
             pass
 
     def handle_data(self, data: str) -> None:
-        if "h2" in self._within:
+        if self._title in self._within and (self._title == "h2" or "summary" in self._within):
             self._section += data
         elif {"td", "th"} & {*self._within}:
             self.tables[-1][1][-1][-1] += f"`{data}`" if "code" in self._within else data

@@ -11,7 +11,7 @@ from bitbench.engines import transformers as transformers_engine
 from bitbench.engines.vllm_kernels import path_of, read_choices
 from bitbench.records.trial import InstanceFacts, InstanceRecord, KernelChoice, KernelPath
 from bitbench.reports.document.markdown import section_parts
-from bitbench.reports.sections.configs import configs_section
+from bitbench.reports.sections.conditions import configs_section
 from bitbench.study.plan import Plan
 from bitbench.study.variant import ModelFacts
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -175,4 +175,4 @@ def test_instances_of_one_config_that_differ_in_kernel_are_named() -> None:
         make_instance(config, 0, facts=marlin("MarlinLinearKernel")),
         make_instance(config, 1, facts=marlin("ConchLinearKernel")),
     ]
-    assert "its instances differ in kernel" in text_of(plan, instances)
+    assert "its starts differ in kernel" in text_of(plan, instances)

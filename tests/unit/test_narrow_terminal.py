@@ -12,7 +12,7 @@ from bitbench.cli.progress import RunDisplay
 from bitbench.cli.trust import uses_table
 from bitbench.measure.trust import Trust
 from bitbench.records.trial import Outcome, TrialRecord
-from bitbench.reports.sections.causes import failures_by_cause
+from bitbench.reports.sections.failures import failures_by_cause
 from bitbench.study.source import StudySource
 from bitbench.study.use import Use, UseKind
 from bitbench.study.workload import BUILT_IN_WORKLOADS

@@ -8,16 +8,15 @@ import pytest
 
 from bitbench.analysis.results.summary import ConfigQuality, RequestSpread, StudySummary
 from bitbench.records.trial import Memory, Outcome
-from bitbench.reports.charts.curves import length_figures, load_figures
+from bitbench.reports.charts.curves import by_input_length, by_load, length_figures, load_figures
 from bitbench.reports.charts.figure import LABEL_GAP, Figure, axis_for
-from bitbench.reports.charts.pareto import Reach, on_front
+from bitbench.reports.charts.ratios import MOST_LANES, ratio_figure
 from bitbench.reports.charts.requests import request_figures
-from bitbench.reports.charts.series import by_input_length, by_load
 from bitbench.reports.charts.style import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, config
 from bitbench.reports.charts.svg import svg
-from bitbench.reports.charts.trade import trade_figures
+from bitbench.reports.charts.trade import Reach, on_front, trade_figures
 from bitbench.reports.charts.trials import trials_figure
-from bitbench.reports.labels import Labels
+from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
@@ -90,10 +89,38 @@ def test_the_trials_of_a_workload(demo: StudySummary) -> None:
     assert LIGHT["alarm"] in drawn  # the outlier
 
 
+def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(demo: StudySummary) -> None:
+    quick, twin = (next(one.config for one in demo.configs if one.config.engine == name) for name in ("quick", "twin"))
+    figure = ratio_figure(demo, Labels.of(demo).marked({quick: CHOSEN, twin: FLAGGED}))
+    assert figure is not None
+    assert list(dict.fromkeys(row["config"] for row in figure.rows)) == ["★ quick", "steady", "✗ twin"]
+    assert [row["workload"] for row in figure.rows][:2] == ["interactive", "medium_batch"]
+    assert {row["shown"] for row in figure.rows if row["config"] == "steady"} == {"baseline"}
+    assert "★ recommended; ✗ quality flagged" in figure.caption
+    assert "broken (unsupported (2))" in figure.caption
+    for spec in (figure.spec, figure.narrow):
+        alt.LayerChart.from_dict(spec)
+    ElementTree.fromstring(svg(figure))
+
+
+def test_many_configs_leave_room_for_the_first_screen() -> None:
+    plan = make_plan(
+        [f"c{number:02}" for number in range(30)], [shape("one", 1, 128), shape("two", 2, 128)], TWO_STARTS
+    )
+    summary = measured(plan)
+    slowest = summary.configs[-1].config
+    figure = ratio_figure(summary, Labels.of(summary).marked({slowest: CHOSEN}))
+    assert figure is not None
+    names = list(dict.fromkeys(row["config"] for row in figure.rows))
+    assert (len(names), names[0], names[-1]) == (MOST_LANES // 2, "c00", "★ c29")
+    assert "Shown are 13 of 30 configs." in figure.caption
+
+
 def test_without_a_result_there_is_no_figure() -> None:
     empty = summarize(make_plan(["a", "b"], [BUILT_IN_WORKLOADS["base"]]), [], [])
     assert trials_figure(empty, empty.rankings[0], labels_of(empty)) is None
     assert load_figures(empty, labels_of(empty)) == []
+    assert ratio_figure(empty, labels_of(empty)) is None
     assert trade_figures(empty, empty.rankings[0], labels_of(empty)) == []
 
 

@@ -10,16 +10,18 @@ from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document import terminal
 from bitbench.reports.document.markdown import phrase_text, section_parts, table_text
-from bitbench.reports.document.model import Details, Document, Quantity, Section, Table, TableCell, plain_text
+from bitbench.reports.document.model import Document, Quantity, Section, Table, TableCell, plain_text
 from bitbench.reports.document.words import say
-from bitbench.reports.sections.configs import configs_section
+from bitbench.reports.sections.conditions import (
+    configs_section,
+    host_section,
+    imported,
+    instances_section,
+    warm_up_section,
+)
 from bitbench.reports.sections.failures import MAX_CAUSE, failures_section, refusals_section
-from bitbench.reports.sections.host import host_section
-from bitbench.reports.sections.imported import imported
-from bitbench.reports.sections.instances import instances_section
 from bitbench.reports.sections.memory import memory_section
 from bitbench.reports.sections.method import method_section, reproduce_section
-from bitbench.reports.sections.warm_up import warm_up_section
 from bitbench.reports.sections.workloads import workload_section
 from bitbench.study.base import Json
 from bitbench.study.imported import ImportedFile, ImportSource
@@ -212,16 +214,14 @@ def test_how_to_repeat_it_names_version_and_amount(demo: StudySummary) -> None:
     lock = make_lock(plan_of_one())
     text = text_of(reproduce_section(demo, lock))
     assert "pip install bitbench==0.1.0\nbitbench run study.yaml --into demo-again" in text
-    assert "Seed 0; 3 to 12 instances, 5 trials each." in text
+    assert "Seed 0; 3 to 12 starts, 5 trials each." in text
     assert reproduce_section(demo.model_copy(update={"imported_from": IMPORTED}), lock) is None
 
 
-def test_every_start_is_folded_away() -> None:
+def test_every_start_has_its_row() -> None:
     section = instances_section(demo_study()[2])
     assert section is not None
-    (fold,) = section.blocks
-    assert isinstance(fold, Details)
-    rows = rows_of(fold.blocks[0])
+    rows = rows_of(section.blocks[0])
     assert rows["quick-0"][:5] == ["quick", 0, "ok", "spawned", 4.0]
     assert rows["broken-0"][4:] == [None, "1.0", None, None, None]
     assert instances_section([]) is None

@@ -87,7 +87,7 @@ def test_kernel_tables_come_from_kernel_records(tmp_path: Path, capsys: pytest.C
     said = bitbench(capsys, "report", str(tmp_path), "--format", "kernel-md")
     assert said.exit_code == 0
     assert "| vptq (ms) | torch (ms) |" in said.out
-    assert " 0.50× [0.50, 0.50] |" in said.out
+    assert " 2.00× [2.00, 2.00] |" in said.out
     nothing = bitbench(capsys, "report", str(tmp_path / "no"), "--format", "kernel-md")
     assert "has no kernel records" in nothing.err
     (tmp_path / "records.json").write_text("{}")

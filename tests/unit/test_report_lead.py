@@ -13,10 +13,9 @@ from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document.data import document_data
 from bitbench.reports.document.html import page
 from bitbench.reports.document.markdown import markdown, phrase_text, section_parts
-from bitbench.reports.document.model import Name, plain_text
 from bitbench.reports.document.terminal import render
-from bitbench.reports.sections.lead import best_table, lead
-from bitbench.reports.sections.precision import precision_section
+from bitbench.reports.sections.lead import lead
+from bitbench.reports.sections.method import precision_section
 from bitbench.reports.sections.ranked import rank
 from bitbench.reports.study import study_document
 from bitbench.study.plan import Config
@@ -196,20 +195,19 @@ def test_a_single_run_is_no_ranking() -> None:
     summary = study({"base": (100.0,), "quick": (150.0,)}, starts=1)
     assert led(summary).verdict == "No ranking: n = 1."
     assert [rank(entry) for entry in summary.rankings[0].entries] == ["n = 1, not ranked"] * 2
-    assert [row.cells[4] for row in best_table(summary).rows] == [("n = 1, not ranked",)]
 
 
 def test_one_config_is_no_choice() -> None:
     assert lead(study({"base": (100.0, 200.0)})) is None
 
 
-@pytest.mark.parametrize(("speeds", "point"), [((150.0, 300.0), "none"), ((100.0, 200.0), "same")])
-def test_the_table_says_which_are_tied_with_the_best(speeds: tuple[float, float], point: str) -> None:
-    table = best_table(study({"base": (100.0, 200.0), "same": speeds}))
-    assert plain_text(table.columns[0].title) == "Workload"
-    last = [plain_text(phrase) for row in table.rows if isinstance(phrase := row.cells[4], tuple)]
-    assert set(last) <= {point, "base"} if point == "same" else set(last) == {"none"}
-    assert [row.cells[0] for row in table.rows] == [(Name("interactive"),), (Name("medium_batch"),)]
+def test_what_is_recommended_is_known_by_name() -> None:
+    """The chart stars it, and the table sets it in bold."""
+    tied = lead(study({"base": (100.0, 200.0), "a": (150.0, 300.0), "b": (150.0, 300.0)}))
+    kept = lead(study({"base": (100.0, 200.0), "slow": (50.0, 100.0)}))
+    none = lead(study({"base": (100.0, 200.0), "same": (100.0, 200.0)}))
+    chosen = [{one.engine for one in found.chosen} for found in (tied, kept, none) if found]
+    assert chosen == [{"a", "b"}, {"base"}, set()]
 
 
 def without(summary: StudySummary, config: str, workload: str) -> StudySummary:

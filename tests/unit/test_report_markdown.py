@@ -41,14 +41,14 @@ def html(text: str) -> str:
 
 
 def test_the_answer_comes_before_anything_else(text: str) -> None:
-    first = text.splitlines()[4]
+    first, picture = text.splitlines()[2], text.splitlines()[4]
     assert re.match(
         r"\*\*Use `quick`\.\*\* 1\.\d+× \(95 % CI 1\.\d+× to 1\.\d+×\) the output "
         r"throughput of `steady` on `interactive`",
         first,
     )
+    assert picture == "![Output throughput against the baseline](figures/answer-ratios.svg)"
     opening = text.split("\n## ", maxsplit=1)[0]
-    assert re.search(r"\| `interactive` +\| `quick` +\| +\S+ \[\S+ \S+ \| +1\.\S+× \[\S+ \S+ \| none +\|", opening)
     assert "Failed: `broken` on `interactive` and `medium_batch` (unsupported)" in opening
     assert "Refused up front: 2 points of `refused`" in opening
     assert "Outliers: 1 trial flagged (still included in the means)" in opening
@@ -149,13 +149,13 @@ def test_one_instance_is_cautioned_about() -> None:
         for point, speed in zip(plan.points, (100.0, 200.0), strict=True)
         for index in range(3)
     ]
-    assert "Caution: some points have a single instance" in markdown(summarize(plan, trials, []))
+    assert "Caution: some points have a single start" in markdown(summarize(plan, trials, []))
 
 
-def best_row(text: str) -> list[str]:
-    """Of the table in the answer: the best mean, its figure, its ratio, and what is tied with it."""
-    row = next(line for line in text.split("## ", maxsplit=1)[0].splitlines() if line.startswith("| `interactive`"))
-    return [point.strip() for point in row.strip("|").split("|")[1:]]
+def result_rows(text: str) -> list[list[str]]:
+    """Of the one table: a row per config, its figure and its ratio."""
+    table = text.split("## Results")[1].split("\n\n")[1].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
 
 
 def test_the_best_latency_is_the_lowest() -> None:
@@ -167,22 +167,23 @@ def test_the_best_latency_is_the_lowest() -> None:
         for block in range(2)
         for index in range(2)
     ]
-    name, figure, *_ = best_row(markdown(summarize(plan, trials, [])))
-    assert name == "`fast`"
-    assert figure.startswith("319.97")
+    (name, figure, *_), *_ = result_rows(markdown(summarize(plan, trials, [])))
+    assert name == "★ `fast`"
+    assert figure.startswith("320.0")
 
 
 @pytest.mark.parametrize(
     ("speeds", "baseline", "said"),
     [
-        ((100.0, 50.0), "a", ["`a`", "HUNDRED", "baseline", "none"]),
-        ((100.0, 100.0), "a", ["`a`", "HUNDRED", "baseline", "`b`"]),
-        ((100.0, 100.0, 50.0), "c", ["`a`", "HUNDRED", "2.000× [2.000, 2.000]", "`b`"]),
-        ((100.0, 50.0), "nobody", ["`a`", "HUNDRED", "–", "none"]),
-        ((100.0,), None, ["`a`", "HUNDRED", "baseline", "none"]),
+        ((100.0, 50.0), "a", ["★ `a`", "baseline"]),
+        ((100.0, 100.0), "a", ["`a`", "baseline"]),
+        ((100.0, 100.0, 50.0), "c", ["★ `a`", "2.000× [2.000, 2.000]"]),
+        ((100.0, 50.0), "nobody", ["★ `a`"]),
     ],
 )
-def test_the_best_of_a_workload(speeds: tuple[float, ...], baseline: str | None, said: list[str]) -> None:
+def test_the_table_stars_what_the_answer_recommends(
+    speeds: tuple[float, ...], baseline: str | None, said: list[str]
+) -> None:
     twice = Measure(starts=Count(min=2, max=2))
     plan = make_plan(["a", "b", "c"][: len(speeds)], [INTERACTIVE], twice, baseline=baseline)
     trials = [
@@ -191,8 +192,9 @@ def test_the_best_of_a_workload(speeds: tuple[float, ...], baseline: str | None,
         for block in range(2)
         for index in range(2)
     ]
-    expected = [point.replace("HUNDRED", "100.0 [100.0, 100.0]") for point in said]
-    assert best_row(markdown(summarize(plan, trials, []))) == expected
+    (name, figure, *ratio), *_ = result_rows(markdown(summarize(plan, trials, [])))
+    assert [name, *ratio[:1]] == said
+    assert figure == "100.0 [100.0, 100.0]"
 
 
 def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp_path: Path) -> None:
@@ -210,9 +212,9 @@ def test_a_report_removes_the_figures_of_the_one_before_and_no_other_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "svg", lambda _: "<svg/>")
-    document = report_document(write_folder, tmp_path(kind, tmp_path / "study"))
+    document = report_document(write_folder(kind, tmp_path / "study"), tmp_path)
     figures = write_report(document, "0", tmp_path / "study").parent / "figures"
     assert list(figures.iterdir())
     (figures / "mine.svg").write_text("mine")
-    write_report(replace(document, sections=()), "0", tmp_path / "study")
+    write_report(replace(document, answer=(), sections=()), "0", tmp_path / "study")
     assert [path.name for path in figures.iterdir()] == ["mine.svg"]

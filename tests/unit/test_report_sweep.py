@@ -70,8 +70,8 @@ def summary_of(name: str = "server", *, search: RateAnswer | None = None) -> Stu
 
 
 def document_of(summary: StudySummary) -> Document:
-    section = sweep_section(summary, load_figures(summary, Labels.of(summary)))
-    return Document(say("a sweep"), bullets(sweep_answer(summary)), (section,))
+    charts = (Chart(figure) for figure in load_figures(summary, Labels.of(summary)))
+    return Document(say("a sweep"), (*charts, *bullets(sweep_answer(summary))), (sweep_section(summary),))
 
 
 def answer_of(summary: StudySummary) -> str:
@@ -88,7 +88,7 @@ def test_the_table_fits_and_is_sorted_by_load(width: int) -> None:
     rows = [line.split() for line in lines if line.strip() and line.split()[0] in ("10", "40", "160")]
     assert [row[0] for row in rows] == ["10", "40", "160"]
     assert "meets (2)" in " ".join(rows[1])
-    assert "fails," in rows[2]
+    assert rows[2][1] == "fails,"  # beside its load
     assert "…" not in "".join(lines)
 
 
@@ -99,10 +99,10 @@ def test_the_answer_names_the_highest_point_that_held() -> None:
 
 
 def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
-    table = sweep_section(summary_of(), []).blocks[1]
+    table = sweep_section(summary_of()).blocks[1]
     assert isinstance(table, Table)
     assert [row.mark for row in table.rows] == [None, None, Mark.ALARM]
-    errors = [row.cells[-2] for row in table.rows]
+    errors = [row.cells[-1] for row in table.rows]
     assert [getattr(point, "value", None) for point in errors] == [0, 0, 7]
 
 
@@ -111,7 +111,7 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
     [
         (
             RateAnswer(rate=40.4, low=39.6, high=41.7, confidence=0.95, trials=9, stop=SearchStop.PRECISE),
-            "40.4 [39.6, 41.7] requests/s (95 % CI). 9 trials were enough.",
+            "**40.4 [39.6, 41.7] requests/s** (95 % CI). 9 trials were enough.",
         ),
         (
             RateAnswer(rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=12, stop=SearchStop.TRIALS),
@@ -168,7 +168,8 @@ def test_a_search_that_was_interrupted_has_not_failed(stop: SearchStop | None, c
 
 def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:
     document = document_of(summary_of("<script>&"))
-    (figure,) = (block.figure for block in document.sections[0].blocks if isinstance(block, Chart))
+    figure, throughput = (block.figure for block in document.answer if isinstance(block, Chart))
+    assert [row["series"] for row in throughput.rows if "series" in row] == ["output throughput"] * len(RATES)
     lines = [row for row in figure.rows if "series" in row]
     assert len(lines) == 2 * len(RATES)  # the median and the 99th percentile
     assert [row["at"] for row in lines if row["series"] == "TTFT p99"] == ["10", "40", "160"]
@@ -182,8 +183,9 @@ def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:
 def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None:
     found = RateAnswer(rate=47.0, low=41.0, high=55.0, confidence=0.95, trials=9, stop=SearchStop.PRECISE)
     summary = summary_of(search=found)
-    (figure,) = load_figures(summary, Labels.of(summary))
-    assert figure.title.startswith("Time to first token over the request rate")
+    figure, throughput = load_figures(summary, Labels.of(summary))
+    assert figure.title == "Time to first token by offered rate"
+    assert throughput.title == "Output throughput by offered rate"
     assert [row["x"] for row in figure.rows if row.get("series") == "TTFT p99"] == [10.0, 40.0, 160.0]
     limit, answer = (row for row in figure.rows if "guide" in row)
     assert (limit["guide"], limit["guide_y"]) == ("ttft_p99 ≤ 200 ms", 200.0)

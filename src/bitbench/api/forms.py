@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.feature import offered
+from bitbench.measure.offers import folder_report
 from bitbench.records.folder import StudyFolder
 from bitbench.records.study_records import StudyRecords
 from bitbench.reports.document.model import Document
@@ -28,6 +29,11 @@ def form_text(path: Path, form: str, home: Path) -> str:
     """One of the `formats` of what a folder holds. Raises StoreError where it holds nothing that it could show."""
     if form in (offers := offered("folder_formats")):
         return str(offers[form].load()(path))
+    if form == Form.HTML and (found := folder_report(path)) is not None:
+        from bitbench.reports.document.html import page
+        from bitbench.reports.document.vega import vega_bundle
+
+        return page(found.document, vega_bundle(home))
     if form == Form.HTML:  # the page is made by the report itself, with its figures; this is a copy of it
         return write_report(StudyFolder.existing(path), home).with_name("index.html").read_text(encoding="utf-8")
     folder = StudyFolder.existing(path)

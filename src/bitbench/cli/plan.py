@@ -19,7 +19,7 @@ from bitbench.reports.document.model import plain_text
 from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import listing, plural
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.causes import refusals_by_reason
+from bitbench.reports.sections.failures import refusals_by_reason
 from bitbench.reports.sections.quality import rounded_sentences
 from bitbench.study.plan import Config, Plan, Support
 from bitbench.study.prompts import show_length

@@ -17,23 +17,26 @@ TEXT = "report.md"
 Draw = Callable[[Sequence[Figure]], Sequence[str]]  # the SVG of each
 
 # Kind of figure and name of a workload, as `charts` call them: figures of an earlier report are removed by these names.
-_FIGURE = re.compile(r"(trials|requests|load|length|memory|quality)-[\w.+-]+\.svg", re.ASCII)
+_FIGURE = re.compile(r"(answer|trials|requests|load|length|memory|quality)-[\w.+-]+\.svg", re.ASCII)
 
 
 def write_report(document: Document, bundle: str, study_folder: Path, draw: Draw | None = None) -> Path:
     """index.html, report.md and figures/ in the study's report/; the path is that of report.md. `bundle` draws charts
     in the page, `draw` those in files."""
     files = SafeFolder(study_folder)
-    files.write(f"{REPORT}/{PAGE}", page(document, bundle))
-    figures = {f"{figure.name}.svg": figure for figure in figures_of(document)}
-    drawings = draw(list(figures.values())) if draw else [svg(figure) for figure in figures.values()]
-    files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, frozenset(figures))
-    for name, drawing in zip(figures, drawings, strict=True):
-        files.write(f"{REPORT}/{FIGURES}/{name}", drawing)
+    figures = {figure.name: figure for figure in figures_of(document)}
+    made = draw(list(figures.values())) if draw else [svg(figure) for figure in figures.values()]
+    drawings = dict(zip(figures, made, strict=True))
+    opening = {figure.name: drawings[figure.name] for figure in _figures(document.answer)}
+    files.write(f"{REPORT}/{PAGE}", page(document, bundle, opening))
+    files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, frozenset(f"{name}.svg" for name in drawings))
+    for name, drawing in drawings.items():
+        files.write(f"{REPORT}/{FIGURES}/{name}.svg", drawing)
     return files.write(f"{REPORT}/{TEXT}", markdown(document))
 
 
 def figures_of(document: Document) -> Iterator[Figure]:
+    yield from _figures(document.answer)
     for section in document.sections:
         yield from _figures(section.blocks)
 

@@ -1,12 +1,14 @@
 """Names of configs that fit into a figure, a sentence or a terminal: what all share is said once."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.reports.document.text import plain
 from bitbench.study.plan import Config
 
 MAX_LABEL = 48
+CHOSEN, FLAGGED = "★", "✗"  # before a name: what the answer recommends, and what lost too much quality
 
 
 class Labels:
@@ -22,11 +24,25 @@ class Labels:
         suffix = f" @ {engine}" if several and engine and all(name.endswith(f" @ {engine}") for name in names) else ""
         shorts = distinct([name.removeprefix(prefix).removesuffix(suffix) for name in names], limit)
         self._limit, self._prefix, self._suffix = limit, prefix, suffix
+        self._marks: Mapping[Config, str] = {}
         self._of = dict(zip(known, shorts, strict=True))
         said = [f"Model: {prefix.removesuffix('/')}." if prefix else "", f"Engine: {engine}." if suffix else ""]
         self.shared = plain(" ".join(part for part in said if part))  # in words; empty where they share nothing
 
     def __getitem__(self, config: Config) -> str:
+        return f"{self.mark(config)} {self.name(config)}".strip()
+
+    def mark(self, config: Config) -> str:
+        return self._marks.get(config, "")
+
+    def marked(self, marks: Mapping[Config, str]) -> "Labels":
+        """The same names, with what an answer says of them."""
+        other = copy(self)
+        other._marks = marks
+        return other
+
+    def name(self, config: Config) -> str:
+        """Without a mark."""
         if config in self._of:
             return self._of[config]
         short = config.name.removeprefix(self._prefix).removesuffix(self._suffix)

@@ -1,7 +1,7 @@
-"""The report of a study, in order: the answer first, then figures and tables, then what they rest on."""
+"""The report of a study, in order: the answer and its picture, one table, then what they rest on."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.feature import Offer, ReportPlace, report_parts, sparing
@@ -9,36 +9,43 @@ from bitbench.records.lock import Lock
 from bitbench.records.trial import InstanceRecord
 from bitbench.reports.charts.curves import length_figures, load_figures
 from bitbench.reports.charts.figure import Figure
+from bitbench.reports.charts.ratios import ratio_figure
 from bitbench.reports.charts.requests import request_figures
 from bitbench.reports.charts.trade import trade_figures
 from bitbench.reports.charts.trials import trials_figure
-from bitbench.reports.document.model import Block, Chart, Document, Link, Name, Paragraph, Phrase, Section
-from bitbench.reports.document.numbers import percent
-from bitbench.reports.document.text import MAX_NAME
-from bitbench.reports.document.words import Words, bullets, listing, names, paragraph, say, small_print, strong
-from bitbench.reports.labels import Labels
+from bitbench.reports.document.model import Block, Chart, Document, Name, Paragraph, Phrase, Section
+from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, say, small_print, strong
+from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
+from bitbench.reports.quantities import estimated
 from bitbench.reports.sections.answer import remarks
-from bitbench.reports.sections.configs import configs_section
+from bitbench.reports.sections.conditions import (
+    configs_section,
+    host_section,
+    imported,
+    instances_section,
+    warm_up_section,
+)
 from bitbench.reports.sections.crossover import crossover_section
 from bitbench.reports.sections.engine_metrics import engine_metrics_section
 from bitbench.reports.sections.failures import failures_section, refusals_section
-from bitbench.reports.sections.host import host_section
-from bitbench.reports.sections.imported import imported
-from bitbench.reports.sections.instances import instances_section
-from bitbench.reports.sections.lead import best_table, lead
+from bitbench.reports.sections.lead import Lead, lead
 from bitbench.reports.sections.memory import memory_section
-from bitbench.reports.sections.method import method_section, reproduce_section
+from bitbench.reports.sections.method import method_section, precision_section, reproduce_section
 from bitbench.reports.sections.objectives import objectives_section, objectives_verdict
-from bitbench.reports.sections.overview import overview_section
-from bitbench.reports.sections.precision import precision_section
 from bitbench.reports.sections.quality import quality_section, quality_sentences
-from bitbench.reports.sections.ranked import titled
+from bitbench.reports.sections.ranked import estimate_of, titled
+from bitbench.reports.sections.results import results_section
 from bitbench.reports.sections.settings import settings_section
 from bitbench.reports.sections.sweep import sweep_answer, sweep_points, sweep_section
-from bitbench.reports.sections.warm_up import warm_up_section
 from bitbench.reports.sections.workloads import runs_section, workload_section
 from bitbench.study.plan import Plan
 from bitbench.util.units import show_bytes
+
+TRADE = (
+    "Filled markers form the Pareto front: no other config is at least as good on both axes and significantly better "
+    "on one; a dashed line joins them. Bars are intervals (of memory, the lowest and the highest start), cut off at "
+    "the edge."
+)
 
 
 def study_document(
@@ -47,11 +54,22 @@ def study_document(
     *,
     instances: Sequence[InstanceRecord] = (),
 ) -> Document:
-    """A section without data is left out."""
-    sections = [
+    """The answer and the charts that show it, one table, then everything else, folded. A section without data is left
+    out."""
+    was_running = bool(instances) and all(instance.facts.was_running for instance in instances)
+    is_sweep = bool(sweep_points(summary, was_running=was_running))
+    openings = [] if is_sweep else [_Opening.of(part, place) for place, part in enumerate(summary.by_model, start=1)]
+    measures_speed = bool(summary.study.workloads)
+    quality = [quality_section(summary), *_of_features(summary, ReportPlace.QUALITY)]
+    first = [
+        *([sweep_section(summary)] if is_sweep else []),
         *_of_features(summary, ReportPlace.ANSWER),
-        *_speed(summary),
-        objectives_section(summary),
+        *(opening.results for opening in openings),
+        *([] if measures_speed else quality),
+    ]
+    details = [
+        *(section for opening in openings for section in opening.details()),
+        None if is_sweep else objectives_section(summary),
         precision_section(summary),
         crossover_section(summary),
         settings_section(summary),
@@ -59,12 +77,11 @@ def study_document(
         memory_section(summary),
         *_of_features(summary, ReportPlace.MEMORY),
         engine_metrics_section(summary),
-        quality_section(summary),
-        *_of_features(summary, ReportPlace.QUALITY),
+        *(quality if measures_speed else []),
         *_of_features(summary, ReportPlace.CAUSES),
         failures_section(summary),
         refusals_section(summary),
-        warm_up_section(summary),
+        None if was_running else warm_up_section(summary),
         configs_section(summary, lock),
         instances_section(instances),
         host_section(lock),
@@ -75,15 +92,108 @@ def study_document(
     ]
     return Document(
         say(summary.study.name),
-        tuple(_answer(summary, lock)),
-        tuple(section for section in sections if section is not None),
-        tuple(_facts(summary, lock)),
+        tuple(_load_answer(summary) if is_sweep else _answer(summary, lock, openings)),
+        (
+            *(section for section in first if section is not None),
+            *(replace(section, is_folded=True) for section in details if section is not None),
+        ),
+        tuple(_facts(lock, was_running=was_running)),
     )
 
 
-def _answer(summary: StudySummary, lock: Lock) -> Iterator[Block]:
+@dataclass(frozen=True)
+class _Opening:
+    """What is said first about one model: the answer, what it recommends, and the figures that show it."""
+
+    summary: StudySummary
+    place: int  # of the model
+    lead: Lead | None
+    labels: Labels
+    figures: tuple[Figure, ...]
+
+    @classmethod
+    def of(cls, summary: StudySummary, place: int) -> "_Opening":
+        found = lead(summary)
+        marks = {row.config: FLAGGED for row in summary.quality if row.flagged}
+        marks |= dict.fromkeys(found.chosen if found else (), CHOSEN)
+        labels = Labels.of(summary).marked(marks)
+        compared = ratio_figure(summary, labels)
+        if compared is None and summary.rankings:
+            alone = trials_figure(summary, summary.rankings[0], labels)
+            compared = replace(alone, name="answer-trials") if alone else None
+        # Quality, where it is known, says more than memory: it is the last of the two.
+        trade = [figure for ranking in summary.rankings[:1] for figure in trade_figures(summary, ranking, labels)][-1:]
+        return cls(summary, place, found, labels, tuple(figure for figure in (compared, *trade) if figure))
+
+    def headline(self) -> Iterator[Block]:
+        if self.lead is not None:
+            model = strong(Name(self.summary.model), ": ") if self.summary.model else ()
+            yield Paragraph(say(model, self.lead.headline))
+        elif figures := [*_figures_alone(self.summary)]:
+            yield Paragraph(say(strong(Name(self.labels[self.summary.configs[0].config])), ": ", listing(figures), "."))
+
+    def charts(self) -> Iterator[Block]:
+        yield from self._own_names(Chart(figure) for figure in self.figures)
+
+    @property
+    def results(self) -> Section | None:
+        return results_section(self.summary, self.labels)
+
+    def details(self) -> Iterator[Section]:
+        for section in _speed_of(self.summary, {figure.name for figure in self.figures}):
+            yield replace(section, blocks=tuple(self._own_names(section.blocks)))
+
+    def _own_names(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """Figures of several models have the same names: those of files, and of places in a page."""
+        for block in blocks:
+            if isinstance(block, Chart) and self.summary.model:
+                yield Chart(replace(block.figure, name=f"{block.figure.name}-{self.place}"))
+            else:
+                yield block
+
+
+def _figures_alone(summary: StudySummary) -> Iterator[Phrase]:
+    """Of a config that has no other to be compared with: `35.1 [34.8, 35.4] tok/s on one`."""
+    definition = summary.definitions[summary.primary_metric]
+    for ranking in summary.rankings if len(summary.configs) == 1 else ():
+        for entry in ranking.entries:
+            yield say(estimated(estimate_of(summary, ranking, entry), definition), " on ", Name(ranking.workload))
+
+
+def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> Iterator[Block]:
+    for opening in openings:
+        yield from opening.headline()
+        if opening is openings[0]:
+            yield from _of_what(summary, lock)
+        yield from opening.charts()
+    if summary.models:
+        yield paragraph("Models are not compared with each other: each has ranks and a baseline of its own.")
+    reasons = [reason for opening in openings if opening.lead for reason in opening.lead.more]
+    if reasons:
+        yield Paragraph(joined(reasons, " "))
+    yield from bullets([*remarks(summary), *quality_sentences(summary), *_sentences_of_features(summary)])
+    if (verdict := objectives_verdict(summary)) is not None:
+        yield Paragraph(verdict)
     if summary.study.description:
-        yield Paragraph(say(summary.study.description), is_small_print=True)
+        yield small_print(summary.study.description)
+
+
+def _load_answer(summary: StudySummary) -> Iterator[Block]:
+    """One config under load: what it carries, the curves, then what to be careful with."""
+    first, *others = sweep_answer(summary)
+    yield Paragraph(first)
+    labels = Labels.of(summary)
+    curves = load_figures(summary, labels)
+    if not curves and summary.rankings and (alone := trials_figure(summary, summary.rankings[0], labels)):
+        curves = [alone]
+    yield from (Chart(figure) for figure in curves)
+    yield from bullets(others)
+    if summary.study.description:
+        yield small_print(summary.study.description)
+
+
+def _of_what(summary: StudySummary, lock: Lock) -> Iterator[Block]:
+    """What a reader must know before believing a figure."""
     if untrained := random_models(lock.plan):
         yield Paragraph(
             say(
@@ -96,41 +206,11 @@ def _answer(summary: StudySummary, lock: Lock) -> Iterator[Block]:
         )
     if summary.imported_from:
         yield imported(summary.imported_from)
-    if sweep_points(summary):
-        yield from bullets(sweep_answer(summary))
-    else:
-        yield from _what_to_use(summary)
-    if (verdict := objectives_verdict(summary)) is not None:
-        yield Paragraph(verdict)
-    ranks = (
-        "; configs that share a rank are tied. Ranks are corrected for multiple comparisons; the interval of a "
-        "single ratio is not"
-    )
-    yield small_print(
-        f"Figures are mean [low, high] with a {percent(summary.study.measure.confidence)} confidence interval"
-        f"{ranks if summary.rankings else ''} (",
-        Link("how", "how-the-figures-are-made"),
-        ").",
-    )
 
 
 def random_models(plan: Plan) -> list[str]:
     """Models of which only the shape is real."""
     return sorted({variant.model_name for variant in plan.variants if variant.facts.random_weights})
-
-
-def _what_to_use(summary: StudySummary) -> Iterator[Block]:
-    """What to use; the best of each workload; what is missing."""
-    for part in summary.by_model:
-        if (first := lead(part)) is not None:
-            yield Paragraph(say(strong(Name(part.model), ": "), first.phrase) if part.model else first.phrase)
-        if (shared := Labels.of(part, MAX_NAME).shared) not in ("", f"Model: {part.model}."):
-            yield paragraph(shared)
-        if part.rankings:
-            yield best_table(part)
-    if summary.models:
-        yield paragraph("Models are not compared with each other: each has ranks and a baseline of its own.")
-    yield from bullets([*remarks(summary), *quality_sentences(summary), *_sentences_of_features(summary)])
 
 
 def _of_features(summary: StudySummary, place: ReportPlace) -> Iterator[Section | None]:
@@ -147,24 +227,13 @@ def _sentences_of_features(summary: StudySummary) -> Iterator[Words]:
                 yield from Offer(feature, part.sentences).load()(summary.parts[part.name], summary)
 
 
-def _speed(summary: StudySummary) -> Iterator[Section | None]:
-    if sweep_points(summary):
-        yield sweep_section(summary, load_figures(summary, Labels.of(summary)))
-        return
-    for number, part in enumerate(summary.by_model, start=1):
-        yield from (
-            _with_own_names(section, number) if section and part.model else section for section in _speed_of(part)
-        )
-
-
-def _speed_of(summary: StudySummary) -> Iterator[Section | None]:
-    """Of one model."""
+def _speed_of(summary: StudySummary, shown: Collection[str]) -> Iterator[Section]:
+    """Of one model. `shown`: figures that stand above already."""
     labels = Labels.of(summary)
-    yield overview_section(summary)
     if load := load_figures(summary, labels):
         said = "The same shape under rising load: what is gained in throughput costs latency."
         yield _charts(titled("Latency against throughput", summary), said, load)
-    yield _trade_offs(summary, labels)
+    yield from _trade_offs(summary, labels, shown)
     if lengths := length_figures(summary, labels):
         said = "Workloads that differ only in the length of the prompt."
         yield _charts(titled("Over the length of the input", summary), said, lengths)
@@ -174,45 +243,32 @@ def _speed_of(summary: StudySummary) -> Iterator[Section | None]:
         yield workload_section(summary, ranking, (*([trials] if trials else []), *spreads))
 
 
-def _with_own_names(section: Section, number: int) -> Section:
-    """Figures of several models have the same names: those of files, and of places in a page."""
-    blocks = (
-        Chart(replace(block.figure, name=f"{block.figure.name}-{number}")) if isinstance(block, Chart) else block
-        for block in section.blocks
-    )
-    return replace(section, blocks=tuple(blocks))
-
-
-def _trade_offs(summary: StudySummary, labels: Labels) -> Section | None:
-    figures = tuple(figure for ranking in summary.rankings for figure in trade_figures(summary, ranking, labels))
-    if not figures:
-        return None
-    wanted = "memory and quality" if summary.quality else "memory"
-    missing = "" if summary.quality else " Quality was not measured in this study."
-    way = "Up" if summary.definitions[summary.primary_metric].higher_is_better else "Down"
-    said = (
-        f"{way} and to the left is better. Filled markers form the Pareto front: no other config is at least as "
-        "good on both axes and significantly better on one; a dashed line joins them. Bars are intervals (of memory, "
-        f"the lowest and the highest start), cut off at the edge.{missing}"
-    )
-    return _charts(titled(f"Speed against {wanted}", summary), said, figures)
+def _trade_offs(summary: StudySummary, labels: Labels, shown: Collection[str]) -> Iterator[Section]:
+    figures = [
+        figure
+        for ranking in summary.rankings
+        for figure in trade_figures(summary, ranking, labels)
+        if figure.name not in shown
+    ]
+    if figures:
+        wanted = "memory and quality" if summary.quality else "memory"
+        yield _charts(titled(f"Speed against {wanted}", summary), TRADE, figures)
 
 
 def _charts(title: Phrase, said: str, figures: Sequence[Figure]) -> Section:
     return Section(title, (paragraph(said), *(Chart(figure) for figure in figures)))
 
 
-def _facts(summary: StudySummary, lock: Lock) -> Iterator[tuple[str, str]]:
-    """What a reader wants to know before the first figure: how much was measured, on what, when."""
+def _facts(lock: Lock, *, was_running: bool) -> Iterator[tuple[str, str]]:
+    """On what, and when. Of a server that was running already this machine sent the requests."""
     host = lock.host
     machine = [host.cpu_model, f"{host.cores} cores" if host.cores else None]
     machine += [show_bytes(host.memory_bytes)] if host.memory_bytes else []
     machine += [accelerator.name for accelerator in host.accelerators]
+    known = ", ".join(fact for fact in machine if fact)
     rows = [
-        ("Points", f"{len(summary.points):,}"),
-        ("Trials", f"{sum(len(point.runs) for point in summary.points):,}"),
-        ("Machine", ", ".join(fact for fact in machine if fact)),
+        ("Machine", f"sent from {known}" if known and was_running else known),
         ("Measured", (lock.created_at or "")[:10]),
-        ("bitbench", lock.bitbench or ""),
+        ("Version", f"bitbench {lock.bitbench}" if lock.bitbench else ""),
     ]
     yield from ((label, value) for label, value in rows if value)

@@ -12,7 +12,7 @@ from bitbench.feature import Feature
 from bitbench.features.kernels import bench, registry, runner
 from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.chart import WIDTH, roofline_figure
-from bitbench.features.kernels.computing import median, median_of_passes, ratio, summarize_kernels
+from bitbench.features.kernels.computing import median, median_of_passes, speedup, summarize_kernels
 from bitbench.features.kernels.shapes import parse_shapes
 from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
 from bitbench.features.kernels.words import kernel_document
@@ -129,12 +129,12 @@ def test_the_interval_holds_what_each_pass_says() -> None:
     assert median_of_passes([*quiet, 3.0], (20, 1)).low is None  # a pass of one round has no interval
 
 
-def test_a_ratio_is_taken_within_rounds() -> None:
+def test_a_speedup_is_taken_within_rounds() -> None:
     """A round that is ten times slower for both changes neither the ratio nor its interval."""
     base = tuple(1.0 * (10.0 if turn % 3 == 0 else 1.0) for turn in range(30))
-    found = ratio(timing("a", tuple(0.5 * value for value in base)), timing("b", base))
+    found = speedup(timing("a", tuple(0.5 * value for value in base)), timing("b", base))
     assert found is not None
-    assert (found.value, found.low, found.high) == (0.5, 0.5, 0.5)
+    assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
 
 
 def test_figures_say_bytes_speed_and_the_share_of_the_roof() -> None:
@@ -144,8 +144,8 @@ def test_figures_say_bytes_speed_and_the_share_of_the_roof() -> None:
     assert row.timing.size_bytes == size
     assert row.bytes_per_s == pytest.approx(size / 2e-5)
     assert row.roof_share == pytest.approx(size / 20e9 / 2e-5)
-    assert {name: value.value for name, value in row.ratios.items()} == pytest.approx(
-        {"torch-linear": 0.2, "torch-mv": 0.25}
+    assert {name: value.value for name, value in row.speedups.items()} == pytest.approx(
+        {"torch-linear": 5.0, "torch-mv": 4.0}
     )
 
 
@@ -161,11 +161,11 @@ def test_the_table_has_the_columns_of_such_tables_and_says_what_was_wrong() -> N
         "residual_centroids",
         "vptq (ms)",
         "torch (ms)",
-        "ratio",
+        "speed-up",
         "torch.mv (ms)",
-        "ratio to it",
+        "speed-up to it",
     ]
-    assert "0.20× [0.20, 0.20]" in text
+    assert "5.00× [5.00, 5.00]" in text
     assert "`torch-int8` was not timed: wrong: relative error 0.5" in text
 
 
@@ -200,14 +200,14 @@ def test_the_overview_comes_first_and_says_the_time_of_a_vector() -> None:
     points = [[point.strip() for point in line.strip("|").split("|")] for line in overview]
     assert points[0] == [
         "case",
-        "ratio to `torch-linear`",
-        "ratio to `torch-mv`",
+        "speed-up to `torch-linear`",
+        "speed-up to `torch-mv`",
         "bandwidth (GB/s)",
         "of roofline (%)",
         "per vector (ns)",
     ]
-    assert points[4] == ["`vptq-4096-256`", "0.20×", "0.25×", "18.3", "92", "0.31"]
-    assert points[2] == ["`torch-linear`", "–", "1.25×", "21.0", "105", "–"]
+    assert points[4] == ["`vptq-4096-256`", "5.00×", "4.00×", "18.3", "92", "0.31"]
+    assert points[2] == ["`torch-linear`", "–", "0.80×", "21.0", "105", "–"]
 
 
 def test_on_a_gpu_the_table_names_it_and_a_vector_takes_the_time_of_the_whole_device() -> None:
@@ -216,7 +216,7 @@ def test_on_a_gpu_the_table_names_it_and_a_vector_takes_the_time_of_the_whole_de
     text = markdown(kernel_document(summarize_kernels(run, ["torch-linear"])))
     assert "\n\nNVIDIA A100-SXM4-80GB in a machine with A processor, torch 2.13 for CUDA 13.0; cold" in text
     assert "its time is that of the whole device" in text
-    overview = next(line for line in text.splitlines() if "`vptq-4096-256`" in line)
+    overview = next(line for line in text.splitlines() if line.startswith("| `vptq-4096-256`"))
     assert overview.strip(" |").endswith(" 0.15")
 
 
@@ -309,7 +309,7 @@ def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypat
         ("right", None, (1.0, 2.0, 3.0), (2, 1)),
         ("now-and-then", "wrong: relative error 0.5", (), ()),
     ]
-    assert all(row.ratios == {} for row in summarize_kernels(run, ["right"]).figures)
+    assert all(row.speedups == {} for row in summarize_kernels(run, ["right"]).figures)
 
 
 def test_a_case_whose_package_is_gone_is_left_out_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from bitbench.records.published import PublishedProfile
 from bitbench.reports.document.model import Document, Name, Section
 from bitbench.reports.document.words import Words, bullets, listing, paragraph, say
 from bitbench.reports.quantities import seconds
-from bitbench.reports.sections.imported import imported
+from bitbench.reports.sections.conditions import imported
 from bitbench.util.units import UNKNOWN
 
 

@@ -19,8 +19,7 @@ from bitbench.reports.document.text import plain
 from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
 from bitbench.reports.grouping import grouped
 from bitbench.reports.quantities import ROUGH, estimated, plus_minus, unit_of
-from bitbench.reports.sections.host import host_section
-from bitbench.reports.sections.imported import source
+from bitbench.reports.sections.conditions import host_section, source
 from bitbench.reports.sections.ranked import (
     entry_of,
     has_result,

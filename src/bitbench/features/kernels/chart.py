@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from bitbench.features.kernels.types import KernelFigures, KernelMachine, KernelSummary
-from bitbench.features.kernels.words import roof_quantities
+from bitbench.features.kernels.words import roof_quantities, speedups_by_batch
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.layer import Layer, channel, legend, value
+from bitbench.reports.charts.ratios import ratio_row, ratio_rows
 from bitbench.reports.document.model import Unit
 from bitbench.reports.document.numbers import shown
 from bitbench.reports.labels import distinct
@@ -33,6 +34,26 @@ def roofline_figure(summary: KernelSummary) -> fig.Figure | None:
     caption = "A mark per shape and batch; the line is what the machine can do, measured in the same run."
     layers = _layers(x, y, list(series.values()))
     return fig.drawn("roofline", title, [caption], layers, [*points, *_roof(summary.machine, x)], height=HEIGHT)
+
+
+def speedup_figure(summary: KernelSummary) -> fig.Figure | None:
+    """Each case against the first baseline, a colour per batch. None where nothing was compared."""
+    found = speedups_by_batch(summary) if summary.baselines else {}
+    if not found:
+        return None
+    cases = list(dict.fromkeys(case for case, _ in found))
+    labels = dict(zip(cases, distinct(cases), strict=True))
+    fastest = sorted(cases, key=lambda case: -max(each.value or 0.0 for (of, _), each in found.items() if of == case))
+    rows = [
+        ratio_row(labels[case], f"batch {batch}", speedup)
+        for case in fastest
+        for (of, batch), speedup in found.items()
+        if of == case
+    ]
+    baseline = summary.baselines[0]
+    caption = "Dot: median over the shapes; line: the slowest and the fastest of them."
+    words = f"times as fast as {baseline}, more is better"
+    return ratio_rows("answer-speedups", f"Speed-up over {baseline}", [caption], rows, words)
 
 
 def _shares(rows: Sequence[KernelFigures], case: str) -> str:
@@ -82,7 +103,7 @@ def _roof(machine: KernelMachine, x: fig.ChartAxis) -> list[fig.Row]:
 
 def _layers(x: fig.ChartAxis, y: fig.ChartAxis, series: Sequence[str]) -> list[Layer]:
     roof, kernels = fig.where("datum.kind == 'roof'"), fig.where("datum.kind == 'kernel'")
-    beside = legend("Median share of the roof (least – most)")
+    beside = legend("Share of the roof: median (range)")
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(series))]
     about = [
         channel("case:N", title="Kernel"),

@@ -22,8 +22,8 @@ def summarize_kernels(run: KernelRun, baselines: Sequence[str]) -> KernelSummary
     rows = []
     for timing in run.timings:
         others = {name: by_point.get((name, _point(timing))) for name in baselines if name != timing.case}
-        ratios = {name: ratio(timing, other) for name, other in others.items() if other is not None}
-        known = {name: value for name, value in ratios.items() if value is not None}
+        speedups = {name: speedup(timing, other) for name, other in others.items() if other is not None}
+        known = {name: value for name, value in speedups.items() if value is not None}
         rows.append(_figures(timing, run.machine, known))
     return KernelSummary(machine=run.machine, baselines=tuple(baselines), figures=tuple(rows))
 
@@ -50,11 +50,11 @@ def median(values: Sequence[float]) -> Median:
     return Median(value=value, low=float(ordered[below - 1]), high=float(ordered[count - below]))
 
 
-def ratio(timing: KernelTiming, baseline: KernelTiming) -> Median | None:
-    """Time as a multiple of the baseline's, round by round; None where one of them was not timed."""
+def speedup(timing: KernelTiming, baseline: KernelTiming) -> Median | None:
+    """How many times as fast as the baseline, round by round; None where one of them was not timed."""
     if not timing.seconds or not baseline.seconds:
         return None
-    ratios = [own / other for own, other in zip(timing.seconds, baseline.seconds, strict=True)]
+    ratios = [other / own for own, other in zip(timing.seconds, baseline.seconds, strict=True)]
     return median_of_passes(ratios, timing.pass_rounds)
 
 
@@ -62,13 +62,13 @@ def _point(timing: KernelTiming) -> tuple[int, int, int]:
     return timing.in_features, timing.out_features, timing.batch
 
 
-def _figures(timing: KernelTiming, machine: KernelMachine, ratios: dict[str, Median]) -> KernelFigures:
+def _figures(timing: KernelTiming, machine: KernelMachine, speedups: dict[str, Median]) -> KernelFigures:
     seconds = median_of_passes(timing.seconds, timing.pass_rounds) if timing.seconds else None
     attainable_s = max(timing.size_bytes / machine.read_bytes_per_s, timing.flops / machine.flops_per_s)
     return KernelFigures(
         timing=timing,
         seconds=seconds,
-        ratios=ratios,
+        speedups=speedups,
         bytes_per_s=timing.size_bytes / seconds.value if seconds else None,
         intensity=timing.flops / timing.size_bytes,
         roof_share=attainable_s / seconds.value if seconds else None,

@@ -7,6 +7,7 @@ from bitbench.features.kernels.published import published_kernel_document
 from bitbench.features.kernels.types import KernelSummary
 from bitbench.features.kernels.words import kernel_document
 from bitbench.measure.offers import FolderReport
+from bitbench.measure.workplace import default_home
 from bitbench.records.published import PublishedKernels
 from bitbench.records.published_files import read_published
 from bitbench.reports.document.markdown import FIGURES, markdown
@@ -14,24 +15,28 @@ from bitbench.reports.document.model import Document
 from bitbench.util.errors import StoreError
 from bitbench.util.safe_files import SafeFolder
 
-TABLE_FILE = "kernels.md"
+TABLE_FILE, PAGE = "kernels.md", "index.html"
 
 
 def kernel_report(folder: Path) -> FolderReport:
     """Write table and chart from the records again."""
-    return FolderReport(write_kernels(read_kernels(folder / RECORDS_FILE), folder), f"table and chart: {folder}")
+    return FolderReport(write_kernels(read_kernels(folder / RECORDS_FILE), folder), f"page: {folder / PAGE}")
 
 
 def write_kernels(summary: KernelSummary, folder: Path) -> Document:
-    """kernels.md in `folder`, and the figure that it shows."""
-    from bitbench.features.kernels.chart import WIDTH, roofline_figure  # drawing: a second to import
+    """index.html and kernels.md in `folder`, and the figures that they show."""
+    from bitbench.features.kernels.chart import WIDTH, roofline_figure, speedup_figure  # drawing: a second to import
     from bitbench.reports.charts.svg import svg
+    from bitbench.reports.document.html import page
+    from bitbench.reports.document.vega import vega_bundle
 
-    figure = roofline_figure(summary)
-    document = kernel_document(summary, figure)
+    figures = [figure for figure in (speedup_figure(summary), roofline_figure(summary)) if figure is not None]
+    document = kernel_document(summary, figures)
+    drawings = {figure.name: svg(figure, WIDTH) for figure in figures}
     files = SafeFolder(folder)
-    if figure is not None:
-        files.write(f"{FIGURES}/{figure.name}.svg", svg(figure, WIDTH))
+    for name, drawing in drawings.items():
+        files.write(f"{FIGURES}/{name}.svg", drawing)
+    files.write(PAGE, page(document, vega_bundle(default_home()), drawings))
     files.write(TABLE_FILE, markdown(document))
     return document
 

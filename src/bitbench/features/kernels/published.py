@@ -7,7 +7,7 @@ from bitbench.records.published import PublishedKernel, PublishedKernels
 from bitbench.reports.document.model import Document, Name, Phrase, Quantity, Section, Unit
 from bitbench.reports.document.tables import ColumnOf, number_column, table
 from bitbench.reports.document.words import bullets, listing, plural, say
-from bitbench.reports.sections.imported import imported
+from bitbench.reports.sections.conditions import imported
 
 ROUNDING = 0.02  # of a ratio that is printed with two decimals, from times with four
 

@@ -68,7 +68,7 @@ class KernelFigures(Record):
 
     timing: KernelTiming
     seconds: Median | None  # None where the case was not timed
-    ratios: dict[str, Median]  # time as a multiple of a baseline's; a baseline that was not timed is left out
+    speedups: dict[str, Median]  # how many times as fast as a baseline; one that was not timed is left out
     bytes_per_s: float | None
     intensity: float  # flop per byte
     roof_share: float | None  # the time under this machine's roofline, divided by the measured one

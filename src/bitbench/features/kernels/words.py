@@ -7,7 +7,7 @@ from bitbench.features.kernels.types import KernelFigures, KernelMachine, Kernel
 from bitbench.records.published import PublishedKernel
 from bitbench.reports.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.reports.document.tables import ColumnOf, Item, number_column, ratio_column, table, words_column
-from bitbench.reports.document.words import Words, bullets, paragraph, say, small_print
+from bitbench.reports.document.words import Words, bullets, paragraph, plural, say, small_print, strong
 from bitbench.reports.grouping import grouped
 from bitbench.reports.quantities import median_and_extremes, number
 from bitbench.study.kernel_device import KernelDevice
@@ -27,22 +27,54 @@ _TORCH_NAMES = {
 }  # as the columns of such tables are called
 
 
-def kernel_document(summary: KernelSummary, figure: "Figure | None" = None) -> Document:
-    """What it comes to, the table of vector-quantized kernels, then every other case, then what did not run."""
+def kernel_document(summary: KernelSummary, figures: "Sequence[Figure]" = ()) -> Document:
+    """Which kernel is the fastest, its picture, each case in a row; then, folded, every shape and what did not run."""
     timed = [row for row in summary.figures if row.seconds]
     quantized = [row for row in timed if _CODEBOOKS[0] in row.timing.labels]
     others = [row for row in timed if row not in quantized]
     sections = []
-    if figure is not None:
-        sections.append(Section(say("Under the roofline"), (Chart(figure),)))
+    if timed:
+        sections.append(Section(say("Results"), tuple(_overview(summary, timed)), in_terminal=True))
     if quantized:
-        sections.append(Section(say("Vector-quantized kernels"), (_quantized_table(quantized, summary),)))
+        blocks = (_quantized_table(quantized, summary),)
+        sections.append(Section(say("Vector-quantized kernels"), blocks, is_folded=True))
     if others:
-        sections.append(Section(say("Other kernels"), (_other_table(others, summary.baselines),)))
+        sections.append(Section(say("Other kernels"), (_other_table(others, summary.baselines),), is_folded=True))
     if causes := tuple(bullets(_not_timed(summary.figures))):
-        sections.append(Section(say("Not timed"), causes, in_terminal=True))
-    overview = _overview(summary, timed) if timed else ()
-    return Document(say("Kernel timings"), (*_conditions(summary.machine), *overview), tuple(sections))
+        sections.append(Section(say("Not timed"), causes, in_terminal=True, is_folded=True))
+    charts = (Chart(figure) for figure in figures)
+    answer = (*_fastest(summary, timed), *charts, *_conditions(summary.machine))
+    return Document(say("Kernel timings"), answer, tuple(sections))
+
+
+def speedups_by_batch(summary: KernelSummary) -> dict[tuple[str, int], Quantity]:
+    """Of each case at each batch against the first baseline: the middle, least and largest of its shapes."""
+    timed = [row for row in summary.figures if row.seconds and summary.baselines[0] in row.speedups]
+    groups = grouped(timed, lambda row: (row.timing.case, row.timing.batch))
+    found = {
+        key: median_and_extremes([row.speedups[summary.baselines[0]].value for row in rows], Unit.RATIO, RATIO_DECIMALS)
+        for key, rows in groups.items()
+    }
+    return {key: speedup for key, speedup in found.items() if speedup is not None}
+
+
+def _fastest(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator[Block]:
+    """One sentence, a batch at a time."""
+    if not timed:
+        yield paragraph(strong("No kernel was timed."))
+        return
+    speedups = speedups_by_batch(summary) if summary.baselines else {}
+    others = {key: speedup for key, speedup in speedups.items() if key[0] not in summary.baselines} or speedups
+    best: dict[int, tuple[str, Quantity]] = {}
+    for (case, batch), speedup in sorted(others.items(), key=lambda item: item[1].value or 0.0):
+        best[batch] = case, speedup
+    found = [say(Name(case), f" at batch {batch} is ", best_speedup) for batch, (case, best_speedup) in best.items()]
+    first, *more = found or [()]
+    if first:
+        shapes = len({(row.timing.in_features, row.timing.out_features) for row in timed})
+        compared = say(" as fast as ", Name(summary.baselines[0]))
+        over = f", median (least – most) over {plural(shapes, 'shape')}."
+        yield paragraph(strong(first, compared), *(say("; ", each) for each in more), over)
 
 
 def _conditions(machine: KernelMachine) -> Iterator[Block]:
@@ -53,8 +85,8 @@ def _conditions(machine: KernelMachine) -> Iterator[Block]:
         *_place(machine), f"; {state}. Roofline, measured here: ", read, " read, ", compute, " in bfloat16."
     )
     yield small_print(
-        "Times are medians of interleaved rounds; a ratio is the median of the rounds' ratios, with its 95 % interval; "
-        "below 1 the kernel is faster than the one it is compared with."
+        "Times are medians of interleaved rounds; a speed-up is the median of the rounds' ratios, with its 95 % "
+        "interval; above 1 the kernel is faster than the one it is compared with."
     )
 
 
@@ -81,7 +113,7 @@ def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> T
 
     def other(name: str) -> Iterator[ColumnOf[KernelFigures]]:
         yield time_column(_TORCH_NAMES.get(name, name), lambda row: _value(medians.get((name, *_point(row)[1:]))))
-        yield _ratio_column("ratio" if name == summary.baselines[0] else "ratio to it", name)
+        yield _speedup_column("speed-up" if name == summary.baselines[0] else "speed-up to it", name)
 
     return table(
         sorted(rows, key=_table_order),
@@ -109,7 +141,7 @@ def _other_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> Tab
         words_column("case", lambda row: Name(row.timing.case)),
         *shape_columns(_timing),
         time_column("time", lambda row: _value(row.seconds)),
-        *(_ratio_column(say("ratio to ", Name(name)), name) for name in baselines),
+        *(_speedup_column(say("speed-up to ", Name(name)), name) for name in baselines),
         *_EXPLAINING,
     )
 
@@ -137,14 +169,14 @@ def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterato
 
         return number_column(title, unit, figure, intervals_from=RANGES_FROM)
 
-    def ratio(name: str) -> ColumnOf[list[KernelFigures]]:
-        title = say("ratio to ", Name(name))
-        return spread(title, Unit.RATIO, RATIO_DECIMALS, lambda row: _value(row.ratios.get(name)))
+    def speedup(name: str) -> ColumnOf[list[KernelFigures]]:
+        title = say("speed-up to ", Name(name))
+        return spread(title, Unit.RATIO, RATIO_DECIMALS, lambda row: _value(row.speedups.get(name)))
 
     yield table(
         grouped(timed, lambda row: row.timing.case).values(),
         words_column("case", lambda rows: Name(rows[0].timing.case)),
-        *map(ratio, summary.baselines),
+        *map(speedup, summary.baselines),
         spread("bandwidth", "GB/s", 1, _gigabytes_per_s),
         spread("of roofline", Unit.SHARE, 0, lambda row: row.roof_share),
         spread("per vector", "ns", 2, lambda row: _vector_ns(row, workers)),
@@ -196,13 +228,13 @@ def _value(found: Median | None) -> float | None:
     return found.value if found else None
 
 
-def _ratio_column(title: Words, baseline: str) -> ColumnOf[KernelFigures]:
-    def ratio(row: KernelFigures) -> Quantity | None:
-        if (found := row.ratios.get(baseline)) is None:
+def _speedup_column(title: Words, baseline: str) -> ColumnOf[KernelFigures]:
+    def speedup(row: KernelFigures) -> Quantity | None:
+        if (found := row.speedups.get(baseline)) is None:
             return None
         return Quantity(found.value, Unit.RATIO, found.low, found.high, decimals=RATIO_DECIMALS)
 
-    return ratio_column(title, ratio)
+    return ratio_column(title, speedup)
 
 
 _EXPLAINING: tuple[ColumnOf[KernelFigures], ...] = (

@@ -1,6 +1,6 @@
-"""Lines over workloads that differ in one thing: latency against throughput under rising load, and input length."""
+"""Lines over workloads that differ in one thing: load, or the length of the prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bitbench.analysis.results.estimate import MEDIAN
@@ -8,22 +8,53 @@ from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySum
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.absent import absent_from
 from bitbench.reports.charts.lines import Guide, lines_figure
-from bitbench.reports.charts.series import by_input_length, by_load, input_length
 from bitbench.reports.charts.style import MOST_SERIES
 from bitbench.reports.document.model import Quantity, Unit
 from bitbench.reports.document.numbers import Scale, scale_for, shown
+from bitbench.reports.grouping import grouped
 from bitbench.reports.labels import Labels
 from bitbench.reports.quantities import ROUGH, estimated, figure_of, setting, starts_and_trials, unit_of
 from bitbench.reports.sections.ranked import definition_of
-from bitbench.reports.sections.sweep import level
+from bitbench.reports.sections.sweep import level, tail_of
 from bitbench.study.metrics import METRICS, OBJECTIVES
 from bitbench.study.plan import Config, Point
 from bitbench.study.prompts import show_length
 from bitbench.study.workload import Workload
 from bitbench.util.units import UNKNOWN
 
+
+def by_load(workloads: Sequence[Workload]) -> list[list[Workload]]:
+    """Groups of at least two that differ only in how much is asked at once, by rising load."""
+    return _groups(workloads, {"concurrency", "arrival"}, level)
+
+
+def by_input_length(workloads: Sequence[Workload]) -> list[list[Workload]]:
+    """Groups of at least two that differ only in the length of the prompt, by rising length."""
+    fixed = [
+        workload
+        for workload in workloads
+        if isinstance(workload.input_tokens, int) and "input_tokens" not in workload.unknown
+    ]
+    return _groups(fixed, {"input_tokens"}, input_length)
+
+
+def input_length(workload: Workload) -> float:
+    return float(workload.input_tokens) if isinstance(workload.input_tokens, int) else 0.0
+
+
+def _groups(
+    workloads: Sequence[Workload], differing: set[str], place: Callable[[Workload], float]
+) -> list[list[Workload]]:
+    kept_out = {"name", "requests", "duration", *differing}
+
+    def same(workload: Workload) -> str:
+        return f"{workload.model_dump(exclude=kept_out)} {workload.arrival.kind}"
+
+    ordered = [sorted(group, key=place) for group in grouped(workloads, same).values()]
+    return [group for group in ordered if len({place(one) for one in group}) > 1]
+
+
 THROUGHPUT = "output_throughput"
-TTFT_LINES = {"ttft_p50_s": "TTFT p50", "ttft_p99_s": "TTFT p99"}  # of one config alone
 FEW_LENGTHS = 8  # ticks: more would not fit beside each other on a phone
 
 
@@ -37,13 +68,13 @@ class _Line:
 
 
 def load_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
-    """Latency over throughput, a point per load. Of one config its times: over the rate that was offered, with the
-    limits of the study, where there is one."""
+    """Latency over throughput, a point per load. Of one config its times and its throughput over the load, with the
+    limits of the study and what a search found."""
     alone = len(summary.configs) == 1
     found: list[fig.Figure | None] = []
     for group in by_load(summary.study.workloads):
-        if alone and group[0].open_loop:
-            found += [_rate_figure(summary, group, *one, labels) for one in _times(summary).items()]
+        if alone:
+            found += [_level_figure(summary, group, *lines, labels) for lines in _over_load(summary).items()]
         else:
             found.append(_load_figure(summary, group, labels))
     return [figure for figure in found if figure is not None]
@@ -60,15 +91,11 @@ def length_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
 
 
 def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Labels) -> fig.Figure | None:
-    alone = len(summary.configs) == 1
-    metrics = TTFT_LINES if alone else {"latency_s": ""}
-    lines, left_out = _lines(summary, group, metrics, labels)
+    lines, left_out = _lines(summary, group, {"latency_s": ""}, labels)
     drawn = [pair for pair in _drawn(summary, lines, group) if THROUGHPUT in pair[1].metrics]
     if not drawn:
         return None
-    throughput, latency = summary.definitions[THROUGHPUT], summary.definitions[next(iter(metrics))]
-    if alone:  # its lines are percentiles of one time
-        latency = latency.model_copy(update={"name": "time to first token"})
+    throughput, latency = summary.definitions[THROUGHPUT], summary.definitions["latency_s"]
     x_scale = scale_for(unit_of(throughput), [point.metrics[THROUGHPUT].value for _, point in drawn])
     y_scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
@@ -77,12 +104,12 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
         x_values = fig.place("x", estimated(point.metrics[THROUGHPUT], throughput), x_scale)
         rows.append({**_point(summary, line, point, y_scale), **x_values, "order": load, "at": shown(setting(load))})
     unit = "requests/s" if group[0].open_loop else "requests in flight"
-    pair = [] if alone else _pair(summary, lines)
+    pair = _pair(summary, lines)
     said = f"A point per load ({unit}, as written at the first line), with its intervals, cut off at the edge."
     return lines_figure(
         f"load-{group[0].name}",
         f"{latency.name.capitalize()} against throughput, {_shape(group)}",
-        (said, "Best is the lower right.", _said_of_pair(pair, lines), _of_few_requests(drawn), left_out,
+        (said, "Best is the lower right.", _said_of_pair(pair, lines), left_out,
          absent_from(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
         rows,
         x=_axis(fig.axis_title(throughput, x_scale), rows, "x"),
@@ -93,19 +120,21 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     )  # fmt: skip
 
 
-def _times(summary: StudySummary) -> dict[str, dict[str, str]]:
-    """By the time that is shown: its lines, those of the objectives among them."""
-    found = {"ttft": dict(TTFT_LINES)}
+def _over_load(summary: StudySummary) -> dict[str, dict[str, str]]:
+    """By what is shown over the load: its lines, those of the objectives among them."""
+    found = {"ttft": {metric: definition_of(summary, metric).label for metric in ("ttft_p50_s", tail_of(summary))}}
     for objective in summary.study.objectives:
         metric = OBJECTIVES[objective.name]
-        found.setdefault(objective.metric, {})[metric.column] = metric.label
-    return found
+        sound = all(point.tails[metric.column].is_carried for point in summary.points if metric.column in point.tails)
+        label = metric.label if sound else f"{metric.label} or slowest"
+        found.setdefault(objective.metric, {})[metric.column] = label
+    return found | {"throughput": {THROUGHPUT: "output throughput"}}
 
 
-def _rate_figure(
-    summary: StudySummary, group: Sequence[Workload], time: str, metrics: dict[str, str], labels: Labels
+def _level_figure(
+    summary: StudySummary, group: Sequence[Workload], shows: str, metrics: dict[str, str], labels: Labels
 ) -> fig.Figure | None:
-    """One time over the rate that was asked for, with the limits on it and what a search found."""
+    """A time, or the throughput, over the load that was asked for."""
     lines, _ = _lines(summary, group, metrics, labels)
     drawn = _drawn(summary, lines, group)
     if not drawn:
@@ -113,27 +142,32 @@ def _rate_figure(
     scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
     for line, point in drawn:
-        rate = level(summary.study.workload(point.point.workload))
-        rows.append({**_point(summary, line, point, scale), "x": rate, "order": rate, "at": shown(setting(rate))})
-    guides = [*_limits(summary, time, scale), *_answer(summary.search)]
-    words = METRICS[time].words
-    rates = [
+        load = level(summary.study.workload(point.point.workload))
+        rows.append({**_point(summary, line, point, scale), "x": load, "order": load, "at": shown(setting(load))})
+    limits = _limits(summary, shows, scale)
+    guides = [*limits, *_answer(summary.search)]
+    words, better = (METRICS[shows].words, "less") if shows in METRICS else ("output throughput", "more")
+    over, unit = ("offered rate", "requests/s") if group[0].open_loop else ("concurrency", "requests in flight")
+    loads = [
         *fig.numbers(rows, "x"),
         *(end for guide in guides for end in (guide.x_low, guide.x_high) if end is not None),
     ]
-    heights = [*fig.numbers(rows, "y"), *(one.y for one in guides if one.y is not None)]
-    said = "Red: the limit that was asked for." if any(one.y is not None for one in guides) else ""
-    band = "Band: the interval of the highest rate that meets it." if any(one.x for one in guides) else ""
+    heights = [*fig.numbers(rows, "y"), *(guide.y for guide in limits if guide.y is not None)]
+    band = (
+        "Band: the interval of the highest rate that meets the limit."
+        if summary.search and guides[len(limits) :]
+        else ""
+    )
     return lines_figure(
-        f"load-{time}-{group[0].name}",
-        f"{words.capitalize()} over the request rate, {_shape(group)}",
-        ("A point per rate.", said, band, _of_few_requests(drawn)),
+        f"load-{shows}-{group[0].name}",
+        f"{words.capitalize()} by {over}",
+        (_shape(group) + ".", "Red: the limit." if limits else "", band, _of_few_requests(drawn)),
         rows,
-        x=fig.axis_for("offered rate (requests/s)", rates, zero=True),
+        x=fig.axis_for(f"{over} ({unit})", loads, zero=True),
         y=fig.axis_for(
-            f"{words} ({scale.unit}), less is better", heights, fig.numbers(rows, "y_low", "y_high"), zero=True
+            f"{words} ({scale.unit}), {better} is better", heights, fig.numbers(rows, "y_low", "y_high"), zero=True
         ),
-        at="requests/s",
+        at=unit,
         marked=False,
         guides=guides,
     )

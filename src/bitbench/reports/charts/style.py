@@ -69,6 +69,7 @@ def config(colours: Mapping[str, str]) -> dict[str, Json]:
             "labelFontSize": 12,
             "symbolType": "circle",
             "labelLimit": 320,
+            "titleLimit": 320,
         },
         "range": {"category": [colours[role] for role in SERIES]},
         # One label for the whole figure is read aloud, not one for each of a thousand marks.

@@ -1,4 +1,4 @@
-"""Speed against memory, and against lost quality: which configs are on the Pareto front of all of them."""
+"""Speed against memory, and against lost quality, with the Pareto front of all of them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from bitbench.analysis.results.summary import ConfigQuality, MetricDefinition, P
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.absent import absent_from
 from bitbench.reports.charts.layer import Layer
-from bitbench.reports.charts.pareto import Reach, on_front
 from bitbench.reports.document.model import Quantity, Unit, plain_text
 from bitbench.reports.document.numbers import scale_for, shown
 from bitbench.reports.document.words import listing
@@ -16,6 +15,26 @@ from bitbench.reports.quantities import estimated, over_instances, unit_of
 from bitbench.reports.sections.ranked import entry_of, has_result, in_order, rank
 from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
+
+
+@dataclass(frozen=True)
+class Reach:
+    """One measure of one config, turned so that more is better, and the range in which it may lie."""
+
+    value: float
+    low: float
+    high: float
+
+
+def on_front(configs: Sequence[Sequence[Reach]]) -> list[bool]:
+    """For each config (the same measures in the same order). One that is worse only within noise stays on it."""
+    return [not any(_beats(other, config) for other in configs if other is not config) for config in configs]
+
+
+def _beats(other: Sequence[Reach], one: Sequence[Reach]) -> bool:
+    pairs = list(zip(other, one, strict=True))
+    return all(a.value >= b.value for a, b in pairs) and any(a.low > b.high for a, b in pairs)
+
 
 HEIGHT = 320
 FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
@@ -128,7 +147,7 @@ def _figure(
     is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
     return fig.drawn(
         f"{cost.key}-{ranking.workload}",
-        f"{ranking.workload}: {definition.name} against {cost.name}",
+        f"{ranking.workload}: speed against {cost.key}",
         (caption, absent_from(summary, {ranking.workload}, front, labels, lacks=_lacking(measures)), labels.shared),
         _layers(x, y, cost, line=is_plane, up=-speed.sign * BESIDE),
         _placed(rows, x, y, speed.sign),

@@ -7,10 +7,10 @@ values and not by what they look like.
 
 import json
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import count
+from itertools import count, groupby
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -26,18 +26,21 @@ from bitbench.util.units import UNKNOWN
 PROSE = 40  # characters from which a cell is a sentence and needs room
 
 
-def page(document: doc.Document, bundle: str) -> str:
-    """`bundle` is the script that draws charts (vega.py)."""
+def page(document: doc.Document, bundle: str, drawings: Mapping[str, str] | None = None) -> str:
+    """`bundle` is the script that draws charts (vega.py); `drawings`, SVG by the name of a figure, stand in the answer
+    where no script runs."""
     environment = Environment(
         loader=PackageLoader("bitbench.reports.document"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    body = _Body(environment)
+    body = _Body(environment, drawings or {})
+    parts = body.parts(document.sections)
     behaviour = _asset(environment, "page.js")
     return environment.get_template("page.html").render(
         title=plain(doc.plain_text(document.title)),
         heading=body.phrase(document.title),
         answer=body.blocks(document.answer),
-        parts=body.parts(document.sections),
+        parts=[part for part in parts if not part.is_folded],
+        folded=[part for part in parts if part.is_folded],
         facts=[(label, plain(value)) for label, value in document.facts],
         style=Markup(environment.get_template("page.css").render(light=css(LIGHT), dark=css(DARK))),
         config=_script_json(config(CSS_COLOURS)),
@@ -53,15 +56,16 @@ class _Part:
 
     anchor: str
     title: Markup
-    plain_title: str
     body: Markup
+    is_folded: bool
 
 
 class _Body:
     """Blocks as HTML. Tables are numbered, as each needs a name for readers who cannot see where it stands."""
 
-    def __init__(self, environment: Environment) -> None:
+    def __init__(self, environment: Environment, drawings: Mapping[str, str]) -> None:
         self._chart = environment.get_template("chart.html")
+        self._drawings = drawings
         self._tables = count(1)
 
     def parts(self, sections: Sequence[doc.Section]) -> list[_Part]:
@@ -70,12 +74,16 @@ class _Body:
             numbered = (f"{section.anchor}-{number}" for number in count(2))
             anchor = section.anchor if section.anchor not in used else next(one for one in numbered if one not in used)
             used.add(anchor)
-            title = plain(doc.plain_text(section.title), MAX_NAME)
-            parts.append(_Part(anchor, self.phrase(section.title), title, self.blocks(section.blocks)))
+            parts.append(_Part(anchor, self.phrase(section.title), self.blocks(section.blocks), section.is_folded))
         return parts
 
     def blocks(self, blocks: Sequence[doc.Block]) -> Markup:
-        return Markup("\n").join(self._block(block) for block in blocks)
+        """Charts that follow each other stand beside each other, where there is room."""
+        made = []
+        for are_charts, group in groupby(blocks, lambda block: isinstance(block, doc.Chart)):
+            inner = Markup("\n").join(self._block(block) for block in group)
+            made.append(Markup('<div class="charts">\n{}\n</div>').format(inner) if are_charts else inner)
+        return Markup("\n").join(made)
 
     def _block(self, block: doc.Block) -> Markup:
         match block:
@@ -93,7 +101,8 @@ class _Body:
             case doc.Table():
                 return self._table(block)
             case doc.Chart(figure):
-                return Markup(self._chart.render(figure=figure, data=_script_json(_packed(figure))))
+                image = _image(self._drawings.get(figure.name))
+                return Markup(self._chart.render(figure=figure, image=image, data=_script_json(_packed(figure))))
             case doc.Details(title, inner):
                 fold = Markup("<details><summary>{}</summary>\n{}\n</details>")
                 return fold.format(plain(title), self.blocks(inner))
@@ -165,6 +174,11 @@ def _figure(number: Written) -> Markup:
     """A value with its interval set apart."""
     limits = Markup('<span class="interval">{}</span>').format(number.limits) if number.limits else ""
     return Markup(" ").join(part for part in (number.value, limits, number.unit, number.note) if part)
+
+
+def _image(drawing: str | None) -> str:
+    """An address that holds the picture itself: nothing in an image can run."""
+    return f"data:image/svg+xml;base64,{b64encode(drawing.encode()).decode()}" if drawing else ""
 
 
 def _packed(figure: Figure) -> dict[str, Json]:

@@ -153,11 +153,13 @@ Block = Paragraph | Bullets | CodeBlock | Heading | Table | Chart | Details
 
 @dataclass(frozen=True)
 class Section:
-    """One question that a document answers. `in_terminal`: also printed at the end of a command."""
+    """One question that a document answers. `in_terminal`: also printed at the end of a command. `is_folded`: a page
+    shows its title, and the rest when asked for."""
 
     title: Phrase
     blocks: tuple[Block, ...]
     in_terminal: bool = False
+    is_folded: bool = False
 
     @property
     def anchor(self) -> str:
@@ -168,12 +170,13 @@ class Section:
 
 @dataclass(frozen=True)
 class Document:
-    """`answer` comes first on a page, and last in a terminal, where what is read last stays on the screen."""
+    """`answer`, a sentence and the charts that show it, comes first on a page, and last in a terminal, where what is
+    read last stays on the screen."""
 
     title: Phrase
     answer: tuple[Block, ...]
     sections: tuple[Section, ...] = ()
-    facts: tuple[tuple[str, str], ...] = ()  # what a reader wants to know before the first figure
+    facts: tuple[tuple[str, str], ...] = ()  # where and when: small print beside the title
 
 
 def plain_text(phrase: Phrase) -> str:

@@ -1,30 +1,27 @@
 """The answer before all others: what to use, how sure that is, and what it takes."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.summary import AgainstBaseline, MemorySummary, Ranking, RankingEntry, StudySummary
 from bitbench.feature import Offer, report_parts, sparing
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
-from bitbench.reports.document.model import Name, Phrase, Quantity, Table, Unit
+from bitbench.reports.document.model import Name, Phrase, Unit
 from bitbench.reports.document.numbers import percent
-from bitbench.reports.document.tables import number_column, ratio_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import Words, listing, names, plural, say, strong
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import estimated, number, size, unit_of
+from bitbench.reports.quantities import number, size
 from bitbench.reports.sections.objectives import in_words
 from bitbench.reports.sections.ranked import (
     LESS_MEMORY,
-    NOT_RANKED,
     confirmed_ratio,
     entry_of,
     estimate_of,
     may_be_best,
     quoted_ratio,
     ratio_to_baseline,
-    versus_baseline,
 )
 from bitbench.study.plan import Config
 
@@ -38,14 +35,25 @@ TAKES: dict[str, Callable[[MemorySummary], float | None]] = {
 
 @dataclass(frozen=True)
 class Lead:
-    """`verdict` is a few words, `reasons` whole sentences."""
+    """`verdict` is a few words, `reasons` whole sentences, `chosen` what it recommends."""
 
     verdict: Phrase
     reasons: tuple[Phrase, ...]
+    chosen: tuple[Config, ...] = ()
+    leading: int = 1  # so many of the reasons belong to the answer itself
+
+    @property
+    def headline(self) -> Phrase:
+        """What stands beside a picture."""
+        return say(strong(self.verdict), *(word for reason in self.reasons[: self.leading] for word in (" ", reason)))
+
+    @property
+    def more(self) -> tuple[Phrase, ...]:
+        return self.reasons[self.leading :]
 
     @property
     def phrase(self) -> Phrase:
-        return say(strong(self.verdict), *(word for reason in self.reasons for word in (" ", reason)))
+        return say(self.headline, *(word for reason in self.more for word in (" ", reason)))
 
 
 @dataclass(frozen=True)
@@ -91,7 +99,7 @@ def lead(summary: StudySummary) -> Lead | None:
     sound = _found(summary, [_without(one, found.flagged) for one in answered])
     if sound.ahead:
         chosen = _decided(sound)
-        return Lead(chosen.verdict, (*chosen.reasons, *_faster_but_flagged(found, sound)))
+        return replace(chosen, reasons=(*chosen.reasons, *_faster_but_flagged(found, sound)))
     return _decided(found)
 
 
@@ -154,35 +162,6 @@ def _faster_but_flagged(found: _Found, sound: _Found) -> Iterator[Phrase]:
             yield say(found.name(one), " is faster, ", listing(gains), f", but its quality is flagged: {why}.")
 
 
-def best_table(summary: StudySummary) -> Table:
-    """One row per workload: the best mean, and which others are tied with it."""
-    labels = Labels.of(summary, MAX_NAME)
-    definition = summary.definitions[summary.primary_metric]
-    best = {ranking.workload: ranking.entries[0] for ranking in summary.rankings if ranking.entries}
-
-    def figure(ranking: Ranking) -> Quantity | None:
-        entry = best.get(ranking.workload)
-        return estimated(estimate_of(summary, ranking, entry), definition) if entry else None
-
-    return table(
-        summary.rankings,
-        words_column("Workload", lambda ranking: Name(ranking.workload)),
-        words_column("Best mean", lambda one: Name(labels[one.entries[0].config]) if one.entries else "no result"),
-        number_column(definition.label, unit_of(definition), figure),
-        ratio_column("vs. baseline", lambda ranking: versus_baseline(ranking, best.get(ranking.workload))),
-        words_column("Tied with", lambda one: _tied(one, labels) if one.entries else None, shown_from=110),
-    )
-
-
-def _tied(ranking: Ranking, labels: Labels) -> Phrase:
-    if ranking.entries[0].rank_low is None:
-        return say(NOT_RANKED)
-    tied = names(labels[one] for one in may_be_best(ranking) if one != ranking.entries[0].config)
-    if len(tied) == len(ranking.entries) - 1 > 1:
-        return say(f"all {len(tied)} others")
-    return listing(tied, most=MAX_NAMED) or say("none")
-
-
 def _ahead(ranking: Ranking) -> list[Config]:
     """Those that may be the best and are significantly better than the baseline; without one, than any other."""
     top = may_be_best(ranking)
@@ -229,7 +208,8 @@ def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> L
         doubtful = listing(found.names(others))
         reasons.append(say(doubtful, f" {verb} not significantly faster than the baseline."))
     reasons += _to_measure_quality(found, [best, *tied])
-    return Lead(_verdict(found, best, tied, others), tuple(reasons))
+    recommended = () if best in found.flagged else (best, *tied)
+    return Lead(_verdict(found, best, tied, others), tuple(reasons), recommended)
 
 
 def _of_ties(found: _Found, best: Config, tied: Sequence[Config]) -> Iterator[Phrase]:
@@ -316,7 +296,7 @@ def _no_winner(found: _Found) -> Lead:
         reasons = [say("It is significantly faster ", _on(won) if rest else where, ".")]
         if rest:
             reasons.append(say("No other is significantly faster ", _on(rest), "."))
-        return Lead(say("Keep the baseline ", own, "."), tuple(reasons))
+        return Lead(say("Keep the baseline ", own, "."), tuple(reasons), (baseline,))
     reasons = [say("No config is significantly faster than the baseline ", own, " ", where, ".")]
     tied = [one for one in _never_behind(found) if one != baseline and one not in found.flagged]
     if least := _least_memory(found, tied, baseline):
@@ -326,7 +306,7 @@ def _no_winner(found: _Found) -> Lead:
 
 def _by_workload(found: _Found) -> Lead:
     """No config is good everywhere: which is, where."""
-    reasons = []
+    reasons, cautions = [], list[Phrase]()
     chosen: dict[Config, None] = {}
     for ranking in found.answered:
         on = say("On ", Name(ranking.workload), " ")
@@ -340,14 +320,18 @@ def _by_workload(found: _Found) -> Lead:
                 reasons.append(say(on, named, " is the fastest, but its quality is flagged", ratio, "."))
             else:
                 reasons.append(say(on, "use ", named, ratio, "."))
-                reasons += _cautions(found, best, [ranking])
+                cautions += _cautions(found, best, [ranking])
         elif len(ranking.entries) == 1:
             reasons.append(say(on, "only ", found.name(ranking.entries[0].config), " has a result."))
     if undecided := [one.workload for one in found.compared if one.workload not in found.ahead]:
         on = say("On ", listing(names(undecided)))
         reasons.append(say(on, " no config is significantly faster than the baseline."))
-    reasons += _to_measure_quality(found, list(chosen))
-    return Lead(say("It depends on the workload", _caveat(found, list(chosen)), "."), tuple(reasons))
+    leading = len(reasons)
+    reasons += [*cautions, *_to_measure_quality(found, list(chosen))]
+    recommended = tuple(one for one in chosen if one not in found.flagged)
+    return Lead(
+        say("It depends on the workload", _caveat(found, list(chosen)), "."), tuple(reasons), recommended, leading
+    )
 
 
 def _when_chosen(ranking: Ranking, best: Config) -> Phrase:

@@ -1,9 +1,9 @@
-"""What each config keeps of its baseline's quality, beside its speed and memory."""
+"""What each config keeps of its baseline's quality."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from bitbench.analysis.results.summary import AnswerComparison, ConfigQuality, PointSummary, StudySummary
+from bitbench.analysis.results.summary import AnswerComparison, ConfigQuality, StudySummary
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.model import (
     Block,
@@ -26,10 +26,8 @@ from bitbench.reports.document.words import Words, bullets, joined, listing, nam
 from bitbench.reports.grouping import grouped
 from bitbench.reports.labels import Labels
 from bitbench.reports.quantities import ROUGH, estimated, plus_minus, unit_of
-from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
 
-MAX_WORKLOADS = 3  # beside quality; all of them have tables of their own
 FEW = 3  # names of those that share a measurement
 MAX_ANSWER = 240  # characters of an answer in the table
 KEYS = ("perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement")
@@ -129,34 +127,18 @@ def _basis(summary: StudySummary) -> Block:
 
 
 def _table(summary: StudySummary, labels: Labels) -> Table:
-    """Without what was never measured: a study may ask for quality alone."""
-    memory = {one.config: one.memory for one in summary.configs}
-    peak = {config: found.peak_bytes.high for config, found in memory.items() if found.peak_bytes}
-    stored = {config: found.weight_bytes_stored for config, found in memory.items()}
+    """Without what was never measured."""
+    stored = {one.config: one.memory.weight_bytes_stored for one in summary.configs}
     return table(
         summary.quality,
         words_column("Config", lambda row: Name(labels[row.config])),
-        *(_speed_column(summary, workload.name) for workload in summary.study.workloads[:MAX_WORKLOADS]),
         number_column("Weights", Unit.BYTES, lambda row: stored.get(row.config), shown_from=WIDE),
-        number_column("Peak", Unit.BYTES, lambda row: peak.get(row.config), shown_from=WIDE),
         *(_quality_column(summary, key) for key in KEYS),
         words_column("Answers", _equal, shown_from=WIDER),
         words_column("", _mark),
         mark=lambda row: Mark.ALARM if row.flagged else None,
         drop_empty=True,
     )
-
-
-def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[ConfigQuality]:
-    points: dict[Config, PointSummary] = {point.point.config: point for point in summary.points_of(workload)}
-    speed = summary.definitions[summary.primary_metric]
-
-    def figure(row: ConfigQuality) -> Quantity | None:
-        point = points.get(row.config)
-        return estimated(point.metrics.get(summary.primary_metric), speed) if point else None
-
-    title = f"{speed.label}, {workload}"
-    return number_column(title, unit_of(speed), figure, shown_from=WIDER, intervals_from=WIDEST)
 
 
 def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ConfigQuality]:

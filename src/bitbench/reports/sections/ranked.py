@@ -1,6 +1,7 @@
 """What every section asks of a workload's ranking."""
 
 from collections.abc import Iterator
+from math import inf
 
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import MetricDefinition, PointSummary, Ranking, RankingEntry, StudySummary
@@ -46,6 +47,21 @@ def in_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
     """Best first; those without a result last."""
     place = {entry.config: number for number, entry in enumerate(ranking.entries)}
     return sorted(summary.points_of(ranking.workload), key=lambda point: place.get(point.point.config, len(place)))
+
+
+def by_speed(summary: StudySummary) -> list[Config]:
+    """Every config, the best place on all its workloads first, one without a result last."""
+
+    def place(config: Config) -> float:
+        places = [
+            number
+            for ranking in summary.rankings
+            for number, entry in enumerate(ranking.entries)
+            if entry.config == config
+        ]
+        return sum(places) / len(places) if places else inf
+
+    return sorted((one.config for one in summary.configs), key=place)
 
 
 def entry_of(ranking: Ranking, config: Config) -> RankingEntry | None:

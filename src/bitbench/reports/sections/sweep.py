@@ -1,36 +1,35 @@
 """One config under growing load: a table with a row per point, and what it says in sentences."""
 
-from collections.abc import Sequence
-
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, SearchStop, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
-from bitbench.reports.charts.figure import Figure
-from bitbench.reports.document.model import Chart, Mark, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.model import Mark, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.reports.document.numbers import percent
 from bitbench.reports.document.tables import number_column, table, words_column
-from bitbench.reports.document.words import counted, listing, names, paragraph, plural, say
+from bitbench.reports.document.words import counted, listing, names, paragraph, plural, say, strong
 from bitbench.reports.quantities import figure_of, setting, share
 from bitbench.reports.sections.answer import cached_remarks
 from bitbench.reports.sections.objectives import promise
-from bitbench.reports.sections.ranked import metric_column
+from bitbench.reports.sections.ranked import definition_of, metric_column
 from bitbench.study.arrival import mean_rate
 from bitbench.study.prompts import show_length
 from bitbench.study.workload import Workload
 from bitbench.util.units import show_seconds
 
-RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
-STREAM_METRICS = ("request_throughput", "output_throughput", "ttft_p50_s", "ttft_p99_s", "tpot_s")
+RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s")
+STREAM_METRICS = ("request_throughput", "output_throughput", "ttft_p50_s")
+TAILS = ("ttft_p99_s", "ttft_p95_s", "ttft_p90_s")
 WIDE = 130  # columns of a terminal from which all figures fit beside each other
 INTERVALS_FIT = 190  # from which their intervals do, too
 REQUESTS = "requests/s"
 
 
-def sweep_points(summary: StudySummary) -> list[PointSummary]:
-    """The points by rising load, of a study that asks one config for the same at several loads; else nothing."""
+def sweep_points(summary: StudySummary, *, was_running: bool = False) -> list[PointSummary]:
+    """The points by rising load, of a study that asks one config for the same at several loads, or a server that
+    `was_running` already at one; else nothing."""
     workloads = summary.study.workloads
     if summary.refusals or len(summary.configs) != 1 or len({_shape(workload) for workload in workloads}) != 1:
         return []
-    if len(workloads) < 2 and summary.search is None:
+    if len(workloads) < 2 and summary.search is None and not was_running:
         return []
     return _points(summary)
 
@@ -54,10 +53,10 @@ def _shape(workload: Workload) -> str:
     return f"{content} {workload.arrival.kind}"
 
 
-def sweep_section(summary: StudySummary, figures: Sequence[Figure]) -> Section:
+def sweep_section(summary: StudySummary) -> Section:
     return Section(
         say(Name(summary.configs[0].config.name), " under load"),
-        (paragraph(_asked(summary)), _table(summary), *(Chart(figure) for figure in figures)),
+        (paragraph(_asked(summary)), _table(summary)),
         in_terminal=True,
     )
 
@@ -73,25 +72,34 @@ def _asked(summary: StudySummary) -> Phrase:
 
 
 def _table(summary: StudySummary) -> Table:
-    """A narrow terminal has no room for intervals, nor for an offered rate beside the one that was asked for; nor for
-    a median beside a p99 that has to say what it is."""
+    """A narrow terminal has no room for intervals, nor for an offered rate beside the one that was asked for."""
     points = _points(summary)
-    has_note = any(p99.note for point in points if (p99 := _figure(summary, point, "ttft_p99_s")) is not None)
-    wide = ("offered_rate", *(["ttft_p50_s"] if has_note else []))
     by_rate = summary.study.workloads[0].open_loop
-    metrics = [*(RATE_METRICS if by_rate else STREAM_METRICS), *(["goodput"] if summary.study.objectives else [])]
+    goodput = ["goodput"] if summary.study.objectives else []
+    metrics = dict.fromkeys([*(RATE_METRICS if by_rate else STREAM_METRICS), tail_of(summary), "tpot_s", *goodput])
     title, unit = ("Rate", "req/s") if by_rate else ("In flight", Unit.NONE)
     return table(
         points,
         number_column(title, unit, lambda point: setting(_level(summary, point), unit)),
+        words_column("Outcome", lambda point: counted(_verdicts(point)) or "not run"),
         *(
-            metric_column(summary, metric, shown_from=WIDE if metric in wide else 0, intervals_from=INTERVALS_FIT)
+            metric_column(
+                summary, metric, shown_from=WIDE if metric == "offered_rate" else 0, intervals_from=INTERVALS_FIT
+            )
             for metric in metrics
         ),
         number_column("Errors", Unit.COUNT, _errors, shown_from=0 if any(map(_errors, points)) else WIDE),
-        words_column("Outcome", lambda point: counted(_verdicts(point)) or "not run"),
         mark=lambda point: Mark.ALARM if any(word.startswith("fails") for word in _verdicts(point)) else None,
     )
+
+
+def tail_of(summary: StudySummary) -> str:
+    """The highest percentile of the time to first token for which every point has enough requests."""
+    tails = [point.tails for point in summary.points]
+    known = {metric: [of[metric] for of in tails if metric in of] for metric in TAILS}
+    if not any(known.values()):  # of requests that were not kept, the mean over trials
+        return TAILS[0]
+    return next((metric for metric, of in known.items() if of and all(each.is_carried for each in of)), "ttft_p50_s")
 
 
 def _errors(point: PointSummary) -> int:
@@ -142,7 +150,9 @@ def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
         said = say(limits, " is met even at ", setting(found.rate, REQUESTS), f", the highest rate tried{advice}.")
         return say(said, _not_at_an_end(found, "higher"))
     rate = Quantity(found.rate, REQUESTS, found.low, found.high)
-    return say("The highest rate that meets ", limits, ": ", rate, f" ({percent(found.confidence)} CI). ", _end(found))
+    return say(
+        "The highest rate that meets ", limits, ": ", strong(rate), f" ({percent(found.confidence)} CI). ", _end(found)
+    )
 
 
 def _why_untested(summary: StudySummary) -> str:
@@ -180,8 +190,9 @@ def _most_output(summary: StudySummary) -> Phrase:
     if not known:
         return say("No point has a result.")
     best = max(known, key=lambda point: point.metrics["output_throughput"].value)
-    output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, "ttft_p99_s")
-    return say("The most output: ", output, ", at ", _load(summary, best), ", with a TTFT p99 of ", ttft, ".")
+    output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, tail_of(summary))
+    time = f", with a {definition_of(summary, tail_of(summary)).label} of "
+    return say("The most output: ", strong(output), " at ", _load(summary, best), time, ttft, ".")
 
 
 def _load(summary: StudySummary, point: PointSummary) -> Quantity:
@@ -190,7 +201,7 @@ def _load(summary: StudySummary, point: PointSummary) -> Quantity:
 
 
 def _figure(summary: StudySummary, point: PointSummary, metric: str) -> Quantity | None:
-    return figure_of(point, metric, summary.definitions[metric])
+    return figure_of(point, metric, definition_of(summary, metric))
 
 
 def _highest_met(summary: StudySummary) -> Phrase:

@@ -190,7 +190,7 @@ def runs_section(summary: StudySummary) -> Section | None:
         runs = [(point, run) for point in ranked.in_order(part, ranking) for run in point.runs]
         if runs:
             blocks += [Heading(ranked.titled(Name(ranking.workload), part)), _runs(summary, runs)]
-    return Section(say("Single runs"), (Details("Show single runs", tuple(blocks)),)) if blocks else None
+    return Section(say("Single runs"), tuple(blocks)) if blocks else None
 
 
 def _runs(summary: StudySummary, runs: Sequence[tuple[PointSummary, Run]]) -> Table:

@@ -116,6 +116,7 @@ const near = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) if (isIntersecting) { near.unobserve(target); draw(target).catch(failed(target)); }
 }, { rootMargin: "300px" });
 const later = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+const isSeen = (canvas) => canvas.offsetParent !== null; // not folded away
 const drawRest = async (left) => {
   const [next, ...others] = left;
   if (!next) { root.dataset.drawn = "all"; return; }
@@ -125,11 +126,28 @@ const drawRest = async (left) => {
 };
 addEventListener("load", () => {
   canvases.forEach((canvas) => near.observe(canvas));
-  setTimeout(() => later(() => drawRest(canvases)), 300);
+  setTimeout(() => later(() => drawRest(canvases.filter(isSeen))), 300);
 });
 let resized;
-addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => [...drawn.keys()].forEach((canvas) => draw(canvas)), 200); });
-addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((one) => { if (one.querySelectorAll("tr").length < 300) one.open = true; }));
+addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => [...drawn.keys()].filter(isSeen).forEach((canvas) => draw(canvas)), 200); });
+
+// What is folded opens when it is asked for: by a link to it, or all at once. A print shows what is open.
+const reveal = () => {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let fold = target?.closest("details"); fold; fold = fold.parentElement?.closest("details")) fold.open = true;
+  if (target?.closest("details")) target.scrollIntoView();
+};
+addEventListener("hashchange", reveal);
+reveal();
+const unfold = document.getElementById("unfold");
+if (unfold) {
+  unfold.hidden = false;
+  unfold.addEventListener("click", () => {
+    const open = unfold.textContent === "Open all";
+    document.querySelectorAll("details.fold").forEach((fold) => { fold.open = open; });
+    unfold.textContent = open ? "Close all" : "Open all";
+  });
+}
 
 // Data of a figure: one row per mark. A cell that a spreadsheet would run is made text.
 const csvCell = (value) => {
@@ -138,6 +156,7 @@ const csvCell = (value) => {
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 };
 for (const button of document.querySelectorAll("button.save")) {
+  button.hidden = false;
   button.addEventListener("click", () => {
     const data = read(`data-${button.dataset.figure}`);
     const lines = [data.fields, ...data.values].map((row) => row.map(csvCell).join(","));
