@@ -6,9 +6,9 @@ nothing, as in `gate`. A figure that was not measured meets no limit.
 """
 
 from collections.abc import Iterable, Sequence
-from math import inf
+from math import expm1, inf
 
-from bitbench.analysis.quality import RISE
+from bitbench.analysis.quality import KL, RISE, has_quantized_cache, loses_by_cache
 from bitbench.analysis.results.recommendation import (
     MEMORY,
     QUALITY_LOSS,
@@ -20,11 +20,20 @@ from bitbench.analysis.results.recommendation import (
     LimitVerdict,
     Recommendation,
 )
-from bitbench.analysis.results.summary import Estimate, Interval, PointSummary, Ranking, StudySummary
+from bitbench.analysis.results.summary import (
+    ConfigQuality,
+    Estimate,
+    Interval,
+    PointSummary,
+    QualityEstimate,
+    Ranking,
+    StudySummary,
+)
 from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict
 from bitbench.analysis.service_levels import CONTAINS, ONE_START, judge_objective
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.study.plan import Config
+from bitbench.study.study import Study
 from bitbench.util.errors import UsageError
 
 MEMORIES = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
@@ -129,7 +138,8 @@ def _judge(
 
 def _quality_doubt(summary: StudySummary, config: Config) -> str:
     """What is to be known beside a speed, also where no limit was asked for."""
-    if next(one.is_reference for one in summary.configs if one.config == config):
+    rounds_its_cache = has_quantized_cache(config, summary.study)
+    if not rounds_its_cache and next(one.is_reference for one in summary.configs if one.config == config):
         return ""
     found = next((one for one in summary.quality if one.config == config), None)
     if found is not None and found.flagged:
@@ -159,10 +169,11 @@ def _findings(summary: StudySummary, point: PointSummary, limits: Limits, memory
 def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
     """The rise of perplexity over that of the same model without quantization on the same engine.
 
-    The study's baseline itself has lost nothing. What is flagged without a figure gave no finite numbers.
+    The study's baseline itself has lost nothing. What is flagged without a figure gave no finite numbers. The same
+    weights with a quantized KV cache are judged by their divergence: see `_loss`.
     """
     found = next((one for one in summary.quality if one.config == config), None)
-    known = found.estimates.get(RISE) if found else None
+    known = _loss(found, summary.study) if found else None
     value, interval = (known.value, known.interval) if known else (None, None)
     if not summary.quality:
         standing, reason = LimitVerdict.UNSURE, "quality was not measured in this study"
@@ -187,6 +198,19 @@ def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
         standing=standing,
         reason=reason,
     )
+
+
+def _loss(found: ConfigQuality, study: Study) -> QualityEstimate | None:
+    """The rise of perplexity; of the same weights with a quantized KV cache, the rise that their mean divergence is on
+    text that the baseline itself would write: e^KL - 1. It is far less noisy than that on a text from elsewhere, which
+    may become likelier by chance."""
+    if not loses_by_cache(found.config, found.baseline, study):
+        return found.estimates.get(RISE)
+    known = found.estimates.get(KL)
+    if known is None or known.interval is None:
+        return known and QualityEstimate(value=expm1(known.value), interval=None)
+    ends = {"low": expm1(known.interval.low), "high": expm1(known.interval.high)}
+    return QualityEstimate(value=expm1(known.value), interval=known.interval.model_copy(update=ends))
 
 
 def _of_objective(judged: JudgedObjective) -> Finding:

@@ -82,7 +82,7 @@ def environments_of(plan: Plan) -> list[str]:
     engines = registry.engines_of(plan.study)
     used = {config.engine for config in plan.configs}
     names = (engines[setup.engine].environment for setup in plan.study.engines if setup.name in used)
-    tasks = [TASKS] if plan.study.quality is not None and plan.study.quality.tasks else []
+    tasks = [TASKS] if plan.study.quality is not None and plan.study.quality.lm_eval_tasks else []
     return sorted({*tasks, *(name for name in names if name is not None)})
 
 

@@ -19,9 +19,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from bitbench.analysis.divergence import divergence, scores_of
+from bitbench.analysis.divergence import divergence
 from bitbench.analysis.intervals import Resampler, sample
-from bitbench.analysis.quality import window_means, with_interval
+from bitbench.analysis.quality import short_scores, window_means, with_interval
 from bitbench.analysis.results.recommendation import Finding, LimitVerdict
 from bitbench.analysis.results.summary import QualityEstimate, Ratio
 from bitbench.features.mix.asked import MixLimits
@@ -206,7 +206,7 @@ def divergence_difference(
     last = {record.config: record for record in records.quality if record.condition is Condition.ALONE}
     if any(config not in last or last[config].scores_file is None for config in (mix, reference, baseline)):
         return None
-    dense, mixed, other = (scores_of(records.scores_of(last[config])) for config in (baseline, mix, reference))
+    dense, mixed, other = (short_scores(records, last[config]) for config in (baseline, mix, reference))
     worse = window_means(dense.window, divergence(dense, mixed) - divergence(dense, other))
     resampler = Resampler(np.random.default_rng(records.study.seed))
     return with_interval(
