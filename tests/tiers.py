@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 TOUCHED = ROOT / "tests" / "touched"
 KERNELS = ("test_kernels", "test_triton", "test_vptq", "test_vptq_with_torch")
 FLEET = ("test_fleet", "test_fleet_lab", "test_load_nodes")
+LOAD = ("test_load_nodes", "test_load_search")
 # Files by pattern (a star also stands for slashes), and the tests that are run where one of them was changed.
 TABLE: dict[str, tuple[str, ...]] = {
     "native/*": KERNELS,
@@ -21,6 +22,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "src/bitbench/quantize/*": ("test_quantize", "test_four_bits", "test_vptq"),
     "src/bitbench/engines/workers/checkpoint_layers.py": ("test_vptq",),
     "src/bitbench/quality/*": ("test_four_bits",),
+    "src/bitbench/analysis/*quality*": ("test_four_bits",),
+    "src/bitbench/analysis/divergence.py": ("test_four_bits",),
     "src/bitbench/engines/*vllm*": ("test_refused_recipe",),
     "src/bitbench/engines/*transformers*": ("test_profile", "test_explain"),
     "src/bitbench/features/explain/*": ("test_profile", "test_explain"),
@@ -29,8 +32,10 @@ TABLE: dict[str, tuple[str, ...]] = {
     "src/bitbench/features/*words.py": ("test_page",),
     "src/bitbench/features/fleet/*": FLEET,
     "src/bitbench/measure/offers.py": FLEET,
-    "src/bitbench/loadgen/*": ("test_load_nodes",),
-    "src/bitbench/measure/load_*": ("test_load_nodes",),
+    "src/bitbench/loadgen/*": LOAD,
+    "src/bitbench/measure/load_*": LOAD,
+    "src/bitbench/measure/endpoint*": ("test_load_search",),
+    "src/bitbench/analysis/rate_search.py": ("test_load_search",),
     "src/bitbench/engines/environments/*": ("test_example_engine",),
     "src/bitbench/engines/registry.py": ("test_example_engine",),
     "src/bitbench/feature.py": ("test_example_engine",),

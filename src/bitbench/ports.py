@@ -170,6 +170,13 @@ class Deployable(Protocol):
         of the launch, else by what the PATH has."""
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """An engine whose servers say at GET /metrics what they count; one whose servers do not lacks this name."""
+
+    metrics: Mapping[str, str]  # as `Endpoint.metrics`
+
+
 @dataclass(frozen=True)
 class Vocabulary:
     """Which token ids a random prompt may hold."""

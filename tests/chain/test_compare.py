@@ -13,7 +13,7 @@ engines:
   - {{engine: null, name: engine, args: {{ttft: {ttft}, tpot: {tpot}, vary: 0.005, vary_instance: 0.005}}}}
 workloads:
   - {{name: single, concurrency: 1, input_tokens: 64, output_tokens: 2}}
-measure: {{starts: 4, trials: 3}}
+measure: {{starts: 3, trials: 3}}
 """
 
 

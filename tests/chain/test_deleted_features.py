@@ -15,7 +15,12 @@ from tests.gallery import GALLERY, TWINS
 from tests.length import by_length
 
 PACKAGE = Path(bitbench.__file__).parent
-TOUR = Path(__file__).parents[2] / "examples" / "null-tour.yaml"
+STUDY = """
+name: small
+engines: [{engine: null, name: a, args: {ttft: 100ms}}, {engine: null, name: b, args: {fail: exit}}]
+workloads: [{name: single, concurrency: 1, input_tokens: 8, output_tokens: 1}]
+measure: {starts: 1, trials: 1}
+"""
 NAMES = [declared.name for declared in features().values() if declared.is_built_in]
 COMMANDS = {declared.name: [command.name for command in declared.commands] for declared in features().values()}
 
@@ -56,9 +61,10 @@ def test_what_is_left_works(without: list[str], tmp_path: Path) -> None:
     assert not left & {command for name in without for command in COMMANDS[name]}
     assert {"run", *(command for name in {*NAMES} - {*without} for command in COMMANDS[name])} <= left
     copy.bitbench("schema", "study")
-    copy.bitbench("plan", TOUR)
-    copy.bitbench("run", TOUR, "--into", "tour")
-    copy.bitbench("report", "tour")
+    (tmp_path / "small.yaml").write_text(STUDY)
+    copy.bitbench("plan", "small.yaml")
+    copy.bitbench("run", "small.yaml", "--into", "small")
+    copy.bitbench("report", "small")
     # Of records that have a key, a report part, or none that only a deleted feature knows.
     search, speculation = GALLERY / "tune" / "search", GALLERY / "speculation"
     for study, code in ((search, ExitCode.INCONCLUSIVE), (speculation, ExitCode.DONE), (TWINS, ExitCode.DONE)):

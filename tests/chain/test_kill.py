@@ -17,18 +17,19 @@ from tests.busy_machine import LEFT_OVER_S
 from tests.chain.conftest import BITBENCH
 from tests.length import by_length
 
-KILLS = by_length(4, 50)
+KILLS = by_length(3, 50)
 SEEDS = range(10, 10 + by_length(1, 4))
-STUDY = """
+BLOCKS, TRIALS = by_length((2, 3), (3, 6))
+STUDY = f"""
 name: killed
 engines:
-  - {engine: null, name: a, args: {ttft: 10ms, tpot: 1ms}}
-  - {engine: null, name: b, args: {ttft: 10ms, tpot: 2ms}}
-  - {engine: null, name: c, args: {ttft: 10ms, tpot: 3ms}}
+  - {{engine: null, name: a, args: {{ttft: 10ms, tpot: 1ms}}}}
+  - {{engine: null, name: b, args: {{ttft: 10ms, tpot: 2ms}}}}
+  - {{engine: null, name: c, args: {{ttft: 10ms, tpot: 3ms}}}}
 workloads:
-  - {name: one, concurrency: 1, input_tokens: 8, output_tokens: 40}
-  - {name: four, concurrency: 4, input_tokens: 8, output_tokens: 40}
-measure: {starts: 3, trials: 6}
+  - {{name: one, concurrency: 1, input_tokens: 8, output_tokens: 40}}
+  - {{name: four, concurrency: 4, input_tokens: 8, output_tokens: 40}}
+measure: {{starts: {BLOCKS}, trials: {TRIALS}}}
 """
 
 
@@ -90,20 +91,20 @@ def check_complete(folder: StudyFolder) -> None:
     assert len(lines) == len(trials) == len({trial.id for trial in trials})
     for engine in "abc":
         for workload in ("one", "four"):
-            for block in range(3):
+            for block in range(BLOCKS):
                 outcomes = [
                     trial.outcome
                     for trial in trials
                     if (trial.kind, trial.point.name, trial.block) == ("measured", f"{engine} · {workload}", block)
                 ]
                 late = outcomes.count(Outcome.CLIENT_BOUND)  # on a busy machine; each call repeats them, not for ever
-                assert outcomes.count(Outcome.OK) == 6 or late > CLIENT_BOUND_REPEATS, (
+                assert outcomes.count(Outcome.OK) == TRIALS or late > CLIENT_BOUND_REPEATS, (
                     engine,
                     workload,
                     block,
                     outcomes,
                 )
-                assert len(outcomes) - late <= 6
+                assert len(outcomes) - late <= TRIALS
     assert {path.name for path in folder.requests.iterdir()} == {
         f"{trial.id}.parquet" for trial in trials if trial.requests_file
     }

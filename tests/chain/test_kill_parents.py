@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-import pytest
 
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
@@ -21,10 +20,8 @@ from tests.chain.conftest import BITBENCH
 from tests.left_behind import alive_in, marked
 from tests.length import by_length
 
-pytestmark = pytest.mark.alone
-
-KILLS = by_length(8, 100)
-BLOCKS, TRIALS = 4, 3
+KILLS = by_length(5, 100)
+BLOCKS, TRIALS = by_length((3, 2), (4, 3))
 STUDY = f"""
 name: killed
 engines:

@@ -85,9 +85,9 @@ COMMANDS = {
     "variant show": "variant show tiny",
     "variant rm": "variant rm tiny",
 }
-# The others start no Python.
+# The others start no Python, or the same as these do: `load` has the workers of `run`, `fleet` the nodes of `run --on`.
 STARTING = {
-    *("run", "run --on", "fleet", "load", "quantize", "quality", "profile", "kernels"),
+    *("run", "run --on", "quantize", "quality", "profile", "kernels"),
     *("env create", "model get", "model get, a hub"),
 }
 TRIED = by_length([name for name in COMMANDS if name in STARTING], [*COMMANDS])

@@ -12,14 +12,17 @@ from tests.busy_machine import run_study
 EXAMPLE = Path(__file__).parents[2] / "examples" / "first-look.yaml"
 WINDOWS = 32  # of text: with fewer, rounding in other kernels moves the mean by more than is allowed
 # The first example of the README with the same engines, but a recipe that is made, quality, and requests as short as
-# they can be. Each config is started twice.
+# they can be. Each config is started twice: vLLM first as a user does, then both variants from one prepared parent.
 CHANGES = f"""
 name: recipes
 recipes: [bf16, w8a8-rtn]
+engines:
+  - transformers
+  - {{engine: vllm, args: {{enforce-eager: true}}, prefork: true}}
 workloads:
   - {{name: short, concurrency: 1, input_tokens: 32, output_tokens: 8}}
   - {{name: eight, concurrency: 8, input_tokens: 32, output_tokens: 8}}
-measure: {{starts: 2, trials: 3}}
+measure: {{starts: 2, trials: 2}}
 baseline: smollm2-135m/bf16 @ vllm
 quality: {{windows: {WINDOWS}, window_tokens: 128, answer_tokens: 8}}
 """

@@ -42,7 +42,7 @@ def summary(folder: StudyFolder) -> StudySummary:
     return report_summary(folder, default_home())
 
 
-def test_every_point_has_at_least_two_instances_and_three_trials_in_each(study: Study, folder: StudyFolder) -> None:
+def test_every_point_has_at_least_two_instances_and_two_trials_in_each(study: Study, folder: StudyFolder) -> None:
     """But for a client that was too slow on a busy machine: its trials are repeated, but not for ever."""
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
     for config in RUN_WELL:
@@ -55,7 +55,7 @@ def test_every_point_has_at_least_two_instances_and_three_trials_in_each(study: 
             for instance in instances:
                 outcomes = [t.outcome for t in of_point if t.instance_id == instance]
                 is_late = outcomes.count(Outcome.CLIENT_BOUND) > CLIENT_BOUND_REPEATS
-                assert outcomes.count(Outcome.OK) >= 3 or is_late, f"{name}: {outcomes}"
+                assert outcomes.count(Outcome.OK) >= 2 or is_late, f"{name}: {outcomes}"
 
 
 def test_token_counts_are_exact(study: Study, folder: StudyFolder, trials: list[TrialRecord]) -> None:
@@ -99,7 +99,7 @@ def test_intervals_contain_the_mean(summary: StudySummary) -> None:
     assert len(estimates) >= 4 * 5
     for estimate in estimates:
         assert estimate.interval is not None
-        assert estimate.interval.low <= estimate.mean <= estimate.interval.high
+        assert estimate.interval.low <= estimate.value <= estimate.interval.high
 
 
 def test_instances_say_what_they_are(folder: StudyFolder) -> None:
@@ -111,6 +111,7 @@ def test_instances_say_what_they_are(folder: StudyFolder) -> None:
         assert instance.facts.engine_version
         assert instance.memory.resident_bytes
         if instance.config.engine == "vllm":
+            assert instance.facts.start == ("preforked" if instance.block else "spawned"), instance.facts.notes
             assert instance.facts.kv_cache_tokens
             assert instance.facts.kernels
             assert instance.facts.prefix_caching is False

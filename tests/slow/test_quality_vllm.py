@@ -13,14 +13,19 @@ import pytest
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.write import report_summary
+from tests.e2e.conftest import WINDOWS
 from tests.e2e.test_quality import MODEL, assert_diverges_little, assert_diverges_much
 
 
-def assert_fewer_bits_diverge_more(engine: str, place: Path) -> None:
+def measured(engine: str, place: Path) -> StudyFolder:
     command = [sys.executable, "-m", "bitbench", "quality", MODEL, "--recipes", "w8a8-rtn,w4a16-rtn"]
-    command += ["--engine", engine, "--windows", "32", "--window-tokens", "128", "--no-answers", "--into", "out"]
-    subprocess.run(command, cwd=place, check=True, timeout=1500)
-    summary = report_summary(StudyFolder.existing(place / "out"), default_home())
+    command += ["--engine", engine, "--windows", str(WINDOWS), "--window-tokens", "128", "--no-answers"]
+    subprocess.run([*command, "--into", "out"], cwd=place, check=True, timeout=1500)
+    return StudyFolder.existing(place / "out")
+
+
+def assert_fewer_bits_diverge_more(engine: str, folder: StudyFolder) -> None:
+    summary = report_summary(folder, default_home())
     eight = assert_diverges_little(summary, f"w8a8-rtn @ {engine}", f"bf16 @ {engine}")
     four = assert_diverges_much(summary, f"w4a16-rtn @ {engine}", f"bf16 @ {engine}")
     assert eight.estimates["top1_agreement"].value > four.estimates["top1_agreement"].value
@@ -28,4 +33,4 @@ def assert_fewer_bits_diverge_more(engine: str, place: Path) -> None:
 
 @pytest.mark.timeout(1800)
 def test_fewer_bits_diverge_more(tmp_path: Path) -> None:
-    assert_fewer_bits_diverge_more("vllm", tmp_path)
+    assert_fewer_bits_diverge_more("vllm", measured("vllm", tmp_path))

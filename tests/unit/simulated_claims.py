@@ -7,8 +7,7 @@ from math import sqrt
 import numpy as np
 
 from bitbench.analysis.adjustment import adjust
-from bitbench.analysis.budget_plan import Design, measured_components, plan_blocks
-from bitbench.analysis.components import VarianceComponents
+from bitbench.analysis.budget_plan import Design, VarianceComponents, measured_components, plan_blocks
 from bitbench.analysis.families import Claims, claim, nothing_claimed
 from bitbench.analysis.interim_looks import continuing, looks
 from bitbench.analysis.log_speeds import LogSpeeds

@@ -7,8 +7,8 @@ from scipy.optimize import brentq
 from scipy.special import ndtr
 
 from bitbench.analysis.log_speeds import Floats
-from bitbench.analysis.percentiles import judge_limit, percentile
-from bitbench.analysis.results.tails import ObjectiveVerdict, PercentileEstimate
+from bitbench.analysis.percentiles import percentile
+from bitbench.analysis.results.estimate import PercentileEstimate, Verdict, check
 
 REQUEST_SD, TRIAL_SD, START_SD = 0.5, 0.08, 0.057  # of the logarithm
 SLOW_SHARE, SLOW = 0.02, np.log(3)
@@ -46,7 +46,7 @@ def estimates(point: Point, percent: float, studies: int) -> list[PercentileEsti
 
 
 def covers(found: PercentileEstimate, truth: float) -> bool:
-    return found.low <= truth and (found.high is None or truth <= found.high)
+    return (found.low or 0.0) <= truth and (found.high is None or truth <= found.high)
 
 
 def assert_covers(point: Point, percent: float, studies: int) -> None:
@@ -57,8 +57,8 @@ def assert_covers(point: Point, percent: float, studies: int) -> None:
 def assert_seldom_met(point: Point, studies: int) -> None:
     """A p99 that is 11 % beyond its limit."""
     limit = true_percentile(99) / 1.11
-    verdicts = [judge_limit(found, limit) for found in estimates(point, 99, studies)]
-    assert np.mean([said is ObjectiveVerdict.MET for said in verdicts]) <= 0.05
+    verdicts = [check(found, limit) for found in estimates(point, 99, studies)]
+    assert np.mean([said is Verdict.MET for said in verdicts]) <= 0.05
 
 
 P99_POINTS = [Point(starts, trials, requests) for starts, trials in ((3, 3), (6, 5)) for requests in (8, 100, 1000)]

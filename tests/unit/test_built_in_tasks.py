@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.quality import loses_from
-from bitbench.analysis.results.summary import Interval, PositionDivergence, QualityEstimate, StudySummary, TaskEstimate
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import PositionDivergence, StudySummary, TaskEstimate
 from bitbench.analysis.tasks import coin, compare_answers_right, compare_tasks, needles_of
 from bitbench.quality.asking import ask_tasks
 from bitbench.quality.built_in_tasks import DEPTHS, QUESTIONS, is_right, needles, tasks_of
@@ -214,8 +215,8 @@ def test_needles_are_counted_by_length_and_depth() -> None:
 
 
 def stretch(first: int, low: float) -> PositionDivergence:
-    interval = Interval(low=low, high=1.0, confidence=0.95)
-    return PositionDivergence(first=first, last=2 * first, divergence=QualityEstimate(value=0.5, interval=interval))
+    divergence = Estimate(value=0.5, low=low, high=1.0, confidence=0.95)
+    return PositionDivergence(first=first, last=2 * first, divergence=divergence)
 
 
 def test_the_place_from_which_on_a_variant_loses() -> None:

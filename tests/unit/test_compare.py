@@ -9,7 +9,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from bitbench.analysis.gate import parse_condition
-from bitbench.analysis.results.comparison import Comparison, GateOutcome, Verdict
+from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
+from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_configs, compare_studies
 from bitbench.api.compare import compare_folders
@@ -83,9 +84,9 @@ def page(comparison: Comparison) -> str:
 def test_ten_percent_faster_passes_and_is_said() -> None:
     comparison = against(side("a", 1.0, 1), side("b", 1.1, 2), SLOWER_BY_3)
     assert comparison.exit_code == 0
-    assert {point.verdict for point in comparison.points} == {Verdict.FASTER}
+    assert {point.verdict for point in comparison.points} == {ChangeVerdict.FASTER}
     assert all(point.ratio and point.ratio.value == pytest.approx(1.1, abs=0.03) for point in comparison.points)
-    assert {gate.outcome for gate in comparison.gates} == {GateOutcome.PASSED}
+    assert {gate.verdict for gate in comparison.gates} == {Verdict.MET}
 
 
 def test_what_is_alike_is_said_once() -> None:
@@ -130,7 +131,7 @@ def test_too_few_starts_are_inconclusive_and_it_says_how_many_would() -> None:
     few = Measure(starts=Count(min=2, max=2), trials=Count(min=3, max=3))
     comparison = against(side("a", 1.0, 3, measure=few), side("b", 0.95, 4, measure=few), SLOWER_BY_3)
     assert comparison.exit_code == 2
-    unsure = [gate for gate in comparison.gates if gate.outcome is GateOutcome.UNSURE]
+    unsure = [gate for gate in comparison.gates if gate.verdict is Verdict.INCONCLUSIVE]
     needed = [gate.needed for gate in unsure]
     assert all(count is not None and count > 2 for count in needed)
     many = Measure(starts=Count(min=max(n or 0 for n in needed) * 2, max=1000), trials=Count(min=3, max=3))
@@ -316,11 +317,11 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     after = write(side("b", 0.8, 19, engines=("old", "new")), tmp_path / "b")
     said = bitbench(capsys, "compare", str(before), str(after), "--fail-if", SLOWER_BY_3, "--format", "markdown")
     assert said.exit_code == 1
-    assert "**Limits: 4 failed; exit code 1.**" in said.out
+    assert "**Limits: 4 missed; exit code 1.**" in said.out
     corrected = "Corrected for 4 comparisons (98.75 % intervals each): the overall false-alarm rate stays below 5 %."
     assert corrected in said.out
     shown = bitbench(capsys, "compare", str(before), str(after), "--fail-if", SLOWER_BY_3)
-    assert shown.out.rstrip().endswith("Limits: 4 failed; exit code 1.")  # what is read last stays on the screen
+    assert shown.out.rstrip().endswith("Limits: 4 missed; exit code 1.")  # what is read last stays on the screen
     assert bitbench(capsys, "compare", str(after), str(before), "--fail-if", SLOWER_BY_3).exit_code == 0
     assert bitbench(capsys, "compare", str(before), str(after)).exit_code == 0
     own = bitbench(capsys, "compare", str(before), "--variants", "old", "new", "--metric", "output_throughput")
@@ -358,6 +359,6 @@ def test_figures_of_every_kind_can_be_shown(tmp_path: Path) -> None:
     comparison = compare_studies(
         made("a", 200), made("b", 100), metrics=["ttft_s", "output_throughput"], conditions=(), allowed=()
     )
-    assert [point.verdict for point in comparison.points] == [Verdict.SLOWER, Verdict.SLOWER]
+    assert [point.verdict for point in comparison.points] == [ChangeVerdict.SLOWER, ChangeVerdict.SLOWER]
     assert Fact.KERNEL in comparison.unknown_facts
     assert "Missing on both sides, so not checked" in page(comparison)

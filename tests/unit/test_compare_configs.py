@@ -6,8 +6,8 @@ import pytest
 from bitbench.analysis.changes import Changes, Pair, changes_within
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.comparison import ComparedPoint
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.recommendation import Limits
-from bitbench.analysis.results.summary import Ratio
 from bitbench.analysis.study_comparison import compare_configs
 from bitbench.analysis.summarize import summarize
 from bitbench.api.compare import compare_folders
@@ -48,13 +48,13 @@ def compared(of: StudyRecords, before: str, after: str) -> ComparedPoint:
     return point
 
 
-def interval(ratio: Ratio | None) -> tuple[float, float, float]:
+def interval(ratio: Estimate | None) -> tuple[float, float, float]:
     assert ratio is not None
     assert ratio.interval is not None
     return ratio.value, ratio.interval.low, ratio.interval.high
 
 
-@pytest.mark.parametrize("metric", ["output_throughput", "latency"])
+@pytest.mark.parametrize("primary_metric", ["output_throughput", "latency"])
 @pytest.mark.parametrize("engine", ["quick", "twin", "slow"])
 def test_report_recommend_and_compare_say_the_same_of_a_pair(primary_metric: str, engine: str) -> None:
     of = study(primary_metric)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.changes import Changes, Pair, changes_between
-from bitbench.analysis.comparison import SHARE_OF_ERROR, compare
-from bitbench.analysis.holm import holm
-from bitbench.analysis.results.comparison import Comparison, Verdict
+from bitbench.analysis.families import holm
+from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.study_comparison import compare_studies
+from bitbench.analysis.unpaired import SHARE_OF_ERROR, compare
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.study import Count, Measure
@@ -60,7 +60,7 @@ def test_a_ratio_is_covered_and_equal_studies_are_seldom_told_apart(machine: Mac
     ]
     assert len(intervals) == CONFIGS * PAIRS
     assert np.mean([one.low <= 1.0 <= one.high for one in intervals]) >= 0.94
-    assert np.mean([any(point.verdict is not Verdict.TIE for point in one.points) for one in comparisons]) <= 0.05
+    assert np.mean([any(point.verdict is not ChangeVerdict.TIE for point in one.points) for one in comparisons]) <= 0.05
 
 
 def told_by_the_two_samples(before: StudyRecords, after: StudyRecords) -> int:
@@ -74,7 +74,7 @@ def told_by_the_two_samples(before: StudyRecords, after: StudyRecords) -> int:
 
 def test_more_is_found_than_by_the_two_samples_alone() -> None:
     """A study that is 1.5 times as fast, three starts of three trials on either side."""
-    lent = sum(point.verdict is Verdict.FASTER for one, _, _ in compared(GALLERY, 1.5) for point in one.points)
+    lent = sum(point.verdict is ChangeVerdict.FASTER for one, _, _ in compared(GALLERY, 1.5) for point in one.points)
     alone = sum(told_by_the_two_samples(before, after) for _, before, after in compared(GALLERY, 1.5))
     assert lent >= 1.2 * alone
     assert lent >= 0.7 * CONFIGS * PAIRS

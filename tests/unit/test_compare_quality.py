@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from bitbench.analysis.gate import parse_condition
-from bitbench.analysis.results.comparison import QUALITY, Comparison, GateOutcome, Verdict
+from bitbench.analysis.results.comparison import QUALITY, ChangeVerdict, Comparison
+from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.study_comparison import compare_configs
 from bitbench.records.quality import Condition, CorpusFacts, QualityRecord
 from bitbench.records.study_records import StudyRecords
@@ -55,13 +56,13 @@ def compared(after: Measured | None, *limits: str) -> Comparison:
     return against(with_quality(1, measured(rows(logits(1)))), with_quality(2, after), *limits)
 
 
-def quality_verdicts(comparison: Comparison) -> list[Verdict]:
+def quality_verdicts(comparison: Comparison) -> list[ChangeVerdict]:
     return [point.verdict for point in comparison.points if point.candidate.workload == QUALITY]
 
 
 def test_the_same_scores_are_a_tie() -> None:
     comparison = compared(measured(rows(logits(1))), "perplexity > 1%")
-    assert quality_verdicts(comparison) == [Verdict.TIE]
+    assert quality_verdicts(comparison) == [ChangeVerdict.TIE]
     assert comparison.exit_code == 0
 
 
@@ -74,12 +75,12 @@ def test_a_noise_floor_is_not_what_is_compared() -> None:
         quality=[*after.quality, together],
         scores_of=lambda record: noise if record.condition is Condition.TOGETHER else alone,
     )
-    assert quality_verdicts(against(before, after)) == [Verdict.TIE]
+    assert quality_verdicts(against(before, after)) == [ChangeVerdict.TIE]
 
 
 def test_noise_in_the_logits_is_worse_quality_although_speed_is_a_tie() -> None:
     comparison = compared(measured(rows(noisy(1.5))), "perplexity > 1%", SLOWER_BY_3)
-    assert quality_verdicts(comparison) == [Verdict.WORSE]
+    assert quality_verdicts(comparison) == [ChangeVerdict.WORSE]
     assert comparison.exit_code == 1
     text = page(comparison)
     assert "Perplexity against `study-1`: worse quality (`engine · quality`)." in text
@@ -88,15 +89,15 @@ def test_noise_in_the_logits_is_worse_quality_although_speed_is_a_tie() -> None:
 
 def test_the_other_way_round_is_better() -> None:
     before, after = with_quality(1, measured(rows(noisy(1.5)))), with_quality(2, measured(rows(logits(1))))
-    assert quality_verdicts(against(before, after)) == [Verdict.BETTER]
+    assert quality_verdicts(against(before, after)) == [ChangeVerdict.BETTER]
 
 
 def test_the_ratio_is_that_of_the_perplexities() -> None:
     comparison = compared(measured(rows(noisy(1.0))))
     (point,) = [point for point in comparison.points if point.candidate.workload == QUALITY]
     assert point.ratio is not None
-    assert point.before.mean == pytest.approx(float(np.exp(-rows(logits(1))["logprob"].to_numpy().mean())), rel=1e-4)
-    assert point.after.mean / point.before.mean == pytest.approx(point.ratio.value)
+    assert point.before.value == pytest.approx(float(np.exp(-rows(logits(1))["logprob"].to_numpy().mean())), rel=1e-4)
+    assert point.after.value / point.before.value == pytest.approx(point.ratio.value)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_the_ratio_is_that_of_the_perplexities() -> None:
 )
 def test_what_cannot_be_paired_is_said_and_keeps_no_limit(after: Measured | None, reason: str) -> None:
     comparison = compared(after, "perplexity > 1%")
-    assert [gate.outcome for gate in comparison.gates] == [GateOutcome.UNSURE]
+    assert [gate.verdict for gate in comparison.gates] == [Verdict.INCONCLUSIVE]
     assert comparison.exit_code == 2
     assert f"`engine · quality` {reason}" in page(comparison)
 
@@ -127,7 +128,7 @@ def test_two_variants_of_one_study() -> None:
     old, new = (Config(variant=NO_MODEL, engine=name) for name in ("old", "new"))
     both = scored(both, {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))})
     comparison = compare_configs(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
-    assert quality_verdicts(comparison) == [Verdict.WORSE]
+    assert quality_verdicts(comparison) == [ChangeVerdict.WORSE]
     assert comparison.exit_code == 1
 
 
@@ -142,7 +143,7 @@ def test_two_variants_of_a_study_that_measured_quality_alone() -> None:
     quality = {old: measured(rows(logits(1))), new: measured(rows(noisy(1.5)))}
     both = without_speed(scored(side("a", 1.0, 1, engines=("old", "new")), quality))
     comparison = compare_configs(both, [(old, new)], metrics=(), conditions=[parse_condition("perplexity > 1%")])
-    assert quality_verdicts(comparison) == [Verdict.WORSE]
+    assert quality_verdicts(comparison) == [ChangeVerdict.WORSE]
     assert comparison.exit_code == 1
     assert "throughput" not in page(comparison)
     with pytest.raises(CannotCompareError, match="a limit on output_throughput needs a workload that both ran"):
@@ -155,5 +156,5 @@ def test_two_studies_that_measured_quality_alone() -> None:
     before = without_speed(with_quality(1, measured(rows(logits(1)))))
     after = without_speed(with_quality(2, measured(rows(noisy(1.5)))))
     comparison = against(before, after)
-    assert quality_verdicts(comparison) == [Verdict.WORSE]
+    assert quality_verdicts(comparison) == [ChangeVerdict.WORSE]
     assert len(comparison.points) == 1

@@ -4,7 +4,8 @@ import pytest
 
 from bitbench.analysis.gate import parse_condition
 from bitbench.analysis.rate_search import next_rate, rate_trials
-from bitbench.analysis.results.comparison import Comparison, GateOutcome, Verdict
+from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
+from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.study_comparison import compare_studies
 from bitbench.measure.endpoint import EndpointRun, workload_at
 from bitbench.records.study_records import StudyRecords
@@ -70,7 +71,7 @@ def test_the_rates_that_were_found_are_compared_and_nothing_else() -> None:
     (point,) = comparison.points
     assert point.before.mean == pytest.approx(40, rel=0.05)
     assert point.after.mean == pytest.approx(60, rel=0.05)
-    assert point.verdict is Verdict.CARRIES_MORE
+    assert point.verdict is ChangeVerdict.CARRIES_MORE
     assert point.ratio is not None
     assert point.ratio.interval is not None
     assert point.ratio.interval.low < 1.5 < point.ratio.interval.high
@@ -78,21 +79,21 @@ def test_the_rates_that_were_found_are_compared_and_nothing_else() -> None:
     page = markdown(comparison_document(comparison))
     assert "Highest rate that meets the objectives against `a`: carries more" in page
     assert "is not in" not in page
-    assert against(searched("c", 60.0), searched("a", 40.0)).points[0].verdict is Verdict.CARRIES_LESS
-    assert against(searched("a", 40.0), searched("b", 40.0)).points[0].verdict is Verdict.TIE
+    assert against(searched("c", 60.0), searched("a", 40.0)).points[0].verdict is ChangeVerdict.CARRIES_LESS
+    assert against(searched("a", 40.0), searched("b", 40.0)).points[0].verdict is ChangeVerdict.TIE
 
 
 @pytest.mark.parametrize(
-    ("after", "outcome", "code"),
+    ("after", "verdict", "code"),
     [
-        (60.0, GateOutcome.PASSED, ExitCode.DONE),
-        (20.0, GateOutcome.FAILED, ExitCode.FAILED),
-        (36.0, GateOutcome.UNSURE, ExitCode.INCONCLUSIVE),
+        (60.0, Verdict.MET, ExitCode.DONE),
+        (20.0, Verdict.MISSED, ExitCode.FAILED),
+        (36.0, Verdict.INCONCLUSIVE, ExitCode.INCONCLUSIVE),
     ],
 )
-def test_a_gate_on_the_rate(after: float, outcome: GateOutcome, code: ExitCode) -> None:
+def test_a_gate_on_the_rate(after: float, verdict: Verdict, code: ExitCode) -> None:
     comparison = against(searched("a", 40.0), searched("b", after), "max_rate < -10%")
-    assert [gate.outcome for gate in comparison.gates] == [outcome]
+    assert [gate.verdict for gate in comparison.gates] == [verdict]
     assert comparison.exit_code is code
     assert "Fails if max_rate" in markdown(comparison_document(comparison))
 

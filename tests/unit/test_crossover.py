@@ -13,6 +13,7 @@ from bitbench.analysis.results.crossover import (
     CrossoverSide,
     Stretch,
 )
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.reports.sections.crossover import verdict
 from bitbench.study.plan import Plan
@@ -99,8 +100,8 @@ def test_a_range_that_ends_too_early_is_not_called_sure() -> None:
 def test_a_point_that_is_sure_alone_is_named() -> None:
     unsure = Stretch(low=1, high=4, standing=CrossoverSide.UNSURE)
     points = (
-        CrossoverPoint(at=1, workload="one", speed=1.49, low=1.12, high=2.07),
-        CrossoverPoint(at=4, workload="four", speed=1.01, low=0.61, high=1.41),
+        CrossoverPoint(at=1, workload="one", speed=Estimate(value=1.49, low=1.12, high=2.07)),
+        CrossoverPoint(at=4, workload="four", speed=Estimate(value=1.01, low=0.61, high=1.41)),
     )
     found = crossover(*records((1, 2, 4), memory_then_arithmetic(100), 0.001, seed=1))
     found = found.model_copy(update={"points": points, "stretches": (unsure,), "crossings": (), "none_confidence": 0.4})
@@ -112,8 +113,8 @@ def test_a_point_that_is_sure_alone_is_named() -> None:
 def test_the_words_agree_with_the_intervals_beside_them() -> None:
     """Both points below 1, and the band between them unsure: significant at each, and only in between unknown."""
     slower = (
-        CrossoverPoint(at=1, workload="one", speed=0.85, low=0.73, high=0.99),
-        CrossoverPoint(at=8, workload="eight", speed=0.57, low=0.47, high=0.70),
+        CrossoverPoint(at=1, workload="one", speed=Estimate(value=0.85, low=0.73, high=0.99)),
+        CrossoverPoint(at=8, workload="eight", speed=Estimate(value=0.57, low=0.47, high=0.70)),
     )
     surely = Stretch(low=1, high=2, standing=CrossoverSide.SLOWER)
     unsure = Stretch(low=2, high=8, standing=CrossoverSide.UNSURE)
@@ -122,7 +123,7 @@ def test_the_words_agree_with_the_intervals_beside_them() -> None:
     assert verdict(found) == "none seen: significantly slower at every point from 1 to 8, inconclusive between them"
     alone = found.model_copy(update={"stretches": (unsure,)})
     assert verdict(alone) == verdict(found)
-    at_8 = slower[1].model_copy(update={"high": 1.2})
+    at_8 = slower[1].model_copy(update={"speed": Estimate(value=0.57, low=0.47, high=1.2)})
     doubtful = found.model_copy(update={"points": (slower[0], at_8)})
     assert verdict(doubtful) == "none seen: slower at every point from 1 to 8, but not significantly at 8"
 
@@ -138,7 +139,7 @@ def test_the_words_agree_with_the_intervals_beside_them() -> None:
 def test_a_crossing_that_is_not_sure_says_which_side_is(sides: Sequence[tuple[float, float]], said: str) -> None:
     found = crossover(*records((1, 2, 4), memory_then_arithmetic(100), 0.001, seed=1))
     points = tuple(
-        CrossoverPoint(at=at, workload=str(at), speed=speed, low=low, high=high)
+        CrossoverPoint(at=at, workload=str(at), speed=Estimate(value=speed, low=low, high=high))
         for at, speed, (low, high) in zip((1, 8), (1.6, 0.89), sides, strict=True)
     )
     between = Crossing(at=4, low=1, high=8, after=1, before=8, becomes=CrossoverSide.SLOWER, is_sure=False)

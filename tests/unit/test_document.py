@@ -70,7 +70,7 @@ DOCUMENT = Document(
 @pytest.mark.parametrize(
     ("quantity", "text"),
     [
-        (Quantity(193.8, "tok/s", 186.9, 200.7), "193.8 [186.9, 200.7] tok/s"),
+        (Quantity(193.8, "tok/s", 186.9, 200.7), "194 [187, 201] tok/s"),
         (Quantity(1.4231, Unit.RATIO, 1.391, 1.4509), "1.42× [1.39, 1.45]"),
         (Quantity(1.4231, Unit.RATIO, 1.4201, 1.4261), "1.423× [1.420, 1.426]"),
         (Quantity(0.0123, Unit.SECONDS), "12.30 ms"),

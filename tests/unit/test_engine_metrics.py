@@ -13,7 +13,6 @@ from bitbench.analysis.summarize import summarize
 from bitbench.engines import llamacpp, sglang, vllm
 from bitbench.features.explain.computing import explain
 from bitbench.features.explain.words import explanation_document
-from bitbench.measure.machine import engine_metrics as probe
 from bitbench.measure.machine.engine_metrics import engine_metrics, read_metrics
 from bitbench.measure.trial import ReadyInstance, run_trial
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
@@ -26,6 +25,7 @@ from bitbench.study.plan import Config
 from bitbench.study.study import Study
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import BUILT_IN_WORKLOADS
+from bitbench.util.http import samples as probe
 from bitbench.util.http.samples import read_samples
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
 from tests.unit.raw_server import Answerer, Asked, drip, flood, plain, send, send_and_reset, serving

@@ -11,7 +11,7 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from bitbench.analysis.results.tails import ObjectiveVerdict
+from bitbench.analysis.results.estimate import Verdict
 from bitbench.cli.app import app
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome, TrialMetrics
@@ -135,7 +135,7 @@ def test_objectives_of_a_study_decide(limit: float, code: ExitCode, if_allowed: 
 
 def test_an_objective_that_was_not_measured_is_never_allowed() -> None:
     (point,) = (summary := study(even(3, 3, 8), objectives={"ttft_p50": 0.3})).points
-    unknown = {"verdict": ObjectiveVerdict.INCONCLUSIVE, "value": None}
+    unknown = {"verdict": Verdict.INCONCLUSIVE, "estimate": None}
     unmeasured = point.model_copy(
         update={"objectives": tuple(one.model_copy(update=unknown)
                                     for one in point.objectives)}

@@ -91,15 +91,19 @@ class Load:
     tape: Tape
     deadly: str = ""
     counts: Counter[str] = field(default_factory=Counter)
+    jobs: list[LoadJob] = field(default_factory=list)
+    slow: int = 0  # so many of its first trials take ten times as long
 
     def run(self, job: LoadJob, on_progress: object = None) -> LoadResult:
+        self.jobs.append(job)
         name = job.endpoint.model
         self.tape.note("touch" if job.workload == TOUCH else "trial", name)
         self.counts[name] += job.workload != TOUCH
         breaks = name == self.deadly and self.counts[name] > 3
         if breaks:
             self.tape.dead.add(name)
-        row = {"planned_s": 0.0, "chunk_s": [0.1, 0.2], "asked_input_tokens": 1, "input_tokens": 1}
+        factor = 10 if self.counts[name] <= self.slow else 1
+        row = {"planned_s": 0.0, "chunk_s": [0.1 * factor, 0.2 * factor], "asked_input_tokens": 1, "input_tokens": 1}
         rows = request_rows({**row, "status": "broken", "error": "gone"} if breaks else row)
         health = ClientHealth(send_lateness_p99_s=0.0, loop_lag_p99_s=0.0, cpu_share=0.1)
         return LoadResult(rows, health, "2026-11-02T10:00:00.000+00:00", 0.2)
@@ -120,10 +124,14 @@ def _quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(residents.SpeedProbe, "read", lambda _: 0.01)
 
 
-def run(plan: Plan, tape: Tape, progress: Progress, tmp_path: Path, deadly: str = "") -> list[TrialRecord]:
+def run(
+    plan: Plan, tape: Tape, progress: Progress, tmp_path: Path, deadly: str = "", *, load: Load | None = None
+) -> list[TrialRecord]:
+    """`load`: of engines that tune kernels for their first requests."""
     group = progress.next_group()
     assert group is not None
-    context = RunContext(plan, {"null": Engine(tape)}, lambda _: tmp_path, Load(tape, deadly), Silent())  # type: ignore[dict-item,arg-type]
+    client, tunes = load or Load(tape, deadly), load is not None
+    context = RunContext(plan, {"null": Engine(tape)}, lambda _: tmp_path, client, Silent(), tunes_kernels=tunes)  # type: ignore[dict-item,arg-type]
     ids = (f"i{number:04d}" for number in range(1, 100))
     trials = []
     for draft in run_group(group, context, progress, lambda: (next(ids), tmp_path / "log")):
@@ -134,6 +142,15 @@ def run(plan: Plan, tape: Tape, progress: Progress, tmp_path: Path, deadly: str 
         else:
             assert isinstance(draft, InstanceRecord)
     return trials
+
+
+def test_what_tunes_kernels_is_warmed_up_until_it_is_steady(tmp_path: Path) -> None:
+    plan, tape = plan_of(engines=1, workloads=1), Tape()
+    load = Load(tape, slow=1)
+    trials = run(plan, tape, progress_of(plan, together=True, trials=2), tmp_path, load=load)
+    assert [trial.kind for trial in trials] == ["warmup", "warmup", "warmup", "measured", "measured"]
+    assert [trial.index for trial in trials] == [0, 0, 0, 0, 1]
+    assert len({job.seed for job in load.jobs if job.workload != TOUCH}) == len(trials)  # no prompt comes twice
 
 
 def test_configs_take_turns_and_the_others_rest(tmp_path: Path) -> None:

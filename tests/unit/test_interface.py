@@ -77,7 +77,7 @@ def test_records_are_typed_and_tables_have_the_columns_of_query(results: bitbenc
 def test_figures_of_points_are_those_of_the_summary(results: bitbench.Results) -> None:
     (point,) = results.points
     figures = {row["metric"]: row["mean"] for row in results.points.to_arrow().to_pylist()}
-    assert figures == {name: estimate.mean for name, estimate in point.metrics.items()}
+    assert figures == {name: estimate.value for name, estimate in point.metrics.items()}
     assert figures
 
 

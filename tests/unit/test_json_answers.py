@@ -76,7 +76,7 @@ def test_what_a_program_looks_for_is_there(capsys: pytest.CaptureFixture[str]) -
     assert plan["plan"]["study"]["measure"]["budget"] == 600.0  # a number, in seconds
     assert plan["amount"]["points"] == 1
     chosen = json.loads(bitbench(capsys, "recommend", "demo", "--json").out)["answer"]["choices"][0]
-    assert {judged["standing"] for judged in chosen["judged"]} <= {"met", "ruled out", "inconclusive"}
+    assert {judged["verdict"] for judged in chosen["judged"]} <= {"met", "missed", "inconclusive"}
 
 
 def test_a_load_answers_with_its_points_and_verdicts() -> None:

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from bitbench.analysis.comparability import CONFIG_FACTS, Fact
-from bitbench.analysis.config_facts import side_of
+from bitbench.analysis.configs import side_of
 from bitbench.analysis.study_comparison import compare_studies
 from bitbench.analysis.summarize import summarize
 from bitbench.cli.doctor import processor_words

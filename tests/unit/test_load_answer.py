@@ -33,7 +33,23 @@ def test_chunks_and_usage() -> None:
         5,
         3,
         None,
+        None,
     )
+
+
+@pytest.mark.parametrize(
+    ("details", "cached"),
+    [
+        ({"cached_tokens": 4}, 4),
+        ({"cached_tokens": 0}, 0),
+        ({}, None),
+        (None, None),
+        ({"cached_tokens": -1}, None),
+        ([], None),
+    ],
+)
+def test_cached_tokens_are_those_of_the_usage(details: object, cached: int | None) -> None:
+    assert answer_to(*[token("a")] * 3, {"usage": {**USAGE, "prompt_tokens_details": details}})[5] == cached
 
 
 def test_a_token_without_text_counts() -> None:

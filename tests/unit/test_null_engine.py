@@ -50,10 +50,10 @@ def test_reported_times_are_the_schedule_within_one_percent(tmp_path: Path) -> N
     """In a third of the trials: what a busy machine does to the others is not our overhead, which is in all of them."""
     workload = Workload(name="w", concurrency=1, input_tokens=128, output_tokens=32)
     with running({"ttft": "100ms", "tpot": "10ms"}, tmp_path) as endpoint, LoadWorkers() as worker:
-        differences = list(differences_to_schedule(worker, endpoint, workload, ttft_s=0.1, tpot_s=0.01, trials=15))
+        differences = list(differences_to_schedule(worker, endpoint, workload, ttft_s=0.1, tpot_s=0.01, trials=9))
     for name in ("ttft", "tpot"):
         ordered = sorted((getattr(difference, name) for difference in differences), key=abs)
-        assert abs(ordered[4]) < 0.01, f"{name}: {ordered}"
+        assert abs(ordered[2]) < 0.01, f"{name}: {ordered}"
         assert name == "tpot" or min(ordered) >= 0  # nothing arrives before it was sent
 
 
@@ -115,7 +115,6 @@ def test_an_instance_has_its_own_pace() -> None:
     assert first.request(1) != other.request(1)
 
 
-@pytest.mark.alone
 def test_slow_requests_are_slow(tmp_path: Path) -> None:
     workload = Workload(
         name="w", concurrency=1, input_tokens=4, output_tokens=2, requests=4, arrival=Arrival.CLOSED_LOOP
@@ -126,7 +125,6 @@ def test_slow_requests_are_slow(tmp_path: Path) -> None:
     assert [row["first_token_s"] - row["planned_s"] > 0.9 for row in rows] == [False, True, False, True]
 
 
-@pytest.mark.alone
 def test_streams_slow_each_other_where_they_are_told_to(tmp_path: Path) -> None:
     together = Workload(name="w", concurrency=5, input_tokens=4, output_tokens=11)
     with running({"ttft": "20ms", "tpot": "50ms", "per_stream": "50%"}, tmp_path) as endpoint:

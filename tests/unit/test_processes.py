@@ -26,8 +26,6 @@ from bitbench.engines.processes import (
 from bitbench.util.child_environment import engine_environment
 from tests.busy_machine import wait_for
 
-pytestmark = pytest.mark.alone
-
 # An engine like vLLM: a root, a child in a session of its own, and an orphan whose parent has ended.
 # Each writes its pid; all ignore SIGTERM when told to.
 TREE = """
@@ -286,6 +284,7 @@ def parent_of(pid: int) -> int:
     return psutil.Process(pid).ppid()
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("killed", [("guardian",), ("keeper",), ("keeper", "guardian")], ids=" and ".join)
 def test_nothing_is_left_after_kill_9_of_those_who_guard_it(
     start: Callable[..., ServerProcess], folder: Path, killed: tuple[str, ...]

@@ -8,8 +8,9 @@ import pytest
 
 from bitbench.analysis.quality import KL, RISE
 from bitbench.analysis.recommend import recommend
-from bitbench.analysis.results.recommendation import Choice, Limits, LimitVerdict, Recommendation
-from bitbench.analysis.results.summary import ConfigQuality, Interval, QualityEstimate, Spread, StudySummary
+from bitbench.analysis.results.estimate import Estimate, Verdict
+from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
+from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.api.deploy import deploy_words
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Memory, Outcome, TrialMetrics, TrialRecord
@@ -103,7 +104,7 @@ def test_a_limit_rules_out_by_its_whole_interval() -> None:
     found = recommend(study(), Limits(memory_bytes=2000 * 2**20), workloads=["interactive"])
     choice = only(found)
     assert choice.chosen == named("quick")
-    assert choice.of(named("greedy")).standing is LimitVerdict.BROKEN
+    assert choice.of(named("greedy")).verdict is Verdict.MISSED
     text = page(found)
     assert "Ruled out: `greedy`: memory 5,0" in text
     assert "against 1.95 GiB." in text
@@ -112,7 +113,7 @@ def test_a_limit_rules_out_by_its_whole_interval() -> None:
 def test_an_interval_that_contains_the_limit_neither_meets_nor_rules_out() -> None:
     limits = Limits(objectives=ttft_p99("290ms"), memory_bytes=2000 * 2**20)
     choice = only(recommend(study(), limits, workloads=["interactive"]))
-    assert choice.of(named("quick")).standing is LimitVerdict.UNSURE
+    assert choice.of(named("quick")).verdict is Verdict.INCONCLUSIVE
     assert choice.chosen in (named("twin"), named("plain"))  # slower, but surely within
     text = page(recommend(study(), limits, workloads=["interactive"]))
     assert "`quick` may be better; whether it meets the limits is inconclusive: ttft_p99" in text
@@ -155,7 +156,7 @@ def test_what_speaks_against_a_choice_stands_beside_it() -> None:
         config=named("quick"),
         baseline=named("plain"),
         outcome=Outcome.OK,
-        estimates={RISE: QualityEstimate(value=0.01, interval=None)},
+        estimates={RISE: Estimate(value=0.01)},
     )
     text = page(recommend(unknown.model_copy(update={"quality": (flag, fine)}), Limits(), workloads=["interactive"]))
     assert "The best of those whose quality is not flagged is `quick`, 1" in text
@@ -180,7 +181,7 @@ def test_none_is_an_answer_with_the_nearest() -> None:
 
 def test_inconclusive_has_an_exit_code_of_its_own() -> None:
     found = recommend(study(noise=0.2), Limits(objectives=ttft_p99("50ms")), workloads=["interactive"])
-    assert only(found).of(named("greedy")).standing is LimitVerdict.UNSURE
+    assert only(found).of(named("greedy")).verdict is Verdict.INCONCLUSIVE
     assert found.exit_code == 2
     assert "**Inconclusive: ttft_p99 on `interactive`.** No config is certain to meet it; one may." in page(found)
     assert "To decide, run the study again with a larger budget or more starts." in page(found)
@@ -209,8 +210,7 @@ def with_quality(rises: Mapping[str, tuple[float, float, float] | None]) -> Stud
     for engine, rise in rises.items():
         estimates = {}
         if rise is not None:
-            interval = Interval(low=rise[0], high=rise[2], confidence=0.95)
-            estimates = {RISE: QualityEstimate(value=rise[1], interval=interval)}
+            estimates = {RISE: Estimate(value=rise[1], low=rise[0], high=rise[2], confidence=0.95)}
         quality.append(
             ConfigQuality(
                 config=named(engine),
@@ -227,12 +227,12 @@ def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
     summary = with_quality({"plain": None, "greedy": (0.02, 0.03, 0.04), "quick": (0.005, 0.008, 0.012), "twin": None})
     found = recommend(summary, Limits(quality_loss=0.01), workloads=["interactive"])
     choice = only(found)
-    standings = {one.config.engine: one.standing for one in choice.judged}
-    assert standings == {
-        "greedy": LimitVerdict.BROKEN,
-        "quick": LimitVerdict.UNSURE,
-        "twin": LimitVerdict.UNSURE,
-        "plain": LimitVerdict.MET,
+    verdicts = {one.config.engine: one.verdict for one in choice.judged}
+    assert verdicts == {
+        "greedy": Verdict.MISSED,
+        "quick": Verdict.INCONCLUSIVE,
+        "twin": Verdict.INCONCLUSIVE,
+        "plain": Verdict.MET,
     }
     assert choice.chosen == named("plain")
     text = page(found)
@@ -243,8 +243,7 @@ def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
 def test_a_quantized_cache_is_judged_by_its_divergence() -> None:
     """On another's text it may seem to gain by chance: its divergence is a loss all the same."""
     made = with_quality({"plain": (0.0, 0.0, 0.0), "quick": (-0.01, -0.002, 0.004)})
-    interval = Interval(low=0.04, high=0.05, confidence=0.95)
-    diverges = {KL: QualityEstimate(value=0.047, interval=interval)}
+    diverges = {KL: Estimate(value=0.047, low=0.04, high=0.05, confidence=0.95)}
     rows = tuple(
         row.model_copy(update={"estimates": row.estimates | diverges}) if row.config == named("quick") else row
         for row in made.quality
@@ -253,20 +252,20 @@ def test_a_quantized_cache_is_judged_by_its_divergence() -> None:
         setup.model_copy(update={"kv_cache": "q4_0"}) if setup.name == "quick" else setup
         for setup in made.study.engines
     )
-    for study_of, standing in (
-        (made.study, LimitVerdict.MET),
-        (made.study.model_copy(update={"engines": setups}), LimitVerdict.BROKEN),
+    for study_of, verdict in (
+        (made.study, Verdict.MET),
+        (made.study.model_copy(update={"engines": setups}), Verdict.MISSED),
     ):
         summary = made.model_copy(update={"quality": rows, "study": study_of})
         choice = only(recommend(summary, Limits(quality_loss=0.01), workloads=["interactive"]))
         judged = next(one for one in choice.judged if one.config == named("quick"))
-        assert judged.standing is standing
+        assert judged.verdict is verdict
     assert judged.findings[0].value == pytest.approx(np.expm1(0.047))
 
 
 def test_memory_is_shown_with_and_without_the_reserved_cache_and_judged_as_run() -> None:
     summary = study()
-    reserve = Spread(mean=3000 * 2**20, low=3000 * 2**20, high=3000 * 2**20)
+    reserve = Estimate(value=3000 * 2**20, low=3000 * 2**20, high=3000 * 2**20, kind="extremes")
     configs = tuple(
         one.model_copy(update={"memory": one.memory.model_copy(update={"kv_cache_bytes": reserve})})
         if one.config == named("greedy")
@@ -275,9 +274,7 @@ def test_memory_is_shown_with_and_without_the_reserved_cache_and_judged_as_run()
     )
     with_reserve = summary.model_copy(update={"configs": configs})
     found = recommend(with_reserve, Limits(memory_bytes=4 * 10**9), workloads=["interactive"])
-    assert (
-        only(found).of(named("greedy")).standing is LimitVerdict.BROKEN
-    )  # although 2,000 MiB would do without the cache
+    assert only(found).of(named("greedy")).verdict is Verdict.MISSED  # although 2,000 MiB would do without the cache
     text = page(found)
     assert "MiB (2,0" in text
     assert "without the reserved KV cache) against 4 GB" in text
@@ -297,10 +294,10 @@ def test_cost_follows_from_price_and_throughput() -> None:
     choice = only(recommend(study(), Limits(), workloads=["interactive"], price_per_hour=3.6))
     cost = choice.of(named("greedy")).cost
     assert cost is not None
-    assert cost.mean == pytest.approx(3.6 / 3600 / 300 * 1e6, rel=0.02)
+    assert cost.value == pytest.approx(3.6 / 3600 / 300 * 1e6, rel=0.02)
     assert cost.low is not None
     assert cost.high is not None
-    assert cost.low < cost.mean < cost.high
+    assert cost.low < cost.value < cost.high
 
 
 def test_several_workloads_have_an_answer_each_and_perhaps_one_for_all() -> None:
@@ -323,11 +320,11 @@ def test_a_config_without_a_result_is_ruled_out_by_its_cause() -> None:
 def test_the_p99_of_short_trials_meets_nothing_where_their_requests_were_not_kept() -> None:
     summary = study(requests=999)
     met = recommend(summary, Limits(objectives=ttft_p99("1s")), workloads=["interactive"])
-    assert {one.standing for one in only(met).judged} == {LimitVerdict.UNSURE}
+    assert {one.verdict for one in only(met).judged} == {Verdict.INCONCLUSIVE}
     text = page(met)
     assert "its requests were not kept, and the p99 of a single trial means something from 1,000 requests on" in text
     missed = recommend(summary, Limits(objectives=ttft_p99("20ms")), workloads=["interactive"])
-    assert {one.standing for one in only(missed).judged} == {LimitVerdict.BROKEN}
+    assert {one.verdict for one in only(missed).judged} == {Verdict.MISSED}
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 from bitbench.analysis.log_speeds import Floats
 from bitbench.analysis.recommend import recommend
-from bitbench.analysis.results.recommendation import Finding, Limits, LimitVerdict
+from bitbench.analysis.results.estimate import CountedEvent, Finding, Verdict
+from bitbench.analysis.results.recommendation import Limits
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.analysis.results.tails import CountedEvent, ObjectiveVerdict
 from bitbench.records.trial import InstanceFacts, TrialMetrics, TrialRecord
 from bitbench.reports.answers.recommend import recommendation_document
 from bitbench.reports.document.markdown import markdown
@@ -94,15 +94,15 @@ def simulated(point: simulated_requests.Point) -> Callable[[int], StudySummary]:
 def test_a_p99_that_is_11_percent_beyond_the_limit_is_seldom_called_met(point: simulated_requests.Point) -> None:
     """As the mean of the p99 of trials, 6 starts of 5 trials of 8 requests met it in 91 % of such studies."""
     limits = asked(simulated_requests.true_percentile(99) / 1.11)
-    standings = [finding(simulated(point)(seed), limits).standing for seed in range(STUDIES)]
-    assert standings.count(LimitVerdict.MET) <= 0.05 * STUDIES
+    verdicts = [finding(simulated(point)(seed), limits).verdict for seed in range(STUDIES)]
+    assert verdicts.count(Verdict.MET) <= 0.05 * STUDIES
 
 
 def test_a_p99_far_within_the_limit_is_met_with_enough_requests() -> None:
     """Else a recommendation that never meets anything would pass, too."""
     limits = asked(2 * simulated_requests.true_percentile(99))
-    standings = [finding(simulated(simulated_requests.Point(6, 3, 100))(seed), limits).standing for seed in range(20)]
-    assert standings.count(LimitVerdict.MET) >= 16
+    verdicts = [finding(simulated(simulated_requests.Point(6, 3, 100))(seed), limits).verdict for seed in range(20)]
+    assert verdicts.count(Verdict.MET) >= 16
 
 
 def even(starts: int, trials: int, requests: int) -> list[list[Floats]]:
@@ -112,8 +112,9 @@ def even(starts: int, trials: int, requests: int) -> list[list[Floats]]:
 def test_eight_requests_are_inconclusive_and_it_says_how_many_more_would_tell() -> None:
     summary = study(even(3, 3, 8))
     found = finding(summary, asked(10.0))
-    assert found.standing is LimitVerdict.UNSURE
-    assert (found.value, found.high, found.note) == (pytest.approx(0.2), None, "slowest of 72")
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert found.estimate is not None
+    assert (found.value, found.estimate.high, found.estimate.note) == (pytest.approx(0.2), None, "slowest of 72")
     assert found.reason == "72 requests are too few for an upper end; about 1,900 more would tell"
     text = markdown(recommendation_document(recommend(summary, asked(10.0))))
     assert "(slowest of 72) ?" in text
@@ -122,18 +123,20 @@ def test_eight_requests_are_inconclusive_and_it_says_how_many_more_would_tell() 
 
 def test_what_is_beyond_the_limit_as_a_whole_is_ruled_out_without_an_upper_end() -> None:
     found = finding(study(even(3, 3, 100)), asked(0.05))
-    assert (found.standing, found.high) == (LimitVerdict.BROKEN, None)
+    assert found.estimate is not None
+    assert (found.verdict, found.estimate.high) == (Verdict.MISSED, None)
 
 
 def test_one_start_decides_nothing_unless_no_start_is_in_question() -> None:
     one_start = even(1, 6, 1000)
     found = finding(study(one_start), asked(10.0))
-    assert (found.standing, found.low, found.reason) == (
-        LimitVerdict.UNSURE,
+    assert found.estimate is not None
+    assert (found.verdict, found.estimate.low, found.reason) == (
+        Verdict.INCONCLUSIVE,
         None,
         "one start does not cover a restart",
     )
-    assert finding(study(one_start, was_running=True), asked(10.0)).standing is LimitVerdict.MET
+    assert finding(study(one_start, was_running=True), asked(10.0)).verdict is Verdict.MET
 
 
 def test_a_batch_has_no_p99_of_one_batch_per_trial() -> None:
@@ -142,23 +145,25 @@ def test_a_batch_has_no_p99_of_one_batch_per_trial() -> None:
     tail = summary.points[0].tails["ttft_p99_s"]
     assert (tail.event, tail.events, tail.is_carried, tail.high) == (CountedEvent.BATCH, 18, False, None)
     found = finding(summary, asked(10.0))
-    assert (found.standing, found.note) == (LimitVerdict.UNSURE, "slowest of 18 batches")
+    assert found.estimate is not None
+    assert (found.verdict, found.estimate.note) == (Verdict.INCONCLUSIVE, "slowest of 18 batches")
     assert "18 batches are too few" in found.reason
 
 
 @pytest.mark.parametrize(
     ("limit", "verdict"),
-    [(0.3, ObjectiveVerdict.MET), (0.05, ObjectiveVerdict.MISSED), (0.15, ObjectiveVerdict.INCONCLUSIVE)],
+    [(0.3, Verdict.MET), (0.05, Verdict.MISSED), (0.15, Verdict.INCONCLUSIVE)],
 )
-def test_objectives_of_a_study_have_a_verdict_in_its_summary(limit: float, verdict: ObjectiveVerdict) -> None:
+def test_objectives_of_a_study_have_a_verdict_in_its_summary(limit: float, verdict: Verdict) -> None:
     (point,) = study(even(6, 5, 100), objectives={"ttft_p50": limit}).points
     (judged,) = point.objectives
     assert judged.verdict is verdict
     assert judged.value == pytest.approx(0.15)
-    assert judged.reason == ("its interval contains the limit" if verdict is ObjectiveVerdict.INCONCLUSIVE else "")
+    assert judged.reason == ("its interval contains the limit" if verdict is Verdict.INCONCLUSIVE else "")
 
 
 def test_a_mean_is_that_of_trials() -> None:
     (point,) = study(even(4, 3, 4), objectives={"ttft": 0.2}).points
     (judged,) = point.objectives
-    assert (judged.verdict, judged.value, judged.note) == (ObjectiveVerdict.MET, pytest.approx(0.15), "")
+    assert judged.estimate is not None
+    assert (judged.verdict, judged.value, judged.estimate.note) == (Verdict.MET, pytest.approx(0.15), "")

@@ -154,7 +154,7 @@ def test_fractions_of_a_mebibyte_do_not_look_like_a_gain() -> None:
     assert high - low > 100  # MiB; the marks are within one
 
 
-@pytest.mark.parametrize(("metric", "above"), [("output_throughput", True), ("latency", False)])
+@pytest.mark.parametrize(("primary_metric", "above"), [("output_throughput", True), ("latency", False)])
 def test_names_stand_where_the_line_of_the_front_does_not_pass(primary_metric: str, above: bool) -> None:
     """It goes to the right and then to the better side, so on the better side of a mark there is none of it."""
     measure = TWO_STARTS.model_copy(update={"metric": primary_metric})

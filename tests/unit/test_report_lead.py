@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 from rich.console import Console
 
-from bitbench.analysis.results.summary import AgainstBaseline, ConfigQuality, QualityEstimate, StudySummary
-from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
+from bitbench.analysis.results.summary import AgainstBaseline, ConfigQuality, StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document.data import document_data
 from bitbench.reports.document.html import page
@@ -19,7 +19,6 @@ from bitbench.reports.sections.lead import best_table, lead
 from bitbench.reports.sections.precision import precision_section
 from bitbench.reports.sections.ranked import rank
 from bitbench.reports.study import study_document
-from bitbench.study.objective import Objective
 from bitbench.study.plan import Config
 from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL, ModelFacts, Variant
@@ -171,9 +170,7 @@ def test_a_choice_that_failed_now_and_then_is_named_with_a_caution() -> None:
 
 def test_a_choice_that_misses_an_objective_is_named_with_a_caution() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
-    judged = JudgedObjective(
-        objective=Objective(metric="ttft", statistic="mean", limit=0.2), verdict=ObjectiveVerdict.MISSED, value=0.5
-    )
+    judged = Finding(name="ttft", unit="s", limit=0.2, estimate=Estimate(value=0.5), verdict=Verdict.MISSED)
     points = tuple(
         point.model_copy(update={"objectives": (judged,)}) if point.point.workload == "interactive" else point
         for point in summary.points
@@ -234,7 +231,7 @@ def with_quality(summary: StudySummary, **outcomes: str | None) -> StudySummary:
             config=Config(variant=NO_MODEL, engine=name),
             baseline=summary.baseline,
             outcome=Outcome.OK,
-            estimates={"perplexity_rise": QualityEstimate(value=0.01, interval=None)},
+            estimates={"perplexity_rise": Estimate(value=0.01)},
             flagged=reason is not None,
             reason=reason,
         )

@@ -84,7 +84,7 @@ def test_every_figure_of_the_summary_is_in_its_row(demo: StudySummary, text: str
         for metric, estimate in point.metrics.items():
             factor = {"s": 1e-3, "bytes": 2**20}.get(demo.definitions[metric].unit, 1.0)
             assert estimate.interval is not None
-            for value in (estimate.mean, estimate.interval.low, estimate.interval.high):
+            for value in (estimate.value, estimate.interval.low, estimate.interval.high):
                 assert stands_in(value / factor, rows), (point.point.name, metric)
 
 

@@ -85,7 +85,10 @@ def test_json_has_tails_and_verdicts_as_numbers() -> None:
     (point,) = json.loads(json_text(summary, [], document))["summary"]["points"]
     assert point["tails"]["ttft_p99_s"]["slowest"] == pytest.approx(0.2)
     assert point["tails"]["ttft_p99_s"]["high"] is None
-    assert (point["objectives"][0]["verdict"], point["objectives"][0]["note"]) == ("inconclusive", "slowest of 72")
+    assert (point["objectives"][0]["verdict"], point["objectives"][0]["estimate"]["note"]) == (
+        "inconclusive",
+        "slowest of 72",
+    )
 
 
 def test_many_requests_are_drawn_from_the_same_summary() -> None:

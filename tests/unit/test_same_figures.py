@@ -47,7 +47,7 @@ RENAMED = {  # columns that have another title now
 }
 # Ratios come from differences within blocks now, where they came from two means (Welch), and ranks follow from them. So
 # these have other figures, and are checked by the tests of `statistics`.
-ANALYSED_ANEW = {"Rank", "vs. baseline", "Tied with", "Instances / trials"}
+ANALYSED_ANEW = {"Rank", "vs. baseline", "Tied with", "Instances / trials", "Starts / trials"}
 OF_FIRST_TOKENS = {"First", "Later"}  # in the table of warm-ups, where they were latencies
 SECTIONS_ANEW = {"", "Ranking at a glance", "Where it stops being faster", "Objectives"}
 # Deliberate differences, none of which is a figure less:

@@ -67,13 +67,14 @@ def test_bytes_slope_and_acceptance_of_each_setting() -> None:
     assert (wide.kv_bytes_per_token, narrow.kv_bytes_per_token) == (23_040, 12_240)
     assert (wide.acceptance_length, narrow.acceptance_length) == (2.2, 2.2)
     for one, each in ((wide, 2.0e-6), (narrow, 1.0e-6)):
-        assert one.step_slope_s == pytest.approx(each * 1.01)
-        assert one.step_slope_interval is not None
-        assert one.step_slope_interval.low < each < one.step_slope_interval.high
+        assert one.step_slope is not None
+        assert one.step_slope.value == pytest.approx(each * 1.01)
+        assert one.step_slope.interval is not None
+        assert one.step_slope.interval.low < each < one.step_slope.interval.high
 
 
 def test_two_lengths_have_no_slope() -> None:
-    assert [one.step_slope_s for one in summarize_settings(made_study(lengths=(512, 8000)))] == [None, None]
+    assert [one.step_slope for one in summarize_settings(made_study(lengths=(512, 8000)))] == [None, None]
 
 
 def test_a_study_without_several_settings_has_no_such_section() -> None:

@@ -19,8 +19,6 @@ from bitbench.engines.starts import Preparation, StartCommand, Started, Starts
 from bitbench.util.child_environment import engine_environment
 from tests.busy_machine import wait_for
 
-pytestmark = pytest.mark.alone
-
 # An engine that says what it is, has a child in a session of its own, and stays.
 ENGINE = """
 import json, os, signal, sys, time
@@ -195,6 +193,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.alone  # any other command would end it, too
 def test_what_outlives_driver_and_guardians_is_found_and_ended(place: Path) -> None:
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(place)])
     try:

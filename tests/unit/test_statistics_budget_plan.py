@@ -11,10 +11,11 @@ from bitbench.analysis.budget_plan import (
     FIRST_GUESS,
     LEAST_START_SD,
     Design,
+    VarianceComponents,
     measured_components,
     plan_blocks,
+    variance_components,
 )
-from bitbench.analysis.components import VarianceComponents, variance_components
 from bitbench.analysis.log_speeds import LogSpeeds
 from bitbench.study.plan import Config
 

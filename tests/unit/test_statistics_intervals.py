@@ -3,9 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.analysis.comparison import compare
 from bitbench.analysis.intervals import Resampler, Sample, estimate, sample, sides, uncertainty
 from bitbench.analysis.stopping import enough_instances
+from bitbench.analysis.unpaired import compare
 from bitbench.study.study import Count, Measure
 
 T_95 = {1: 12.706, 2: 4.303, 4: 2.776}  # from a printed table
@@ -47,12 +47,13 @@ def test_a_plain_percentile_bootstrap_would_not() -> None:
 
 def test_width_is_students() -> None:
     known = estimate(of([109.0, 111.0], [119.0, 121.0], [129.0, 131.0]), 0.95)
-    assert known.mean == 120.0
-    assert known.standard_error == pytest.approx(10 / 3**0.5)
-    assert known.degrees_of_freedom == 2
+    assert known.basis is not None
+    assert known.value == 120.0
+    assert known.basis.standard_error == pytest.approx(10 / 3**0.5)
+    assert known.basis.degrees_of_freedom == 2
     assert known.interval is not None
     assert known.interval.high - known.interval.low == pytest.approx(2 * T_95[2] * 10 / 3**0.5, rel=1e-3)
-    assert known.relative_half_width == pytest.approx(T_95[2] * 10 / 3**0.5 / 120, rel=1e-3)
+    assert known.basis.relative_half_width == pytest.approx(T_95[2] * 10 / 3**0.5 / 120, rel=1e-3)
     assert known.covers_starts
 
 
@@ -70,26 +71,35 @@ def test_close_instance_means_do_not_look_more_exact_than_their_trials() -> None
 
 def test_every_instance_weighs_the_same() -> None:
     known = estimate(of([10.0] * 10, [20.0]), 0.95)
-    assert known.mean == 15.0
-    assert (known.n_instances, known.n_trials) == (2, 11)
+    assert known.basis is not None
+    assert known.value == 15.0
+    assert (known.basis.starts, known.basis.trials) == (2, 11)
 
 
 def test_one_instance_says_nothing_of_starts() -> None:
     known = estimate(of([9.0, 10.0, 11.0]), 0.95)
+    assert known.basis is not None
     assert not known.covers_starts
-    assert known.degrees_of_freedom == 2
+    assert known.basis.degrees_of_freedom == 2
     assert known.interval is not None
 
 
 def test_one_trial_has_no_interval() -> None:
     known = estimate(of([9.0]), 0.95)
-    assert (known.mean, known.interval, known.relative_half_width, known.trial_sd) == (9.0, None, None, None)
+    assert known.basis is not None
+    assert (known.value, known.interval, known.basis.relative_half_width, known.basis.trial_sd) == (
+        9.0,
+        None,
+        None,
+        None,
+    )
 
 
 def test_one_trial_in_each_of_three_instances_has_one() -> None:
     known = estimate(of([9.0], [10.0], [11.0]), 0.95)
+    assert known.basis is not None
     assert known.interval is not None
-    assert known.degrees_of_freedom == 2
+    assert known.basis.degrees_of_freedom == 2
 
 
 @given(
@@ -98,14 +108,15 @@ def test_one_trial_in_each_of_three_instances_has_one() -> None:
 def test_the_interval_contains_the_mean(groups: list[list[float]]) -> None:
     known = estimate(sample(groups, Resampler(rng())), 0.95)
     if known.interval is not None:
-        assert known.interval.low <= known.mean <= known.interval.high
+        assert known.interval.low <= known.value <= known.interval.high
 
 
 def test_equal_values_have_an_interval_of_no_width() -> None:
     known = estimate(of([5.0, 5.0], [5.0, 5.0]), 0.95)
+    assert known.basis is not None
     assert known.interval is not None
     assert known.interval.low == known.interval.high == 5.0
-    assert known.relative_half_width == 0
+    assert known.basis.relative_half_width == 0
 
 
 def test_skew_moves_the_sides_not_the_width() -> None:

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bitbench.analysis.outliers import outliers
+from bitbench.analysis.summarize import outliers
 
 
 def test_the_run_that_was_averaged_in_silently() -> None:

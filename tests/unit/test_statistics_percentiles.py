@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bitbench.analysis.log_speeds import Floats
-from bitbench.analysis.percentiles import events_for_an_upper_end, judge_limit, percentile
-from bitbench.analysis.results.tails import CountedEvent, ObjectiveVerdict, PercentileEstimate, carries
+from bitbench.analysis.percentiles import events_for_an_upper_end, percentile
+from bitbench.analysis.results.estimate import CountedEvent, PercentileEstimate, Verdict, carries, check
 from bitbench.study.metrics import OBJECTIVES
 from tests.length import by_length
 from tests.unit.simulated_requests import (
@@ -42,10 +42,10 @@ def test_starts_that_differ_widen_it() -> None:
     alike = percentile(even(4, 3, 100), 50, 0.95)
     apart = percentile([[np.arange(1.0, 101) + 20 * start] * 3 for start in range(4)], 50, 0.95)
     assert alike is not None
-    assert alike.high is not None
     assert apart is not None
-    assert apart.high is not None
-    assert apart.high - apart.low > 2 * (alike.high - alike.low)
+    assert alike.interval is not None
+    assert apart.interval is not None
+    assert apart.interval.high - apart.interval.low > 2 * (alike.interval.high - alike.interval.low)
 
 
 def test_too_few_requests_leave_it_open() -> None:
@@ -58,7 +58,7 @@ def test_too_few_requests_leave_it_open() -> None:
 def test_one_start_says_nothing_of_the_next() -> None:
     found = percentile(even(1, 5, 1000), 50, 0.95)
     assert found is not None
-    assert (found.low, found.high) == (0.0, None)
+    assert (found.low, found.high) == (None, None)
 
 
 def test_what_is_missing() -> None:
@@ -85,12 +85,12 @@ def test_what_is_shown_of_few_and_of_many() -> None:
     assert few is not None
     assert more is not None
     assert many is not None
-    assert (few.shown, few.note) == (8.0, "slowest of 240")
-    assert (more.shown, more.note) == (more.value, "of 900")  # it has an upper end already
-    assert (many.shown, many.note) == (many.value, "")
+    assert (few.value, few.note) == (8.0, "slowest of 240")
+    assert (more.value, more.note) == (30.0, "of 900")  # it has an upper end already
+    assert (many.value, many.note) == (pytest.approx(99.01, abs=0.1), "")
     alone = percentile(even(1, 1, 8), 50, 0.95)
     assert alone is not None
-    assert (alone.shown, alone.shown_low, alone.note) == (4.5, None, "of 8")
+    assert (alone.value, alone.low, alone.note) == (4.5, None, "of 8")
 
 
 @pytest.mark.parametrize(("percent", "clusters"), [(99, 3), (99, 6), (90, 3), (50, 2)])
@@ -135,16 +135,16 @@ def estimate(low: float, high: float | None) -> PercentileEstimate:
 @pytest.mark.parametrize(
     ("found", "verdict"),
     [
-        (estimate(0.8, 1.2), ObjectiveVerdict.MET),
-        (estimate(0.8, 1.5), ObjectiveVerdict.MET),
-        (estimate(0.8, 1.6), ObjectiveVerdict.INCONCLUSIVE),
-        (estimate(0.8, None), ObjectiveVerdict.INCONCLUSIVE),
-        (estimate(1.6, 1.8), ObjectiveVerdict.MISSED),
-        (estimate(1.6, None), ObjectiveVerdict.MISSED),
+        (estimate(0.8, 1.2), Verdict.MET),
+        (estimate(0.8, 1.5), Verdict.MET),
+        (estimate(0.8, 1.6), Verdict.INCONCLUSIVE),
+        (estimate(0.8, None), Verdict.INCONCLUSIVE),
+        (estimate(1.6, 1.8), Verdict.MISSED),
+        (estimate(1.6, None), Verdict.MISSED),
     ],
 )
-def test_a_limit_is_met_only_with_an_upper_end(found: PercentileEstimate, verdict: ObjectiveVerdict) -> None:
-    assert judge_limit(found, 1.5) is verdict
+def test_a_limit_is_met_only_with_an_upper_end(found: PercentileEstimate, verdict: Verdict) -> None:
+    assert check(found, 1.5) is verdict
 
 
 @given(st.integers(0, 1000), st.integers(2, 5), st.sampled_from([50.0, 90.0, 99.0]), st.floats(0.1, 10))
@@ -155,10 +155,10 @@ def test_the_interval_holds_the_value_and_follows_the_unit(seed: int, starts: in
     scaled = percentile([[unit * trial for trial in start] for start in times], percent, 0.95)
     assert found is not None
     assert scaled is not None
-    assert found.low <= found.value
+    assert (found.low or 0.0) <= found.value
     assert found.high is None or found.value <= found.high
     assert scaled.value == pytest.approx(unit * found.value)
-    assert scaled.low == pytest.approx(unit * found.low)
+    assert scaled.low == (None if found.low is None else pytest.approx(unit * found.low))
     assert (scaled.high is None) is (found.high is None)
 
 

@@ -5,9 +5,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.answers import compare_answers, first_difference, runs_in_a_loop
 from bitbench.analysis.divergence import divergence, scores_of
-from bitbench.analysis.quality import DEFINITIONS, estimates_of, summarize_quality
+from bitbench.analysis.quality import (
+    DEFINITIONS,
+    compare_answers,
+    estimates_of,
+    first_difference,
+    runs_in_a_loop,
+    summarize_quality,
+)
 from bitbench.analysis.results.summary import ConfigQuality
 from bitbench.analysis.tasks import compare_tasks
 from bitbench.records.quality import Answer, CorpusFacts, QualityRecord, TaskResult
@@ -98,8 +104,8 @@ def test_intervals_cover_what_they_say() -> None:
     """Windows differ in level: over 200 texts the interval of the mean divergence holds the true one about 95 times."""
     rng, hits = np.random.default_rng(11), 0
     window = np.repeat(np.arange(16), 30)
-    from bitbench.analysis.intervals import Resampler, sample
-    from bitbench.analysis.quality import window_means, with_interval
+    from bitbench.analysis.intervals import Resampler, sample, with_interval
+    from bitbench.analysis.quality import window_means
 
     for _ in range(200):
         level = rng.gamma(2.0, 0.05, size=16)  # mean 0.1

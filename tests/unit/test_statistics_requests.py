@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from bitbench.analysis.requests import COLUMNS, MIN_REQUESTS, PointRequests, read_requests, spreads, tails
-from bitbench.analysis.results.tails import CountedEvent, PercentileEstimate
+from bitbench.analysis.results.estimate import CountedEvent, PercentileEstimate
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.util.errors import RowsNotKeptError

@@ -1,7 +1,8 @@
 import numpy as np
 import pytest
 
-from bitbench.analysis.results.summary import MemorySummary, PointSummary, Spread, StopReason
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import MemorySummary, PointSummary, StopReason
 from bitbench.analysis.summarize import baseline_of
 from bitbench.records.trial import InstanceFacts, Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Plan, Point, Refusal
@@ -38,8 +39,9 @@ def test_only_measured_and_ok_trials_count() -> None:
         point(), 0, 2, id="late", outcome=Outcome.CLIENT_BOUND, cause="our client was late", metrics=speed(2)
     )
     summary = one_point({0: [100.0, 102.0], 1: [101.0, 99.0]}, MEASURE, warm, late)
-    assert summary.metrics["output_throughput"].mean == pytest.approx(100.5)
-    assert summary.metrics["output_throughput"].n_trials == 4
+    assert summary.metrics["output_throughput"].value == pytest.approx(100.5)
+    assert (basis := summary.metrics["output_throughput"].basis) is not None
+    assert basis.trials == 4
     assert [run.trial_id for run in summary.runs] == [
         *(f"a-interactive-{b}-{i}" for b in (0, 1) for i in (0, 1)),
         "late",
@@ -60,8 +62,9 @@ def test_a_block_taken_up_by_a_second_instance_counts_as_two_starts() -> None:
         make_trial(point(), 0, index, instance_id="again", id=f"x{index}", metrics=speed(110.0)) for index in (2, 3)
     ]
     summary = one_point({0: [100.0, 100.0], 1: [100.0, 100.0]}, MEASURE, *extra)
-    assert summary.metrics["output_throughput"].n_instances == 3
-    assert summary.metrics["output_throughput"].mean == pytest.approx(310 / 3)
+    assert (basis := summary.metrics["output_throughput"].basis) is not None
+    assert basis.starts == 3
+    assert summary.metrics["output_throughput"].value == pytest.approx(310 / 3)
 
 
 def test_peak_memory_is_one_value_for_each_instance() -> None:
@@ -71,8 +74,8 @@ def test_peak_memory_is_one_value_for_each_instance() -> None:
         for index, peak in enumerate(row)
     ]
     metrics = summarize(make_plan(["a"], [INTERACTIVE]), trials, []).points[0].metrics
-    assert metrics["peak_bytes"].mean == 300
-    assert metrics["resident_bytes"].mean == 250
+    assert metrics["peak_bytes"].value == 300
+    assert metrics["resident_bytes"].value == 250
 
 
 def test_memory_of_a_config_is_one_figure_for_each_start() -> None:
@@ -98,12 +101,12 @@ def test_memory_of_a_config_is_one_figure_for_each_start() -> None:
     memory = summarize(plan.model_copy(update={"variants": (stored,)}), trials, instances).configs[0].memory
     assert memory == MemorySummary(
         weight_bytes_stored=7,
-        weight_bytes_loaded=Spread(mean=5, low=5, high=5),
-        steady_bytes=Spread(mean=250, low=150, high=350),
-        peak_bytes=Spread(mean=600, low=400, high=800),
-        device_peak_bytes=Spread(mean=900, low=600, high=1200),
-        kv_bytes_per_token=Spread(mean=3, low=3, high=3),
-        kv_cache_tokens=Spread(mean=950, low=900, high=1000),
+        weight_bytes_loaded=Estimate(value=5, low=5, high=5, kind="extremes"),
+        steady_bytes=Estimate(value=250, low=150, high=350, kind="extremes"),
+        peak_bytes=Estimate(value=600, low=400, high=800, kind="extremes"),
+        device_peak_bytes=Estimate(value=900, low=600, high=1200, kind="extremes"),
+        kv_bytes_per_token=Estimate(value=3, low=3, high=3, kind="extremes"),
+        kv_cache_tokens=Estimate(value=950, low=900, high=1000, kind="extremes"),
     )
 
 
@@ -148,7 +151,7 @@ def test_an_outlier_is_flagged_and_still_counts() -> None:
     assert flagged["output_throughput"].value == 1526.74
     assert flagged["output_throughput"].median == 3906.77
     assert flagged["output_throughput"].mean_without == pytest.approx(4030.015)
-    assert summary.metrics["output_throughput"].mean == pytest.approx(3195.59)
+    assert summary.metrics["output_throughput"].value == pytest.approx(3195.59)
 
 
 def test_instances_tell_what_was_run() -> None:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bitbench.analysis.contrasts import Flags
 from bitbench.analysis.distributions import f_tail
 from bitbench.analysis.log_speeds import Floats, LogSpeeds
+from bitbench.analysis.pairs import Flags
 
 SLOPE_SD = 0.35  # of the slopes of configs: those of twelve kernels against the mean of the others were 0.43 to 1.5
 LEAST_ROUNDS = 8  # of each config, over all blocks; the slope of fewer is noise

@@ -7,16 +7,31 @@ little. For B blocks of R rounds a ratio is known, on the scale of logarithms, t
 
 With B given, R follows from the budget; the B with the smallest such half width is taken. Once blocks were run, each
 with rounds of its own, the same is asked of what is left: σ_trial² / R is then the mean over all B blocks.
+
+**How much do starts vary, and how much trials?** By the differences that ratios are made of: a block's difference of
+two configs has the variance 2·σ_start² + 2·σ_trial² / R, that of two trials of one round 2·σ_trial². What all configs
+of a block share is in neither. Trials of a config that follow each other instead of alternating meet the
+machine at different speeds: these then count as variation of starts.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, floor, inf, sqrt
 
-from bitbench.analysis.components import VarianceComponents, variance_components
+import numpy as np
+
 from bitbench.analysis.distributions import t_reach
 from bitbench.analysis.log_speeds import LogSpeeds
-from bitbench.analysis.pairs import lent_degrees_of_freedom
+from bitbench.analysis.pairs import Way, find_contrasts, lent_degrees_of_freedom
+
+
+@dataclass(frozen=True)
+class VarianceComponents:
+    """Relative standard deviations of one config's figure."""
+
+    start_sd: float  # from one start to the next
+    trial_sd: float  # from one trial to the next within a start
+
 
 # Before anything was measured: 494 trials of five studies on two cores of a cloud machine, less what blocks share.
 FIRST_GUESS = VarianceComponents(start_sd=0.06, trial_sd=0.11)
@@ -87,6 +102,21 @@ def plan_confirmation(
     if precise:
         return precise[0]
     return known[-1] if known else _plan(design, FEWEST_TO_CONFIRM, 1, confidence, components)
+
+
+def variance_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents | None:
+    """Pooled over pairs and workloads; None where no pair has two blocks, or no block two rounds."""
+    found = [ways[Way.DIRECT] for speeds in study.values() if Way.DIRECT in (ways := find_contrasts(speeds))]
+    weights = [int((own.blocks - 1).sum()) for own in found]
+    of_rounds = np.concatenate([own.from_rounds.ravel() for own in found]) if found else np.empty(0)
+    rounds = np.concatenate([own.rounds.ravel() for own in found]) if found else np.empty(0)
+    known = np.isfinite(of_rounds)
+    if not known.any():
+        return None
+    between = sum(own.pooled_variance * weight for own, weight in zip(found, weights, strict=True)) / sum(weights)
+    of_trials = float(np.average(of_rounds[known] * rounds[known], weights=rounds[known] - 1))
+    by_rounds = of_trials * float(np.mean(1 / rounds[rounds > 0]))
+    return VarianceComponents(start_sd=sqrt(max(between - by_rounds, 0.0) / 2), trial_sd=sqrt(of_trials / 2))
 
 
 def measured_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents:

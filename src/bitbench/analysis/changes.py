@@ -5,16 +5,15 @@ from dataclasses import dataclass
 from functools import cache
 from math import log
 
-from bitbench.analysis.comparison import compare
 from bitbench.analysis.intervals import Sample
-from bitbench.analysis.log_ratio import LogRatio
+from bitbench.analysis.log_speeds import LogRatio
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.comparison import Replicate
-from bitbench.analysis.results.summary import Ratio
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pair_tables
 from bitbench.analysis.summarize import samples_by_point, values_by_start
 from bitbench.analysis.trial import DEFINITIONS, RECORDED
-from bitbench.analysis.unpaired import Starts, compare_speeds
+from bitbench.analysis.unpaired import Starts, compare, compare_speeds
 from bitbench.records.study_records import StudyRecords
 from bitbench.study.metrics import FigureSource
 from bitbench.study.plan import Config, Point
@@ -48,7 +47,7 @@ class Change:
     def fewest(self) -> int:
         return min(self.counts)
 
-    def ratio(self, confidence: float) -> Ratio | None:
+    def ratio(self, confidence: float) -> Estimate | None:
         """after / before; None where it is not defined."""
         if self.log_ratio is not None:
             return self.log_ratio.ratio(confidence)

@@ -37,12 +37,12 @@ def _facts(
     packages = [side.lock.environments for side in (before, after)]
     for environment in packages[0].keys() & packages[1].keys():
         for package in sorted(packages[0][environment].keys() | packages[1][environment].keys()):
-            first, second = (one[environment].get(package) for one in packages)
+            first, second = (side[environment].get(package) for side in packages)
             yield Fact.ENVIRONMENT, f"{environment}: {package}", first, second
-    for one, other in pairs:
-        yield Fact.KERNEL, other.name, kernels_of(before, one), kernels_of(after, other)
+    for config, other in pairs:
+        yield Fact.KERNEL, other.name, kernels_of(before, config), kernels_of(after, other)
         for fact, read in CONFIG_FACTS.items():
-            yield fact, other.name, read(before, one), read(after, other)
+            yield fact, other.name, read(before, config), read(after, other)
 
 
 def tool_of(side: StudyRecords) -> str:
@@ -66,8 +66,8 @@ def kernels_of(side: StudyRecords, config: Config) -> Shown:
     return _CHOICES(side, config) or _WORDS(side, config)
 
 
-_CHOICES = _of_instances(lambda one: (choice.shown for choice in one.facts.kernel_choices))
-_WORDS = _of_instances(lambda one: one.facts.kernels)
+_CHOICES = _of_instances(lambda record: (choice.shown for choice in record.facts.kernel_choices))
+_WORDS = _of_instances(lambda record: record.facts.kernels)
 
 
 def _arguments(side: StudyRecords, config: Config) -> Shown:
@@ -89,11 +89,11 @@ def _artifact(side: StudyRecords, config: Config) -> Shown:
 
 CONFIG_FACTS: dict[Fact, Callable[[StudyRecords, Config], Shown]] = {
     Fact.ENGINE_VERSION: _of_instances(
-        lambda one: [one.facts.engine_version] if one.facts.engine_version is not None else []
+        lambda record: [record.facts.engine_version] if record.facts.engine_version is not None else []
     ),
     Fact.ARGUMENTS: _arguments,
     Fact.PREFIX_CACHING: _of_instances(
-        lambda one: [] if one.facts.prefix_caching is None else ["on" if one.facts.prefix_caching else "off"]
+        lambda record: [] if record.facts.prefix_caching is None else ["on" if record.facts.prefix_caching else "off"]
     ),
     Fact.ARTIFACT: _artifact,
 }

@@ -1,17 +1,29 @@
-"""What instances say about a config: how it started, what it is; and what went wrong in its points."""
+"""What the records of a study say of a config: how it started, what it is and takes, what its engine counted, and what
+went wrong in its points."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from shlex import join
 from typing import TypeVar
 
-from bitbench.analysis.memory import spread, summarize_memory
-from bitbench.analysis.results.summary import ConfigSummary, FailureGroup
-from bitbench.records.trial import Failure, InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Config
+import numpy as np
+
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.sides import Side, Source
+from bitbench.analysis.results.summary import ConfigSummary, EngineSummary, FailureGroup, MemorySummary
+from bitbench.records.study_records import StudyRecords
+from bitbench.records.trial import EngineMetrics, Failure, InstanceRecord, KernelPath, Memory, Outcome, TrialRecord
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.secrets import without_secret_options
 from bitbench.study.variant import NO_MODEL, Variant
+from bitbench.study.workload import Workload
 
+# Weights that an engine holds in so much more than they are stored in were expanded: 8 bits to 16 is 1.65 times even
+# with an embedding that stays as it is; rounding up to blocks and scales kept apart is a few per cent.
+EXPANDED = 1.25
+FLOAT32_BYTES = 4
+TRIALS = "trials.jsonl"
 T = TypeVar("T")
 _NUMBER = re.compile(r"\d[\d.,]*")
 
@@ -38,12 +50,12 @@ def summarize_config(
         compile_s=spread(record.facts.compile_s for record in ready),
         idle_memory_bytes=spread(record.memory.resident_bytes for record in spawned),
         memory=summarize_memory(config, variant, ready, [trial for trial in trials if trial.instance_id not in forked]),
-        engine_versions=_distinct(one.engine_version for one in facts if one.engine_version is not None),
-        kernels=_distinct(kernel for one in facts for kernel in one.kernels),
-        kernel_choices=_distinct(one.kernel_choices for one in facts if one.kernel_choices),
-        commands=_distinct(join(without_secret_options(one.command)) for one in facts if one.command),
-        prefix_caching=_distinct(one.prefix_caching for one in facts if one.prefix_caching is not None),
-        notes=_distinct(note for one in facts for note in one.notes),
+        engine_versions=_distinct(known.engine_version for known in facts if known.engine_version is not None),
+        kernels=_distinct(kernel for known in facts for kernel in known.kernels),
+        kernel_choices=_distinct(known.kernel_choices for known in facts if known.kernel_choices),
+        commands=_distinct(join(without_secret_options(known.command)) for known in facts if known.command),
+        prefix_caching=_distinct(known.prefix_caching for known in facts if known.prefix_caching is not None),
+        notes=_distinct(note for known in facts for note in known.notes),
         is_reference=variant is not None and (variant.is_dense or variant.model == NO_MODEL),
         random_weights=variant is not None and variant.facts.random_weights,
     )
@@ -63,3 +75,122 @@ def failures_of(trials: Iterable[TrialRecord]) -> tuple[FailureGroup, ...]:
 
 def _distinct(values: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(values))
+
+
+def summarize_memory(
+    config: Config,
+    variant: Variant | None,
+    instances: Sequence[InstanceRecord],
+    trials: Iterable[TrialRecord],
+) -> MemorySummary:
+    """`instances`: those of this config that came up. Memory counts where a trial was measured and is ok."""
+    facts = [record.facts for record in instances]
+    by_instance: dict[str, list[Memory]] = {}
+    for trial in trials:
+        if trial.point.config == config and trial.kind == "measured" and trial.outcome is Outcome.OK:
+            by_instance.setdefault(trial.instance_id, []).append(trial.memory)
+    return MemorySummary(
+        weight_bytes_stored=variant.weight_bytes if variant else None,
+        weight_bytes_loaded=spread(known.weight_bytes_loaded for known in facts),
+        steady_bytes=_per_instance(by_instance, lambda memory: memory.resident_bytes, np.mean),
+        peak_bytes=_per_instance(by_instance, lambda memory: memory.peak_bytes, max),
+        device_steady_bytes=_per_instance(by_instance, lambda memory: memory.device_bytes, np.mean),
+        device_peak_bytes=_per_instance(by_instance, lambda memory: memory.device_peak_bytes, max),
+        kv_cache_bytes=spread(known.kv_cache_bytes for known in facts),
+        kv_bytes_per_token=spread(known.kv_bytes_per_token for known in facts),
+        kv_cache_tokens=spread(known.kv_cache_tokens for known in facts),
+    )
+
+
+def spread(values: Iterable[float | None]) -> Estimate | None:
+    known = [value for value in values if value is not None]
+    return Estimate(value=float(np.mean(known)), low=min(known), high=max(known), kind="extremes") if known else None
+
+
+def _per_instance(
+    by_instance: Mapping[str, Sequence[Memory]],
+    figure: Callable[[Memory], int | None],
+    combine: Callable[[list[int]], float],
+) -> Estimate | None:
+    known = (
+        [value for memory in memories if (value := figure(memory)) is not None] for memories in by_instance.values()
+    )
+    return spread(combine(values) for values in known if values)
+
+
+def summarize_engine(trials: Sequence[TrialRecord]) -> EngineSummary | None:
+    """Of trials that count; None where the engine offers no figures."""
+    known = [trial.engine_metrics for trial in trials if trial.engine_metrics is not None]
+    if not known:
+        return None
+
+    def total(figure: Callable[[EngineMetrics], float | None]) -> float | None:
+        values = [value for metrics in known if (value := figure(metrics)) is not None]
+        return sum(values) if values else None
+
+    queues = [metrics.queue_s for metrics in known if metrics.queue_s is not None]
+    drafts, accepted = total(lambda metrics: metrics.drafts), total(lambda metrics: metrics.accepted_tokens)
+    proposed = total(lambda metrics: metrics.draft_tokens)
+    return EngineSummary(
+        trials=len(known),
+        queue_s=float(np.mean(queues)) if queues else None,
+        waiting=max((metrics.waiting for metrics in known if metrics.waiting is not None), default=None),
+        preemptions=total(lambda metrics: metrics.preemptions),
+        cached_tokens=total(lambda metrics: metrics.cached_tokens),
+        kv_use=max((metrics.kv_use for metrics in known if metrics.kv_use is not None), default=None),
+        acceptance_length=1 + accepted / drafts if drafts and accepted is not None else None,
+        acceptance_rate=accepted / proposed if proposed and accepted is not None else None,
+    )
+
+
+def side_of(of: StudyRecords, config: Config, workload: Workload) -> Side:
+    point = Point(config=config, workload=workload.name)
+    trials = of.counted(point)
+    used = {trial.instance_id for trial in trials}
+    instances = [instance for instance in of.instances if instance.id in used]
+    variant = variant_of(of.plan, config)
+    facts = [instance.facts for instance in instances]
+    loaded = next((known.weight_bytes_loaded for known in facts if known.weight_bytes_loaded), None)
+    stored = loaded if variant and variant.at_load else variant.weight_bytes if variant else None
+    if variant and variant.is_dense and _dtype(of.plan, config) == "float32" and variant.facts.parameters:
+        stored = FLOAT32_BYTES * variant.facts.parameters
+    kernels = tuple(dict.fromkeys(kernel for known in facts for kernel in known.kernels))
+    is_quantized = bool(variant and variant.form is not None and not variant.is_dense)
+    path = _path(instances)
+    is_expanded = path is KernelPath.DEQUANTIZED and loaded is not None and stored is not None
+    return Side(
+        config=config,
+        is_quantized=is_quantized,
+        stored_bytes=stored,
+        loaded_bytes=loaded,
+        kernels=kernels,
+        path=path,
+        is_expanded=is_expanded and (loaded or 0) > EXPANDED * (stored or 0),
+        notes=tuple(dict.fromkeys(note for known in facts for note in known.notes)),
+        kv_bytes_per_token=next(filter(None, (known.kv_bytes_per_token for known in facts)), None),
+        engine=summarize_engine(trials),
+        trials=Source(file=TRIALS, ids=tuple(trial.id for trial in trials)),
+        instances=Source(file="instances.jsonl", ids=tuple(instance.id for instance in instances)),
+    )
+
+
+def _dtype(plan: Plan, config: Config) -> str | None:
+    """What it computes in, as the study or the plan says; None: the engine's default."""
+    named = plan.study.engine(config.engine).args.get("dtype")
+    return str(named) if named is not None else plan.chosen_dtypes.get(config)
+
+
+def variant_of(plan: Plan, config: Config) -> Variant | None:
+    return next((variant for variant in plan.variants if variant.name == config.variant), None)
+
+
+def _path(instances: Sequence[InstanceRecord]) -> KernelPath | None:
+    """Of most quantized layers; None where the engine does not say."""
+    counts: Counter[KernelPath] = Counter()
+    for instance in instances:
+        for choice in instance.facts.kernel_choices:
+            if choice.path is not None:
+                counts[choice.path] += choice.layers or 1
+    if len(counts) > 1:
+        del counts[KernelPath.DENSE]  # an output head that stays as it is
+    return counts.most_common(1)[0][0] if counts else None

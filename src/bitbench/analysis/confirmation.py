@@ -16,8 +16,7 @@ from math import sqrt
 import numpy as np
 
 from bitbench.analysis.families import Claims
-from bitbench.analysis.log_ratio import LogRatio
-from bitbench.analysis.log_speeds import Floats, LogSpeeds, log_speeds
+from bitbench.analysis.log_speeds import Floats, LogRatio, LogSpeeds, log_speeds
 from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.summary import AgainstBaseline, ConfirmedChoice
 from bitbench.analysis.sequential import PrimaryMetric, SequentialAnalysis, turns_of
@@ -61,7 +60,7 @@ def confirmations(
 
 
 def _best(claims: Claims, table: PairTable, baseline: Config | None) -> Config | None:
-    faster = {one for one, said in claims.against_baseline.items() if said is AgainstBaseline.FASTER}
+    faster = {config for config, said in claims.against_baseline.items() if said is AgainstBaseline.FASTER}
     ratios = {
         config: pair.log_mean
         for config in claims.configs
@@ -96,5 +95,5 @@ def _differences(speeds: LogSpeeds, pair: PairedRatio) -> Floats:
     """Block × round; empty where one of the two has no trial."""
     if not {pair.first, pair.second} <= set(speeds.configs):
         return np.empty((0, 0))
-    first, second = (speeds.values[speeds.configs.index(one)] for one in (pair.first, pair.second))
+    first, second = (speeds.values[speeds.configs.index(config)] for config in (pair.first, pair.second))
     return np.asarray(first - second)

@@ -28,8 +28,8 @@ from bitbench.analysis.results.crossover import (
     CrossoverSide,
     Stretch,
 )
-from bitbench.analysis.results.summary import Ratio
-from bitbench.analysis.speeds import Speeds
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.sequential import Speeds
 from bitbench.study.plan import Config, Plan
 from bitbench.study.workload import Workload
 
@@ -66,7 +66,7 @@ def find_crossovers(plan: Plan, speeds: Speeds, baseline: Config | None) -> tupl
         for config in plan.configs:
             if config == baseline:
                 continue
-            ratios: dict[Workload, Ratio] = {}
+            ratios: dict[Workload, Estimate] = {}
             for workload in workloads:
                 if ratio := speeds.between(config, baseline, workload.name):
                     ratios[workload] = ratio
@@ -79,7 +79,10 @@ def find_crossovers(plan: Plan, speeds: Speeds, baseline: Config | None) -> tupl
                         config=config,
                         baseline=baseline,
                         metric=metric,
-                        points=tuple(_point(axis, *one) for one in ratios.items()),
+                        points=tuple(
+                            CrossoverPoint(at=_place(workload, axis), workload=workload.name, speed=ratio)
+                            for workload, ratio in ratios.items()
+                        ),
                         stretches=tuple(stretches),
                         crossings=tuple(_crossings(knots, stretches)),
                         confidence=confidence,
@@ -109,13 +112,8 @@ def _place(workload: Workload, axis: CrossoverAxis) -> int:
     return place
 
 
-def _point(axis: CrossoverAxis, workload: Workload, ratio: Ratio) -> CrossoverPoint:
-    low, high = (ratio.interval.low, ratio.interval.high) if ratio.interval else (None, None)
-    return CrossoverPoint(at=_place(workload, axis), workload=workload.name, speed=ratio.value, low=low, high=high)
-
-
-def _knot(at: int, ratio: Ratio) -> _Knot:
-    low, high = (ratio.interval.low, ratio.interval.high) if ratio.interval else (0.0, inf)
+def _knot(at: int, ratio: Estimate) -> _Knot:
+    low, high = ratio.interval or (0.0, inf)
     return _Knot(log2(at), log(ratio.value), log(low) if low > 0 else -inf, log(high))
 
 
@@ -143,7 +141,7 @@ class _Band:
 
     def changes(self) -> list[float]:
         """Where one of the lines that bound it is zero."""
-        if any(isinf(end) for one in (self.left, self.right) for end in (one.low, one.high)):
+        if any(isinf(end) for knot in (self.left, self.right) for end in (knot.low, knot.high)):
             return []
         bends = ((0.0, 0.0), (0.0, self.from_left), (self.from_right, 0.0))
         ends = ((self.left.low, self.right.low), (self.left.high, self.right.high))
@@ -212,12 +210,12 @@ def _sure_sides(knots: Sequence[_Knot], stretch: Stretch) -> set[CrossoverSide]:
 
 
 def _place_in(stretches: Sequence[Stretch], at: float) -> int:
-    inside = [place for place, one in enumerate(stretches) if one.low <= at <= one.high]
+    inside = [place for place, stretch in enumerate(stretches) if stretch.low <= at <= stretch.high]
     unsure = [place for place in inside if stretches[place].standing is CrossoverSide.UNSURE]
     return next(iter([*unsure, *inside]), 0)
 
 
-def _none_confidence(ratios: Sequence[Ratio]) -> float | None:
+def _none_confidence(ratios: Sequence[Estimate]) -> float | None:
     """Between two points the least sure place is one of them: both ratio and error are straight lines there."""
     if len({ratio.value > 1 for ratio in ratios}) > 1:
         return None

@@ -93,7 +93,7 @@ class Elapsed:
         many times its trials."""
         self._catch_up()
         once_s, trials_s = (self._taken.get((block, is_measured), {}) for is_measured in (False, True))
-        return {one: once_s.get(one, 0.0) + times * trials_s.get(one, 0.0) for one in once_s.keys() | trials_s.keys()}
+        return {config: once_s.get(config, 0.0) + times * trials_s.get(config, 0.0) for config in {*once_s, *trials_s}}
 
     def _catch_up(self) -> None:
         if self._seen == 0:

@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from math import log
 
-from bitbench.analysis.holm import holm
 from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.summary import AgainstBaseline
 from bitbench.study.plan import Config
@@ -126,3 +125,28 @@ def _ordered(pair: PairedRatio) -> Ordered:
 def _is_closed(pair: PairedRatio, claims: Claims) -> bool:
     both = (pair.first, pair.second)
     return both in claims.told_apart or both[::-1] in claims.told_apart or frozenset(both) in claims.equal_pairs
+
+
+def tested_at(p_values: Sequence[float], error: float) -> list[float]:
+    """The level at which Holm's procedure tests each, in the order given, where it may be wrong in this share of cases.
+
+    An interval at 1 − level excludes "equal" exactly where the procedure rejects it, so that both say the same.
+    """
+    levels = [error] * len(p_values)
+    level, rejects = error, True
+    for step, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        if rejects:  # the first that is not rejected ends the procedure
+            level = error / (len(p_values) - step)
+            rejects = p_values[place] < level
+        levels[place] = level
+    return levels
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p-values in the order given: any false answer is then as rare as the allowed error (Holm 1979)."""
+    adjusted = [0.0] * len(p_values)
+    reached = 0.0
+    for step, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        reached = max(reached, min(1.0, (len(p_values) - step) * p_values[place]))
+        adjusted[place] = reached
+    return adjusted

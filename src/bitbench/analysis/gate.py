@@ -10,11 +10,11 @@ import re
 from dataclasses import dataclass
 from math import log, sqrt
 
-from bitbench.analysis.changes import Change
+from bitbench.analysis.changes import Change, Pair
 from bitbench.analysis.distributions import t_reach
 from bitbench.analysis.quality import PERPLEXITY
-from bitbench.analysis.results.comparison import GateOutcome, Replicate
-from bitbench.analysis.results.summary import Interval, Ratio
+from bitbench.analysis.results.comparison import GateResult, Replicate
+from bitbench.analysis.results.estimate import Estimate, Verdict, check
 from bitbench.analysis.trial import RECORDED
 from bitbench.study.metrics import find
 from bitbench.util.errors import UsageError
@@ -41,6 +41,20 @@ class GateCondition:
     def limit(self) -> float:
         """As a ratio."""
         return 1 + self.change
+
+    def check(self, ratio: Estimate) -> Verdict:
+        return check(ratio, self.limit, at_least=self.is_below)
+
+    def result(self, pair: Pair, ratio: Estimate | None, verdict: Verdict, reason: str = "") -> GateResult:
+        return GateResult(
+            condition=self.text,
+            metric=self.metric,
+            baseline=pair.before,
+            candidate=pair.after,
+            verdict=verdict,
+            ratio=ratio,
+            reason=reason,
+        )
 
 
 def parse_metric(name: str) -> str:
@@ -69,37 +83,21 @@ def parse_condition(text: str) -> GateCondition:
     return GateCondition(" ".join(text.split()), metric, sign == "<", change)
 
 
-@dataclass(frozen=True)
-class Judgement:
-    outcome: GateOutcome
-    ratio: Ratio | None
-    reason: str = ""
-    needed: int | None = None
-    unit: Replicate = Replicate.STARTS
-
-
-def judge(condition: GateCondition, change: Change, confidence: float, asked: int) -> Judgement:
+def judge(condition: GateCondition, pair: Pair, change: Change, confidence: float, asked: int) -> GateResult:
     """`asked`: how many points and conditions are judged at once."""
     single = 1 - (1 - confidence) / asked
     ratio = change.ratio(single)
     if ratio is None:
-        return Judgement(GateOutcome.UNSURE, None, "a ratio of these means is not defined")
+        return condition.result(pair, None, Verdict.INCONCLUSIVE, "a ratio of these means is not defined")
+    verdict, reason, needed = condition.check(ratio), "", None
     if (lacking := _lacking(change)) is not None or ratio.interval is None:
-        fewest = FEWEST_TRIALS if change.unit is Replicate.TRIALS else FEWEST_STARTS
-        return Judgement(GateOutcome.UNSURE, ratio, lacking or "too few trials for an interval", fewest, change.unit)
-    if (outcome := outcome_of(condition, ratio.interval)) is not GateOutcome.UNSURE:
-        return Judgement(outcome, ratio, unit=change.unit)
-    needed = repetitions_needed(change, log(ratio.value) - log(condition.limit), single)
-    reason = "the interval contains the limit" if needed else "the change equals the limit"
-    return Judgement(GateOutcome.UNSURE, ratio, reason, needed, change.unit)
-
-
-def outcome_of(condition: GateCondition, interval: Interval) -> GateOutcome:
-    """Where the whole interval of the ratio is."""
-    low, high, limit = interval.low, interval.high, condition.limit
-    if (high < limit) if condition.is_below else (low > limit):
-        return GateOutcome.FAILED
-    return GateOutcome.PASSED if ((low >= limit) if condition.is_below else (high <= limit)) else GateOutcome.UNSURE
+        verdict, reason = Verdict.INCONCLUSIVE, lacking or "too few trials for an interval"
+        needed = FEWEST_TRIALS if change.unit is Replicate.TRIALS else FEWEST_STARTS
+    elif verdict is Verdict.INCONCLUSIVE:
+        needed = repetitions_needed(change, log(ratio.value) - log(condition.limit), single)
+        reason = "the interval contains the limit" if needed else "the change equals the limit"
+    judged = condition.result(pair, ratio, verdict, reason)
+    return judged.model_copy(update={"needed": needed, "unit": change.unit})
 
 
 def _lacking(change: Change) -> str | None:

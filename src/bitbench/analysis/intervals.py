@@ -16,7 +16,7 @@ trials they are made of. With one instance only trials can be resampled (df = J 
 about the next start, and the estimate is marked so. With one trial there is no interval.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitbench.analysis.distributions import t_reach
-from bitbench.analysis.results.summary import Estimate, Interval
+from bitbench.analysis.results.estimate import Basis, Estimate
 
 Floats = npt.NDArray[np.float64]
 Groups = Sequence[Sequence[float]]  # one group per instance, one value per trial
@@ -127,23 +127,40 @@ def sides(deviations: Floats, confidence: float) -> tuple[float, float]:
     return float(-2 * below / (above - below)), float(2 * above / (above - below))
 
 
+def around(of: Sample, confidence: float) -> tuple[float, float] | None:
+    """The ends of the interval: the width of Student's t, shared as the draws are; None for a single trial."""
+    if of.uncertainty is None:
+        return None
+    half = of.uncertainty.half_width(confidence)
+    below, above = sides(of.draws - of.mean, confidence)
+    return of.mean - below * half, of.mean + above * half
+
+
 def estimate(of: Sample, confidence: float) -> Estimate:
-    """The estimate and its interval; for figures that are not negative."""
-    interval = relative = None
-    if of.uncertainty is not None:
-        half = of.uncertainty.half_width(confidence)
-        below, above = sides(of.draws - of.mean, confidence)
-        low = max(0.0, of.mean - below * half)  # no figure here can be negative, however little is known of it
-        interval = Interval(low=low, high=of.mean + above * half, confidence=confidence)
-        relative = half / abs(of.mean) if of.mean else None
+    """The mean and its interval; for figures that are not negative, however little is known of them."""
+    ends, known = around(of, confidence), of.uncertainty
     return Estimate(
-        mean=of.mean,
-        interval=interval,
-        relative_half_width=relative,
-        n_instances=of.n_instances,
-        n_trials=of.n_trials,
-        trial_sd=of.trial_sd,
-        standard_error=of.uncertainty.standard_error if of.uncertainty else None,
-        degrees_of_freedom=of.uncertainty.degrees_of_freedom if of.uncertainty else None,
-        covers_starts=of.n_instances > 1,
+        value=of.mean,
+        low=max(0.0, ends[0]) if ends else None,
+        high=ends[1] if ends else None,
+        confidence=confidence if ends else None,
+        basis=Basis(
+            starts=of.n_instances,
+            trials=of.n_trials,
+            trial_sd=of.trial_sd,
+            standard_error=known.standard_error if known else None,
+            degrees_of_freedom=known.degrees_of_freedom if known else None,
+            relative_half_width=known.half_width(confidence) / abs(of.mean) if known and of.mean else None,
+        ),
+    )
+
+
+def with_interval(of: Sample, confidence: float, scale: Callable[[float], float] = float) -> Estimate:
+    """The mean of one group, of figures of any sign, on the scale that people read."""
+    ends = around(of, confidence)
+    return Estimate(
+        value=scale(of.mean),
+        low=scale(ends[0]) if ends else None,
+        high=scale(ends[1]) if ends else None,
+        confidence=confidence if ends else None,
     )

@@ -7,7 +7,7 @@ share F_i of requests that are at most the estimate varies around q by chance an
     se = max(sd(F_i) / √I,  √(q·(1 − q) / N)),   low = Q(q − t·se),   high = Q(q + t·se),   t with I − 1 df
 
 An end beyond the requests there are, q + t·se > 1 − 1/(2N), is **open**: all that is known is "more than 412 ms". Below
-it is 0, as times are.
+it is 0, as times are. Where too few requests say no more of a high percentile than the slowest, that is the value.
 
 **A batch is one event** where its requests share one fate, such as the prefill before the first token: N then counts
 batches.
@@ -20,7 +20,7 @@ import numpy as np
 
 from bitbench.analysis.distributions import t_reach
 from bitbench.analysis.log_speeds import Floats
-from bitbench.analysis.results.tails import CountedEvent, ObjectiveVerdict, PercentileEstimate
+from bitbench.analysis.results.estimate import MEDIAN, CountedEvent, PercentileEstimate, carries
 
 Starts = Sequence[Sequence[Floats]]  # one per start: the times of each of its trials
 
@@ -43,23 +43,29 @@ def percentile(
     reach = _reach(of_starts, value, share, events, confidence)
     has_low = share - reach >= 1 / (2 * events)
     has_high = share + reach <= 1 - 1 / (2 * events)
+    slowest = float(times.max())
+    is_slowest = not has_high and percent > MEDIAN and not carries(events, percent)
+    low = float(np.quantile(times, share - reach, method="lower")) if has_low else 0.0
     return PercentileEstimate(
-        percent=percent,
-        value=value,
-        low=float(np.quantile(times, share - reach, method="lower")) if has_low else 0.0,
+        value=slowest if is_slowest else value,
+        low=low if has_high or low > 0 else None,
         high=float(np.quantile(times, share + reach, method="higher")) if has_high else None,
-        slowest=float(times.max()),
         confidence=confidence,
+        note=_note(percent, event, events, is_slowest=is_slowest),
+        percent=percent,
+        slowest=slowest,
         event=event,
         events=events,
         clusters=len(of_starts),
     )
 
 
-def judge_limit(found: PercentileEstimate, limit: float) -> ObjectiveVerdict:
-    if found.low > limit:
-        return ObjectiveVerdict.MISSED
-    return ObjectiveVerdict.MET if found.high is not None and found.high <= limit else ObjectiveVerdict.INCONCLUSIVE
+def _note(percent: float, event: CountedEvent, events: int, *, is_slowest: bool) -> str:
+    """What the value is, where it does not deserve its name: `slowest of 24`."""
+    if carries(events, percent):
+        return ""
+    counted = f"of {events:,}{'' if event is CountedEvent.REQUEST else f' {event.value}'}"
+    return f"slowest {counted}" if is_slowest else counted
 
 
 def events_for_an_upper_end(percent: float, clusters: int, confidence: float) -> int:

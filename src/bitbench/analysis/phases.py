@@ -12,7 +12,7 @@ from bitbench.records.roof import MachineRoof, attainable
 from bitbench.records.trial import TrialRecord
 from bitbench.study.arrival import Arrival
 from bitbench.study.model_cost import StepCost, decode_cost, prefill_cost, why_not
-from bitbench.study.prompts import Length, Lengths
+from bitbench.study.prompts import typical
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
 
@@ -41,10 +41,6 @@ def _prefill_s(workload: Workload, trial: TrialRecord) -> float | None:
     if not is_one_batch or workload.open_loop or throughput is None or workload.turns > 1:
         return None
     return workload.concurrency * typical(workload.input_tokens) / throughput
-
-
-def typical(length: Length) -> float:
-    return length.typical if isinstance(length, Lengths) else float(length)
 
 
 def phase_side(

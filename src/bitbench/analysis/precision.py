@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from math import sqrt
 from statistics import fmean, median
 
-from bitbench.analysis.components import variance_components
+from bitbench.analysis.budget_plan import variance_components
 from bitbench.analysis.distributions import t_reach
 from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.model_groups import ModelGroup, log_speeds_of

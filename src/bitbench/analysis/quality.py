@@ -2,7 +2,7 @@
 
 Tokens of one window are not independent, so windows are resampled, the same ones on both sides. Means have the width of
 Student's t over windows with the bootstrap's shape (as in `analysis.intervals`); the 99th percentile has the
-bootstrap's own percentiles.
+bootstrap's own percentiles. Greedy answers stand beside the baseline's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,20 +14,19 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.analysis.answers import compare_answers
 from bitbench.analysis.divergence import Floats, Integers, Scores, divergence, scores_of
-from bitbench.analysis.intervals import Resampler, Sample, sample, sides
+from bitbench.analysis.intervals import Resampler, Sample, sample, with_interval
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import (
+    AnswerComparison,
     ConfigQuality,
-    Interval,
     MetricDefinition,
     PositionDivergence,
-    QualityEstimate,
 )
 from bitbench.analysis.sequential import baseline_of as study_baseline
 from bitbench.analysis.settings import with_other_settings
 from bitbench.analysis.tasks import adjusted, compare_tasks, needles_of
-from bitbench.records.quality import Condition, QualityRecord
+from bitbench.records.quality import Answer, Condition, QualityRecord
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.study.metrics import METRICS
@@ -40,6 +39,10 @@ from bitbench.util.units import show_percent
 WHOLE_CACHES = frozenset({"auto", "f32", "f16", "bf16", "float16", "bfloat16"})
 FIRST_STRETCH = 64  # tokens of a window, before stretches that double
 DRAWS = 1000  # of the 99th percentile, each over all tokens
+# The end of an answer is one piece over and over: at least so many times, and at least so many tokens in all. A list
+# with the same beginning of each line, or "ha ha ha", stays below.
+LEAST_REPEATS = 4
+LEAST_REPEATED_TOKENS = 16
 
 PERPLEXITY, RISE, KL, KL_P99, TOP1 = "perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement"
 DEFINITIONS = {name: MetricDefinition.of(METRICS[name]) for name in (PERPLEXITY, RISE, KL, KL_P99, TOP1)}
@@ -47,7 +50,7 @@ DEFINITIONS = {name: MetricDefinition.of(METRICS[name]) for name in (PERPLEXITY,
 
 def estimates_of(
     scores: Scores, baseline: Scores | None, confidence: float, seed: Sequence[int]
-) -> dict[str, QualityEstimate]:
+) -> dict[str, Estimate]:
     """Those of DEFINITIONS that can be said; raises nothing for scores that are not finite, so ask before."""
     rng = np.random.default_rng(seed)
     resampler = Resampler(rng)
@@ -80,38 +83,24 @@ def short_scores(of: StudyRecords, record: QualityRecord) -> Scores:
     return found.among(np.arange(record.corpus.windows)) if record.corpus else found
 
 
-def with_interval(of: Sample, confidence: float, scale: Callable[[float], float]) -> QualityEstimate:
-    """The mean over windows, on the scale that people read."""
-    interval = None
-    if of.uncertainty is not None:
-        half = of.uncertainty.half_width(confidence)
-        below, above = sides(of.draws - of.mean, confidence)
-        low, high = scale(of.mean - below * half), scale(of.mean + above * half)
-        interval = Interval(low=low, high=high, confidence=confidence)
-    return QualityEstimate(value=scale(of.mean), interval=interval)
-
-
 def _percentile(
     window: Integers, values: Floats, share: float, confidence: float, rng: np.random.Generator
-) -> QualityEstimate:
+) -> Estimate:
     by_window = [values[window == number] for number in np.unique(window)]
     drawn = rng.integers(len(by_window), size=(DRAWS, len(by_window)))
     found = [np.quantile(np.concatenate([by_window[number] for number in draw]), share) for draw in drawn]
     low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return QualityEstimate(
-        value=float(np.quantile(values, share)),
-        interval=Interval(low=float(low), high=float(high), confidence=confidence),
-    )
+    return Estimate(value=float(np.quantile(values, share)), low=float(low), high=float(high), confidence=confidence)
 
 
-def flag(estimates: Mapping[str, QualityEstimate], quality: Quality) -> str | None:
+def flag(estimates: Mapping[str, Estimate], quality: Quality) -> str | None:
     """Why the loss is certainly beyond what the study allows: the whole interval is. None where it is not sure."""
     limits = ((KL, quality.max_divergence, _nats), (RISE, quality.max_perplexity_rise, show_percent))
     for name, limit, show in limits:
         found = estimates.get(name)
         if found is None:
             continue
-        low = found.interval.low if found.interval else found.value
+        low = found.value if found.low is None else found.low
         if low > limit:
             return f"its {DEFINITIONS[name].name} is at least {show(low)}, beyond the limit of {show(limit)}"
     return None
@@ -176,7 +165,7 @@ def _but_cache(setup: EngineSetup) -> EngineSetup:
 
 
 def _alike(config: Config, other: Config, plan: Plan) -> bool:
-    engines = {plan.study.engine(one.engine).engine for one in (config, other)}
+    engines = {plan.study.engine(each.engine).engine for each in (config, other)}
     return config.variant == other.variant and len(engines) == 1
 
 
@@ -204,7 +193,7 @@ def by_position(
 def summarize_quality(of: StudyRecords) -> tuple[ConfigQuality, ...]:
     """Each config whose quality was measured or tried, in the order of the plan."""
     last = last_alone(of)
-    known = {one: record for one in of.plan.quality if (record := record_of(one, last, of.plan)) is not None}
+    known = {config: record for config in of.plan.quality if (record := record_of(config, last, of.plan)) is not None}
     read = cache(lambda config: scores_of(of.scores_of(last[config])))  # a baseline is asked for often
     return adjusted([_summarize(config, known, of.plan, read) for config in known])
 
@@ -214,7 +203,7 @@ def record_of(config: Config, last: Mapping[Config, QualityRecord], plan: Plan) 
     own = last.get(config)
     if own is not None and own.outcome is Outcome.OK:
         return own
-    others = (last[one] for one in plan.sharing_quality(config) if one in last)
+    others = (last[other] for other in plan.sharing_quality(config) if other in last)
     return next((other for other in others if other.outcome is Outcome.OK), own)
 
 
@@ -236,7 +225,7 @@ class Losses:
 def losses_of(config: Config, of: StudyRecords) -> Losses | None:
     """None where it has no baseline but itself, or one of the two has no figures."""
     last, other = last_alone(of), baseline_of(config, of.plan)
-    own, base = (record_of(one, last, of.plan) if one else None for one in (config, other))
+    own, base = (record_of(each, last, of.plan) if each else None for each in (config, other))
     if own is None or base is None or own is base or not same_text(own, base):
         return None
     if own.outcome is not Outcome.OK or base.outcome is not Outcome.OK:
@@ -317,11 +306,44 @@ def loses_from(stretches: Sequence[PositionDivergence], limit: float) -> int | N
     """The first place from which on every stretch certainly exceeds the limit; None where the last one does not."""
     first = None
     for stretch in reversed(stretches):
-        if stretch.divergence.interval is None or stretch.divergence.interval.low <= limit:
+        if not stretch.divergence.is_above(limit):
             break
         first = stretch.first
     return first
 
 
-def same_text(one: QualityRecord, other: QualityRecord) -> bool:
-    return bool(one.corpus and other.corpus and one.corpus.windows_hash == other.corpus.windows_hash)
+def same_text(own: QualityRecord, other: QualityRecord) -> bool:
+    return bool(own.corpus and other.corpus and own.corpus.windows_hash == other.corpus.windows_hash)
+
+
+def compare_answers(answers: Sequence[Answer], baseline: Sequence[Answer]) -> tuple[AnswerComparison, ...]:
+    others = {answer.prompt: answer for answer in baseline}
+    return tuple(_compare_answer(answer, others.get(answer.prompt)) for answer in answers)
+
+
+def _compare_answer(answer: Answer, other: Answer | None) -> AnswerComparison:
+    return AnswerComparison(
+        prompt=answer.prompt,
+        text=answer.text,
+        baseline_text=other.text if other else None,
+        first_difference=first_difference(answer.tokens, other.tokens) if other else None,
+        repeats=runs_in_a_loop(answer.tokens),
+        is_question=answer.window is None,
+    )
+
+
+def first_difference(tokens: Sequence[int], other: Sequence[int]) -> int | None:
+    """Counted from 0; one that ends earlier differs at its end. None where they are equal."""
+    for place, (own, others) in enumerate(zip(tokens, other, strict=False)):
+        if own != others:
+            return place
+    return None if len(tokens) == len(other) else min(len(tokens), len(other))
+
+
+def runs_in_a_loop(tokens: Sequence[int]) -> bool:
+    for length in range(1, len(tokens) // LEAST_REPEATS + 1):
+        period = list(tokens[len(tokens) - length :])
+        times = max(LEAST_REPEATS, -(-LEAST_REPEATED_TOKENS // length))
+        if times * length <= len(tokens) and list(tokens[len(tokens) - times * length :]) == period * times:
+            return True
+    return False

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from bitbench.analysis.changes import Pair
 from bitbench.analysis.divergence import Scores
 from bitbench.analysis.gate import GateCondition
 from bitbench.analysis.quality import PERPLEXITY, RISE, estimates_of, last_alone, short_scores
-from bitbench.analysis.results.comparison import QUALITY, ComparedPoint, GateOutcome, GateResult, Unpaired, Verdict
-from bitbench.analysis.results.summary import Estimate, Interval, QualityEstimate, Ratio
+from bitbench.analysis.results.comparison import QUALITY, ChangeVerdict, ComparedPoint, GateResult, Unpaired
+from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.records.quality import QualityRecord
 from bitbench.records.study_records import StudyRecords
 from bitbench.study.plan import Config, Point
@@ -37,13 +38,13 @@ def quality_pairs(
 ) -> list[tuple[Config, Config]]:
     """Those that at least one side measured."""
     before, after = (_scored(side) for side in sides)
-    return [(one, other) for one, other in dict.fromkeys(pairs) if one in before or other in after]
+    return [(own, other) for own, other in dict.fromkeys(pairs) if own in before or other in after]
 
 
 def _scored(side: StudyRecords) -> dict[Config, QualityRecord]:
     """Those that left scored tokens."""
     found = last_alone(side)
-    return {one: record for one, record in found.items() if record.scores_file is not None and record.corpus}
+    return {config: record for config, record in found.items() if record.scores_file is not None and record.corpus}
 
 
 def _measured(side: StudyRecords, config: Config) -> MeasuredQuality | None:
@@ -65,16 +66,16 @@ def compare_quality(
     points: list[ComparedPoint] = []
     gates: list[GateResult] = []
     unpaired: list[Unpaired] = []
-    for one, other in quality_pairs(sides, pairs):
-        first, second = _measured(sides[0], one), _measured(sides[1], other)
-        reason = _why_not(first, second, sides)
+    for own, other in quality_pairs(sides, pairs):
+        first, second = _measured(sides[0], own), _measured(sides[1], other)
+        pair, reason = Pair(_point(own), _point(other)), _why_not(first, second, sides)
         if reason is not None or first is None or second is None:
-            unpaired.append(Unpaired(point=_point(other), reason=reason or "", was_lost=second is None))
-            gates += [_unsure(condition, one, other, reason or "") for condition in conditions]
+            unpaired.append(Unpaired(point=pair.after, reason=reason or "", was_lost=second is None))
+            gates += [condition.result(pair, None, Verdict.INCONCLUSIVE, reason or "") for condition in conditions]
             continue
-        points.append(_compared(one, other, first, second, confidence))
-        wide = _estimates(one, first, second, 1 - (1 - confidence) / asked)[RISE]
-        gates += [_judged(condition, one, other, wide) for condition in conditions]
+        points.append(_compared(pair, first, second, confidence))
+        wide = _estimates(own, first, second, 1 - (1 - confidence) / asked)[RISE]
+        gates += [_judged(condition, pair, wide) for condition in conditions]
     return QualityComparison(tuple(points), tuple(gates), tuple(unpaired))
 
 
@@ -93,81 +94,53 @@ def _why_not(
 
 def _estimates(
     config: Config, first: MeasuredQuality, second: MeasuredQuality, confidence: float
-) -> dict[str, QualityEstimate]:
+) -> dict[str, Estimate]:
     seed = [crc32(config.name.encode())]
     return estimates_of(second.scores, first.scores, confidence, seed)
 
 
-def _compared(
-    one: Config, other: Config, first: MeasuredQuality, second: MeasuredQuality, confidence: float
-) -> ComparedPoint:
-    found = _estimates(one, first, second, confidence)
+def _compared(pair: Pair, first: MeasuredQuality, second: MeasuredQuality, confidence: float) -> ComparedPoint:
+    found = _estimates(pair.before.config, first, second, confidence)
     ratio = _ratio(found[RISE])
-    before = found[PERPLEXITY].value / ratio.value
+    before = found[PERPLEXITY].value / ratio.value  # without intervals: that of the ratio is paired, and much narrower
     return ComparedPoint(
-        baseline=_point(one),
-        candidate=_point(other),
+        baseline=pair.before,
+        candidate=pair.after,
         metric=PERPLEXITY,
-        before=_plain(before),
-        after=_plain(found[PERPLEXITY].value),
+        before=Estimate(value=before),
+        after=Estimate(value=found[PERPLEXITY].value),
         ratio=ratio,
         verdict=_verdict(ratio),
     )
 
 
-def _verdict(ratio: Ratio) -> Verdict:
+def _verdict(ratio: Estimate) -> ChangeVerdict:
     if ratio.interval is None:
-        return Verdict.UNKNOWN
-    if ratio.interval.low > 1 + SMALLEST_RISE:
-        return Verdict.WORSE
-    return Verdict.BETTER if ratio.interval.high < 1 - SMALLEST_RISE else Verdict.TIE
+        return ChangeVerdict.UNKNOWN
+    if ratio.is_above(1 + SMALLEST_RISE):
+        return ChangeVerdict.WORSE
+    return ChangeVerdict.BETTER if ratio.is_below(1 - SMALLEST_RISE) else ChangeVerdict.TIE
 
 
-def _ratio(rise: QualityEstimate) -> Ratio:
-    interval = rise.interval
-    if interval is not None:
-        interval = Interval(low=1 + interval.low, high=1 + interval.high, confidence=interval.confidence)
-    return Ratio(value=1 + rise.value, interval=interval, p_value=None)
+def _ratio(rise: Estimate) -> Estimate:
+    low, high = rise.interval or (None, None)
+    return Estimate(
+        value=1 + rise.value,
+        low=None if low is None else 1 + low,
+        high=None if high is None else 1 + high,
+        confidence=rise.confidence,
+    )
 
 
-def _judged(condition: GateCondition, one: Config, other: Config, rise: QualityEstimate) -> GateResult:
-    ratio, limit = _ratio(rise), condition.limit
-    outcome, reason = GateOutcome.UNSURE, "the interval contains the limit; more windows of text would narrow it"
+def _judged(condition: GateCondition, pair: Pair, rise: Estimate) -> GateResult:
+    ratio, reason = _ratio(rise), ""
+    verdict = condition.check(ratio)
     if ratio.interval is None:
         reason = "too few windows of text for an interval"
-    elif (ratio.interval.high < limit) if condition.is_below else (ratio.interval.low > limit):
-        outcome, reason = GateOutcome.FAILED, ""
-    elif (ratio.interval.low >= limit) if condition.is_below else (ratio.interval.high <= limit):
-        outcome, reason = GateOutcome.PASSED, ""
-    return _unsure(condition, one, other, reason).model_copy(update={"outcome": outcome, "ratio": ratio})
-
-
-def _unsure(condition: GateCondition, one: Config, other: Config, reason: str) -> GateResult:
-    return GateResult(
-        condition=condition.text,
-        metric=PERPLEXITY,
-        baseline=_point(one),
-        candidate=_point(other),
-        outcome=GateOutcome.UNSURE,
-        ratio=None,
-        reason=reason,
-    )
+    elif verdict is Verdict.INCONCLUSIVE:
+        reason = "the interval contains the limit; more windows of text would narrow it"
+    return condition.result(pair, ratio, verdict, reason)
 
 
 def _point(config: Config) -> Point:
     return Point(config=config, workload=QUALITY)
-
-
-def _plain(value: float) -> Estimate:
-    """Without an interval of its own: that of the ratio is paired and much narrower."""
-    return Estimate(
-        mean=value,
-        interval=None,
-        relative_half_width=None,
-        n_instances=1,
-        n_trials=1,
-        trial_sd=None,
-        standard_error=None,
-        degrees_of_freedom=None,
-        covers_starts=True,  # log-probabilities do not vary from start to start as times do
-    )

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
-from bitbench.analysis.comparison import compare
-from bitbench.analysis.families import Claims, Ordered
-from bitbench.analysis.holm import holm
+from bitbench.analysis.families import Claims, Ordered, holm
 from bitbench.analysis.intervals import Sample
-from bitbench.analysis.results.summary import AgainstBaseline, Ranking, RankingEntry, Ratio
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import AgainstBaseline, Ranking, RankingEntry
 from bitbench.analysis.sequential import SequentialAnalysis
+from bitbench.analysis.unpaired import compare
 from bitbench.study.plan import Config
 
 
@@ -34,7 +34,7 @@ def rank(
     claims = found.claims.get(workload)
     apart = claims.ordered if claims else _of_one_start(order, samples, confidence)
 
-    def ratio(config: Config) -> Ratio | None:
+    def ratio(config: Config) -> Estimate | None:
         if reference is None or config == reference:
             return None
         paired = found.ratio(workload, config, reference, confidence)
@@ -53,7 +53,7 @@ def rank(
             )
             for config in order
         ),
-        possible_bests=tuple(one for one in order if one in claims.possible_bests) if claims else (),
+        possible_bests=tuple(config for config in order if config in claims.possible_bests) if claims else (),
     )
 
 

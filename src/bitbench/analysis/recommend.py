@@ -9,39 +9,16 @@ from collections.abc import Iterable, Sequence
 from math import expm1, inf
 
 from bitbench.analysis.quality import KL, RISE, has_quantized_cache, loses_by_cache
-from bitbench.analysis.results.recommendation import (
-    MEMORY,
-    QUALITY_LOSS,
-    Choice,
-    Cost,
-    Finding,
-    Judged,
-    Limits,
-    LimitVerdict,
-    Recommendation,
-)
-from bitbench.analysis.results.summary import (
-    ConfigQuality,
-    Estimate,
-    Interval,
-    PointSummary,
-    QualityEstimate,
-    Ranking,
-    StudySummary,
-)
-from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict
-from bitbench.analysis.service_levels import CONTAINS, ONE_START, judge_objective
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, check
+from bitbench.analysis.results.recommendation import MEMORY, QUALITY_LOSS, Choice, Judged, Limits, Recommendation
+from bitbench.analysis.results.summary import ConfigQuality, PointSummary, Ranking, StudySummary
+from bitbench.analysis.service_levels import CONTAINS, judge_objective, judge_trials
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.study.plan import Config
 from bitbench.study.study import Study
 from bitbench.util.errors import UsageError
 
 MEMORIES = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
-STANDINGS = {
-    ObjectiveVerdict.MET: LimitVerdict.MET,
-    ObjectiveVerdict.MISSED: LimitVerdict.BROKEN,
-    ObjectiveVerdict.INCONCLUSIVE: LimitVerdict.UNSURE,
-}
 
 
 def recommend(
@@ -62,7 +39,7 @@ def recommend(
                 _judge(part, point, ranking, limits, memory=memory, price=price_per_hour)
                 for point in _in_order(part, ranking)
                 if point.point.config in on_engine
-            ] or [one for one in _refused(part, ranking.workload) if one.config in on_engine]
+            ] or [judged for judged in _refused(part, ranking.workload) if judged.config in on_engine]
             choices.append(_choose(part, ranking, judged))
     return Recommendation(
         study=summary.study.name,
@@ -88,9 +65,9 @@ def _on_engines(summary: StudySummary, engines: Sequence[str]) -> set[Config]:
     tried = [point.point.config for point in summary.points]
     configs = {*tried, *(refusal.point.config for refusal in summary.refusals)}
     setups = summary.study.engines
-    missing = [name for name in engines if not any(name in (one.name, one.engine) for one in setups)]
+    missing = [name for name in engines if not any(name in (setup.name, setup.engine) for setup in setups)]
     if missing:
-        known = ", ".join(one.name for one in setups)
+        known = ", ".join(setup.name for setup in setups)
         raise UsageError(f"this study has no engine {missing[0]}; it has {known}")
     wanted = {setup.name for setup in setups if not engines or setup.name in engines or setup.engine in engines}
     return {config for config in configs if config.engine in wanted}
@@ -111,7 +88,7 @@ def _judge(
     price: float | None,
 ) -> Judged:
     config = point.point.config
-    entry = next((one for one in ranking.entries if one.config == config), None)
+    entry = next((entry for entry in ranking.entries if entry.config == config), None)
     failed = [run for run in point.runs if run.outcome not in (Outcome.OK, *NOT_THE_ENGINES)]
     if entry is None:
         causes = dict.fromkeys(f"{group.failure.outcome.value}: {group.failure.cause}" for group in point.failures)
@@ -119,29 +96,29 @@ def _judge(
         return Judged(config=config, figure=None, trials=len(point.runs), failed_trials=len(failed), why_no_result=why)
     speed = point.metrics.get("output_throughput")
     confirmed = ranking.confirmed if ranking.confirmed and ranking.confirmed.config == config else None
-    reserve = next(one.memory.kv_cache_bytes for one in summary.configs if one.config == config)
+    reserve = next(own.memory.kv_cache_bytes for own in summary.configs if own.config == config)
     return Judged(
         config=config,
         figure=point.metrics[ranking.metric],
         ratio_to_baseline=entry.ratio_to_baseline,
         confirmed_ratio=confirmed.ratio if confirmed else None,
         memory=point.metrics.get(memory),
-        kv_cache_bytes=reserve.mean if reserve else None,
+        kv_cache_bytes=reserve.value if reserve else None,
         findings=tuple(_findings(summary, point, limits, memory)),
         cost=_cost(speed, price) if speed is not None and price is not None else None,
         trials=len(point.runs),
         failed_trials=len(failed),
         quality_doubt=_quality_doubt(summary, config),
-        is_flagged=any(one.flagged for one in summary.quality if one.config == config),
+        is_flagged=any(quality.flagged for quality in summary.quality if quality.config == config),
     )
 
 
 def _quality_doubt(summary: StudySummary, config: Config) -> str:
     """What is to be known beside a speed, also where no limit was asked for."""
     rounds_its_cache = has_quantized_cache(config, summary.study)
-    if not rounds_its_cache and next(one.is_reference for one in summary.configs if one.config == config):
+    if not rounds_its_cache and next(own.is_reference for own in summary.configs if own.config == config):
         return ""
-    found = next((one for one in summary.quality if one.config == config), None)
+    found = next((quality for quality in summary.quality if quality.config == config), None)
     if found is not None and found.flagged:
         return f"is flagged: {found.reason}"
     if found is not None and found.is_known:
@@ -159,9 +136,11 @@ def _refused(summary: StudySummary, workload: str) -> list[Judged]:
 
 
 def _findings(summary: StudySummary, point: PointSummary, limits: Limits, memory: str) -> Iterable[Finding]:
-    yield from (_of_objective(judge_objective(objective, point)) for objective in limits.objectives)
+    yield from (judge_objective(objective, point) for objective in limits.objectives)
     if limits.memory_bytes is not None:
-        yield _memory(float(limits.memory_bytes), point.metrics.get(memory))
+        limit, known = float(limits.memory_bytes), point.metrics.get(memory)
+        verdict, reason = judge_trials(known, limit)
+        yield Finding(name=MEMORY, unit="bytes", limit=limit, estimate=known, verdict=verdict, reason=reason)
     if limits.quality_loss is not None:
         yield _quality(summary, point.point.config, limits.quality_loss)
 
@@ -172,107 +151,57 @@ def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
     The study's baseline itself has lost nothing. What is flagged without a figure gave no finite numbers. The same
     weights with a quantized KV cache are judged by their divergence: see `_loss`.
     """
-    found = next((one for one in summary.quality if one.config == config), None)
+    found = next((quality for quality in summary.quality if quality.config == config), None)
     known = _loss(found, summary.study) if found else None
-    value, interval = (known.value, known.interval) if known else (None, None)
+    verdict, reason = Verdict.INCONCLUSIVE, ""
     if not summary.quality:
-        standing, reason = LimitVerdict.UNSURE, "quality was not measured in this study"
+        reason = "quality was not measured in this study"
     elif config == summary.baseline:
-        value, standing, reason = 0.0, LimitVerdict.MET, ""
+        known, verdict = Estimate(value=0.0), Verdict.MET
     elif found is not None and found.flagged and known is None:
-        standing, reason = LimitVerdict.BROKEN, found.reason or "it is flagged"
+        verdict, reason = Verdict.MISSED, found.reason or "it is flagged"
     elif known is None:
         cause = (found.cause or found.reason) if found else None
-        standing, reason = LimitVerdict.UNSURE, f"its quality is unknown{f' ({cause})' if cause else ''}"
-    elif interval is None:
-        standing, reason = LimitVerdict.UNSURE, "too few windows for an interval"
-    else:
-        standing, reason = decide(interval, limit)
-    return Finding(
-        name=QUALITY_LOSS,
-        unit="share",
-        limit=limit,
-        value=value,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        standing=standing,
-        reason=reason,
+        reason = f"its quality is unknown{f' ({cause})' if cause else ''}"
+    elif known.interval is None:
+        reason = "too few windows for an interval"
+    elif (verdict := check(known, limit)) is Verdict.INCONCLUSIVE:
+        reason = CONTAINS
+    return Finding(name=QUALITY_LOSS, unit="share", limit=limit, estimate=known, verdict=verdict, reason=reason)
+
+
+def _cost(speed: Estimate, price_per_hour: float) -> Estimate:
+    """Of a million output tokens. A throughput that is defined is positive; the low end of its interval may be 0."""
+
+    def per_million(tokens_per_s: float | None) -> float | None:
+        return price_per_hour / 3600 / tokens_per_s * 1e6 if tokens_per_s else None
+
+    return Estimate(
+        value=price_per_hour / 3600 / speed.value * 1e6,
+        low=per_million(speed.high),
+        high=per_million(speed.low),
+        confidence=speed.confidence,
     )
 
 
-def _loss(found: ConfigQuality, study: Study) -> QualityEstimate | None:
+def _loss(found: ConfigQuality, study: Study) -> Estimate | None:
     """The rise of perplexity; of the same weights with a quantized KV cache, the rise that their mean divergence is on
     text that the baseline itself would write: e^KL - 1. It is far less noisy than that on a text from elsewhere, which
     may become likelier by chance."""
     if not loses_by_cache(found.config, found.baseline, study):
         return found.estimates.get(RISE)
     known = found.estimates.get(KL)
-    if known is None or known.interval is None:
-        return known and QualityEstimate(value=expm1(known.value), interval=None)
-    ends = {"low": expm1(known.interval.low), "high": expm1(known.interval.high)}
-    return QualityEstimate(value=expm1(known.value), interval=known.interval.model_copy(update=ends))
-
-
-def _of_objective(judged: JudgedObjective) -> Finding:
-    return Finding(
-        name=judged.objective.name,
-        unit="s",
-        limit=judged.objective.limit,
-        value=judged.value,
-        low=judged.low,
-        high=judged.high,
-        note=judged.note,
-        standing=STANDINGS[judged.verdict],
-        reason=judged.reason,
-    )
-
-
-def _memory(limit: float, known: Estimate | None) -> Finding:
-    interval = known.interval if known else None
     if known is None:
-        standing, reason = LimitVerdict.UNSURE, "it was not measured"
-    elif interval is None:
-        standing, reason = LimitVerdict.UNSURE, "one trial has no interval"
-    elif not known.covers_starts:
-        standing, reason = LimitVerdict.UNSURE, ONE_START
-    else:
-        standing, reason = decide(interval, limit)
-    return Finding(
-        name=MEMORY,
-        unit="bytes",
-        limit=limit,
-        value=known.mean if known else None,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        standing=standing,
-        reason=reason,
-    )
-
-
-def decide(interval: Interval, limit: float) -> tuple[LimitVerdict, str]:
-    """For figures of which less is better."""
-    if interval.high <= limit:
-        return LimitVerdict.MET, ""
-    if interval.low > limit:
-        return LimitVerdict.BROKEN, ""
-    return LimitVerdict.UNSURE, CONTAINS
-
-
-def _cost(speed: Estimate, price_per_hour: float) -> Cost:
-    def per_million(tokens_per_s: float) -> float | None:
-        return price_per_hour / 3600 / tokens_per_s * 1e6 if tokens_per_s > 0 else None
-
-    mean = per_million(speed.mean)
-    assert mean is not None  # a throughput that is defined is positive
-    ends = (speed.interval.high, speed.interval.low) if speed.interval else None
-    return Cost(mean=mean, low=per_million(ends[0]) if ends else None, high=per_million(ends[1]) if ends else None)
+        return None
+    low, high = (None if end is None else expm1(end) for end in (known.low, known.high))
+    return Estimate(value=expm1(known.value), low=low, high=high, confidence=known.confidence)
 
 
 def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -> Choice:
-    met = [one.config for one in judged if one.standing is LimitVerdict.MET]
+    met = [own.config for own in judged if own.verdict is Verdict.MET]
     chosen = met[0] if met else None
-    entry = next((one for one in ranking.entries if one.config == chosen), None)
-    ties = tuple(one for one in met if entry is not None and one in entry.tied_with)
+    entry = next((entry for entry in ranking.entries if entry.config == chosen), None)
+    ties = tuple(config for config in met if entry is not None and config in entry.tied_with)
     return Choice(
         workload=ranking.workload,
         model=ranking.model,
@@ -286,14 +215,15 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -
 
 def _nearest(judged: Sequence[Judged]) -> Config | None:
     """Of those that may meet the limits, else of all: the one whose worst figure is the least beyond its limit."""
-    measured = [one for one in judged if one.figure is not None]
-    candidates = [one for one in measured if one.standing is LimitVerdict.UNSURE] or measured
+    measured = [own for own in judged if own.figure is not None]
+    candidates = [own for own in measured if own.verdict is Verdict.INCONCLUSIVE] or measured
     return min(candidates, key=_distance).config if candidates else None
 
 
 def _distance(judged: Judged) -> tuple[int, float]:
     unknown = sum(finding.value is None for finding in judged.findings)
-    return unknown, max((_share(one) for one in judged.findings if one.standing is not LimitVerdict.MET), default=0.0)
+    unmet = [finding for finding in judged.findings if finding.verdict is not Verdict.MET]
+    return unknown, max(map(_share, unmet), default=0.0)
 
 
 def _share(finding: Finding) -> float:
@@ -306,7 +236,7 @@ def _for_all(choices: Sequence[Choice]) -> tuple[Config, ...]:
     if len(choices) < 2 or any(choice.chosen is None for choice in choices):
         return ()
     first, *others = [[choice.chosen, *choice.ties] for choice in choices]
-    return tuple(one for one in first if one is not None and all(one in other for other in others))
+    return tuple(config for config in first if config is not None and all(config in other for other in others))
 
 
 def _notes(summary: StudySummary, limits: Limits, choices: Sequence[Choice]) -> Iterable[str]:
@@ -316,7 +246,7 @@ def _notes(summary: StudySummary, limits: Limits, choices: Sequence[Choice]) -> 
             "upper end, and called by its name where ten requests or more lie beyond it (p99: 1,000); with fewer, the "
             "slowest is shown."
         )
-    if any(one.memory_without_cache is not None for choice in choices for one in choice.judged):
+    if any(own.memory_without_cache is not None for choice in choices for own in choice.judged):
         judged = "--max-memory is held against" if limits.memory_bytes is not None else "Memory is"
         yield (
             f"{judged} what an engine takes as it was run, with the KV cache that it reserves at its start. Without "

@@ -7,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bitbench.analysis.percentiles import Starts, percentile
+from bitbench.analysis.results.estimate import CountedEvent, PercentileEstimate
 from bitbench.analysis.results.summary import RequestSpread
-from bitbench.analysis.results.tails import CountedEvent, PercentileEstimate
 from bitbench.records.request_rows import Floats, RequestRows
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialRecord
@@ -100,7 +100,7 @@ def _spread(requests: PointRequests, column: str, parts: Sequence[Floats]) -> Re
         return None
     place = int(np.nanargmax(values))
     trial = int(np.searchsorted(np.cumsum([part.size for part in parts]), place, side="right"))
-    p5, p50, p95, p99 = (float(one) for one in np.percentile(known, _PERCENTILES))
+    p5, p50, p95, p99 = np.percentile(known, _PERCENTILES).tolist()
     return RequestSpread(
         point=requests.point,
         metric=column,

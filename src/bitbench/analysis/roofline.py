@@ -1,6 +1,6 @@
 """Every point of a study against the roof of its machine."""
 
-from bitbench.analysis.config_facts import side_of, variant_of
+from bitbench.analysis.configs import side_of, variant_of
 from bitbench.analysis.phases import phase_side, step_sample
 from bitbench.analysis.results.comparison import RoofShare
 from bitbench.records.profile import Phase
@@ -12,9 +12,9 @@ def roof_shares(before: StudyRecords, after: StudyRecords) -> tuple[RoofShare, .
     """Of the points that both have; none where one of the roofs was not measured."""
     known = {(point_roof.point, point_roof.phase): point_roof.share for point_roof in point_roofs(before)}
     return tuple(
-        RoofShare(point=one.point, phase=one.phase, before=known[one.point, one.phase], after=one.share)
-        for one in point_roofs(after)
-        if (one.point, one.phase) in known
+        RoofShare(point=roof.point, phase=roof.phase, before=known[roof.point, roof.phase], after=roof.share)
+        for roof in point_roofs(after)
+        if (roof.point, roof.phase) in known
     )
 
 
@@ -37,7 +37,7 @@ def point_roofs(of: StudyRecords) -> tuple[PointRoof, ...]:
                 if side.cost is not None and side.attainable is not None:
                     found.append(
                         PointRoof(
-                            point=point, phase=phase, cost=side.cost, attainable=side.attainable, step_s=side.step.mean
+                            point=point, phase=phase, cost=side.cost, attainable=side.attainable, step_s=side.step.value
                         )
                     )
     return tuple(found)

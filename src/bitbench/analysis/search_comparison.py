@@ -8,18 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, hypot, log
 
-from bitbench.analysis.gate import MAX_RATE, GateCondition, outcome_of
+from bitbench.analysis.changes import Pair
+from bitbench.analysis.gate import MAX_RATE, GateCondition
 from bitbench.analysis.rate_search import answer, rate_trials
-from bitbench.analysis.results.comparison import (
-    SEARCH,
-    ComparedPoint,
-    Comparison,
-    GateOutcome,
-    GateResult,
-    Replicate,
-    Verdict,
-)
-from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, RateAnswer, Ratio
+from bitbench.analysis.results.comparison import SEARCH, ChangeVerdict, ComparedPoint, Comparison, GateResult, Replicate
+from bitbench.analysis.results.estimate import Basis, Estimate, Verdict
+from bitbench.analysis.results.summary import MetricDefinition, RateAnswer
 from bitbench.records.study_records import StudyRecords
 from bitbench.study.plan import Point
 from bitbench.study.workload import Workload
@@ -101,24 +95,14 @@ class _Sides:
     def gate(self, condition: GateCondition, confidence: float) -> GateResult:
         first, second = (_answer(side, confidence) for side in (self.before, self.after))
         ratio = _ratio(first, second)
-        reason, outcome = "", GateOutcome.UNSURE
         if ratio is None or ratio.interval is None:
             lacking = "baseline" if None in (first.rate, first.low, first.high) else "candidate"
-            reason = f"the search of the {lacking} found no rate with an interval"
+            verdict, reason = Verdict.INCONCLUSIVE, f"the search of the {lacking} found no rate with an interval"
         else:
-            outcome = outcome_of(condition, ratio.interval)
-            reason = "the interval contains the limit" if outcome is GateOutcome.UNSURE else ""
-        baseline, candidate = self.points
-        return GateResult(
-            condition=condition.text,
-            metric=MAX_RATE,
-            baseline=baseline,
-            candidate=candidate,
-            outcome=outcome,
-            ratio=ratio,
-            reason=reason,
-            unit=Replicate.TRIALS,
-        )
+            verdict = condition.check(ratio)
+            reason = "the interval contains the limit" if verdict is Verdict.INCONCLUSIVE else ""
+        judged = condition.result(Pair(*self.points), ratio, verdict, reason)
+        return judged.model_copy(update={"unit": Replicate.TRIALS})
 
 
 def _answer(side: StudyRecords, confidence: float) -> RateAnswer:
@@ -130,38 +114,31 @@ def _answer(side: StudyRecords, confidence: float) -> RateAnswer:
 def _estimate(found: RateAnswer) -> Estimate | None:
     if found.rate is None:
         return None
-    interval = None
-    if found.low is not None and found.high is not None:
-        interval = Interval(low=found.low, high=found.high, confidence=found.confidence)
+    bounded = found.low is not None and found.high is not None
     return Estimate(
-        mean=found.rate,
-        interval=interval,
-        relative_half_width=None if interval is None else (interval.high - interval.low) / 2 / found.rate,
-        n_instances=1,
-        n_trials=found.trials,
-        trial_sd=None,
-        standard_error=None,
-        degrees_of_freedom=None,
-        covers_starts=False,
+        value=found.rate,
+        low=found.low if bounded else None,
+        high=found.high if bounded else None,
+        confidence=found.confidence,
+        basis=Basis(starts=1, trials=found.trials),
     )
 
 
-def _ratio(before: RateAnswer, after: RateAnswer) -> Ratio | None:
+def _ratio(before: RateAnswer, after: RateAnswer) -> Estimate | None:
     """after / before; without an interval where one of the two has none."""
     if before.rate is None or after.rate is None:
         return None
     ratio = after.rate / before.rate
     if before.low is None or before.high is None or after.low is None or after.high is None:
-        return Ratio(value=ratio, interval=None, p_value=None)
+        return Estimate(value=ratio)
     below = hypot(log(after.rate / after.low), log(before.high / before.rate))
     above = hypot(log(after.high / after.rate), log(before.rate / before.low))
-    interval = Interval(low=ratio * exp(-below), high=ratio * exp(above), confidence=before.confidence)
-    return Ratio(value=ratio, interval=interval, p_value=None)
+    return Estimate(value=ratio, low=ratio * exp(-below), high=ratio * exp(above), confidence=before.confidence)
 
 
-def _verdict(ratio: Ratio | None) -> Verdict:
+def _verdict(ratio: Estimate | None) -> ChangeVerdict:
     if ratio is None or ratio.interval is None:
-        return Verdict.UNKNOWN
-    if ratio.interval.low > 1:
-        return Verdict.CARRIES_MORE
-    return Verdict.CARRIES_LESS if ratio.interval.high < 1 else Verdict.TIE
+        return ChangeVerdict.UNKNOWN
+    if ratio.is_above(1):
+        return ChangeVerdict.CARRIES_MORE
+    return ChangeVerdict.CARRIES_LESS if ratio.is_below(1) else ChangeVerdict.TIE

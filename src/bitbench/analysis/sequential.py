@@ -12,9 +12,11 @@ from bitbench.analysis.adjustment import adjust, machine_speed
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.families import Claims, claim
 from bitbench.analysis.interim_looks import FIRST_LOOK, End, Look, continuing, end, looks
+from bitbench.analysis.intervals import Sample
 from bitbench.analysis.log_speeds import Floats, LogSpeeds, TrialKey, log_speeds, spread_out
 from bitbench.analysis.pairs import PairTable, paired_ratios
-from bitbench.analysis.results.summary import Ratio
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.unpaired import compare_speed
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Memory, TrialRecord
 from bitbench.study.metrics import METRICS
@@ -62,17 +64,38 @@ class SequentialAnalysis:
     end: End | None  # None: it goes on, or was never looked at
     explained: Mapping[str, float]  # share of the variation within starts that the probe accounts for
 
-    def speed(self, workload: str, one: Config, other: Config, confidence: float) -> Ratio | None:
-        """Above 1 where `one` is faster; None where the two have no two blocks in common."""
+    def speed(self, workload: str, first: Config, second: Config, confidence: float) -> Estimate | None:
+        """Above 1 where `first` is faster; None where the two have no two blocks in common."""
         table = self.tables.get(workload)
-        pair = table.between(one, other) if table else None
+        pair = table.between(first, second) if table else None
         return None if pair is None else pair.ratio(confidence)
 
-    def ratio(self, workload: str, one: Config, other: Config, confidence: float) -> Ratio | None:
-        """Of the figures themselves, one / other, whichever way is better."""
-        return self.speed(
-            workload, *((one, other) if self.primary_metric.higher_is_better else (other, one)), confidence
-        )
+    def ratio(self, workload: str, first: Config, second: Config, confidence: float) -> Estimate | None:
+        """Of the figures themselves, first / second, whichever way is better."""
+        sides = (first, second) if self.primary_metric.higher_is_better else (second, first)
+        return self.speed(workload, *sides, confidence)
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """By the primary metric of a study: from blocks where configs met, else from their means."""
+
+    standing: SequentialAnalysis
+    samples: Mapping[Point, Mapping[str, Sample]]
+    confidence: float
+
+    @property
+    def metric(self) -> str:
+        return self.standing.primary_metric.metric
+
+    def between(self, first: Config, second: Config, workload: str) -> Estimate | None:
+        """Above 1 where `first` is faster; None where one of them has no result."""
+        if paired := self.standing.speed(workload, first, second, self.confidence):
+            return paired
+        points = (Point(config=config, workload=workload) for config in (first, second))
+        own, others = (self.samples.get(point, {}).get(self.metric) for point in points)
+        higher_is_better = self.standing.primary_metric.higher_is_better
+        return compare_speed(own, others, self.confidence, higher_is_better=higher_is_better)
 
 
 def standing(
@@ -150,7 +173,7 @@ def _rounds(counted: Sequence[TrialRecord], baseline: Config | None) -> dict[int
     """By block; the baseline has more than others where it stays beside several shifts."""
     found = Counter((trial.block, trial.point.config == baseline, trial.point) for trial in counted)
     rounds: dict[int, int] = {}
-    for (block, _, _), trials in sorted(found.items(), key=lambda one: (one[0][:2], -one[1])):
+    for (block, _, _), trials in sorted(found.items(), key=lambda counted: (counted[0][:2], -counted[1])):
         rounds.setdefault(block, trials)
     return rounds
 

@@ -7,39 +7,54 @@ nothing about the next. Of a server that bitbench did not start its trials decid
 
 from math import ceil
 
-from bitbench.analysis.percentiles import events_for_an_upper_end, judge_limit
-from bitbench.analysis.results.summary import Estimate, PointSummary
-from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict, PercentileEstimate
+from bitbench.analysis.percentiles import events_for_an_upper_end
+from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, check
+from bitbench.analysis.results.summary import PointSummary
 from bitbench.records.trial import Outcome
 from bitbench.study.metrics import OBJECTIVES, Metric
 from bitbench.study.objective import Objective
 
 CONTAINS = "its interval contains the limit"
+NOT_MEASURED = "it was not measured"
 ONE_START = "one start does not cover a restart"
 
 
-def judge_objective(objective: Objective, point: PointSummary) -> JudgedObjective:
+def judge_objective(objective: Objective, point: PointSummary) -> Finding:
     metric = OBJECTIVES[objective.name]
-    if (found := point.tails.get(metric.column)) is not None:
-        return _from_requests(objective, found)
-    if (known := point.metrics.get(metric.column)) is not None:
-        return _from_trials(objective, known, _too_few(metric, point), was_running=point.was_running)
-    if any(run.holds is False and run.failed_requests for run in point.runs):
-        return JudgedObjective(objective=objective, verdict=ObjectiveVerdict.MISSED, reason="requests failed")
-    return JudgedObjective(objective=objective, verdict=ObjectiveVerdict.INCONCLUSIVE, reason="it was not measured")
-
-
-def _from_requests(objective: Objective, found: PercentileEstimate) -> JudgedObjective:
-    verdict = judge_limit(found, objective.limit)
-    return JudgedObjective(
-        objective=objective,
-        verdict=verdict,
-        value=found.shown,
-        low=found.shown_low,
-        high=found.high,
-        note=found.note,
-        reason=_what_would_tell(found) if verdict is ObjectiveVerdict.INCONCLUSIVE else "",
+    tail, mean = point.tails.get(metric.column), point.metrics.get(metric.column)
+    if tail is not None:
+        verdict = check(tail, objective.limit)
+        reason = _what_would_tell(tail) if verdict is Verdict.INCONCLUSIVE else ""
+    elif mean is not None:
+        verdict, reason = judge_trials(
+            mean, objective.limit, was_running=point.was_running, too_few=_too_few(metric, point)
+        )
+        if objective.statistic != "mean":
+            mean = mean.model_copy(update={"note": "per trial"})
+    elif any(run.holds is False and run.failed_requests for run in point.runs):
+        verdict, reason = Verdict.MISSED, "requests failed"
+    else:
+        verdict, reason = Verdict.INCONCLUSIVE, NOT_MEASURED
+    return Finding(
+        name=objective.name, unit="s", limit=objective.limit, estimate=tail or mean, verdict=verdict, reason=reason
     )
+
+
+def judge_trials(
+    known: Estimate | None, limit: float, *, was_running: bool = False, too_few: str = ""
+) -> tuple[Verdict, str]:
+    """Of a mean over trials: the verdict, and why it is inconclusive. `too_few`: why a limit cannot be met by what was
+    kept; that it is missed can be seen, since what few requests say of a tail is too low."""
+    if known is None:
+        return Verdict.INCONCLUSIVE, NOT_MEASURED
+    if known.interval is None:
+        return Verdict.INCONCLUSIVE, "one trial has no interval"
+    if not known.covers_starts and not was_running:
+        return Verdict.INCONCLUSIVE, ONE_START
+    verdict = check(known, limit)
+    if verdict is Verdict.MISSED or not (too_few or verdict is Verdict.INCONCLUSIVE):
+        return verdict, ""
+    return Verdict.INCONCLUSIVE, too_few or CONTAINS
 
 
 def _what_would_tell(found: PercentileEstimate) -> str:
@@ -58,33 +73,6 @@ def _rounded_up(count: int) -> int:
     """To two digits: it is a guess."""
     unit = int(10.0 ** max(len(str(count)) - 2, 0))
     return ceil(count / unit) * unit
-
-
-def _from_trials(objective: Objective, known: Estimate, too_few: str, *, was_running: bool) -> JudgedObjective:
-    """A mean; or a percentile of each trial, where its requests were not kept: then its note says so."""
-    interval = known.interval
-    verdict, reason = ObjectiveVerdict.INCONCLUSIVE, ""
-    if interval is None:
-        reason = "one trial has no interval"
-    elif not known.covers_starts and not was_running:
-        reason = ONE_START
-    elif interval.low > objective.limit:  # what few requests say of a tail is too low, so this is safe
-        verdict = ObjectiveVerdict.MISSED
-    elif too_few:
-        reason = too_few
-    elif interval.high <= objective.limit:
-        verdict = ObjectiveVerdict.MET
-    else:
-        reason = CONTAINS
-    return JudgedObjective(
-        objective=objective,
-        verdict=verdict,
-        value=known.mean,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        note="" if objective.statistic == "mean" else "per trial",
-        reason=reason,
-    )
 
 
 def _too_few(metric: Metric, point: PointSummary) -> str:

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from bitbench.analysis.engine_metrics import summarize_engine
+from bitbench.analysis.configs import summarize_engine
 from bitbench.analysis.intervals import uncertainty
-from bitbench.analysis.results.summary import Interval, SettingSummary
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import SettingSummary
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialRecord
 from bitbench.study.plan import Config, Plan
@@ -26,18 +27,16 @@ def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
     found = []
     for config, own in trials.items():
         counted = summarize_engine(own)
-        slopes = _slopes(own, contexts)
         found.append(
             SettingSummary(
                 config=config,
                 kv_bytes_per_token=kv_bytes.get(config),
-                step_slope_s=float(np.mean(slopes)) if slopes else None,
-                step_slope_interval=_interval(slopes, of.study.measure.confidence),
+                step_slope=_mean(_slopes(own, contexts), of.study.measure.confidence),
                 acceptance_length=counted.acceptance_length if counted else None,
             )
         )
-    figures = (figure for one in found for figure in (one.kv_bytes_per_token, one.step_slope_s, one.acceptance_length))
-    return tuple(found) if any(figure is not None for figure in figures) else ()
+    figures = ((own.kv_bytes_per_token, own.step_slope, own.acceptance_length) for own in found)
+    return tuple(found) if any(figure is not None for of_config in figures for figure in of_config) else ()
 
 
 def with_other_settings(plan: Plan) -> list[Config]:
@@ -45,10 +44,10 @@ def with_other_settings(plan: Plan) -> list[Config]:
     setups = {setup.name: setup for setup in plan.study.engines}
     known = [config for config in plan.configs if config.engine in setups]
     settings: dict[tuple[str, str], set[str]] = {}
-    for one in known:
-        chosen = setups[one.engine].model_dump_json(exclude={"name"})
-        settings.setdefault((one.variant, setups[one.engine].engine), set()).add(chosen)
-    return [one for one in known if len(settings[one.variant, setups[one.engine].engine]) > 1]
+    for config in known:
+        chosen = setups[config.engine].model_dump_json(exclude={"name"})
+        settings.setdefault((config.variant, setups[config.engine].engine), set()).add(chosen)
+    return [config for config in known if len(settings[config.variant, setups[config.engine].engine]) > 1]
 
 
 def _contexts(of: StudyRecords) -> dict[str, float]:
@@ -75,10 +74,12 @@ def _slopes(trials: Sequence[TrialRecord], contexts: Mapping[str, float]) -> lis
     ]
 
 
-def _interval(slopes: Sequence[float], confidence: float) -> Interval | None:
-    """Of the mean over starts; one that lies below zero is noise and is shown as such."""
-    known = uncertainty([[slope] for slope in slopes]) if slopes else None
-    if known is None:
+def _mean(slopes: Sequence[float], confidence: float) -> Estimate | None:
+    """Over starts; an interval that lies below zero is noise and is shown as such."""
+    if not slopes:
         return None
-    mean, half = float(np.mean(slopes)), known.half_width(confidence)
-    return Interval(low=mean - half, high=mean + half, confidence=confidence)
+    mean, known = float(np.mean(slopes)), uncertainty([[slope] for slope in slopes])
+    if known is None:
+        return Estimate(value=mean)
+    half = known.half_width(confidence)
+    return Estimate(value=mean, low=mean - half, high=mean + half, confidence=confidence)

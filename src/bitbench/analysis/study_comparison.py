@@ -1,31 +1,34 @@
 """Two studies against each other, paired by point: ratios, verdicts, and the limits that were set."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from bitbench.analysis.changes import Change, Changes, Pair, changes_between, changes_within
 from bitbench.analysis.comparability import differences
-from bitbench.analysis.comparison import SHARE_OF_ERROR
+from bitbench.analysis.families import tested_at
 from bitbench.analysis.gate import MAX_RATE, GateCondition, judge
-from bitbench.analysis.holm import tested_at
 from bitbench.analysis.intervals import estimate
+from bitbench.analysis.prefix_cache import cached_prompts
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.quality_comparison import compare_quality, quality_pairs
 from bitbench.analysis.results.comparison import (
+    CACHED_ON_ONE_SIDE,
+    CacheDifference,
+    ChangeVerdict,
     ComparedPoint,
     Comparison,
     Difference,
-    GateOutcome,
     GateResult,
     Unpaired,
-    Verdict,
 )
+from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.results.summary import MetricDefinition, Ratio
+from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.analysis.roofline import roof_shares
 from bitbench.analysis.search_comparison import are_searches, compare_searches, refuse_other_question
 from bitbench.analysis.trial import DEFINITIONS
+from bitbench.analysis.unpaired import SHARE_OF_ERROR
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.study.metrics import METRICS
@@ -33,6 +36,7 @@ from bitbench.study.plan import Config, Point
 from bitbench.study.workload import Workload
 from bitbench.util.errors import CannotCompareError
 
+CACHE_SHARES_APART = 0.1  # of two sides that both used a cache: with such shares they did not do the same work
 SHAPE = tuple(field for field in Workload.model_fields if field != "name")
 
 
@@ -65,7 +69,9 @@ def compare_studies(
     _refuse_other_shapes(before, after, {point.workload for point in common})
     facts = _allowed_differences(before, after, configs, allowed)
     points, changes = [Pair(point, point) for point in common], changes_between(before, after)
-    compared = _compared((before, after), changes, points, configs, metrics=metrics, conditions=conditions)
+    is_allowed = Fact.PREFIX_CACHING in set(allowed)
+    cached = {} if is_allowed else cache_differences((before, after), points)
+    compared = _compared((before, after), changes, points, configs, cached, metrics=metrics, conditions=conditions)
     levels = before.lock.host.level, after.lock.host.level
     other_levels = {"levels": levels, "roof_shares": roof_shares(before, after)} if levels[0] != levels[1] else {}
     return compared.model_copy(update={**facts, **other_levels})
@@ -91,19 +97,19 @@ def compare_configs(
     """(before, after) within one study: what differs between them is the question, and is only named."""
     points = set(side.plan.points)
     paired = [
-        Pair(Point(config=one, workload=workload.name), Point(config=other, workload=workload.name))
-        for one, other in pairs
+        Pair(Point(config=before, workload=workload.name), Point(config=after, workload=workload.name))
+        for before, after in pairs
         for workload in side.plan.study.workloads
-        if {Point(config=one, workload=workload.name), Point(config=other, workload=workload.name)} <= points
+        if {Point(config=before, workload=workload.name), Point(config=after, workload=workload.name)} <= points
     ]
     if not paired and not quality_pairs((side, side), pairs):
         raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
     found, unknown = differences(side, side, pairs)
-    changes = changes_within(side)
-    compared = _compared((side, side), changes, paired, pairs, metrics=metrics, conditions=conditions)
+    changes, cached = changes_within(side), cache_differences((side, side), paired)
+    compared = _compared((side, side), changes, paired, pairs, cached, metrics=metrics, conditions=conditions)
     return compared.model_copy(
         update={
-            "baseline": ", ".join(one.name for one, _ in pairs),
+            "baseline": ", ".join(before.name for before, _ in pairs),
             "candidate": ", ".join(other.name for _, other in pairs),
             "differences": tuple(found),
             "unknown_facts": tuple(unknown),
@@ -116,6 +122,7 @@ def _compared(
     changes: Changes,
     pairs: Sequence[Pair],
     configs: Sequence[tuple[Config, Config]],
+    cached: Mapping[Pair, CacheDifference],
     *,
     metrics: Sequence[str],
     conditions: Sequence[GateCondition],
@@ -123,12 +130,12 @@ def _compared(
     before, after = sides
     measure = before.plan.study.measure
     shown = metrics or ([METRICS[measure.metric].column] if pairs else [])
-    named = [*shown, *(one.metric for one in conditions)]
+    named = [*shown, *(condition.metric for condition in conditions)]
     if MAX_RATE in named:
         raise CannotCompareError(f"{MAX_RATE} is the figure of two searches (bitbench load --slo), and needs no other")
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
     about_quality = [condition for condition in conditions if condition.metric == PERPLEXITY]
-    about_speed = [one for one in conditions if one.metric != PERPLEXITY]
+    about_speed = [condition for condition in conditions if condition.metric != PERPLEXITY]
     if about_speed and not pairs:  # else a limit that nothing is held against would be kept
         raise CannotCompareError(f"a limit on {about_speed[0].metric} needs a workload that both ran")
     asked = _asked(pairs, changes, about_speed)
@@ -145,16 +152,35 @@ def _compared(
         confidence=measure.confidence,
         definitions=definitions,
         points=(
-            *(point for metric in wanted for point in compared_points(pairs, changes, metric, measure.confidence)),
+            *(
+                point
+                for metric in wanted
+                for point in compared_points(pairs, changes, metric, measure.confidence, undecided=cached)
+            ),
             *quality.points,
         ),
         unpaired=(*(_unpaired(sides, changes, pairs, wanted[0]) if wanted else ()), *quality.unpaired),
-        gates=(*_gates(asked, measure.confidence, count), *quality.gates),
+        cached=tuple(cached.values()),
+        gates=(*_gates(asked, measure.confidence, count, cached), *quality.gates),
     )
 
 
-def compared_points(pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float) -> list[ComparedPoint]:
-    """The pairs that have this figure on both sides, with a verdict that is corrected for all of them."""
+def cache_differences(sides: tuple[StudyRecords, StudyRecords], pairs: Sequence[Pair]) -> dict[Pair, CacheDifference]:
+    """The pairs of which one side had its prompts answered from a cache and the other had not, or far less."""
+    found = {}
+    for pair in pairs:
+        before, after = cached_prompts(sides[0], pair.before), cached_prompts(sides[1], pair.after)
+        shares = (before.share if before else 0.0, after.share if after else 0.0)
+        if (before is None) != (after is None) or abs(shares[0] - shares[1]) >= CACHE_SHARES_APART:
+            found[pair] = CacheDifference(point=pair.after, before=shares[0], after=shares[1])
+    return found
+
+
+def compared_points(
+    pairs: Sequence[Pair], changes: Changes, metric: str, confidence: float, undecided: Container[Pair] = ()
+) -> list[ComparedPoint]:
+    """The pairs that have this figure on both sides, with a verdict that is corrected for all of them; without one
+    where they are `undecided`."""
     both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
     ratios = [change.ratio(confidence) for _, change in both]
     p_values = [1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios]
@@ -168,22 +194,22 @@ def compared_points(pairs: Sequence[Pair], changes: Changes, metric: str, confid
             after=estimate(change.after, confidence),
             ratio=ratio,
             verdict=_verdict(ratio, is_apart=p_value < level, definition=DEFINITIONS[metric])
-            if change.fewest >= changes.least_repetitions
-            else Verdict.UNKNOWN,
-            corrected=corrected.interval if (corrected := change.ratio(1 - level)) else None,
+            if change.fewest >= changes.least_repetitions and pair not in undecided
+            else ChangeVerdict.UNKNOWN,
+            corrected=change.ratio(1 - level),
         )
         for (pair, change), ratio, p_value, level in zip(both, ratios, p_values, levels, strict=True)
     ]
 
 
-def _verdict(ratio: Ratio | None, *, is_apart: bool, definition: MetricDefinition) -> Verdict:
+def _verdict(ratio: Estimate | None, *, is_apart: bool, definition: MetricDefinition) -> ChangeVerdict:
     if ratio is None or ratio.interval is None:
-        return Verdict.UNKNOWN
+        return ChangeVerdict.UNKNOWN
     if not is_apart:
-        return Verdict.TIE
+        return ChangeVerdict.TIE
     if definition.unit == "bytes":
-        return Verdict.MORE if ratio.value > 1 else Verdict.LESS
-    return Verdict.FASTER if (ratio.value > 1) is definition.higher_is_better else Verdict.SLOWER
+        return ChangeVerdict.MORE if ratio.value > 1 else ChangeVerdict.LESS
+    return ChangeVerdict.FASTER if (ratio.value > 1) is definition.higher_is_better else ChangeVerdict.SLOWER
 
 
 @dataclass(frozen=True)
@@ -218,24 +244,17 @@ def _asked(pairs: Sequence[Pair], changes: Changes, conditions: Sequence[GateCon
     return asked
 
 
-def _gates(asked: Sequence[_Asked], confidence: float, count: int) -> list[GateResult]:
+def _gates(asked: Sequence[_Asked], confidence: float, count: int, cached: Container[Pair]) -> Iterator[GateResult]:
     """`count`: how many limits are judged at once, those of quality included."""
-    results = []
-    for one in asked:
-        result = GateResult(
-            condition=one.condition.text,
-            metric=one.condition.metric,
-            baseline=one.pair.before,
-            candidate=one.pair.after,
-            outcome=GateOutcome.UNSURE,
-            ratio=None,
-            reason=f"the {'candidate' if one.has_before else 'baseline'} lacks this figure",
-        )
-        if one.change is not None:
-            judged = judge(one.condition, one.change, confidence, count)
-            result = result.model_copy(update=vars(judged))
-        results.append(result)
-    return results
+    for question in asked:
+        condition, pair = question.condition, question.pair
+        if question.change is not None:
+            judged = judge(condition, pair, question.change, confidence, count)
+            unsure = {"verdict": Verdict.INCONCLUSIVE, "reason": CACHED_ON_ONE_SIDE, "needed": None}
+            yield judged.model_copy(update=unsure) if pair in cached else judged
+        else:
+            side = "candidate" if question.has_before else "baseline"
+            yield condition.result(pair, None, Verdict.INCONCLUSIVE, f"the {side} lacks this figure")
 
 
 def _unpaired(
@@ -243,12 +262,12 @@ def _unpaired(
 ) -> list[Unpaired]:
     found = []
     for pair in pairs:
-        one, other = changes.before(pair, metric), changes.after(pair, metric)
-        if one and not other:
+        before, after = changes.before(pair, metric), changes.after(pair, metric)
+        if before and not after:
             found.append(_without_result(sides[1], pair.after, was_lost=True))
-        elif other and not one:
+        elif after and not before:
             found.append(_without_result(sides[0], pair.before, was_lost=False))
-        elif not one:
+        elif not before:
             found.append(Unpaired(point=pair.after, reason="has no result on either side", was_lost=False))
     if sides[0] is sides[1]:
         return found
@@ -270,21 +289,22 @@ def _without_result(side: StudyRecords, point: Point, *, was_lost: bool) -> Unpa
 
 def _refuse_other_shapes(before: StudyRecords, after: StudyRecords, workloads: Iterable[str]) -> None:
     for name in sorted(workloads):
-        one, other = before.plan.study.workload(name), after.plan.study.workload(name)
-        differing = [part for part in SHAPE if getattr(one, part) != getattr(other, part)]
+        own, other = before.plan.study.workload(name), after.plan.study.workload(name)
+        differing = [part for part in SHAPE if getattr(own, part) != getattr(other, part)]
         if differing:
             raise CannotCompareError(
                 f"workload {name} is not the same: "
-                + "; ".join(f"{part} {getattr(one, part)} and {getattr(other, part)}" for part in differing)
+                + "; ".join(f"{part} {getattr(own, part)} and {getattr(other, part)}" for part in differing)
             )
 
 
 def _refuse_differences(found: Sequence[Difference]) -> None:
     if not found:
         return
-    facts = dict.fromkeys(one.fact for one in found)
+    facts = dict.fromkeys(difference.fact for difference in found)
     said = "; ".join(
-        f"{one.fact.value}{f' ({one.subject})' if one.subject else ''}: {one.before} and {one.after}" for one in found
+        f"{other.fact.value}{f' ({other.subject})' if other.subject else ''}: {other.before} and {other.after}"
+        for other in found
     )
     allow = " ".join(f"--allow {fact.value}" for fact in facts)
     raise CannotCompareError(f"not comparable, this differs: {said}; to compare all the same, add {allow}")

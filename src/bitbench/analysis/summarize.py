@@ -5,26 +5,24 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.analysis.configs import failures_of, summarize_config
+from bitbench.analysis.configs import failures_of, summarize_config, summarize_engine
 from bitbench.analysis.confirmation import confirmations
 from bitbench.analysis.crossover import find_crossovers
-from bitbench.analysis.engine_metrics import summarize_engine
 from bitbench.analysis.intervals import Resampler, Sample, estimate, mean_of_means, sample
 from bitbench.analysis.model_groups import ModelGroup, field_of, fields_of
 from bitbench.analysis.objectives import held
-from bitbench.analysis.outliers import outliers
 from bitbench.analysis.precision import precision
+from bitbench.analysis.prefix_cache import cached_prompts
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
 from bitbench.analysis.ranking import rank
 from bitbench.analysis.rate_search import answer, rate_trials
 from bitbench.analysis.requests import read_requests, spreads, tails
 from bitbench.analysis.results.summary import ComparedModel, Outlier, PointSummary, Ranking, Run, StudySummary, WarmUp
-from bitbench.analysis.sequential import baseline_of, primary_metric_of
+from bitbench.analysis.sequential import Speeds, baseline_of, primary_metric_of
 from bitbench.analysis.service_levels import judge_objective
 from bitbench.analysis.settings import summarize_settings
-from bitbench.analysis.speeds import Speeds
-from bitbench.analysis.stop_reason import stop_reason
+from bitbench.analysis.stopping import stop_reason
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.feature import Offer, report_parts, sparing
 from bitbench.records.study_records import StudyRecords
@@ -36,6 +34,17 @@ from bitbench.study.plan import Config, Point
 
 # Looked at for outliers: those a primary metric can be. The others follow from them or are extremes themselves.
 FLAGGED_METRICS = tuple(METRICS[name].column for name in PRIMARY_METRICS)
+
+MODIFIED_Z_LIMIT = 3.5  # Iglewicz and Hoaglin (1993), for 0.6745 · |x − median| / MAD
+_MAD_TO_SD = 0.6745  # third quartile of the normal distribution: MAD / sd
+
+# The MAD of three values is the distance of the nearer neighbour to the median, so two values that nearly coincide
+# make any third one look extreme: more than one in four triples of pure noise pass the z limit. A flag must also
+# matter. 10 % is five times the 2 % relative sd between trials that calls for no attention; fewer than one point in
+# 10,000 of such noise, with three to ten trials, is flagged.
+MIN_RELATIVE_DEVIATION = 0.10
+
+MIN_TRIALS = 3  # of two values neither is the odd one
 
 
 def summarize(of: StudyRecords) -> StudySummary:
@@ -74,6 +83,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         quality_refusals=plan.quality_refusals,
         rounded_before=plan.rounded_before,
         settings=summarize_settings(of),
+        idle_share=_idle_share(of),
         parts=dict(_parts(of)),
     )
 
@@ -94,6 +104,14 @@ def speeds_of(of: StudyRecords, config: Config) -> Speeds:
 
 def _speeds(of: StudyRecords, field: ModelGroup, samples: Mapping[Point, Mapping[str, Sample]]) -> Speeds:
     return Speeds(field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence)
+
+
+def _idle_share(of: StudyRecords) -> float | None:
+    known = [trial for trial in of.trials if trial.counts and trial.cpu_energy_j and trial.duration_s]
+    energy_j = sum(trial.cpu_energy_j or 0.0 for trial in known)
+    if of.lock.idle_power_w is None or not energy_j:
+        return None
+    return of.lock.idle_power_w * sum(trial.duration_s or 0.0 for trial in known) / energy_j
 
 
 def _models(fields: Iterable[ModelGroup]) -> tuple[ComparedModel, ...]:
@@ -171,7 +189,8 @@ def _with_requests(of: StudyRecords, point: PointSummary, trials: Sequence[Trial
     workload, confidence = of.study.workload(point.point.workload), of.study.measure.confidence
     was_running = of.was_running(point.point.config)
     found = tails(requests, workload, confidence, was_running=was_running)
-    full = point.model_copy(update={"tails": found, "spreads": spreads(requests), "was_running": was_running})
+    seen = {"tails": found, "spreads": spreads(requests), "was_running": was_running}
+    full = point.model_copy(update={**seen, "cached": cached_prompts(of, point.point)})
     judged = tuple(judge_objective(objective, full) for objective in of.study.objectives)
     return full.model_copy(update={"objectives": judged})
 
@@ -211,6 +230,20 @@ def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
             for place in flagged
         ]
     return tuple(found)
+
+
+def outliers(values: Sequence[float]) -> list[int]:
+    """Positions of the values that are far from the median, by the robust z-score and by at least 10 %: they are
+    flagged and shown, never dropped."""
+    if len(values) < MIN_TRIALS:
+        return []
+    series = np.asarray(values, dtype=np.float64)
+    median = float(np.median(series))
+    distance = np.abs(series - median)
+    mad = float(np.median(distance))
+    far = _MAD_TO_SD * distance > MODIFIED_Z_LIMIT * mad
+    matters = distance > MIN_RELATIVE_DEVIATION * abs(median)
+    return [int(place) for place in np.flatnonzero(far & matters)]
 
 
 def _warm_up(records: Sequence[TrialRecord], counted: Sequence[TrialRecord]) -> WarmUp:

@@ -11,12 +11,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import comb, hypot, sqrt
 
 from bitbench.analysis.distributions import normal_quantile
-from bitbench.analysis.holm import holm
+from bitbench.analysis.families import holm
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import (
     ConfigQuality,
-    Interval,
     NeedleDepth,
-    QualityEstimate,
     TaskEstimate,
     TaskFlips,
 )
@@ -101,13 +100,13 @@ def compare_answers_right(lost: int, gained: int, asked: int, confidence: float)
     centre = (gained - lost) / count
     spread = sqrt(max(flipped + 2 * ADDED - count * centre**2, 0.0)) / count
     half = normal_quantile((1 + confidence) / 2) * spread
-    interval = Interval(low=max(centre - half, -1.0), high=min(centre + half, 1.0), confidence=confidence)
-    return TaskFlips(
-        lost=lost,
-        gained=gained,
-        difference=QualityEstimate(value=(gained - lost) / asked, interval=interval),
-        p_value=coin(min(lost, gained), flipped),
+    difference = Estimate(
+        value=(gained - lost) / asked,
+        low=max(centre - half, -1.0),
+        high=min(centre + half, 1.0),
+        confidence=confidence,
     )
+    return TaskFlips(lost=lost, gained=gained, difference=difference, p_value=coin(min(lost, gained), flipped))
 
 
 def coin(heads: int, tosses: int) -> float:

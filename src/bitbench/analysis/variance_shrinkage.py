@@ -41,6 +41,6 @@ def pooled(pools: Iterable[Pool]) -> Pool:
     return Pool(sum(pool.variance * pool.degrees_of_freedom for pool in known) / total, total)
 
 
-def _agreement(one: Pool, other: Pool) -> float:
-    smaller, larger = sorted((one.variance, other.variance))
+def _agreement(own: Pool, other: Pool) -> float:
+    smaller, larger = sorted((own.variance, other.variance))
     return (smaller / larger) ** 2 if larger > 0 else 1.0

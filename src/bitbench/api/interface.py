@@ -78,7 +78,7 @@ def load(
     ignore_eos: bool = True,
     api_key_env: str = API_KEY_ENV,
     vocabulary: int | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     nodes: int | None = None,
     on: str | None = None,
     observer: Observer | None = None,

@@ -6,8 +6,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from bitbench.analysis.results.summary import Estimate, PointSummary, StudySummary
-from bitbench.analysis.results.tails import PercentileEstimate
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
 from bitbench.records.study_records import StudyRecords
@@ -137,12 +137,16 @@ def _figures(summary: StudySummary) -> "pa.Table":
             "workload": point.point.workload,
             "metric": name,
             "unit": summary.definitions[name].unit if name in summary.definitions else None,
-            **_with_interval(name, estimate, point.tails.get(name)),
-            "instances": estimate.n_instances,
-            "trials": estimate.n_trials,
+            "mean": shown.value,
+            "low": shown.low,
+            "high": shown.high,
+            "instances": estimate.basis.starts if estimate.basis else None,
+            "trials": estimate.basis.trials if estimate.basis else None,
+            "note": shown.note,
         }
         for point in summary.points
         for name, estimate in point.metrics.items()
+        for shown in [_shown(name, point)]
     ]
     text, number, count = pa.string(), pa.float64(), pa.int64()
     kinds = {"mean": number, "low": number, "high": number, "instances": count, "trials": count}
@@ -150,10 +154,8 @@ def _figures(summary: StudySummary) -> "pa.Table":
     return pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds.get(name, text)) for name in names]))
 
 
-def _with_interval(name: str, estimate: Estimate, tail: PercentileEstimate | None) -> dict[str, Json]:
-    """Of the tail what the requests of all trials say, where they were kept; `high` is null where that is open."""
+def _shown(name: str, point: PointSummary) -> Estimate:
+    """Of the tail what the requests of all trials say, where they were kept; `high` is None where that is open."""
     known = find(name)
-    if tail is not None and known is not None and known.is_tail:
-        return {"mean": tail.shown, "low": tail.shown_low, "high": tail.high, "note": tail.note}
-    low, high = (estimate.interval.low, estimate.interval.high) if estimate.interval else (None, None)
-    return {"mean": estimate.mean, "low": low, "high": high, "note": ""}
+    tail = point.tails.get(name) if known is not None and known.is_tail else None
+    return point.metrics[name] if tail is None else tail

@@ -26,6 +26,7 @@ NO_NATIVE_PART = (
     "not installed: no null engine, no VPTQ kernel, and `bitbench load` carries fewer streams; "
     "install bitbench's wheel, or g++ or clang++ and bitbench again"
 )
+NO_ENERGY = "unknown: no counter in /sys/class/powercap that may be read (virtual machines have none; root may)"
 
 
 def print_doctor(home: Path, *, measure: bool) -> NoReturn:
@@ -68,6 +69,7 @@ def _host_table(found: Checkup) -> Table:
     table.add_row("accelerator", names or "none: engines run on the CPU")
     for problem in found.gpu_problems:
         table.add_row("", Text(problem, "yellow"))
+    table.add_row("CPU energy", "readable" if found.reads_cpu_energy else NO_ENERGY)
     table.add_row("native part", "installed" if found.has_native_part else NO_NATIVE_PART)
     return table
 

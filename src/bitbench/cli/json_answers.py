@@ -65,6 +65,7 @@ class DoctorAnswer(Record):
     home: str
     free_bytes: int
     has_native_part: bool
+    reads_cpu_energy: bool = False  # whether the processors' own counters can be read
     gpu_problems: tuple[str, ...] = ()  # what keeps engines from computing on the GPUs
     engines: tuple[DoctorEngine, ...]
     models: tuple[DoctorModel, ...]
@@ -130,6 +131,7 @@ def doctor_answer(found: Checkup, noise: HostNoise | None) -> DoctorAnswer:
         home=str(found.home),
         free_bytes=found.free_bytes,
         has_native_part=found.has_native_part,
+        reads_cpu_energy=found.reads_cpu_energy,
         gpu_problems=found.gpu_problems,
         engines=tuple(
             DoctorEngine(

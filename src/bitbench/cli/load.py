@@ -67,7 +67,12 @@ def load(
         bool,
         typer.Option(rich_help_panel=PROMPTS, help="Request exactly --output-tokens; switch off where unsupported."),
     ] = True,
-    seed: Annotated[int, typer.Option(min=0, rich_help_panel=PROMPTS, help="Seed of order and prompts.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, rich_help_panel=PROMPTS, help="Seed of order and prompts [default: a new one, which is recorded]."
+        ),
+    ] = None,
     vocabulary: Annotated[
         int | None, typer.Option(hidden=True, help="Random token ids go from 1,000 to this [default: 32,000].")
     ] = None,

@@ -13,6 +13,7 @@ from bitbench.engines.environments.installed import list_environments
 from bitbench.measure.compatibility import on_processor
 from bitbench.measure.machine.gpus import GpuSurvey, survey_gpus
 from bitbench.measure.machine.host import collect_host_facts, processor_level
+from bitbench.measure.machine.rapl import energy_zones
 from bitbench.measure.readiness import known_environments, main_versions
 from bitbench.models import library
 from bitbench.records.host import HostFacts
@@ -47,6 +48,7 @@ class Checkup:
     has_native_part: bool
     engines: tuple[EngineState, ...]
     models: tuple[library.KnownModel, ...]
+    reads_cpu_energy: bool = False  # by the processors' own counters
     gpu_problems: tuple[str, ...] = ()  # what keeps engines from computing on the GPUs; a sentence each
 
 
@@ -68,6 +70,7 @@ def examine(home: Path) -> Checkup:
         has_native_part=importlib.util.find_spec("bitbench._native") is not None,
         engines=tuple(engines),
         models=tuple(library.list_models(home)),
+        reads_cpu_energy=bool(energy_zones()),
         gpu_problems=gpu_problems(survey_gpus()),
     )
 

@@ -2,14 +2,26 @@
 
 import json
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationError, field_validator
 
+from bitbench.engines import registry
 from bitbench.engines.options import check_arguments
-from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, InstanceFailed, Launch, Vocabulary
+from bitbench.ports import (
+    NO_ARGUMENTS,
+    NO_KV_CACHE_TYPES,
+    Counting,
+    Endpoint,
+    Instance,
+    InstanceFailed,
+    Launch,
+    Vocabulary,
+)
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
 from bitbench.study.base import Json, Spec
 from bitbench.study.environment import Environment
@@ -21,6 +33,7 @@ from bitbench.study.workload import Workload
 from bitbench.util.http.connection import BadAnswer, PlainAnswer, PlainConnection
 from bitbench.util.http.limits import MODEL_NAMES, PLAIN_BYTES
 from bitbench.util.http.redirects import REDIRECTS, redirection
+from bitbench.util.http.samples import fetch_samples
 from bitbench.util.quotation import quote
 from bitbench.util.units import show_duration
 
@@ -142,7 +155,7 @@ class EndpointInstance:
             more = f" and {len(offered) - _SHOWN_NAMES:,} more" if len(offered) > _SHOWN_NAMES else ""
             cause = f"{endpoint.url} has no model {endpoint.model}; it has {', '.join(offered[:_SHOWN_NAMES])}{more}"
             raise InstanceFailed(Failure(outcome=Outcome.INVALID, cause=cause))
-        return endpoint
+        return replace(endpoint, metrics=_counters(endpoint))
 
     def facts(self) -> InstanceFacts:
         return InstanceFacts(
@@ -164,6 +177,15 @@ class EndpointInstance:
 
     def stop(self) -> None:
         """It ran before us and stays."""
+
+
+def _counters(endpoint: Endpoint) -> Mapping[str, str]:
+    """Those of the engine that the names at its GET /metrics tell; none where it has no such page."""
+    samples = fetch_samples(endpoint.url, endpoint.api_key)
+    if samples is None:
+        return {}
+    known = (engine.metrics for engine in registry.engines().values() if isinstance(engine, Counting))
+    return next((names for names in known if samples.kinds.keys() & set(names.values())), {})
 
 
 class EndpointUnusable(Exception):

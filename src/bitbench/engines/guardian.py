@@ -11,7 +11,7 @@ that changed their session stay below them in the tree and are found in /proc.
 | the engine | the guardian reports it and ends what the engine had started |
 | the guardian | the kernel kills the engine (PR_SET_PDEATHSIG); the keeper gets and ends what it had started |
 | the keeper | the kernel sends SIGTERM to the guardian, which ends everything |
-| keeper and guardian | the kernel kills the engine; bitbench finds the rest by a variable that they all inherited |
+| keeper and guardian | the kernel kills the engine; bitbench finds the rest by a mark that they all inherited |
 | all three at once | the kernel kills the engine; the next command of that home finds the rest likewise |
 
 FD is one end of a socket pair. Two lines are written to it: the pids of guardian and engine, and the engine's exit code
@@ -37,11 +37,13 @@ GRACE_S = 3.0
 PARENT_CHECK_S = 1.0
 KILL_S = 1.0  # from SIGKILL until the last process is gone, on a busy machine
 CANNOT_START = 127  # as a shell says it
+MARK_VARIABLE = "BITBENCH_INSTANCE"
 
 
 def main(arguments: list[str]) -> None:
     """Runs a command as the engine."""
     leash, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
+    carry_mark(os.environ.pop(MARK_VARIABLE, ""))
     keep(leash, parent)
     try:
         os.execvp(command[0], command)
@@ -50,6 +52,14 @@ def main(arguments: list[str]) -> None:
         sys.stderr.flush()
     finally:
         os._exit(CANNOT_START)
+
+
+def carry_mark(mark: str) -> None:
+    """By which `engines.left_over` finds all that comes from here. Where a lower limit holds already there is none."""
+    if mark:
+        with contextlib.suppress(ValueError, OSError):
+            soft, hard = map(int, mark.split(":"))
+            resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
 
 
 def keep(leash: int, parent: int) -> None:

@@ -1,10 +1,12 @@
-"""Processes of engines that are not guarded any more: found by a variable that all of them inherited, and ended.
+"""Processes of engines that are not guarded any more: found by a mark that all of them inherited, and ended.
 
-It is in what /proc shows of their environment, and lasts as long as they live. Nothing is written to a disk.
+The mark is a limit that concerns only real-time processes (RLIMIT_RTTIME), and none for ages: what a process starts
+has it, whatever becomes of its environment, which some overwrite with their title. Nothing is written to a disk.
 """
 
 import contextlib
 import os
+import re
 import secrets
 import signal
 import time
@@ -13,16 +15,17 @@ from pathlib import Path
 
 from bitbench.engines.guardian import GRACE_S, KILL_S, send
 
-# In the environment of all that belongs to one engine: a name of its own, and who drives it (pid and time of start).
-MARK_VARIABLE = "BITBENCH_INSTANCE"
+_LIMIT = re.compile(rb"^Max realtime timeout +(\d+) +(\d+)", re.MULTILINE)
+_DRIVER = 1 << 62  # beside it in the hard limit: who drives the engine, by pid and time of start
+_INSTANCE_BITS, _TICKS_BITS = 61, 40
 _POLL_S = 0.01
 _PROC = Path("/proc")
 
 
 def new_mark() -> str:
-    """A mark for what this process is about to start."""
+    """A mark for what this process is about to start: the soft limit is its own number, the hard one the driver's."""
     pid = os.getpid()
-    return f"{secrets.token_hex(16)}:{pid}:{_started(pid)}"
+    return f"{secrets.randbits(_INSTANCE_BITS)}:{_DRIVER | pid << _TICKS_BITS | (_started(pid) or 0)}"
 
 
 def marked(mark: str) -> set[int]:
@@ -59,14 +62,15 @@ def kill_all(find: Callable[[], set[int]], timeout_s: float) -> None:
 
 
 def _marks() -> Iterator[tuple[int, str]]:
-    """Of the processes that can be read and see the same process numbers as this one: not those of a container. One
-    that has ended has no environment any more."""
-    entry = f"{MARK_VARIABLE}=".encode()
-    for path in _PROC.glob("[0-9]*/environ"):
+    """Of the processes that run, are this user's, and see the same process numbers as this one: not those of a
+    container."""
+    for path in _PROC.glob("[0-9]*/limits"):
         with contextlib.suppress(OSError):  # another user's, or gone in the meantime
-            for variable in path.read_bytes().split(b"\0"):
-                if variable.startswith(entry) and _namespace(path.parent) == _namespace(_PROC / "self"):
-                    yield int(path.parent.name), variable.removeprefix(entry).decode(errors="replace")
+            found = _LIMIT.search(path.read_bytes())
+            if found is None or not int(found[2]) & _DRIVER or _namespace(path.parent) != _namespace(_PROC / "self"):
+                continue
+            if _started(pid := int(path.parent.name)) is not None:
+                yield pid, f"{int(found[1])}:{int(found[2])}"
 
 
 def _namespace(process: Path) -> Path:
@@ -74,15 +78,14 @@ def _namespace(process: Path) -> Path:
 
 
 def _driver_runs(mark: str) -> bool:
-    _, _, driver = mark.partition(":")
-    pid, _, started = driver.partition(":")
-    return not pid.isdigit() or _started(int(pid)) == started
+    driver = int(mark.partition(":")[2]) ^ _DRIVER
+    return _started(driver >> _TICKS_BITS) == driver & (1 << _TICKS_BITS) - 1
 
 
-def _started(pid: int) -> str | None:
-    """In clock ticks since the machine was started; None where there is no such process."""
+def _started(pid: int) -> int | None:
+    """In clock ticks since the machine was started; None where no such process runs."""
     try:
         fields = (_PROC / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
         return None
-    return None if fields[0] in (b"Z", b"X") else fields[19].decode()
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])

@@ -95,6 +95,7 @@ class LlamaCppEngine:
     quick_args = NO_ARGUMENTS
     kv_cache_types = _KV_CACHE_TYPES
     speed_only = _SPEED_ONLY
+    metrics: Mapping[str, str] = _METRICS
 
     def __init__(self) -> None:
         self.environment: str | None = None if shutil.which(_SERVER) else "llamacpp"
@@ -130,7 +131,7 @@ class LlamaCppEngine:
                     api_key=key,
                     extra_body={"ignore_eos": True, "cache_prompt": caching},
                     keeps_connections=False,  # although its answers say that it does
-                    metrics=_METRICS,
+                    metrics=self.metrics,
                 ),
                 log_file=launch.log_file,
                 read_facts=partial(llamacpp_log.read_facts, prefix_caching=caching),

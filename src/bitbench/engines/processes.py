@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bitbench.engines.guardian import GRACE_S, KILL_S, descendants, send
-from bitbench.engines.left_over import MARK_VARIABLE, kill_all, marked, new_mark
+from bitbench.engines.guardian import GRACE_S, KILL_S, MARK_VARIABLE, descendants, send
+from bitbench.engines.left_over import kill_all, marked, new_mark
 from bitbench.engines.listeners import describe_holders, listening_sockets, sockets_of
 from bitbench.util.child_python import NOWHERE, isolated
 from bitbench.util.errors import BitbenchError

@@ -88,6 +88,7 @@ class SglangEngine:
     can_profile = False
     kv_cache_types = _KV_CACHE_TYPES
     speed_only = _SPEED_ONLY
+    metrics: Mapping[str, str] = _METRICS
     quick_args = NO_ARGUMENTS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
@@ -112,7 +113,7 @@ class SglangEngine:
                     model=_MODEL_NAME,
                     api_key=key,
                     extra_body={"ignore_eos": True},
-                    metrics=_METRICS,
+                    metrics=self.metrics,
                 ),
                 log_file=launch.log_file,
                 read_facts=lambda log: sglang_log.read_facts(log, launch.variant.facts),

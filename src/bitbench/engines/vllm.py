@@ -116,6 +116,7 @@ class VllmEngine:
     quick_args: Mapping[str, Argument] = MappingProxyType({"enforce-eager": True})
     kv_cache_types = _KV_CACHE_TYPES
     speed_only = _SPEED_ONLY
+    metrics: Mapping[str, str] = _METRICS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         if (reason := refuse_set_context(setup, "max-model-len", workload)) is not None:
@@ -151,7 +152,7 @@ class VllmEngine:
                     model=_MODEL_NAME,
                     api_key=key,
                     extra_body={"ignore_eos": True},
-                    metrics=_METRICS,
+                    metrics=self.metrics,
                 ),
                 log_file=launch.log_file,
                 read_facts=lambda log: vllm_log.read_facts(log, launch.variant.facts),

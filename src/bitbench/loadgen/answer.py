@@ -21,6 +21,7 @@ class StreamedAnswer(NamedTuple):
     input_tokens: int | None
     output_tokens: int | None
     problem: tuple[str, str] | None  # why this is no answer: one of REQUEST_STATUSES, and a sentence
+    cached_tokens: int | None  # of the input, that came from a prefix cache
 
 
 def read_answer(response: ResponseReader, limits: AnswerLimits, key: str) -> StreamedAnswer:
@@ -91,7 +92,9 @@ class _Stream:
         if self._empty_end is not None and output_tokens is not None and len(chunk_times) < output_tokens:
             chunk_times = [*chunk_times, self._empty_end]
         problem = self._problem(input_tokens, output_tokens)
-        return StreamedAnswer(chunk_times, self._first_answer, input_tokens, output_tokens, problem)
+        details = self._usage.get("prompt_tokens_details") if isinstance(self._usage, dict) else None
+        cached_tokens = _count(details, "cached_tokens")
+        return StreamedAnswer(chunk_times, self._first_answer, input_tokens, output_tokens, problem, cached_tokens)
 
     def _problem(self, input_tokens: int | None, output_tokens: int | None) -> tuple[str, str] | None:
         if self._error is not None:

@@ -57,6 +57,7 @@ def _row(exchange: Exchange, zero: float, until: float, key: str) -> dict[str, J
         "asked_output_tokens": request.asked_output_tokens,
         "input_tokens": answer.input_tokens,
         "output_tokens": answer.output_tokens,
+        "cached_tokens": answer.cached_tokens,
         "status": status,
         "http_status": exchange.response.http_status,
         "error": error,

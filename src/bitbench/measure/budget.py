@@ -7,8 +7,7 @@ from math import ceil, floor, inf
 from statistics import mean
 from typing import Any
 
-from bitbench.analysis.budget_plan import BlockPlan, Design, measured_components, plan_blocks
-from bitbench.analysis.components import VarianceComponents
+from bitbench.analysis.budget_plan import BlockPlan, Design, VarianceComponents, measured_components, plan_blocks
 from bitbench.analysis.confirmation import points_to_confirm
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.interim_looks import another_fits

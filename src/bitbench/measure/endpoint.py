@@ -1,12 +1,13 @@
 """Trials on an endpoint that runs already: a sweep in interleaved rounds, or a search for the highest rate.
 
-A study's visit starts an instance, warms it up and runs all trials of a workload in it. Here nothing is started, so
-nothing has to be warmed up again, and the order can be the best one against drift: in each round every point of the
-sweep once, shuffled anew. All trials belong to one instance; their interval says nothing about another start, and the
-report says so.
+A study's visit starts an instance, warms it up and runs all trials of a workload in it. Here nothing is started, so the
+order can be the best one against drift: in each round every point of the sweep once, shuffled anew. What the server is
+warm for is unknown: before its first trial a point in closed loop has rounds of warm-up until it is steady. All trials
+belong to one instance; their interval says nothing about another start, and the report says so.
 """
 
 import time
+from collections import Counter
 from dataclasses import replace
 from random import Random
 
@@ -17,7 +18,8 @@ from bitbench.measure.load_study import NextPoint
 from bitbench.measure.machine.memory import MemoryWatch
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
 from bitbench.measure.run_context import RunContext
-from bitbench.measure.trial import ReadyInstance, now, run_trial
+from bitbench.measure.trial import ReadyInstance, TrialDraft, TrialKind, now, run_trial
+from bitbench.measure.warm_up import is_steady, wants_round
 from bitbench.ports import Endpoint, Instance, InstanceFailed
 from bitbench.records.folder import Writer
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
@@ -26,6 +28,7 @@ from bitbench.study.search import SearchLimits
 from bitbench.study.workload import Workload
 from bitbench.study.write_study import study_text
 from bitbench.util.errors import LoadError
+from bitbench.util.units import show_seconds
 
 BLOCK = 0  # the endpoint is not started anew, so there is only one
 FREE_IT = "free a core, or send from another machine (--on), then resume with --into"
@@ -36,7 +39,10 @@ class EndpointRun:
 
     def __init__(self, run: RunContext, writer: Writer) -> None:
         self._run, self._writer = run, writer
-        self._trials = writer.folder.trials()
+        recorded = writer.folder.trials()
+        self._trials = [trial for trial in recorded if trial.kind == "measured"]
+        self._warm_ups = Counter(trial.point for trial in recorded if trial.kind == "warmup")
+        self._warm: set[Point] = set()  # by this run: the server may have been started again since the last
         pace = OneBlock(run.plan.study.measure.trials.min)
         self._progress = Progress(run.plan, pace, excused=excused(self._trials))
         self._progress.add(self._trials)
@@ -122,8 +128,7 @@ class EndpointRun:
         return Point(config=self._plan.configs[0], workload=workload.name)
 
     def _trial(self, workload: Workload, ready: ReadyInstance) -> TrialRecord:
-        index = len(self._progress.trials_of(self._point(workload), BLOCK))
-        draft = run_trial(ready, workload, "measured", index, self._run)
+        draft = self._warm_up(workload, ready) or self._draft(workload, ready, "measured")
         record = self._writer.append_trial(draft.record, draft.requests)
         self._trials.append(record)
         self._progress.add([record])
@@ -131,6 +136,31 @@ class EndpointRun:
         if record.outcome is Outcome.CRASHED:
             self._wait(ready.instance)  # gone for good, or did it only break this trial?
         return record
+
+    def _warm_up(self, workload: Workload, ready: ReadyInstance) -> TrialDraft | None:
+        """Before the first trial of a point in this run. One that fails is given back: the result of its point."""
+        point, rounds = self._point(workload), list[TrialRecord]()
+        if point in self._warm or workload.warm_up is workload:
+            return None
+        self._warm.add(point)
+        while wants_round(workload, rounds, until_steady=True):
+            draft = self._draft(workload, ready, "warmup")
+            if draft.record.kind != "warmup":
+                return draft
+            self._warm_ups[point] += 1
+            rounds.append(self._writer.append_trial(draft.record, draft.requests))
+        if not is_steady(rounds):
+            times = " and ".join(show_seconds(round_.metrics.latency_s) for round_ in rounds[-2:])
+            self._run.observer.warn(
+                f"{workload.name} is not steady after {len(rounds)} rounds of warm-up (latency {times} in the last "
+                "two); its first trial may be slower than the others"
+            )
+        return None
+
+    def _draft(self, workload: Workload, ready: ReadyInstance, kind: TrialKind) -> TrialDraft:
+        point = self._point(workload)
+        index = len(self._progress.trials_of(point, BLOCK))
+        return run_trial(ready, workload, kind, index, self._run, warm_up_round=self._warm_ups[point])
 
     def _added(self, workload: Workload) -> Workload:
         """A new one is added to the plan and to the study on disk before it is tried."""

@@ -1,5 +1,6 @@
 """The first contact with an endpoint: whether it answers as requested, and how fast without load."""
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -47,9 +48,10 @@ def first_model(url: str, api_key_env: str) -> str:
 
 
 def first_contact(
-    arguments: EndpointArguments, workload: Workload, load: LoadClient, *, requests: int = REQUESTS, seed: int = 0
+    arguments: EndpointArguments, workload: Workload, load: LoadClient, *, requests: int = REQUESTS
 ) -> FirstContact:
-    """A few requests of this workload's shape, one at a time. Raises LoadError: what is wrong and what to do.
+    """A few requests of this workload's shape, one at a time, with prompts that no other contact had: a server may
+    remember them. Raises LoadError: what is wrong and what to do.
 
     A file that the workload names is looked for from the working directory: no study folder exists yet.
     """
@@ -62,7 +64,7 @@ def first_contact(
     )
     limits = Timeouts(request=TIMEOUT_S, stall=TIMEOUT_S)
     try:
-        result = load.run(load_job(endpoint, alone, seed=(seed, 0), limits=limits))
+        result = load.run(load_job(endpoint, alone, seed=(secrets.randbits(64), 0), limits=limits))
     except LoadLost as lost:
         raise LoadError(str(lost)) from None
     failure = judge(result.requests, alone, result.health)

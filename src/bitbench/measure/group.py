@@ -18,9 +18,10 @@ from bitbench.measure.progress import Progress
 from bitbench.measure.quality import QualityDraft, measure_config, new_draft, wants_noise_floor, with_failure
 from bitbench.measure.run_context import RunContext
 from bitbench.measure.trial import ReadyInstance, TrialDraft, new_record, now, run_trial, touch
+from bitbench.measure.warm_up import wants_round
 from bitbench.ports import InstanceFailed
 from bitbench.records.quality import Condition
-from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome
+from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome, TrialRecord
 from bitbench.study.plan import Group, Member, Point
 from bitbench.study.workload import Workload
 
@@ -166,13 +167,21 @@ class _Servers:
             yield QualityDraft(with_failure(draft, failure, 0.0))
 
     def _warm_up(self, member: Member, ready: ReadyInstance) -> Iterator[Draft]:
-        """Once per workload; a warm-up that fails is the result of its point."""
+        """Once per workload, or until it is steady where the first requests may compile or tune something; a warm-up
+        that fails is the result of its point."""
+        until_steady = self.run.tunes_kernels or ready.instance.facts().was_running
         with self.residents.turn(ready):
             for workload in member.workloads:
-                draft = run_trial(ready, workload, "warmup", self._index(ready, workload), self.run)
-                yield draft
-                if self._leave_if_over(ready, draft):
-                    return
+                rounds: list[TrialRecord] = []
+                while wants_round(workload, rounds, until_steady=until_steady):
+                    index = self._index(ready, workload)
+                    draft = run_trial(ready, workload, "warmup", index, self.run, warm_up_round=len(rounds))
+                    yield draft
+                    if self._leave_if_over(ready, draft):
+                        return
+                    if draft.record.kind != "warmup":
+                        break
+                    rounds.append(draft.record)
 
     def _wanted(self, members: Sequence[Present], stays: Sequence[Present]) -> list[Turn]:
         """One that stays has a turn wherever another has one."""

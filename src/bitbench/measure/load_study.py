@@ -1,8 +1,9 @@
 """The study that `bitbench load` runs: what is asked of an endpoint, at which points, and how far a search goes."""
 
 import os
+import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -12,6 +13,7 @@ from bitbench.engines.endpoint import EndpointArguments, base_url
 from bitbench.loadgen.inputs import check_files
 from bitbench.measure.endpoint_check import FirstContact, first_contact, first_model, refuse_unreachable
 from bitbench.ports import LoadClient
+from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import TrialRecord
 from bitbench.study.arrival import Arrival, mean_rate
 from bitbench.study.base import Json
@@ -33,6 +35,7 @@ REQUESTS_PER_STREAM = 16  # of a closed loop: a p99 over less than a few dozen r
 SHORTEST_SEARCH_TRIAL_S = 10.0  # in shorter ones a single hiccup of the machine is the p99
 # A search begins with the rate of one client that waits for each answer, and may go this far from there.
 BELOW_START, ABOVE_START = 16.0, 4096.0
+SEEDS = 2**31
 SPACINGS = (Arrival.POISSON, Arrival.CONSTANT)
 
 
@@ -54,7 +57,7 @@ class LoadOptions:
     precision: float | None = None
     max_rate: float | None = None
     output_forced: bool = True
-    seed: int = 0
+    seed: int | None = None  # None: a new one, or that of the folder which is resumed
 
     @property
     def is_search(self) -> bool:
@@ -85,11 +88,13 @@ def prepare_load(
     api_key_env: str = API_KEY_ENV,
     vocabulary: int | None = None,
 ) -> PreparedLoad:
-    """Check the options, meet the endpoint, and make the study. Raises UsageError before anything is sent where the
+    """Check the options, meet the endpoint, and make the study, with prompts that no run before it had unless a seed
+    asks for them. Raises UsageError before anything is sent where the
     options are wrong; after a few requests LoadError where the endpoint does not answer as asked, and UnreachableError
     where a search could not find any rate."""
     base = checked(lambda: base_url(url), about=url)
     folder = into or Path(f"load-{_place(base)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
+    options = with_seed(options, folder)
     points = workloads_of(options)
     check_files(points, Path())
     arguments = endpoint_arguments(
@@ -105,6 +110,15 @@ def prepare_load(
     workloads = workloads_of(options, folder, contact.latency_s)
     search = search_limits(options, mean_rate(workloads[0].arrival) or 1.0) if options.is_search else None
     return PreparedLoad(study_of(options, arguments, workloads), search, contact, folder)
+
+
+def with_seed(options: LoadOptions, folder: Path) -> LoadOptions:
+    """The seed that was asked for, else that of a folder which is resumed, else a new one: a server that remembers
+    prompts must not know those of a run."""
+    if options.seed is not None:
+        return options
+    lock = StudyFolder(folder).lock()
+    return replace(options, seed=secrets.randbelow(SEEDS) if lock is None else lock.plan.study.seed)
 
 
 def endpoint_arguments(**given: Argument | None) -> EndpointArguments:
@@ -158,7 +172,7 @@ def study_of(options: LoadOptions, arguments: EndpointArguments, workloads: tupl
                 starts=Count(min=1, max=1),
                 trials=_exactly(1 if options.is_search else options.trials or DEFAULT_TRIALS),
             ),
-            seed=options.seed,
+            seed=options.seed or 0,
         )
     )
 

@@ -1,6 +1,5 @@
 """`bitbench quick` of a server: a short ladder of streams, until throughput stops growing or the time is up."""
 
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from bitbench.measure.load_study import (
     PreparedLoad,
     endpoint_arguments,
     study_of,
+    with_seed,
     workloads_of,
 )
 from bitbench.ports import Endpoint, LoadClient
@@ -86,7 +86,7 @@ def prepare_server(server: FoundServer, client: LoadClient, folder: Path) -> Pre
     """Token ids of an exact length where the server takes them, as vLLM, SGLang and llama.cpp do; else chats, whose
     answers end where the model ends them. Prompts are new each time: a server may remember those of the last. Raises
     LoadError where it answers neither."""
-    exact = LoadOptions(output_tokens=ANSWER_TOKENS, seed=secrets.randbelow(2**31))
+    exact = with_seed(LoadOptions(output_tokens=ANSWER_TOKENS), folder)
     try:
         return _prepare(server, exact, client, folder)
     except LoadError:
@@ -104,7 +104,7 @@ def _prepare(server: FoundServer, options: LoadOptions, client: LoadClient, fold
         url=server.url, model=server.models[0], api_key_env=server.key_variable, ignore_eos=options.output_forced
     )
     alone = replace(options, concurrency=(1,))
-    contact = first_contact(arguments, workloads_of(alone)[0], client, requests=CONTACT_REQUESTS, seed=options.seed)
+    contact = first_contact(arguments, workloads_of(alone)[0], client, requests=CONTACT_REQUESTS)
     first = at_streams(workloads_of(alone, folder)[0], 1, contact.latency_s)
     study = study_of(options, arguments, (first,))
     measure = study.measure.model_copy(update={"trials": Count(min=1, max=TRIALS)})

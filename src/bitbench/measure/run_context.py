@@ -29,6 +29,7 @@ class RunContext:
     capability: Capability | None = None  # the least among the GPUs here
     words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
     starts: Starts | None = None  # None: every instance is spawned
+    tunes_kernels: bool = False  # first requests may compile or tune something, as on a GPU: *not yet run on a GPU*
 
     def engine_of(self, config: Config) -> Engine:
         return self.engines[self.plan.study.engine(config.engine).engine]

@@ -21,6 +21,7 @@ from bitbench.measure.loop import run_study
 from bitbench.measure.machine.busy import BUSY_CORES, cores_in_use
 from bitbench.measure.machine.memory import available_memory
 from bitbench.measure.machine.noise import keep_noise, kept_noise, measure_noise
+from bitbench.measure.machine.rapl import EnergyMeter, energy_zones
 from bitbench.measure.offers import Executor
 from bitbench.measure.plan import estimator_of, expand_source, ready_plan
 from bitbench.measure.quality import KitMaker, QualityKit
@@ -152,7 +153,8 @@ class StudyRun:
         hosts = {THIS_HOST: self.at.host()} if hosts is None else hosts
         found = resolve(self.plan, self.source.folder, _class_of(hosts, lock), self.at.home)
         found = found.model_copy(update={"hosts": dict(hosts)})
-        busy_cores = cores_in_use() if is_here else 0.0
+        with EnergyMeter(energy_zones()) as idle:
+            busy_cores = cores_in_use() if is_here else 0.0
         if busy_cores > BUSY_CORES:
             self.observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
         if lock:
@@ -164,7 +166,8 @@ class StudyRun:
             refuse_other_file(folder, self.source.text)
             began: dict[str, object] = {"created_at": now(), "search": search}
             if is_here:
-                began |= {"busy_cores": busy_cores, "noise": _noise(found.host, self.at.home, self.observer)}
+                noise = _noise(found.host, self.at.home, self.observer)
+                began |= {"busy_cores": busy_cores, "idle_power_w": idle.power_w, "noise": noise}
             found = found.model_copy(update=began)
         writer.write_study(self.source.text)
         writer.write_lock(found)
@@ -199,6 +202,7 @@ def run_context(
         capability=at.capability,
         starts=Starts() if at.device == "cpu" else None,  # on a GPU it was not tried
         words_of=cache(store.words),
+        tunes_kernels=at.device != "cpu",
     )
 
 

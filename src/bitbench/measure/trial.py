@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bitbench.analysis.objectives import judge_objectives
+from bitbench.analysis.prefix_cache import cached_share
 from bitbench.analysis.trial import measure
 from bitbench.loadgen.verdict import judge
 from bitbench.measure.machine.engine_metrics import engine_metrics, read_metrics
 from bitbench.measure.machine.gpu_state import disturbance, watch_gpus
 from bitbench.measure.machine.memory import MemoryWatch
+from bitbench.measure.machine.rapl import meter_energy
 from bitbench.measure.run_context import RunContext
 from bitbench.ports import Endpoint, Instance, LoadJob, LoadLost, Vocabulary
-from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialMetrics, TrialRecord
+from bitbench.records.trial import NOT_THE_ENGINES, Energy, Failure, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Point, Purpose
 from bitbench.study.study import Study, Timeouts
 from bitbench.study.workload import Workload
@@ -84,7 +86,9 @@ class ReadyInstance:
         return death or failure
 
 
-def run_trial(ready: ReadyInstance, workload: Workload, kind: TrialKind, index: int, run: RunContext) -> TrialDraft:
+def run_trial(
+    ready: ReadyInstance, workload: Workload, kind: TrialKind, index: int, run: RunContext, *, warm_up_round: int = 0
+) -> TrialDraft:
     """Blocks until it has ended. Its prompts are the same for all configs, and never come twice in an instance."""
     study = run.plan.study
     point = Point(config=ready.config, workload=workload.name)
@@ -93,20 +97,20 @@ def run_trial(ready: ReadyInstance, workload: Workload, kind: TrialKind, index: 
     job = load_job(
         ready.endpoint,
         asked,
-        seed=trial_seed(study, workload, kind, block=ready.block, index=index),
+        seed=trial_seed(study, workload, kind, block=ready.block, index=index, warm_up_round=warm_up_round),
         limits=study.limits,
         vocabulary=ready.vocabulary,
         folder=run.folder,
     )
     before = read_metrics(ready.endpoint)
-    with watch_gpus(ready.instance.pid) as gpus:
+    with watch_gpus(ready.instance.pid) as gpus, meter_energy(ready.instance.pid) as meter:
         try:
             result = run.load.run(job, run.observer.trial_running)
         except LoadLost as lost:
             return TrialDraft(ready.record(point, "measured", index, Failure(outcome=Outcome.LOST, cause=str(lost))))
     counted = engine_metrics(ready.endpoint, before, read_metrics(ready.endpoint))
     requests = result.requests
-    energy_j = gpus.use.energy_j if gpus.use else None
+    energy = Energy(gpus.use.energy_j if gpus.use else None, meter.energy_j)
     failure = ready.explain(judge(requests, asked, result.health) or disturbance(gpus.use), kind)
     record = ready.record(point, "measured" if failure else kind, index, failure)  # a warm-up that fails is a result
     found = {
@@ -116,8 +120,10 @@ def run_trial(ready: ReadyInstance, workload: Workload, kind: TrialKind, index: 
         "sketched": dict(result.sketched),
         "memory": ready.watch.read(),
         "gpus": gpus.use,
+        "cpu_energy_j": meter.energy_j,
         "engine_metrics": counted,
-        **figures_of(requests, study, energy_j, counts=failure is None),
+        "cached_share": cached_share(counted, requests),
+        **figures_of(requests, study, energy, counts=failure is None),
     }
     return TrialDraft(record.model_copy(update=found), requests)
 
@@ -130,15 +136,17 @@ def touch(ready: ReadyInstance, run: RunContext) -> None:
     run.load.run(load_job(ready.endpoint, TOUCH, seed=seed, limits=study.limits, vocabulary=ready.vocabulary))
 
 
-def trial_seed(study: Study, workload: Workload, kind: TrialKind, *, block: int, index: int) -> tuple[int, ...]:
+def trial_seed(
+    study: Study, workload: Workload, kind: TrialKind, *, block: int, index: int, warm_up_round: int = 0
+) -> tuple[int, ...]:
     """Of its requests: the same for all configs, and for no other trial of a config."""
-    return (study.seed, zlib.crc32(workload.name.encode()), block, index, int(kind == "warmup"))
+    return (study.seed, zlib.crc32(workload.name.encode()), block, index, 1 + warm_up_round if kind == "warmup" else 0)
 
 
-def figures_of(requests: "pa.Table", study: Study, energy_j: float | None, *, counts: bool) -> dict[str, object]:
+def figures_of(requests: "pa.Table", study: Study, energy: Energy, *, counts: bool) -> dict[str, object]:
     """What the record of a trial says about its rows. `counts`: it has a result."""
     return {
-        "metrics": measure(requests, study.objectives, energy_j) if counts else TrialMetrics(),
+        "metrics": measure(requests, study.objectives, energy) if counts else TrialMetrics(),
         "objectives": judge_objectives(requests, study.objectives),
         "requests": requests.num_rows,
         "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),

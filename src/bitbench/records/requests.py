@@ -11,6 +11,7 @@ class RequestColumn(NamedTuple):
     name: str
     arrow_type: str
     meaning: str
+    is_later: bool = False  # rows that were written before it existed lack it: it is null there
 
 
 REQUEST_COLUMNS = (
@@ -29,6 +30,12 @@ REQUEST_COLUMNS = (
     RequestColumn("asked_output_tokens", "int32", "output tokens asked for"),
     RequestColumn("input_tokens", "int32", "prompt tokens, from the engine's usage"),
     RequestColumn("output_tokens", "int32", "output tokens, from the engine's usage"),
+    RequestColumn(
+        "cached_tokens",
+        "int32",
+        "prompt tokens that came from a prefix cache, from the engine's usage; null: unknown",
+        is_later=True,
+    ),
     RequestColumn(
         "status",
         "string",

@@ -92,15 +92,21 @@ def read_document(path: Path, kind: type[R], newest: int, advice: str) -> R:
 
 
 def read_rows(path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] | None, whose: str) -> pa.Table:
-    """Rows of a record; only the columns of these names where some are given. `whose`: `trial t00001`."""
+    """Rows of a record; only the columns of these names where some are given. `whose`: `trial
+    t00001`."""
     schema = arrow_schema(kinds)
     wanted = schema.names if names is None else list(names)
     try:
         with open_to_read(path) as file:
-            return pq.read_table(file, columns=wanted).cast(pa.schema([schema.field(name) for name in wanted]))
+            kept = pq.ParquetFile(file)
+            later = [kind.name for kind in kinds if kind.is_later and kind.name not in kept.schema_arrow.names]
+            table = kept.read(columns=[name for name in wanted if name not in later])
+            for name in later:
+                table = table.append_column(schema.field(name), pa.nulls(table.num_rows, schema.field(name).type))
+            return table.select(wanted).cast(pa.schema([schema.field(name) for name in wanted]))
     except FileNotFoundError:
         raise RowsNotKeptError(f"the rows of {whose} were not kept: {path} is missing") from None
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
         raise StoreError(
             f"{path} is damaged and cannot be read: {_first_line(error)}; remove it to continue without the rows of "
             f"{whose}"

@@ -1,7 +1,7 @@
 """What happened: outcomes, trials and instances, as they are written to disk."""
 
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -68,6 +68,7 @@ class TrialMetrics(Record):
     achieved_rate: float | None = None
     goodput: float | None = None
     energy_per_token: float | None = None
+    cpu_energy_per_token: float | None = None
 
 
 class WorkerHealth(Record):
@@ -172,6 +173,13 @@ class GpuUse(Record):
     other_processes: int | None = None  # the most that computed there beside the engine
 
 
+class Energy(NamedTuple):
+    """Joules that a trial took; None where they are unknown."""
+
+    gpus_j: float | None = None
+    cpus_j: float | None = None
+
+
 class TrialRecord(Record):
     """One repetition of a point in one instance."""
 
@@ -200,11 +208,18 @@ class TrialRecord(Record):
     sketched: dict[str, SketchedTimes] = Field(default_factory=dict)  # by time: ttft; of a client on several machines
     memory: Memory = Memory()
     gpus: GpuUse | None = None  # None: the engine sees none, or is not on this machine
+    cpu_energy_j: float | None = None  # of all processors and their memory; None: unreadable, or not on this machine
     engine_metrics: EngineMetrics | None = None  # None where the engine offers none
+    # Of its prompt tokens, what came from a prefix cache: by the engine's own counter, else by the answers' usage.
+    cached_share: float | None = None
     objectives: ObjectiveResult | None = None  # None where the study has none
     requests: int = 0
     failed_requests: int = 0
     requests_file: str | None = None
+
+    @property
+    def energy(self) -> "Energy":
+        return Energy(self.gpus.energy_j if self.gpus is not None else None, self.cpu_energy_j)
 
     @property
     def counts(self) -> bool:

@@ -4,18 +4,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
-from bitbench.analysis.results.summary import (
-    Estimate,
-    Interval,
-    MetricDefinition,
-    PointSummary,
-    QualityEstimate,
-    Ratio,
-    Spread,
-)
-from bitbench.analysis.results.tails import PercentileEstimate
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
+from bitbench.analysis.results.summary import MetricDefinition, PointSummary
 from bitbench.reports.document.model import Phrase, Quantity, Range, Unit
 from bitbench.study.metrics import find
+from bitbench.util.units import UNKNOWN
 
 ROUGH = 3  # significant digits of a figure without an interval that nobody reads more of
 _WITH_RULES_OF_THEIR_OWN = (Unit.SHARE, Unit.RATIO, Unit.COUNT)  # about digits
@@ -25,14 +18,27 @@ def unit_of(definition: MetricDefinition) -> str:
     return Unit.SHARE if definition.unit == "%" else definition.unit
 
 
-def with_interval(value: float | None, unit: str, interval: Interval | None, note: str = "") -> Quantity:
-    low, high = (interval.low, interval.high) if interval else (None, None)
-    return Quantity(value, unit, low, high, note=note)
+def quantity(estimate: Estimate | None, unit: str, *, digits: int | None = None) -> Quantity | None:
+    """`412 [380, ∞) ms (slowest of 24)`, `12.3 (11.9 – 12.8)`; None where it is unknown."""
+    if estimate is None:
+        return None
+    note = f"({estimate.note})" if estimate.note else ""
+    range_ = Range(estimate.kind)
+    return Quantity(estimate.value, unit, estimate.low, estimate.high, range_, digits=digits, note=note)
+
+
+MARKS = {Verdict.MET: "✓", Verdict.MISSED: "✗", Verdict.INCONCLUSIVE: "?"}
+
+
+def finding_quantity(finding: Finding, note: str = "") -> Quantity:
+    """What is held against a limit, with a mark or a word behind it."""
+    known = quantity(finding.estimate, finding.unit) or Quantity(None, finding.unit)
+    return replace(known, note=" ".join(part for part in (known.note, note) if part))
 
 
 def estimated(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
-    """The mean and its interval."""
-    return None if estimate is None else with_interval(estimate.mean, unit_of(definition), estimate.interval)
+    """In the unit of its metric."""
+    return quantity(estimate, unit_of(definition))
 
 
 def figure_of(point: PointSummary, metric: str, definition: MetricDefinition) -> Quantity | None:
@@ -40,41 +46,34 @@ def figure_of(point: PointSummary, metric: str, definition: MetricDefinition) ->
     known, tail = find(metric), point.tails.get(metric)
     is_tail = known is not None and known.is_tail
     if tail is not None and (is_tail or metric not in point.metrics):
-        return pooled(tail)
+        return quantity(tail, Unit.SECONDS)
     shown = estimated(point.metrics.get(metric), definition)
     return replace(shown, note="(per trial)") if is_tail and shown is not None else shown
 
 
-def pooled(tail: PercentileEstimate) -> Quantity:
-    """`412 [380, ∞) ms (slowest of 24)`"""
-    note = f"({tail.note})" if tail.note else ""
-    return Quantity(tail.shown, Unit.SECONDS, tail.shown_low, tail.high, note=note)
-
-
 def mean_of(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
     """Without its interval, which of a size can be far narrower than anybody cares for."""
-    return None if estimate is None else Quantity(estimate.mean, unit_of(definition))
+    return None if estimate is None else Quantity(estimate.value, unit_of(definition))
 
 
 def half_width(estimate: Estimate | None) -> Quantity | None:
     """Relative: `± 1.2 %` without the sign."""
-    return number(estimate.relative_half_width, Unit.SHARE) if estimate else None
+    return share(estimate.basis.relative_half_width) if estimate and estimate.basis else None
 
 
-def times(ratio: Ratio | None) -> Quantity | None:
+def starts_and_trials(estimate: Estimate) -> str:
+    """`3 / 15`"""
+    return f"{estimate.basis.starts} / {estimate.basis.trials}" if estimate.basis else UNKNOWN
+
+
+def times(ratio: Estimate | None) -> Quantity | None:
     """`1.42× [1.39, 1.45]`"""
-    return None if ratio is None else with_interval(ratio.value, Unit.RATIO, ratio.interval)
+    return quantity(ratio, Unit.RATIO)
 
 
-def quality_of(estimate: QualityEstimate | None, definition: MetricDefinition) -> Quantity | None:
-    return None if estimate is None else with_interval(estimate.value, unit_of(definition), estimate.interval)
-
-
-def over_instances(spread: Spread | None, unit: str) -> Quantity | None:
+def over_instances(spread: Estimate | None, unit: str) -> Quantity | None:
     """`12.3 (11.9 – 12.8)`: the mean, the lowest and the highest."""
-    return (
-        None if spread is None else Quantity(spread.mean, unit, spread.low, spread.high, Range.EXTREMES, digits=ROUGH)
-    )
+    return quantity(spread, unit, digits=ROUGH)
 
 
 def plus_minus(value: Quantity, error: Quantity | None) -> Phrase:

@@ -118,6 +118,7 @@ def _all() -> Iterator[Metric]:
     yield _GAPS
     yield from _of_memory()
     yield _ENERGY
+    yield _CPU_ENERGY
     yield from _of_quality()
     yield from _further_statistics()
 
@@ -210,6 +211,18 @@ _ENERGY = Metric(
     higher_is_better=False,
     meaning="Energy that all GPUs which the engine sees took while the trial ran / output tokens of all requests; what "
     "the rest of the machine took is not in it.",
+    source=FigureSource.COUNTERS,
+)
+
+
+_CPU_ENERGY = Metric(
+    "cpu_energy_per_token",
+    "CPU energy",
+    "processors' energy per output token",
+    "J/tok",
+    higher_is_better=False,
+    meaning="Energy that the machine's processors and their memory took while the trial ran, by their own counters "
+    "(RAPL) / output tokens of all requests; the client's share and what the machine takes when idle are in it.",
     source=FigureSource.COUNTERS,
 )
 

@@ -87,9 +87,9 @@ def test_without_a_profile_such_a_kernel_is_named_but_its_time_is_not_claimed() 
 def test_an_unexplained_rest_is_said_to_be_unexplained() -> None:
     _, decode, page = explained(slower_by(1.2))
     assert decode.unexplained is not None
-    assert decode.unexplained_interval is not None
+    assert decode.unexplained_s is not None
     assert decode.unexplained.excess_s == decode.excess_s
-    assert decode.unexplained_interval.low > 0
+    assert decode.unexplained_s.is_above(0)
     assert "is unexplained: no record says where it goes" in page
 
 

@@ -165,7 +165,10 @@ def ten_times(record: dict[str, Any]) -> None:
 
 LIES: dict[str, tuple[Lie, str]] = {
     "damaged rows": (of_frame(damaged, "trial"), "rows|cannot be right"),
-    "rows with other columns": (of_rows(lambda rows: rows.rename_columns([f"x{n}" for n in range(16)])), "columns"),
+    "rows with other columns": (
+        of_rows(lambda rows: rows.rename_columns([f"x{n}" for n in range(rows.num_columns)])),
+        "columns",
+    ),
     "rows with a column more": (of_rows(lambda rows: rows.append_column("more", rows["request"])), "columns"),
     "no rows": (of_frame(lambda one: replace(headed(has_rows=False)(one), parts=()), "trial"), "without rows"),
     "rows twice": (of_rows(lambda rows: pa.concat_tables([rows, rows]), measured_again=True), "more than were asked"),

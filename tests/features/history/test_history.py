@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bitbench.analysis.results.comparison import Verdict
+from bitbench.analysis.results.comparison import ChangeVerdict
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_studies
 from bitbench.features.history.chart import history_figure
@@ -56,7 +56,12 @@ def found(nights: list[StudyRecords]) -> History:
 
 
 def test_a_fall_is_told_and_noise_is_not(found: History) -> None:
-    assert [point.verdict for point in found.points] == [None, Verdict.TIE, Verdict.SLOWER, Verdict.TIE]
+    assert [point.verdict for point in found.points] == [
+        None,
+        ChangeVerdict.TIE,
+        ChangeVerdict.SLOWER,
+        ChangeVerdict.TIE,
+    ]
     ratio = found.points[2].ratio
     assert ratio is not None
     assert ratio.value == pytest.approx(0.8, abs=0.03)
@@ -75,7 +80,7 @@ def test_one_start_tells_nothing(nights: list[StudyRecords]) -> None:
     one = Measure(starts=Count(min=1, max=1), trials=Count(min=3, max=3))
     single = side("night-5", 0.5, 9, measure=one)
     points = history(find_point("engine / interactive", nights), "output_throughput", [*nights, single]).points
-    assert points[-1].verdict is Verdict.UNKNOWN
+    assert points[-1].verdict is ChangeVerdict.UNKNOWN
 
 
 def test_another_shape_is_left_out_and_named(nights: list[StudyRecords]) -> None:
@@ -113,7 +118,7 @@ def test_the_figure_has_a_row_for_each_study_and_says_what_changed(found: Histor
     ElementTree.fromstring(svg(figure))
     assert [row["changed"] for row in figure.rows] == [None, None, "engine-version", "engine-version"]
     assert figure.rows[2]["changes"] == "engine-version: 1.0 → 1.1"
-    assert [row["y"] for row in figure.rows] == [point.estimate.mean for point in found.points]
+    assert [row["y"] for row in figure.rows] == [point.estimate.value for point in found.points]
 
 
 def test_studies_begun_in_the_same_minute_stay_apart(found: History) -> None:
@@ -176,7 +181,7 @@ def test_two_studies_get_the_verdict_of_compare(nights: list[StudyRecords]) -> N
             _, newer = history(point.candidate, point.metric, [one, other]).points
             assert (newer.ratio, newer.verdict) == (point.ratio, point.verdict)
     own = history(find_point("engine / interactive", nights), "output_throughput", [before, after]).points[-1]
-    assert own.verdict is Verdict.SLOWER
+    assert own.verdict is ChangeVerdict.SLOWER
 
 
 @pytest.mark.parametrize("kind", HOSTILE)

@@ -43,8 +43,9 @@ def test_every_run_is_there_and_its_statistics_are_not_taken_for_a_run(runs: Imp
     assert len(summary.points) == 7
     assert {len(point.runs) for point in summary.points} == {3}
     smooth = next(point for point in summary.points if point.point.config.variant == "w8a8_smooth_gptq")
-    assert smooth.metrics["output_throughput"].mean == pytest.approx(4800.91, abs=0.01)
-    assert smooth.metrics["output_throughput"].trial_sd == pytest.approx(58.75, abs=0.01)
+    assert smooth.metrics["output_throughput"].value == pytest.approx(4800.91, abs=0.01)
+    assert (basis := smooth.metrics["output_throughput"].basis) is not None
+    assert basis.trial_sd == pytest.approx(58.75, abs=0.01)
 
 
 def test_the_slow_run_is_flagged(runs: Imported) -> None:
@@ -96,16 +97,18 @@ def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, tmp_path: P
     assert "a single instance" not in other
     for one, three in zip(as_one.points, as_three.points, strict=True):
         single, separate = one.metrics["output_throughput"], three.metrics["output_throughput"]
-        assert (single.n_instances, separate.n_instances) == (1, 3)
+        assert single.basis is not None
+        assert separate.basis is not None
+        assert (single.basis.starts, separate.basis.starts) == (1, 3)
         assert (single.covers_starts, separate.covers_starts) == (False, True)
         # Three runs say as much about the mean either way; what differs is what the interval may be taken for.
-        assert single.relative_half_width == pytest.approx(separate.relative_half_width)
+        assert single.basis.relative_half_width == pytest.approx(separate.basis.relative_half_width)
 
 
 def test_backends(tmp_path: Path) -> None:
     folder, summary, report = imported("seed-backends.md", tmp_path / "out")
     figures = {
-        point.point.config.engine: (point.metrics["ttft_s"].mean, point.metrics["tpot_s"].mean)
+        point.point.config.engine: (point.metrics["ttft_s"].value, point.metrics["tpot_s"].value)
         for point in summary.points
     }
     assert figures["vLLM (awq_marlin)"] == pytest.approx((0.00751, 0.00583))
@@ -124,13 +127,13 @@ def test_grids(tmp_path: Path) -> None:
     assert {len(point.runs) for point in summary.points} == {1}
     by_name = {point.point.name: point.metrics for point in summary.points}
     small = by_name["Qwen2-0.5B-Instruct/GPTQ-Int8 @ transformers, 1 GPU · c1-in1-out2048"]
-    assert small["output_throughput"].mean == 36.35
-    assert small["device_peak_bytes"].mean == 0.85e9
+    assert small["output_throughput"].value == 36.35
+    assert small["device_peak_bytes"].value == 0.85e9
     two_gpus = by_name["Qwen2-72B-Instruct/BF16 @ vllm, 2 GPUs, Setting 1 · c1-in1-out2048"]
-    assert two_gpus["output_throughput"].mean == 17.68
-    assert by_name["Qwen2-72B-Instruct/AWQ @ vllm, 2 GPUs · c1-in129024-out2048"]["output_throughput"].mean == 7.78
+    assert two_gpus["output_throughput"].value == 17.68
+    assert by_name["Qwen2-72B-Instruct/AWQ @ vllm, 2 GPUs · c1-in129024-out2048"]["output_throughput"].value == 7.78
     moe = by_name["Qwen2-57B-A14B-Instruct/BF16 @ vllm, throughput script · c1000-in1000-out100"]
-    assert moe["overall_throughput"].mean == 5698.37
+    assert moe["overall_throughput"].value == 5698.37
     settings = {setup.name: setup.args for setup in summary.study.engines}
     assert settings["vllm, 1 GPU, Setting 2"]["max_model_len"] == "4096"
     assert settings["vllm, 4 GPUs"] == {

@@ -30,13 +30,14 @@ def imported(
 
 
 def means(point: PointSummary) -> dict[str, float]:
-    return {name: estimate.mean for name, estimate in point.metrics.items()}
+    return {name: estimate.value for name, estimate in point.metrics.items()}
 
 
 def test_vllm_files_are_starts(tmp_path: Path) -> None:
     summary, report = imported(Tool.VLLM, tmp_path / "out", "vllm-serve-1.json", "vllm-serve-2.json")
     (point,) = summary.points
-    assert point.metrics["output_throughput"].n_instances == 2
+    assert (basis := point.metrics["output_throughput"].basis) is not None
+    assert basis.starts == 2
     assert means(point)["output_throughput"] == pytest.approx((320.5 + 318.9) / 2)
     assert means(point)["ttft_s"] == pytest.approx((0.0952 + 0.0970) / 2)
     assert means(point)["itl_p99_s"] == pytest.approx(0.0315)
@@ -107,7 +108,8 @@ def test_llama_bench(tmp_path: Path) -> None:
     prompt, generation = summary.points
     assert [prompt.point.workload, generation.point.workload] == ["pp512", "tg128"]
     assert summary.primary_metric == "latency_s"  # the only figure that both tests have
-    assert prompt.metrics["input_throughput"].n_trials == 5
+    assert (basis := prompt.metrics["input_throughput"].basis) is not None
+    assert basis.trials == 5
     assert means(generation)["output_throughput"] == pytest.approx(128 / 9.814, rel=1e-4)
     assert summary.configs[0].memory.weight_bytes_stored == 4677120000
     assert summary.configs[0].engine_versions == ("5163 8cf427ff",)
@@ -117,7 +119,8 @@ def test_llama_bench(tmp_path: Path) -> None:
 def test_optimum_benchmark(tmp_path: Path) -> None:
     summary, report = imported(Tool.OPTIMUM, tmp_path / "out", "optimum.json")
     (point,) = summary.points
-    assert point.metrics["latency_s"].n_trials == 3
+    assert (basis := point.metrics["latency_s"].basis) is not None
+    assert basis.trials == 3
     assert means(point)["ttft_s"] == pytest.approx(0.03243, abs=1e-5)
     assert means(point)["tpot_s"] == pytest.approx(1.47333 / 63, rel=1e-4)
     assert means(point)["device_peak_bytes"] == pytest.approx(8118.1e6)

@@ -42,7 +42,7 @@ def test_a_table_has_its_interval_its_unit_and_its_notes() -> None:
             r"    \toprule",
             r"    config & TTFT (ms) \\",
             r"    \midrule",
-            r"    \texttt{w8a8\_x} & 12.30 [11.90, 12.80] \\",
+            r"    \texttt{w8a8\_x} & 12.3 [11.9, 12.8] \\",
             r"    {}[b] & -- \\",
             r"    \bottomrule",
             r"  \end{tabular}",

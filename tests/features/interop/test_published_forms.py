@@ -102,7 +102,7 @@ def test_the_markdown_of_runs_can_be_imported_again(demo: ReportedStudy, tmp_pat
     for point in again.points:
         before = known[point.point.config.name, point.point.workload]
         for metric in ("output_throughput", "latency_s"):
-            assert point.metrics[metric].mean == pytest.approx(before[metric].mean, rel=0.01)
+            assert point.metrics[metric].value == pytest.approx(before[metric].value, rel=0.01)
 
 
 def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: ReportedStudy) -> None:
@@ -149,8 +149,8 @@ def test_backends_can_be_imported_again(tmp_path: Path) -> None:
     second = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "again")
     again = report_summary(second, default_home())
     for metric in ("ttft_s", "tpot_s"):
-        before = {point.point.config.engine: point.metrics[metric].mean for point in once.summary.points}
-        after = {point.point.config.engine.replace("\\", ""): point.metrics[metric].mean for point in again.points}
+        before = {point.point.config.engine: point.metrics[metric].value for point in once.summary.points}
+        after = {point.point.config.engine.replace("\\", ""): point.metrics[metric].value for point in again.points}
         assert after == pytest.approx(before, rel=1e-3)
 
 
@@ -159,7 +159,7 @@ def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: ReportedStu
     known = {run.engine.name: run.metrics.ttft_s for run in reading.runs}
     last = demo.summary.rankings[-1].workload
     for point in demo.summary.points_of(last):
-        wanted = point.metrics["ttft_s"].mean if "ttft_s" in point.metrics else None
+        wanted = point.metrics["ttft_s"].value if "ttft_s" in point.metrics else None
         assert known[point.point.config.engine] == (wanted if wanted is None else pytest.approx(wanted, rel=1e-2))
 
 

@@ -1,6 +1,6 @@
 """A model of four layers whose tensors cost what is known: for tests of choosing types."""
 
-from bitbench.analysis.results.summary import Estimate, Interval, QualityEstimate, Ratio
+from bitbench.analysis.results.estimate import Basis, Estimate
 from bitbench.features.mix.asked import MixLimits
 from bitbench.features.mix.choice import (
     Ceilings,
@@ -61,21 +61,17 @@ def true_divergence(group: TensorGroup, type: str) -> float:
     return 0.001 * place * SENSITIVITY[group.kind] * ERRORS[type]
 
 
-def quality(value: float) -> QualityEstimate:
-    return QualityEstimate(value=value, interval=Interval(low=0.9 * value, high=1.1 * value, confidence=0.95))
+def quality(value: float) -> Estimate:
+    return Estimate(value=value, low=0.9 * value, high=1.1 * value, confidence=0.95)
 
 
 def time(value: float) -> Estimate:
     return Estimate(
-        mean=value,
-        interval=Interval(low=0.99 * value, high=1.01 * value, confidence=0.95),
-        relative_half_width=0.01,
-        n_instances=2,
-        n_trials=12,
-        trial_sd=None,
-        standard_error=None,
-        degrees_of_freedom=None,
-        covers_starts=True,
+        value=value,
+        low=0.99 * value,
+        high=1.01 * value,
+        confidence=0.95,
+        basis=Basis(starts=2, trials=12, relative_half_width=0.01),
     )
 
 
@@ -102,7 +98,7 @@ def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
     options = options_of(groups, measured_swaps(groups), weight_s)
     reference_s = 0.8 * step_s(dict.fromkeys(groups, "q8_0"))
     choices = choose(options, Ceilings(step_s=reference_s))
-    ratio = Ratio(value=speed, interval=Interval(low=speed - 0.01, high=speed + 0.01, confidence=0.95), p_value=None)
+    ratio = Estimate(value=speed, low=speed - 0.01, high=speed + 0.01, confidence=0.95)
     predicted = predict(options, types_of(choices))
     return Mixture(
         model="small",
@@ -130,9 +126,7 @@ def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
             ),
             reference=MixSide(recipe="gguf-q4_k_m", step=time(reference_s), divergence=quality(0.04), bits=6.1),
             speed=ratio,
-            difference=QualityEstimate(
-                value=difference, interval=Interval(low=difference - 0.01, high=difference + 0.01, confidence=0.95)
-            ),
+            difference=Estimate(value=difference, low=difference - 0.01, high=difference + 0.01, confidence=0.95),
             findings=(judge_speed("gguf-q4_k_m", ratio),),
         ),
     )

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from bitbench.analysis.results.recommendation import LimitVerdict
-from bitbench.analysis.results.summary import QualityEstimate
+from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.cli.json_answers import answer_schema, answer_text
 from bitbench.features.mix.asked import Mix, MixLimits, parse_limits
 from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
@@ -185,7 +184,7 @@ def test_a_kind_that_was_measured_as_a_whole_is_divided_like_its_smallest_type()
 def test_a_type_that_loses_nothing_divides_by_weights() -> None:
     first, second = (group for group in model_groups() if group.kind == "ffn_down")
     measured = [
-        *(Measured((group,), "q4_0", QualityEstimate(value=0.0, interval=None)) for group in (first, second)),
+        *(Measured((group,), "q4_0", Estimate(value=0.0)) for group in (first, second)),
         *(Measured((first, second), type, quality(0.01)) for type in ("q4_K", "q8_0")),
     ]
     options = options_of((first, second), measured, WEIGHT_S)
@@ -301,23 +300,23 @@ def test_fresh_text_lies_between_that_of_the_single_swaps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "standing"), [(1.05, LimitVerdict.MET), (1.0, LimitVerdict.UNSURE), (0.95, LimitVerdict.BROKEN)]
+    ("value", "verdict"), [(1.05, Verdict.MET), (1.0, Verdict.INCONCLUSIVE), (0.95, Verdict.MISSED)]
 )
-def test_a_limit_of_speed_is_held_against_the_interval(value: float, standing: LimitVerdict) -> None:
+def test_a_limit_of_speed_is_held_against_the_interval(value: float, verdict: Verdict) -> None:
     ratio = mixture(speed=value).confirmed
     assert ratio is not None
-    assert judge_speed("x", ratio.speed).standing is standing
-    assert judge_speed("x", None).standing is LimitVerdict.UNSURE
+    assert judge_speed("x", ratio.speed).verdict is verdict
+    assert judge_speed("x", None).verdict is Verdict.INCONCLUSIVE
 
 
 def test_limits_of_divergence_and_of_bits() -> None:
-    assert judge_divergence(0.03, quality(0.02)).standing is LimitVerdict.MET
-    assert judge_divergence(0.021, quality(0.02)).standing is LimitVerdict.UNSURE
-    assert judge_divergence(0.01, quality(0.02)).standing is LimitVerdict.BROKEN
+    assert judge_divergence(0.03, quality(0.02)).verdict is Verdict.MET
+    assert judge_divergence(0.021, quality(0.02)).verdict is Verdict.INCONCLUSIVE
+    assert judge_divergence(0.01, quality(0.02)).verdict is Verdict.MISSED
     confirmed = mixture().confirmed
     assert confirmed is not None
-    assert judge_difference("x", confirmed.difference).standing is LimitVerdict.MET
-    assert [judge_bits(5.0, bits).standing for bits in (5.0, 5.01)] == [LimitVerdict.MET, LimitVerdict.BROKEN]
+    assert judge_difference("x", confirmed.difference).verdict is Verdict.MET
+    assert [judge_bits(5.0, bits).verdict for bits in (5.0, 5.01)] == [Verdict.MET, Verdict.MISSED]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.results.recommendation import LimitVerdict
+from bitbench.analysis.results.estimate import Verdict
 from bitbench.features.mix.asked import Mix, MixLimits
 from bitbench.features.mix.search import DECODE, mix
 from bitbench.measure import runner
@@ -209,15 +209,15 @@ def test_a_mix_is_found_made_and_confirmed(server: Server, tools: Tools, tmp_pat
     confirmed = found.confirmed
     assert confirmed is not None
     assert found.exit_code is ExitCode.DONE
-    assert confirmed.standing is LimitVerdict.MET
+    assert confirmed.verdict is Verdict.MET
     assert confirmed.is_less_divergent
     assert confirmed.mix.divergence is not None
     assert confirmed.mix.step is not None
     assert confirmed.mix.divergence.value == pytest.approx(found.predicted.divergence, rel=0.05)  # it adds up here
-    assert confirmed.mix.step.mean == pytest.approx(found.predicted.step_s, rel=0.01)
+    assert confirmed.mix.step.value == pytest.approx(found.predicted.step_s, rel=0.01)
     assert confirmed.mix.bits == pytest.approx(found.predicted.bits)
     assert found.reference_step is not None
-    assert found.reference_predicted_s == pytest.approx(found.reference_step.mean, rel=0.01)
+    assert found.reference_predicted_s == pytest.approx(found.reference_step.value, rel=0.01)
     recipe = catalog.find(str(tmp_path / found.recipe))
     types = stored_types(recipe)
     assert {one.group.label: {types[name] for name in one.group.tensors} for one in found.groups} == {

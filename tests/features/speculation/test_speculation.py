@@ -129,7 +129,7 @@ def test_acceptance_gain_and_break_even_are_the_known_ones() -> None:
         assert one.plain == Config(variant=f"m/{recipe}", engine=PLAIN)
         assert one.acceptance_length is not None
         assert one.acceptance_length.interval is not None
-        assert one.acceptance_length.mean == pytest.approx(length, abs=0.02)
+        assert one.acceptance_length.value == pytest.approx(length, abs=0.02)
         assert one.acceptance_length.interval.low < length < one.acceptance_length.interval.high
         assert one.acceptance_rate == pytest.approx((length - 1) / DRAFT, abs=0.01)
         assert one.drafted_share == pytest.approx(DRAFTED, abs=0.01)
@@ -139,8 +139,9 @@ def test_acceptance_gain_and_break_even_are_the_known_ones() -> None:
         assert one.gain is not None
         assert one.gain.interval is not None
         assert one.gain.interval.low < per_step / cost < one.gain.interval.high
-        assert one.break_even_interval is not None
-        assert one.break_even_interval.low < 1.6 < one.break_even_interval.high
+        assert one.break_even is not None
+        assert one.break_even.interval is not None
+        assert one.break_even.interval.low < 1.6 < one.break_even.interval.high
     assert found["bf16"].against_unquantized is None
     ratio = found["w4"].against_unquantized
     assert ratio is not None
@@ -251,4 +252,4 @@ def test_drafts_that_do_not_pay_are_named_so(monkeypatch: pytest.MonkeyPatch) ->
     (one,) = (one for one in part_of(summary).rows if one.config.variant == "m/w4" and one.workload == "at-1")
     assert one.acceptance_length is not None
     assert one.break_even is not None
-    assert one.acceptance_length.mean < one.break_even
+    assert one.acceptance_length.value < one.break_even.value

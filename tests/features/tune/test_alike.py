@@ -6,7 +6,8 @@ import pytest
 
 from bitbench.analysis.quality import RISE, baseline_of, summarize_quality
 from bitbench.analysis.recommend import recommend
-from bitbench.analysis.results.recommendation import Limits, LimitVerdict
+from bitbench.analysis.results.estimate import Verdict
+from bitbench.analysis.results.recommendation import Limits
 from bitbench.analysis.summarize import summarize
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.openvino import OpenvinoEngine
@@ -200,7 +201,7 @@ def test_all_that_share_it_have_the_figures_of_the_one_that_was_measured() -> No
     assert found[THIRD].estimates[RISE].value == pytest.approx(np.expm1(0.05), rel=0.02)
     assert found[config("m/gguf-bf16", 4)].estimates[RISE].value == 0.0
     judged = recommend(summarize(of), Limits(quality_loss=0.06)).choices[0].judged
-    assert {one.standing for one in judged} == {LimitVerdict.MET}
+    assert {one.verdict for one in judged} == {Verdict.MET}
 
 
 def test_the_unquantized_model_with_other_threads_is_what_is_compared_with_where_it_alone_was_drawn() -> None:

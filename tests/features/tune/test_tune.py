@@ -12,12 +12,12 @@ import yaml
 from rich.console import Console
 
 import bitbench as bitbench_module
-from bitbench.analysis.budget_plan import Design, plan_confirmation
-from bitbench.analysis.components import VarianceComponents
+from bitbench.analysis.budget_plan import Design, VarianceComponents, plan_confirmation
 from bitbench.analysis.interim_looks import Look
 from bitbench.analysis.pairs import PairedRatio, PairTable
-from bitbench.analysis.results.recommendation import Finding, Judged, Limits, LimitVerdict
-from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, Ratio
+from bitbench.analysis.results.estimate import Basis, Estimate, Finding, Verdict
+from bitbench.analysis.results.recommendation import Judged, Limits
+from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.analysis.sequential import PrimaryMetric, kept_back
 from bitbench.cli.json_answers import answer_schema, answer_text
 from bitbench.engines.llamacpp import LlamaCppEngine
@@ -155,8 +155,9 @@ def test_one_that_misses_a_limit_beats_nobody() -> None:
     assert unsure.shortfall > 0.3
 
 
-def finding(standing: LimitVerdict, value: float | None, reason: str = "") -> Finding:
-    return Finding(name="ttft", unit="s", limit=0.1, value=value, standing=standing, reason=reason)
+def finding(verdict: Verdict, value: float | None, reason: str = "") -> Finding:
+    known = None if value is None else Estimate(value=value)
+    return Finding(name="ttft", unit="s", limit=0.1, estimate=known, verdict=verdict, reason=reason)
 
 
 def judged(config: Config, *findings: Finding, failed: int = 0) -> Judged:
@@ -164,30 +165,20 @@ def judged(config: Config, *findings: Finding, failed: int = 0) -> Judged:
 
 
 def estimate(mean: float) -> Estimate:
-    return Estimate(
-        mean=mean,
-        interval=Interval(low=0.97 * mean, high=1.03 * mean, confidence=0.95),
-        relative_half_width=0.03,
-        n_instances=3,
-        n_trials=9,
-        trial_sd=None,
-        standard_error=None,
-        degrees_of_freedom=2,
-        covers_starts=True,
-    )
+    return ratio(mean).model_copy(update={"basis": Basis(starts=3, trials=9, relative_half_width=0.03)})
 
 
 def test_who_may_win_and_who_may_beat_others() -> None:
     found = admission(
         [
-            judged(A, finding(LimitVerdict.MET, 0.05)),
-            judged(B, finding(LimitVerdict.UNSURE, 0.12)),
-            judged(C, finding(LimitVerdict.BROKEN, 0.3)),
+            judged(A, finding(Verdict.MET, 0.05)),
+            judged(B, finding(Verdict.INCONCLUSIVE, 0.12)),
+            judged(C, finding(Verdict.MISSED, 0.3)),
         ]
     )
     assert (found.able, found.fit) == ({A, B}, {A})
-    assert admission([judged(A, finding(LimitVerdict.UNSURE, 0.09))]).fit == {A}
-    assert admission([judged(A, finding(LimitVerdict.UNSURE, None))]).fit == set()
+    assert admission([judged(A, finding(Verdict.INCONCLUSIVE, 0.09))]).fit == {A}
+    assert admission([judged(A, finding(Verdict.INCONCLUSIVE, None))]).fit == set()
     assert admission([judged(A, failed=1)]).able == set()
 
 
@@ -296,11 +287,11 @@ def test_the_command_to_deploy(tmp_path: Path) -> None:
     ]
 
 
-def ratio(value: float) -> Ratio:
-    return Ratio(value=value, interval=Interval(low=0.97 * value, high=1.03 * value, confidence=0.95), p_value=0.01)
+def ratio(value: float) -> Estimate:
+    return Estimate(value=value, low=0.97 * value, high=1.03 * value, confidence=0.95, p_value=0.01)
 
 
-MET, MISSED = finding(LimitVerdict.MET, 0.05), finding(LimitVerdict.BROKEN, 0.3)
+MET, MISSED = finding(Verdict.MET, 0.05), finding(Verdict.MISSED, 0.3)
 FOUND = Tuning(
     name="x",
     goal=Goal.THROUGHPUT,
@@ -349,11 +340,11 @@ ANSWERS = {
     "Use b. In a fresh study, its output throughput is 140": (FOUND, ExitCode.DONE),
     "The gain of b is not confirmed.": (with_confirmed(is_gain=False, ratio=ratio(1.01)), ExitCode.INCONCLUSIVE),
     "Inconclusive: ttft 120": (
-        with_confirmed(findings=(finding(LimitVerdict.UNSURE, 0.12, "its interval contains the limit"),)),
+        with_confirmed(findings=(finding(Verdict.INCONCLUSIVE, 0.12, "its interval contains the limit"),)),
         ExitCode.INCONCLUSIVE,
     ),
     "Use b, but whether it meets the limit on ttft is inconclusive.": (
-        with_confirmed(findings=(finding(LimitVerdict.UNSURE, 0.09, "its interval contains the limit"),)),
+        with_confirmed(findings=(finding(Verdict.INCONCLUSIVE, 0.09, "its interval contains the limit"),)),
         ExitCode.INCONCLUSIVE,
     ),
     "the best of the search, b, misses them.": (with_confirmed(findings=(MISSED,)), ExitCode.FAILED),
@@ -361,7 +352,7 @@ ANSWERS = {
         with_confirmed(figure=None, ratio=None, is_gain=False, findings=()),
         ExitCode.FAILED,
     ),
-    "its output throughput is 140.0 [135.8, 144.2] tok/s; the baseline a has too few results": (
+    "its output throughput is 140 [136, 144] tok/s; the baseline a has too few results": (
         with_confirmed(baseline_figure=None, ratio=None, is_gain=False),
         ExitCode.INCONCLUSIVE,
     ),
@@ -422,7 +413,7 @@ def test_it_says_what_was_searched_and_ruled_out_and_how_to_deploy() -> None:
 
 
 def test_what_looks_better_than_the_choice_is_said_with_why_it_is_not_it() -> None:
-    beyond = finding(LimitVerdict.UNSURE, 0.12, "its interval contains the limit")
+    beyond = finding(Verdict.INCONCLUSIVE, 0.12, "its interval contains the limit")
     tried = tuple(
         one.model_copy(update={"fate": Fate.LEFT, "findings": (beyond,)}) if one.config == C else one
         for one in FOUND.tried

@@ -9,7 +9,8 @@ import pyarrow as pa
 import pytest
 from scipy.special import stdtrit
 
-from bitbench.analysis.results.recommendation import QUALITY_LOSS, Finding, LimitVerdict
+from bitbench.analysis.results.estimate import Finding, Verdict
+from bitbench.analysis.results.recommendation import QUALITY_LOSS
 from bitbench.engines.registry import engines_of
 from bitbench.features.tune.search import tune, tune_source
 from bitbench.features.tune.types import Fate, Tuning
@@ -194,8 +195,8 @@ def test_the_search_measures_quality_once_per_variant_and_cache(world: World) ->
 def test_what_the_search_leaves_open_is_decided_on_fresh_text(world: World) -> None:
     found = answer(world)
     assert found.chosen == Config(variant="m/gguf-q4_0", engine="llamacpp kv=f16 threads=2")
-    assert in_search(found).standing is LimitVerdict.UNSURE
-    assert quality_of(found).standing is LimitVerdict.MET
+    assert in_search(found).verdict is Verdict.INCONCLUSIVE
+    assert quality_of(found).verdict is Verdict.MET
     assert found.exit_code is ExitCode.DONE
     assert found.confirmed is not None
     assert found.confirmed.windows == 40  # five times those of the search, by its spread
@@ -210,14 +211,14 @@ def test_what_the_search_leaves_open_is_decided_on_fresh_text(world: World) -> N
 def test_the_loss_that_counts_is_that_of_the_fresh_text(world: World) -> None:
     world.truth = Truth(fresh_loss=0.12)
     found = answer(world)
-    assert quality_of(found).standing is LimitVerdict.BROKEN
+    assert quality_of(found).verdict is Verdict.MISSED
     assert found.exit_code is ExitCode.FAILED
 
 
 def test_a_loss_at_the_limit_stays_open_and_the_answer_says_what_would_decide(world: World) -> None:
     world.truth = Truth(fresh_loss=0.095)
     found = answer(world)
-    assert quality_of(found).standing is LimitVerdict.UNSURE
+    assert quality_of(found).verdict is Verdict.INCONCLUSIVE
     assert found.exit_code is ExitCode.INCONCLUSIVE
     text = markdown(tuning_document(found))
     assert "on 40 windows of fresh text against 10 % (its interval contains the limit)" in text
@@ -235,7 +236,7 @@ def test_what_the_winner_is_compared_with_is_started_for_that_alone_where_the_ba
     other = Config(variant="m/gguf-bf16", engine="llamacpp batch-size=128 threads=1")
     assert {one for place, one in world.scored if place == "confirmation"} == {found.chosen, other}
     assert {trial.point.config for trial in fresh().trials} == {found.chosen, SPLIT_BASELINE}
-    assert quality_of(found).standing is LimitVerdict.MET
+    assert quality_of(found).verdict is Verdict.MET
 
 
 def test_a_winner_with_a_quantized_cache_is_compared_with_the_whole_one(world: World) -> None:
@@ -260,7 +261,7 @@ def test_one_that_fails_is_replaced_by_another_that_says_the_same(world: World) 
     Path("tune.yaml").write_text(SPLIT_FILE)
     world.truth = Truth(broken="llamacpp batch-size=128 threads=1", fast="128")
     found = answer(world)
-    assert quality_of(found).standing is LimitVerdict.MET
+    assert quality_of(found).verdict is Verdict.MET
     assert Config(variant="m/gguf-bf16", engine="llamacpp batch-size=128 threads=2") in [
         one for place, one in world.scored if place == "confirmation"
     ]

@@ -38,9 +38,9 @@ def ask(url: str, path: str = "/", *, method: str = "GET", host: str | None = No
     return answer.status, answer.read().decode()
 
 
-def test_it_tells_progress_and_what_is_decided_while_the_study_runs(tmp_path: Path) -> None:
+def test_it_tells_progress_and_what_is_decided_while_the_study_runs_and_after_it(tmp_path: Path) -> None:
     (tmp_path / "seen.yaml").write_text(STUDY)
-    at, urls, seen = Workplace(tmp_path / "home"), [], []
+    at, urls, seen, pages = Workplace(tmp_path / "home"), [], [], []
     over = threading.Event()
 
     def look() -> None:
@@ -49,41 +49,35 @@ def test_it_tells_progress_and_what_is_decided_while_the_study_runs(tmp_path: Pa
 
     looking = threading.Thread(target=look)
     with watched(at.home, StudyFolder(tmp_path / "out"), LogObserver(), port=0, on_url=urls.append) as observer:
+        ended = observer.ended
+
+        def look_once_more(sentence: str) -> None:
+            ended(sentence)
+            pages.append(ask(urls[0]))
+            over.set()
+            looking.join()
+
+        observer.ended = look_once_more  # type: ignore[method-assign]
         looking.start()
         measure_study(tmp_path / "seen.yaml", tmp_path / "out", observer, at)
-        over.set()
-        looking.join()
         status, report = ask(urls[0], "/report")
-        assert status == 200
-        assert "fast" in report
-        status, page = ask(urls[0])
+        pages.append(ask(urls[0]))
     assert status == 200
-    assert '<meta http-equiv="refresh"' in page
+    assert "fast" in report
     counts = [progress["trials_done"] for progress in seen]
     assert counts == sorted(counts)
     assert {progress["trials_planned"] for progress in seen} >= {12}
     assert any(progress["remaining_s"] for progress in seen)
     questions = [row for progress in seen for row in progress["questions"]]
     assert any("fast" in row["still_open"] for row in questions)  # after the first block
+    (status, page), (_, last) = pages
+    assert status == 200
+    assert '<meta http-equiv="refresh"' in page
+    assert "Finished." in last
+    assert "fast is faster than slow" in last
+    assert 'http-equiv="refresh"' not in last
     with pytest.raises(ConnectionRefusedError):  # it ended with the run
         ask(urls[0])
-
-
-def test_the_last_page_says_what_is_decided_and_no_longer_refreshes(tmp_path: Path) -> None:
-    (tmp_path / "seen.yaml").write_text(STUDY)
-    at, urls, pages = Workplace(tmp_path / "home"), [], []
-    with watched(at.home, StudyFolder(tmp_path / "out"), LogObserver(), port=0, on_url=urls.append) as observer:
-        ended = observer.ended
-
-        def look(sentence: str) -> None:
-            ended(sentence)
-            pages.append(ask(urls[0])[1])
-
-        observer.ended = look  # type: ignore[method-assign]
-        measure_study(tmp_path / "seen.yaml", tmp_path / "out", observer, at)
-    assert "Finished." in pages[0]
-    assert "fast is faster than slow" in pages[0]
-    assert 'http-equiv="refresh"' not in pages[0]
 
 
 def test_only_a_browser_of_this_machine_gets_only_what_was_published() -> None:

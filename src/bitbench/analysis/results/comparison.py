@@ -2,8 +2,9 @@
 
 from enum import StrEnum
 
+from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, Ratio
+from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.records.profile import Phase
 from bitbench.study.base import Record
 from bitbench.study.plan import Point
@@ -11,7 +12,7 @@ from bitbench.study.processor import Level
 from bitbench.util.exit_codes import ExitCode
 
 
-class Verdict(StrEnum):
+class ChangeVerdict(StrEnum):
     FASTER = "faster"
     SLOWER = "slower"
     LESS = "less"  # of what is better when it is less but is no time: memory
@@ -38,16 +39,14 @@ class ComparedPoint(Record):
     metric: str
     before: Estimate
     after: Estimate
-    ratio: Ratio | None
-    verdict: Verdict
-    corrected: Interval | None = None
+    ratio: Estimate | None
+    verdict: ChangeVerdict
+    corrected: Estimate | None = None
 
     @property
-    def decisive(self) -> Ratio | None:
+    def decisive(self) -> Estimate | None:
         """The ratio with the interval that agrees with the verdict."""
-        if self.ratio is None or self.corrected is None:
-            return self.ratio
-        return self.ratio.model_copy(update={"interval": self.corrected})
+        return self.corrected or self.ratio
 
 
 class Unpaired(Record):
@@ -68,12 +67,6 @@ class Difference(Record):
     is_allowed: bool = False
 
 
-class GateOutcome(StrEnum):
-    PASSED = "passed"  # the whole interval is within the limit
-    FAILED = "failed"  # the whole interval is beyond it
-    UNSURE = "inconclusive"  # neither, or there is no interval to trust
-
-
 class Replicate(StrEnum):
     """What was repeated, and so what an interval covers."""
 
@@ -88,11 +81,22 @@ class GateResult(Record):
     metric: str
     baseline: Point
     candidate: Point
-    outcome: GateOutcome
-    ratio: Ratio | None
+    verdict: Verdict
+    ratio: Estimate | None
     reason: str = ""  # why it is inconclusive
     needed: int | None = None  # so many starts or trials of each side would decide, if the means stay where they are
     unit: Replicate = Replicate.STARTS
+
+
+CACHED_ON_ONE_SIDE = "a prefix cache answered the prompts of one side only, or far more of them"
+
+
+class CacheDifference(Record):
+    """A point that a prefix cache answered on one side only, or far more: its figures are not of the same work."""
+
+    point: Point
+    before: float  # share of the prompt tokens that came from a cache which the study did not ask for
+    after: float
 
 
 class RoofShare(Record):
@@ -115,19 +119,20 @@ class Comparison(Record):
     unknown_facts: tuple[Fact, ...] = ()  # on both sides: cannot be checked
     levels: tuple[Level | None, Level | None] | None = None  # of the processors, where they differ
     roof_shares: tuple[RoofShare, ...] = ()  # then, where the roofs of both machines were measured
+    cached: tuple[CacheDifference, ...] = ()  # such points have no verdict
     gates: tuple[GateResult, ...] = ()
     allow_inconclusive: bool = False  # a limit that an interval contains fails nothing
 
     @property
     def exit_code(self) -> ExitCode:
-        """Of the limits. One that a side has no figure for was not met, whatever is allowed."""
+        """Of the limits. One that a side has no figure for was not met, whatever is allowed; nor is anything decided
+        about a point that a cache answered on one side only."""
         if not self.points:
             return ExitCode.NOTHING_MEASURED
-        outcomes = {gate.outcome for gate in self.gates}
-        if GateOutcome.FAILED in outcomes:
+        if any(gate.verdict is Verdict.MISSED for gate in self.gates):
             return ExitCode.FAILED
-        is_open = any(
-            gate.outcome is GateOutcome.UNSURE and (gate.ratio is None or not self.allow_inconclusive)
+        is_open = bool(self.cached) or any(
+            gate.verdict is Verdict.INCONCLUSIVE and (gate.ratio is None or not self.allow_inconclusive)
             for gate in self.gates
         )
         return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.study.base import Record
 from bitbench.study.plan import Config
 
@@ -24,9 +25,7 @@ class CrossoverPoint(Record):
 
     at: int  # on the axis
     workload: str
-    speed: float
-    low: float | None  # of the interval; None where there are too few trials for one
-    high: float | None
+    speed: Estimate
 
 
 class Stretch(Record):

@@ -1,23 +1,17 @@
 """What to run, under which limits, and why not the others. Made by `analysis.recommend`; printed by `report`."""
 
 from collections.abc import Iterable
-from enum import StrEnum
 
 from pydantic import computed_field
 
-from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst
+from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.study.base import Record
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config
 from bitbench.util.exit_codes import ExitCode
 
 MEMORY, QUALITY_LOSS = "memory", "quality loss"  # names of findings
-
-
-class LimitVerdict(StrEnum):
-    MET = "met"  # the whole interval is within the limit
-    BROKEN = "ruled out"  # the whole interval lies beyond it
-    UNSURE = "inconclusive"  # the interval contains the limit, or there is none to trust
 
 
 class Limits(Record):
@@ -28,34 +22,9 @@ class Limits(Record):
     quality_loss: float | None = None  # relative
 
 
-class Finding(Record):
-    """One limit, held against one config. `value` is None where the figure is not known."""
-
-    name: str  # as it was asked: "ttft_p99", "memory", "quality loss"
-    unit: str  # "s", "bytes" or "share"
-    limit: float
-    value: float | None
-    low: float | None = None
-    high: float | None = None  # None beside a `low`: open upwards
-    note: str = ""  # what the value is where it is no more than that: "slowest of 24"
-    standing: LimitVerdict
-    reason: str = ""  # why it is inconclusive
-
-
-def standing_of(figure: Estimate | None, findings: Iterable[Finding]) -> LimitVerdict:
+def verdict_of(figure: Estimate | None, findings: Iterable[Finding]) -> Verdict:
     """Of all limits together; without a figure there is nothing that could meet them."""
-    standings = {finding.standing for finding in findings}
-    if figure is None or LimitVerdict.BROKEN in standings:
-        return LimitVerdict.BROKEN
-    return LimitVerdict.UNSURE if LimitVerdict.UNSURE in standings else LimitVerdict.MET
-
-
-class Cost(Record):
-    """Per million output tokens, in the currency of the price."""
-
-    mean: float
-    low: float | None
-    high: float | None
+    return Verdict.MISSED if figure is None else worst(finding.verdict for finding in findings)
 
 
 class Judged(Record):
@@ -63,12 +32,12 @@ class Judged(Record):
 
     config: Config
     figure: Estimate | None
-    ratio_to_baseline: Ratio | None = None  # None for the baseline itself too
-    confirmed_ratio: Ratio | None = None  # that of fresh starts after the choice; None where there were none
+    ratio_to_baseline: Estimate | None = None  # None for the baseline itself too
+    confirmed_ratio: Estimate | None = None  # that of fresh starts after the choice; None where there were none
     memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
     kv_cache_bytes: float | None = None  # what it reserves; None where the engine reserves nothing, or does not say
     findings: tuple[Finding, ...] = ()
-    cost: Cost | None = None
+    cost: Estimate | None = None  # per million output tokens, in the currency of the price
     trials: int = 0
     failed_trials: int = 0
     quality_doubt: str = ""  # "was not measured", "is flagged: …"; empty where nothing speaks against it
@@ -80,15 +49,15 @@ class Judged(Record):
     def memory_without_cache(self) -> float | None:
         """What it would take with an empty cache: the least that a smaller reserve could bring. None where that is
         unknown; a reserve that is not in the memory, as it was never touched, cannot be taken off it."""
-        if self.memory is None or self.kv_cache_bytes is None or self.kv_cache_bytes >= self.memory.mean:
+        if self.memory is None or self.kv_cache_bytes is None or self.kv_cache_bytes >= self.memory.value:
             return None
-        return self.memory.mean - self.kv_cache_bytes
+        return self.memory.value - self.kv_cache_bytes
 
     @computed_field  # type: ignore[prop-decorator]
     @property
-    def standing(self) -> LimitVerdict:
-        """Of all limits together: one that is broken rules out, one that is inconclusive leaves it open."""
-        return standing_of(self.figure, self.findings)
+    def verdict(self) -> Verdict:
+        """Of all limits together."""
+        return verdict_of(self.figure, self.findings)
 
 
 class Choice(Record):
@@ -104,11 +73,10 @@ class Choice(Record):
     deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
 
     def of(self, config: Config) -> Judged:
-        return next(one for one in self.judged if one.config == config)
+        return next(judged for judged in self.judged if judged.config == config)
 
-    @property
-    def with_standing(self) -> dict[LimitVerdict, list[Judged]]:
-        return {one: [judged for judged in self.judged if judged.standing is one] for one in LimitVerdict}
+    def with_verdict(self, verdict: Verdict) -> list[Judged]:
+        return [judged for judged in self.judged if judged.verdict is verdict]
 
 
 class Recommendation(Record):
@@ -127,6 +95,6 @@ class Recommendation(Record):
         if not any(judged.figure for choice in self.choices for judged in choice.judged):
             return ExitCode.NOTHING_MEASURED
         unanswered = [choice for choice in self.choices if choice.chosen is None]
-        if any(not choice.with_standing[LimitVerdict.UNSURE] for choice in unanswered):
+        if any(not choice.with_verdict(Verdict.INCONCLUSIVE) for choice in unanswered):
             return ExitCode.FAILED
         return ExitCode.INCONCLUSIVE if unanswered else ExitCode.DONE

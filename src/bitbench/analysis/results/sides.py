@@ -1,6 +1,7 @@
 """What is known of a config beside its figures, and of one phase of it; every part names the records it rests on."""
 
-from bitbench.analysis.results.summary import EngineSummary, Estimate
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import EngineSummary
 from bitbench.records.roof import Attainable
 from bitbench.records.trial import KernelPath
 from bitbench.study.base import Record
@@ -25,7 +26,7 @@ class PhaseSide(Record):
 
     @property
     def roof_share(self) -> float | None:
-        return None if self.attainable is None else self.attainable.seconds / self.step.mean
+        return None if self.attainable is None else self.attainable.seconds / self.step.value
 
 
 class Side(Record):

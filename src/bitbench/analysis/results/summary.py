@@ -6,7 +6,7 @@ from typing import TypeVar
 from pydantic import Field, SerializeAsAny
 
 from bitbench.analysis.results.crossover import Crossover
-from bitbench.analysis.results.tails import JudgedObjective, ObjectiveVerdict, PercentileEstimate
+from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, worst
 from bitbench.records.quality import TaskFailure
 from bitbench.records.trial import Failure, KernelChoice, Outcome
 from bitbench.study.base import Record
@@ -36,34 +36,6 @@ class MetricDefinition(Record):
             higher_is_better=metric.higher_is_better,
             definition=metric.meaning,
         )
-
-
-class Interval(Record):
-    low: float
-    high: float
-    confidence: float
-
-
-class Estimate(Record):
-    """The mean of instance means, and how well it is known. None where the records are insufficient."""
-
-    mean: float
-    interval: Interval | None
-    relative_half_width: float | None  # half of the interval (before it is cut off at zero) / mean
-    n_instances: int
-    n_trials: int
-    trial_sd: float | None  # of the single trials, as people know it from ± columns
-    standard_error: float | None
-    degrees_of_freedom: float | None
-    covers_starts: bool  # False: one instance, so the interval knows nothing of variation from start to start
-
-
-class Ratio(Record):
-    """How one config relates to another. A p-value of None: cannot be compared with so few trials."""
-
-    value: float
-    interval: Interval | None
-    p_value: float | None
 
 
 class Outlier(Record):
@@ -119,7 +91,7 @@ class WarmUp(Record):
 
 
 class RequestSpread(Record):
-    """A time of single requests, in seconds, of all requests of a point's counted trials; the slowest by its name."""
+    """A time of single requests, in seconds, over every request of a point's counted trials; `highest` is named."""
 
     point: Point
     metric: str  # a key of `definitions`
@@ -146,6 +118,13 @@ class EngineSummary(Record):
     acceptance_rate: float | None = None  # share of drafted tokens
 
 
+class CachedPrompts(Record):
+    """Of a point, although the study did not ask for a cache."""
+
+    trials: int  # that count, with 1 % of their prompt tokens or more from a prefix cache
+    share: float  # of the prompt tokens, mean over its trials
+
+
 class PointSummary(Record):
     """`tails` has percentiles over the requests of all trials, by the column of the figure (`ttft_p99_s`); where rows
     are missing it is empty, and a percentile in `metrics` is the mean of those of single trials."""
@@ -153,7 +132,7 @@ class PointSummary(Record):
     point: Point
     metrics: dict[str, Estimate]
     tails: dict[str, PercentileEstimate] = Field(default_factory=dict)
-    objectives: tuple[JudgedObjective, ...] = ()  # those of the study
+    objectives: tuple[Finding, ...] = ()  # those of the study
     spreads: tuple[RequestSpread, ...] = ()  # where there are many requests
     runs: tuple[Run, ...]
     outliers: tuple[Outlier, ...]
@@ -162,35 +141,26 @@ class PointSummary(Record):
     stop_reason: StopReason
     was_running: bool = False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
     engine: EngineSummary | None = None  # None where it offers no figures of its own
+    cached: CachedPrompts | None = None  # None: no prompt came from a cache that was not asked for, as far as is known
 
     @property
-    def verdict(self) -> ObjectiveVerdict | None:
+    def verdict(self) -> Verdict | None:
         """Of all objectives together; None where the study has none."""
-        found = {judged.verdict for judged in self.objectives}
-        order = (ObjectiveVerdict.MISSED, ObjectiveVerdict.INCONCLUSIVE, ObjectiveVerdict.MET)
-        return next((verdict for verdict in order if verdict in found), None)
-
-
-class Spread(Record):
-    """One figure per instance."""
-
-    mean: float
-    low: float
-    high: float
+        return worst(finding.verdict for finding in self.objectives) if self.objectives else None
 
 
 class MemorySummary(Record):
-    """What a config takes; None where neither the engine nor this system reports it."""
+    """What a config takes, over its instances; None where neither the engine nor this system reports it."""
 
     weight_bytes_stored: int | None = None
-    weight_bytes_loaded: Spread | None = None
-    steady_bytes: Spread | None = None  # at the end of a trial: the mean of each instance
-    peak_bytes: Spread | None = None
-    device_steady_bytes: Spread | None = None
-    device_peak_bytes: Spread | None = None
-    kv_cache_bytes: Spread | None = None
-    kv_bytes_per_token: Spread | None = None
-    kv_cache_tokens: Spread | None = None
+    weight_bytes_loaded: Estimate | None = None
+    steady_bytes: Estimate | None = None  # at the end of a trial: the mean of each instance
+    peak_bytes: Estimate | None = None
+    device_steady_bytes: Estimate | None = None
+    device_peak_bytes: Estimate | None = None
+    kv_cache_bytes: Estimate | None = None
+    kv_bytes_per_token: Estimate | None = None
+    kv_cache_tokens: Estimate | None = None
 
 
 class ConfigSummary(Record):
@@ -199,10 +169,10 @@ class ConfigSummary(Record):
     config: Config
     instances: int
     instances_ready: int
-    ready_s: Spread | None
-    weight_load_s: Spread | None
-    compile_s: Spread | None
-    idle_memory_bytes: Spread | None  # once ready, before the first request
+    ready_s: Estimate | None
+    weight_load_s: Estimate | None
+    compile_s: Estimate | None
+    idle_memory_bytes: Estimate | None  # once ready, before the first request
     memory: MemorySummary
     engine_versions: tuple[str, ...]
     kernels: tuple[str, ...]
@@ -234,7 +204,7 @@ class RankingEntry(Record):
     rank_low: int | None
     rank_high: int | None
     tied_with: tuple[Config, ...]
-    ratio_to_baseline: Ratio | None
+    ratio_to_baseline: Estimate | None
     against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
 
 
@@ -242,7 +212,7 @@ class ConfirmedChoice(Record):
     """The chosen config against the baseline, in a block of fresh starts that the choice knew nothing of."""
 
     config: Config
-    ratio: Ratio
+    ratio: Estimate
 
 
 class ComparedModel(Record):
@@ -288,19 +258,12 @@ class RateAnswer(Record):
     stop: SearchStop | None
 
 
-class QualityEstimate(Record):
-    """A figure over all scored tokens; the interval is from a bootstrap over windows. None: too few windows."""
-
-    value: float
-    interval: Interval | None
-
-
 class TaskFlips(Record):
     """Answers beside the baseline's, question by question."""
 
     lost: int  # right in the baseline, wrong here
     gained: int
-    difference: QualityEstimate  # of the shares that are right; the interval is of paired answers
+    difference: Estimate  # of the shares that are right; the interval is of paired answers
     p_value: float  # exact, two-sided: as many lost as gained; adjusted for all variants of the study (Holm)
 
 
@@ -346,7 +309,7 @@ class PositionDivergence(Record):
 
     first: int
     last: int
-    divergence: QualityEstimate
+    divergence: Estimate
 
 
 class ConfigQuality(Record):
@@ -361,7 +324,7 @@ class ConfigQuality(Record):
     measured_as: Config | None = None  # the one whose quality it shares (`Plan.alike_setups`); None: its own
     outcome: Outcome
     cause: str | None = None
-    estimates: dict[str, QualityEstimate] = Field(default_factory=dict)
+    estimates: dict[str, Estimate] = Field(default_factory=dict)
     windows: int = 0
     tokens: int = 0
     top_tokens: int = 0
@@ -388,7 +351,7 @@ class ConfigQuality(Record):
     def equal_answers(self) -> int | None:
         """How many answers are the baseline's, token for token; None where there is nothing to compare with."""
         known = [answer for answer in self.answers if answer.baseline_text is not None]
-        return sum(one.first_difference is None for one in known) if known else None
+        return sum(answer.first_difference is None for answer in known) if known else None
 
 
 class Precision(Record):
@@ -409,8 +372,7 @@ class SettingSummary(Record):
 
     config: Config
     kv_bytes_per_token: int | None = None
-    step_slope_s: float | None = None  # what a token takes longer for each token of context: the mean over starts
-    step_slope_interval: Interval | None = None
+    step_slope: Estimate | None = None  # seconds that a token takes longer for each token of context, over starts
     acceptance_length: float | None = None  # tokens of a step that began with a draft
 
 
@@ -438,6 +400,7 @@ class StudySummary(Record):
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
     rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
+    idle_share: float | None = None  # of the processors' energy in its trials: what they take when idle; None: unknown
     crossovers: tuple[Crossover, ...] = ()  # by the primary metric, where workloads differ in one number only
     settings: tuple[SettingSummary, ...] = ()  # of configs that share their weights and engine with others
     parts: dict[str, SerializeAsAny[Record]] = Field(default_factory=dict)  # of features, by the names of their parts
@@ -466,7 +429,7 @@ class StudySummary(Record):
                 "processor_notes": tuple(
                     processor_note for processor_note in self.processor_notes if processor_note.config in own
                 ),
-                "quality": tuple(one for one in self.quality if one.config in own),
+                "quality": tuple(quality for quality in self.quality if quality.config in own),
                 "quality_refusals": tuple(
                     quality_refusal for quality_refusal in self.quality_refusals if quality_refusal.config in own
                 ),
@@ -477,7 +440,7 @@ class StudySummary(Record):
     @property
     def is_measured(self) -> bool:
         """Whether anything has a result."""
-        return any(point.metrics for point in self.points) or any(one.outcome is Outcome.OK for one in self.quality)
+        return any(point.metrics for point in self.points) or any(own.outcome is Outcome.OK for own in self.quality)
 
     def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
         """What the objectives say of all points; of a search, whether some rate meets them.
@@ -489,10 +452,10 @@ class StudySummary(Record):
         if not self.is_measured:
             return ExitCode.NOTHING_MEASURED
         judged = [objective for point in self.points for objective in point.objectives]
-        if any(objective.verdict is ObjectiveVerdict.MISSED for objective in judged):
+        if any(objective.verdict is Verdict.MISSED for objective in judged):
             return ExitCode.FAILED
         is_open = any(
-            objective.verdict is ObjectiveVerdict.INCONCLUSIVE and (objective.value is None or not allow_inconclusive)
+            objective.verdict is Verdict.INCONCLUSIVE and (objective.value is None or not allow_inconclusive)
             for objective in judged
         )
         return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE

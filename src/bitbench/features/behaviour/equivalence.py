@@ -16,9 +16,9 @@ from zlib import crc32
 import numpy as np
 
 from bitbench.analysis.divergence import Floats, Integers, Scores, divergence
-from bitbench.analysis.intervals import Resampler, sample
-from bitbench.analysis.quality import baseline_of, same_text, short_scores, window_means, with_interval
-from bitbench.analysis.results.summary import QualityEstimate
+from bitbench.analysis.intervals import Resampler, sample, with_interval
+from bitbench.analysis.quality import baseline_of, same_text, short_scores, window_means
+from bitbench.analysis.results.estimate import Estimate, Verdict, check
 from bitbench.features.behaviour.survival import Lifetimes, compare_survival, lifetimes, survival
 from bitbench.features.behaviour.types import Behaviour, Equivalence, EquivalenceVerdict, NoiseFloor
 from bitbench.records.quality import Condition, QualityRecord
@@ -36,7 +36,7 @@ def summarize_behaviour(of: StudyRecords) -> Behaviour | None:
     floors = known.floors()
     lives = known.lifetimes()
     confidence = of.plan.study.measure.confidence
-    curves = [survival(config, one, confidence) for config, one in lives.items()]
+    curves = [survival(config, lived, confidence) for config, lived in lives.items()]
     drawn = [curve for curve in curves if curve is not None]
     if not (floors or drawn):
         return None
@@ -101,7 +101,7 @@ class _Known:
                     floor_divergence=floor.shown.divergence.value,
                     excess=excess,
                     verdict=_verdict(excess, quality.equivalence_margin),
-                    within_floor=excess.interval is not None and excess.interval.low <= 0,
+                    within_floor=excess.interval is not None and not excess.is_above(0),
                 ),
             )
 
@@ -113,9 +113,9 @@ class _Known:
 
     def pairs(self, configs: list[Config]) -> Iterator[tuple[Config, Config]]:
         """Those of one baseline."""
-        for one, other in combinations(configs, 2):
-            if baseline_of(one, self._plan) == baseline_of(other, self._plan):
-                yield one, other
+        for config, other in combinations(configs, 2):
+            if baseline_of(config, self._plan) == baseline_of(other, self._plan):
+                yield config, other
 
     def _quantized(self) -> Iterator[tuple[Config, Config]]:
         """Each with its baseline, in the order of the plan."""
@@ -154,7 +154,7 @@ class _Known:
             return None
         return windows, window_means(first.window, divergence(first, changed))
 
-    def _estimate(self, config: Config, by_window: Floats) -> QualityEstimate:
+    def _estimate(self, config: Config, by_window: Floats) -> Estimate:
         seed = [self._plan.study.seed, crc32(config.name.encode())]
         drawn = sample([by_window.tolist()], Resampler(np.random.default_rng(seed)))
         return with_interval(drawn, self._plan.study.measure.confidence, float)
@@ -163,9 +163,6 @@ class _Known:
         return baseline_of(config, self._plan) == config
 
 
-def _verdict(excess: QualityEstimate, margin: float) -> EquivalenceVerdict:
-    if excess.interval is None:
-        return "inconclusive"
-    if excess.interval.high <= margin:
-        return "equivalent"
-    return "different" if excess.interval.low > margin else "inconclusive"
+def _verdict(excess: Estimate, margin: float) -> EquivalenceVerdict:
+    words: dict[Verdict, EquivalenceVerdict] = {Verdict.MET: "equivalent", Verdict.MISSED: "different"}
+    return words.get(check(excess, margin), "inconclusive")

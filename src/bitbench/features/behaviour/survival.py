@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from bitbench.analysis.answers import first_difference
-from bitbench.analysis.holm import holm
+from bitbench.analysis.families import holm
+from bitbench.analysis.quality import first_difference
 from bitbench.features.behaviour.types import Survival, SurvivalPair, SurvivalStep
 from bitbench.records.quality import Answer
 from bitbench.study.plan import Config

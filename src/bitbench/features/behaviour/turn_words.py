@@ -10,7 +10,7 @@ from bitbench.reports.document.tables import number_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME, plain
 from bitbench.reports.document.words import bullets, listing, names, plural, say, small_print, strong
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import with_interval
+from bitbench.reports.quantities import quantity
 from bitbench.study.plan import Config
 
 TURNS = "turns"
@@ -28,14 +28,14 @@ def turns_sentences(found: Conversations, summary: StudySummary) -> Iterator[Phr
     labels = Labels.of(summary, MAX_NAME)
     by_config = {row.config: row for row in found.rows}
     compared = [(row, row.against) for row in found.rows if row.against is not None]
-    for one, against in compared:
+    for row, against in compared:
         if against.verdict in ("sooner", "later"):
-            yield _apart(one, against, by_config[against.baseline], labels)
-    untold = [(one, against) for one, against in compared if against.verdict == "no difference found"]
-    for one, against in untold:
+            yield _apart(row, against, by_config[against.baseline], labels)
+    untold = [(row, against) for row, against in compared if against.verdict == "no difference found"]
+    for row, against in untold:
         if _looks_worse(against):
-            yield _may_be_chance(one, against, len(compared), labels)
-    if alike := [(one, against) for one, against in untold if not _looks_worse(against)]:
+            yield _may_be_chance(row, against, len(compared), labels)
+    if alike := [(row, against) for row, against in untold if not _looks_worse(against)]:
         yield _alike(alike, labels)
     for baseline in dict.fromkeys(against.baseline for _, against in compared):
         told = [against.verdict for _, against in compared if against.baseline == baseline]
@@ -54,23 +54,23 @@ def turns_section(found: Conversations, summary: StudySummary) -> Section:
     return Section(say("Turns until invalid JSON"), tuple(blocks), in_terminal=True)
 
 
-def _begin(one: ConversationSurvival) -> str:
-    return f"JSON and tool calls over {plural(one.turns, 'turn')}: "
+def _begin(row: ConversationSurvival) -> str:
+    return f"JSON and tool calls over {plural(row.turns, 'turn')}: "
 
 
 def _apart(
-    one: ConversationSurvival, against: TurnComparison, baseline: ConversationSurvival, labels: Labels
+    row: ConversationSurvival, against: TurnComparison, baseline: ConversationSurvival, labels: Labels
 ) -> Phrase:
     words = "breaks sooner than" if against.verdict == "sooner" else "lasts longer than"
     return say(
-        _begin(one),
-        Name(labels[one.config]),
-        f" {words} the unquantized model: {_half(one)} (unquantized: {_half(baseline)}; p = {against.p_value:.2g}).",
+        _begin(row),
+        Name(labels[row.config]),
+        f" {words} the unquantized model: {_half(row)} (unquantized: {_half(baseline)}; p = {against.p_value:.2g}).",
     )
 
 
-def _half(one: ConversationSurvival) -> str:
-    curve = one.survival
+def _half(row: ConversationSurvival) -> str:
+    curve = row.survival
     if curve.median is None:
         return f"{_never(curve)} conversations valid to the end"
     return f"half of the conversations broken by turn {curve.median}"
@@ -78,18 +78,18 @@ def _half(one: ConversationSurvival) -> str:
 
 def _looks_worse(against: TurnComparison) -> bool:
     """By itself; among several variants one may look so by chance."""
-    return against.fewer.interval is not None and against.fewer.interval.low > 0
+    return against.fewer.is_above(0)
 
 
-def _may_be_chance(one: ConversationSurvival, against: TurnComparison, variants: int, labels: Labels) -> Phrase:
-    lost = with_interval(against.fewer.value, TURNS, against.fewer.interval)
+def _may_be_chance(row: ConversationSurvival, against: TurnComparison, variants: int, labels: Labels) -> Phrase:
+    lost = quantity(against.fewer, TURNS)
     among = f"one of {variants} variants may look so by chance" if variants > 1 else "it may be chance"
     return say(
-        _begin(one),
-        Name(labels[one.config]),
+        _begin(row),
+        Name(labels[row.config]),
         " looks worse than the unquantized model, ",
         lost,
-        f" of {one.turns} fewer, but {among} (p = {against.p_value:.2g}).",
+        f" of {row.turns} fewer, but {among} (p = {against.p_value:.2g}).",
     )
 
 
@@ -100,7 +100,7 @@ def _alike(alike: list[tuple[ConversationSurvival, TurnComparison]], labels: Lab
     return say(
         _begin(first),
         f"no difference found in {first.survival.watched} conversations between the unquantized model and ",
-        listing(names(labels[one.config] for one, _ in alike)),
+        listing(names(labels[row.config] for row, _ in alike)),
         f" ({bound}).",
     )
 
@@ -120,13 +120,13 @@ def _untold(baseline: ConversationSurvival, labels: Labels) -> Phrase:
 def _table(rows: tuple[ConversationSurvival, ...], labels: Labels) -> Table:
     return table(
         rows,
-        words_column("Config", lambda one: Name(labels[one.config])),
-        number_column("Turns until half break", Unit.COUNT, lambda one: _median(one.survival)),
-        words_column("Never broke", lambda one: _never(one.survival)),
-        number_column("Valid turns", TURNS, lambda one: one.valid_turns),
-        number_column("Fewer than unquantized", TURNS, lambda one: _fewer(one.against), intervals_from=0),
-        words_column("p", lambda one: f"{one.against.p_value:.2g}" if one.against else None),
-        words_column("Verdict", lambda one: VERDICTS[one.against.verdict] if one.against else _is_baseline(rows, one)),
+        words_column("Config", lambda row: Name(labels[row.config])),
+        number_column("Turns until half break", Unit.COUNT, lambda row: _median(row.survival)),
+        words_column("Never broke", lambda row: _never(row.survival)),
+        number_column("Valid turns", TURNS, lambda row: row.valid_turns),
+        number_column("Fewer than unquantized", TURNS, lambda row: _fewer(row.against), intervals_from=0),
+        words_column("p", lambda row: f"{row.against.p_value:.2g}" if row.against else None),
+        words_column("Verdict", lambda row: VERDICTS[row.against.verdict] if row.against else _is_baseline(rows, row)),
         drop_empty=True,
     )
 
@@ -135,9 +135,9 @@ def _never(curve: Survival) -> str:
     return f"{curve.watched - curve.ended} of {curve.watched}"
 
 
-def _is_baseline(rows: tuple[ConversationSurvival, ...], one: ConversationSurvival) -> str | None:
+def _is_baseline(rows: tuple[ConversationSurvival, ...], row: ConversationSurvival) -> str | None:
     baselines: set[Config] = {row.against.baseline for row in rows if row.against}
-    return "unquantized" if one.config in baselines else None
+    return "unquantized" if row.config in baselines else None
 
 
 def _median(curve: Survival) -> Quantity | Phrase:
@@ -147,7 +147,7 @@ def _median(curve: Survival) -> Quantity | Phrase:
 
 
 def _fewer(against: TurnComparison | None) -> Quantity | None:
-    return None if against is None else with_interval(against.fewer.value, TURNS, against.fewer.interval)
+    return quantity(against.fewer, TURNS) if against else None
 
 
 def _basis(first: ConversationSurvival) -> Block:

@@ -12,9 +12,9 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.analysis.intervals import Resampler, sample
-from bitbench.analysis.quality import baseline_of, with_interval
-from bitbench.analysis.results.summary import QualityEstimate
+from bitbench.analysis.intervals import Resampler, sample, with_interval
+from bitbench.analysis.quality import baseline_of
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.features.behaviour.equivalence import measured_under
 from bitbench.features.behaviour.survival import Lifetimes, compare_survival, survival
 from bitbench.features.behaviour.types import (
@@ -40,7 +40,7 @@ Records = Sequence[ConversationRecord]
 def summarize_turns(of: StudyRecords) -> Conversations | None:
     """None where no config has conversations enough for a curve."""
     known = measured_under(Condition.ALONE, of)
-    rows = curves_of({one: known[one].conversations for one in of.plan.quality if one in known}, of.plan)
+    rows = curves_of({config: known[config].conversations for config in of.plan.quality if config in known}, of.plan)
     return Conversations(rows=rows) if rows else None
 
 
@@ -48,20 +48,20 @@ def curves_of(of: Mapping[Config, Records], plan: Plan) -> tuple[ConversationSur
     """Of those with conversations enough, in the order given."""
     lives = {config: _lifetimes(own) for config, own in of.items() if own}
     confidence = plan.study.measure.confidence
-    curves = {config: survival(config, one, confidence) for config, one in lives.items()}
+    curves = {config: survival(config, lived, confidence) for config, lived in lives.items()}
     drawn = {config: curve for config, curve in curves.items() if curve is not None}
     pairs = list(_pairs(of, drawn, plan))
     p_values = [pair.p_value for pair in compare_survival(lives, pairs)]
     against = {
-        one: _against(drawn[baseline], p_value, _fewer(one, of[one], of[baseline], plan), 1 - confidence)
-        for (one, baseline), p_value in zip(pairs, p_values, strict=True)
+        config: _against(drawn[baseline], p_value, _fewer(config, of[config], of[baseline], plan), 1 - confidence)
+        for (config, baseline), p_value in zip(pairs, p_values, strict=True)
     }
     return tuple(
         ConversationSurvival(
             config=config,
-            turns=max(one.turns for one in of[config]),
+            turns=max(conversation.turns for conversation in of[config]),
             survival=curve,
-            valid_turns=float(np.mean([one.valid_turns for one in of[config]])),
+            valid_turns=float(np.mean([conversation.valid_turns for conversation in of[config]])),
             faults=tuple(_faults(of[config])),
             against=against.get(config),
         )
@@ -72,7 +72,7 @@ def curves_of(of: Mapping[Config, Records], plan: Plan) -> tuple[ConversationSur
 def _lifetimes(conversations: Records) -> Lifetimes:
     return Lifetimes(
         ended=tuple(conversation.broke_at for conversation in conversations if conversation.broke_at is not None),
-        lasted=tuple(one.turns for one in conversations if one.broke_at is None),
+        lasted=tuple(conversation.turns for conversation in conversations if conversation.broke_at is None),
     )
 
 
@@ -85,20 +85,20 @@ def _pairs(
             yield config, baseline
 
 
-def _same(one: Records, other: Records) -> bool:
+def _same(own: Records, other: Records) -> bool:
     """The same scripts: what is compared conversation by conversation."""
-    return {(script.name, script.turns) for script in one} == {(script.name, script.turns) for script in other}
+    return {(script.name, script.turns) for script in own} == {(script.name, script.turns) for script in other}
 
 
-def _fewer(config: Config, own: Records, others: Records, plan: Plan) -> QualityEstimate:
+def _fewer(config: Config, own: Records, others: Records, plan: Plan) -> Estimate:
     """Valid turns that the others have more, mean over conversations."""
-    valid = {one.name: one.valid_turns for one in own}
+    valid = {conversation.name: conversation.valid_turns for conversation in own}
     lost = [float(other.valid_turns - valid[other.name]) for other in others]
     resampler = Resampler(np.random.default_rng([plan.study.seed, crc32(config.name.encode())]))
     return with_interval(sample([lost], resampler), plan.study.measure.confidence, float)
 
 
-def _against(baseline: Survival, p_value: float, fewer: QualityEstimate, alpha: float) -> TurnComparison:
+def _against(baseline: Survival, p_value: float, fewer: Estimate, alpha: float) -> TurnComparison:
     verdict = _verdict(p_value, fewer.value, _left_after_first(baseline), alpha)
     return TurnComparison(baseline=baseline.config, p_value=p_value, fewer=fewer, verdict=verdict)
 
@@ -120,5 +120,5 @@ def _faults(conversations: Records) -> Iterator[TurnFault]:
     broken = [(answer.fault, answer.text) for answer in answers if answer.fault is not None]
     counted = Counter(fault for fault, _ in broken)
     for fault, count in counted.most_common(MOST_FAULTS):
-        example = next(text for one, text in broken if one == fault)
+        example = next(text for found, text in broken if found == fault)
         yield TurnFault(fault=fault, conversations=count, example=example)

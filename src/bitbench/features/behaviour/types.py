@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from bitbench.analysis.results.summary import QualityEstimate
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.study.base import Record
 from bitbench.study.plan import Config
 
@@ -12,7 +12,7 @@ class NoiseFloor(Record):
 
     config: Config  # a baseline; of other configs, what another start changes
     changed: str  # `several requests at once`, `another start`, or the name of the same weights on another engine
-    divergence: QualityEstimate
+    divergence: Estimate
 
 
 EquivalenceVerdict = Literal["equivalent", "different", "inconclusive"]
@@ -23,7 +23,7 @@ class Equivalence(Record):
 
     floor: str  # `changed` of the floor that it is held against: the largest
     floor_divergence: float  # its mean KL divergence
-    excess: QualityEstimate  # mean KL divergence beyond the floor's, window by window
+    excess: Estimate  # mean KL divergence beyond the floor's, window by window
     verdict: EquivalenceVerdict
     within_floor: bool  # the excess is not significant
 
@@ -66,7 +66,7 @@ class TurnComparison(Record):
 
     baseline: Config
     p_value: float  # log-rank, adjusted for all variants of the study (Holm)
-    fewer: QualityEstimate  # valid turns of a conversation that are lost, conversation by conversation
+    fewer: Estimate  # valid turns of a conversation that are lost, conversation by conversation
     verdict: TurnVerdict
 
 

@@ -10,7 +10,7 @@ from bitbench.reports.document.tables import number_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import bullets, listing, names, paragraph, plural, say, small_print, strong
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import with_interval
+from bitbench.reports.quantities import quantity
 from bitbench.reports.sections.lead import MAX_NAMED, Lead
 from bitbench.study.plan import Config
 
@@ -35,7 +35,7 @@ def behaviour_sentences(found: Behaviour, summary: StudySummary) -> Iterator[Phr
         ("equivalent", f"equivalent to the unquantized model: within {margin:g} nats of its noise floor"),
         ("different", f"not equivalent to the unquantized model: more than {margin:g} nats beyond its noise floor"),
     ):
-        alike = [shown[name] for name, one in verdicts.items() if one.verdict == verdict]
+        alike = [shown[name] for name, judged in verdicts.items() if judged.verdict == verdict]
         if alike:
             yield say("Behaviour: ", listing(names(alike)), f" {'is' if len(alike) == 1 else 'are'} {words}.")
 
@@ -47,7 +47,7 @@ def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
         return None
     labels = Labels.of(summary, MAX_NAME)
     alike = [row for row in summary.quality if row.name in verdicts and verdicts[row.name].verdict == "equivalent"]
-    different = sum(one.verdict == "different" for one in verdicts.values())
+    different = sum(judged.verdict == "different" for judged in verdicts.values())
     verb = "differs" if different == 1 else "differ"
     others = f"{plural(different, 'variant')} of {len(verdicts)} {verb} by more than noise."
     if not alike:
@@ -61,10 +61,10 @@ def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
 def _texts(found: Behaviour, alike: Sequence[Config], labels: Labels) -> Iterator[Phrase]:
     """What that does not mean: a text takes another way at its first token that differs."""
     curves = {curve.config: curve for curve in found.survival}
-    known = [(one, curves[one]) for one in alike if one in curves]
+    known = [(config, curves[config]) for config in alike if config in curves]
     counts = [
-        say(f"{curve.watched - curve.ended} of {plural(curve.watched, 'text')} of ", Name(labels[one]))
-        for one, curve in known
+        say(f"{curve.watched - curve.ended} of {plural(curve.watched, 'text')} of ", Name(labels[config]))
+        for config, curve in known
     ]
     if counts:
         verb = "is" if len(known) == 1 and known[0][1].watched - known[0][1].ended == 1 else "are"
@@ -98,9 +98,7 @@ def _floors(found: Behaviour) -> Iterator[Block]:
         found.floors,
         words_column("Config", lambda floor: Name(floor.config.name)),
         words_column("What was changed", lambda floor: floor.changed),
-        number_column(
-            "KL mean", NATS, lambda floor: with_interval(floor.divergence.value, NATS, floor.divergence.interval)
-        ),
+        number_column("KL mean", NATS, lambda floor: quantity(floor.divergence, NATS)),
     )
 
 
@@ -133,7 +131,7 @@ def _judged(found: Equivalence | None) -> str | None:
 
 
 def _excess(found: Equivalence | None) -> Quantity | None:
-    return None if found is None else with_interval(found.excess.value, NATS, found.excess.interval)
+    return quantity(found.excess, NATS) if found else None
 
 
 def _median(curve: Survival | None) -> Quantity | Phrase | None:
@@ -156,8 +154,8 @@ def _pairs(found: Behaviour, labels: Labels) -> Iterator[Block]:
         return
     places = {curve.config: _rank(curve) for curve in found.survival}
 
-    def ordered(one: Config, other: Config) -> Phrase:
-        longer, shorter = sorted((one, other), key=lambda config: places[config], reverse=True)
+    def ordered(first: Config, second: Config) -> Phrase:
+        longer, shorter = sorted((first, second), key=lambda config: places[config], reverse=True)
         return say(Name(labels[longer]), " stays the baseline's longer than ", Name(labels[shorter]))
 
     told = [say(ordered(pair.one, pair.other), f" (log-rank, p = {pair.p_value:.2g}).") for pair in apart[:MOST_PAIRS]]

@@ -168,7 +168,7 @@ def _entry(member: _Found) -> CardEntry:
 
 def _best_first(entry: CardEntry) -> tuple[float, str]:
     """By the share of the roof in the last phase that has one (decode); without any they come last, by name."""
-    return (-entry.phases[-1].share if entry.phases else 1.0, entry.card)
+    return (-entry.phases[-1].share.value if entry.phases else 1.0, entry.card)
 
 
 def _apart(classes: Sequence[Sequence[_Found]], facts: Sequence[Fact]) -> Iterator[NotCompared]:

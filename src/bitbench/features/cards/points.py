@@ -7,8 +7,9 @@ from hashlib import sha256
 from bitbench.analysis.comparability import CONFIG_FACTS, kernels_of, tool_of
 from bitbench.analysis.intervals import estimate
 from bitbench.analysis.phases import step_sample
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.results.summary import Estimate, StudySummary
+from bitbench.analysis.results.summary import StudySummary
 from bitbench.analysis.roofline import point_roofs
 from bitbench.features.cards.types import CardPhase, CardPoint, CardPoints
 from bitbench.records.roof import PointRoof

@@ -67,7 +67,7 @@ def _stated(trial: TrialRecord) -> dict[str, Json]:
 
 def _of_rows(of: StudyRecords, trial: TrialRecord) -> dict[str, Json]:
     rows = of.requests_of(trial, None)
-    metrics = measure(rows, of.study.objectives, trial.gpus.energy_j if trial.gpus is not None else None)
+    metrics = measure(rows, of.study.objectives, trial.energy)
     objectives = judge_objectives(rows, of.study.objectives) if trial.objectives is not None else None
     failed = sum(status != "ok" for status in rows.column("status").to_pylist())
     found: dict[str, Json] = {name: getattr(metrics, name) for name in TrialMetrics.model_fields}

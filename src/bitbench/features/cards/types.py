@@ -4,8 +4,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.results.summary import Estimate, Interval
 from bitbench.records.host import HostFacts
 from bitbench.records.profile import Phase
 from bitbench.study.base import Record
@@ -77,17 +77,13 @@ class CardPhase(Record):
     attainable_s: float
 
     @property
-    def share(self) -> float:
-        return self.attainable_s / self.step.mean
-
-    @property
-    def share_interval(self) -> Interval | None:
-        """Of the step's time; the roof is taken as it was measured."""
-        found = self.step.interval
-        if found is None or found.low <= 0:
-            return None
-        low, high = self.attainable_s / found.high, self.attainable_s / found.low
-        return Interval(low=low, high=high, confidence=found.confidence)
+    def share(self) -> Estimate:
+        """With the interval of the step's time; the roof is taken as it was measured."""
+        value, ends = self.attainable_s / self.step.value, self.step.interval
+        if ends is None or ends.low <= 0:
+            return Estimate(value=value)
+        low, high = self.attainable_s / ends.high, self.attainable_s / ends.low
+        return Estimate(value=value, low=low, high=high, confidence=self.step.confidence)
 
 
 class CardPoint(Record):

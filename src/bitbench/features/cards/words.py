@@ -4,7 +4,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from bitbench.analysis.results.summary import Interval
 from bitbench.features.cards.types import (
     CardComparison,
     CardEntry,
@@ -18,7 +17,7 @@ from bitbench.records.profile import Phase
 from bitbench.reports.document.model import Bullets, Document, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.reports.document.tables import number_column, table, words_column
 from bitbench.reports.document.words import Words, bullets, listing, names, paragraph, plural, say, strong
-from bitbench.reports.quantities import with_interval
+from bitbench.reports.quantities import quantity
 from bitbench.study.metrics import find
 from bitbench.util.exit_codes import ExitCode
 
@@ -87,7 +86,7 @@ def _table(group: CardGroup) -> Table:
 
 
 def _figure(entry: CardEntry, unit: str) -> Quantity | None:
-    return None if entry.figure is None else with_interval(entry.figure.mean, unit, entry.figure.interval)
+    return quantity(entry.figure, unit)
 
 
 def _phase(entry: CardEntry, phase: Phase) -> CardPhase | None:
@@ -96,15 +95,17 @@ def _phase(entry: CardEntry, phase: Phase) -> CardPhase | None:
 
 def _share(entry: CardEntry, phase: Phase) -> Quantity | None:
     found = _phase(entry, phase)
-    return None if found is None else with_interval(found.share, Unit.SHARE, found.share_interval)
+    return quantity(found.share, Unit.SHARE) if found else None
 
 
 def _says(group: CardGroup) -> Iterator[Words]:
     """Who is ahead by decode, where the intervals lie apart; what was not checked."""
     known = [(entry, found) for entry in group.entries if (found := _phase(entry, Phase.DECODE)) is not None]
     if len(known) > 1:
-        (best, first), *others = sorted(known, key=lambda pair: -pair[1].share)
-        ahead = [entry for entry, phase in others if _is_above(first.share_interval, phase.share_interval)]
+        (best, first), *others = sorted(known, key=lambda pair: -pair[1].share.value)
+        ahead = [
+            entry for entry, phase in others if phase.share.high is not None and first.share.is_above(phase.share.high)
+        ]
         if ahead:
             yield say(
                 Name(best.card), " uses significantly more of its roof than ",
@@ -117,10 +118,6 @@ def _says(group: CardGroup) -> Iterator[Words]:
     if group.unknown:
         facts = ", ".join(fact.value for fact in group.unknown)
         yield f"Not checked, as no card says it: {facts}."
-
-
-def _is_above(interval: Interval | None, other: Interval | None) -> bool:
-    return interval is not None and other is not None and interval.low > other.high
 
 
 def _apart(points: Sequence[NotCompared]) -> Iterator[Words]:

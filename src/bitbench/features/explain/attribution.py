@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from math import hypot
 from statistics import median
 
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.sides import PhaseSide, Side, Source
-from bitbench.analysis.results.summary import Interval, Ratio
 from bitbench.features.explain.types import Cause, Part, PhaseAccount
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.records.trial import KernelPath
@@ -36,7 +36,7 @@ def account(
     own: PhaseSide,
     baseline: PhaseSide,
     *,
-    speed: Ratio | None,
+    speed: Estimate | None,
     sides: tuple[Side, Side],
     profiles: tuple[OperatorProfile, OperatorProfile] | None,
     confidence: float,
@@ -49,10 +49,10 @@ def account(
     expanded = _expanded(own, baseline, share, sides[0])
     parts = [expanded] if expanded else []
     if profiles is not None:
-        groups = (_seconds(profiles[0], own.step.mean), _seconds(profiles[1], baseline.step.mean))
+        groups = (_seconds(profiles[0], own.step.value), _seconds(profiles[1], baseline.step.value))
         sources = tuple(Source(file=f"profiles/{profile.id}.json") for profile in profiles)
         parts = _from_groups(groups, share, sides[0], sources, is_dense=expanded is not None)
-    excess = own.step.mean - share * baseline.step.mean
+    excess = own.step.value - share * baseline.step.value
     rest = excess - sum(part.excess_s for part in parts)
     return PhaseAccount(
         phase=phase,
@@ -63,7 +63,7 @@ def account(
         is_roofline=own.attainable is not None and baseline.attainable is not None,
         parts=tuple(sorted(parts, key=lambda part: -part.excess_s)),
         unexplained=Part(cause=Cause.UNEXPLAINED, excess_s=rest, sources=tuple(side.trials for side in sides)),
-        unexplained_interval=_interval(own, baseline, share, rest, confidence),
+        unexplained_s=_rest(own, baseline, share, rest, confidence),
         profiler_overheads=(_overhead(profiles[0]), _overhead(profiles[1])) if profiles else None,
     )
 
@@ -104,7 +104,7 @@ def _expanded(own: PhaseSide, baseline: PhaseSide, share: float, side: Side) -> 
     if own.attainable and baseline.attainable:
         loaded_s = own.attainable.memory_s * own.loaded_cost.size_bytes / own.cost.size_bytes
         loaded = max(loaded_s, own.attainable.arithmetic_s) / baseline.attainable.seconds
-    excess = (min(loaded, 1.0) - share) * baseline.step.mean
+    excess = (min(loaded, 1.0) - share) * baseline.step.value
     return Part(cause=Cause.DEQUANTIZATION, excess_s=excess, sources=(side.instances,)) if excess > 0 else None
 
 
@@ -157,10 +157,11 @@ def _overhead(profile: OperatorProfile) -> float | None:
     return profile.overhead if profile.overhead_is_clear else None
 
 
-def _interval(own: PhaseSide, baseline: PhaseSide, share: float, rest: float, confidence: float) -> Interval | None:
+def _rest(own: PhaseSide, baseline: PhaseSide, share: float, rest: float, confidence: float) -> Estimate | None:
     """As far as the trials vary; how a profile varies from instance to instance is not known."""
-    if own.step.interval is None or baseline.step.interval is None:
+    ends = [side.step.interval for side in (own, baseline)]
+    halves = [(end.high - end.low) / 2 for end in ends if end is not None]
+    if len(halves) < len(ends):
         return None
-    halves = [(one.step.interval.high - one.step.interval.low) / 2 for one in (own, baseline) if one.step.interval]
     half = hypot(halves[0], share * halves[1])
-    return Interval(low=rest - half, high=rest + half, confidence=confidence)
+    return Estimate(value=rest, low=rest - half, high=rest + half, confidence=confidence)

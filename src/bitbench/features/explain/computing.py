@@ -2,8 +2,7 @@
 
 from collections.abc import Sequence
 
-from bitbench.analysis.comparison import compare
-from bitbench.analysis.config_facts import TRIALS, side_of, variant_of
+from bitbench.analysis.configs import TRIALS, side_of, variant_of
 from bitbench.analysis.crossover import find_crossovers
 from bitbench.analysis.intervals import estimate
 from bitbench.analysis.phases import phase_side, step_sample
@@ -12,6 +11,7 @@ from bitbench.analysis.results.sides import Side, Source
 from bitbench.analysis.roofline import point_roofs
 from bitbench.analysis.summarize import samples_by_point, speeds_of
 from bitbench.analysis.trial import DEFINITIONS
+from bitbench.analysis.unpaired import compare
 from bitbench.features.explain.attribution import account, pick_profiles
 from bitbench.features.explain.types import (
     Explanation,
@@ -71,7 +71,7 @@ def explain(
     definition = DEFINITIONS[metric]
     pair = (config, baseline)
     samples = samples_by_point(of)
-    own, other = (samples.get(Point(config=one, workload=workload.name), {}).get(metric) for one in pair)
+    own, other = (samples.get(Point(config=each, workload=workload.name), {}).get(metric) for each in pair)
     speeds = workload_speeds(of, config, baseline)
     sides = (side_of(of, config, workload), side_of(of, baseline, workload))
     crossovers = tuple(
@@ -91,7 +91,7 @@ def explain(
         speed=next((speed.speed for speed in speeds if speed.workload == workload.name), None),
         confidence=confidence,
         phases=phases,
-        elsewhere=tuple(one for one in speeds if one.workload != workload.name),
+        elsewhere=tuple(speed for speed in speeds if speed.workload != workload.name),
         crossovers=crossovers,
         beyond=tuple(crossover for crossover in crossovers if _is_beyond(crossover, workload)),
         known_beforehand=next(
@@ -107,7 +107,7 @@ def workload_speeds(of: StudyRecords, config: Config, baseline: Config) -> list[
     speeds = speeds_of(of, config)
     found = []
     for workload in of.plan.study.workloads:
-        points = [Point(config=one, workload=workload.name) for one in (config, baseline)]
+        points = [Point(config=each, workload=workload.name) for each in (config, baseline)]
         if (ratio := speeds.between(config, baseline, workload.name)) is not None:
             sources = tuple(Source(file=TRIALS, ids=tuple(trial.id for trial in of.counted(point))) for point in points)
             found.append(WorkloadSpeed(workload=workload.name, speed=ratio, sources=sources))
@@ -118,10 +118,10 @@ def _phases(
     of: StudyRecords, pair: tuple[Config, Config], workload: Workload, sides: tuple[Side, Side]
 ) -> list[PhaseAccount]:
     confidence = of.plan.study.measure.confidence
-    variants = [variant_of(of.plan, one) for one in pair]
+    variants = [variant_of(of.plan, each) for each in pair]
     found = []
     for phase in Phase:
-        points = [Point(config=one, workload=workload.name) for one in pair]
+        points = [Point(config=each, workload=workload.name) for each in pair]
         own, other = (step_sample(phase, workload, of.counted(point)) for point in points)
         if own is None or other is None or variants[0] is None or variants[1] is None:
             continue
@@ -142,10 +142,10 @@ def _phases(
     return found
 
 
-def _is_beyond(one: Crossover, workload: Workload) -> bool:
+def _is_beyond(crossover: Crossover, workload: Workload) -> bool:
     """The nearest sure crossing before this workload made it slower."""
-    place = workload.concurrency if one.axis is CrossoverAxis.CONCURRENCY else workload.input_tokens
-    before = [crossing for crossing in one.crossings if isinstance(place, int) and place >= crossing.before]
+    place = workload.concurrency if crossover.axis is CrossoverAxis.CONCURRENCY else workload.input_tokens
+    before = [crossing for crossing in crossover.crossings if isinstance(place, int) and place >= crossing.before]
     return bool(before) and before[-1].is_sure and before[-1].becomes is CrossoverSide.SLOWER
 
 

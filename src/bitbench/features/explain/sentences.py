@@ -1,14 +1,14 @@
 """The sentences of an explanation."""
 
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.sides import Side
-from bitbench.analysis.results.summary import Ratio
 from bitbench.features.explain.roofline_words import BOUNDS
 from bitbench.features.explain.types import Cause, Explanation, Gap, Missing, Part, PhaseAccount
 from bitbench.records.profile import Phase
 from bitbench.records.trial import KernelPath
 from bitbench.reports.document.model import Name, Phrase, Quantity, Unit
 from bitbench.reports.document.words import Words, joined, say
-from bitbench.reports.quantities import mean_of, seconds, share, size, times, with_interval
+from bitbench.reports.quantities import mean_of, quantity, seconds, share, size, times
 
 NOT_KNOWN = "What is not known"  # the section that says what would tell more
 CAUSE_NAMES = {
@@ -42,25 +42,24 @@ def phase_name(account: PhaseAccount) -> str:
 def measured(of: Explanation) -> Phrase:
     """`Measured: 0.83× [0.82, 0.84] as fast as the baseline by output throughput (5,244 tok/s against …): …`"""
     speed = times(of.speed)
-    own, baseline = (mean_of(one, of.definition) for one in (of.own_primary_metric, of.baseline_primary_metric))
+    own, baseline = (mean_of(figure, of.definition) for figure in (of.own_primary_metric, of.baseline_primary_metric))
     if speed is None or own is None or baseline is None:
         return say("Measured: nothing that can be compared.")
     what = f" as fast as the baseline by {of.definition.name} ("
     return say("Measured: ", speed, what, own, " against ", baseline, f"): {_standing(of)}.")
 
 
-def may_be_chance(speed: Ratio) -> bool:
-    return speed.interval is not None and speed.interval.low <= 1 <= speed.interval.high
+def may_be_chance(speed: Estimate) -> bool:
+    return speed.interval is not None and not speed.excludes(1)
 
 
 def _standing(of: Explanation) -> str:
     assert of.speed is not None
-    interval = of.speed.interval
-    if interval is None:
+    if of.speed.interval is None:
         return "too few trials to say more"
     if may_be_chance(of.speed):
         return "the difference is not significant"
-    return "it is significantly slower" if interval.high < 1 else "it is significantly faster"
+    return "it is significantly slower" if of.speed.is_below(1) else "it is significantly faster"
 
 
 def expected(of: Explanation) -> Phrase:
@@ -139,12 +138,12 @@ def _why(of: Explanation, part: Part) -> Phrase:
 
 def unexplained(account: PhaseAccount) -> Phrase:
     assert account.unexplained is not None
-    rest, interval = account.unexplained.excess_s, account.unexplained_interval
-    step = account.own.step.mean
+    rest, known = account.unexplained.excess_s, account.unexplained_s
+    step = account.own.step.value
     expected_step = seconds(account.expected_s)
     head = say(f"{phase_name(account)}: a step takes ", seconds(step), ", expected ", expected_step, "; ")
-    left = with_interval(rest, Unit.SECONDS, interval) if interval else seconds(rest)
-    if interval is not None and interval.low <= 0 <= interval.high:
+    left = quantity(known, Unit.SECONDS) or seconds(rest)
+    if known is not None and not known.excludes(0):
         return say(head, left, " is left unexplained, which is within the error of the trials: it may be nothing.")
     if rest < 0:
         return say(head, seconds(-rest), " less than the causes add up to, and that is unexplained.")

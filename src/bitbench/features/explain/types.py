@@ -6,8 +6,9 @@ Made by `computing`, printed by `words`. Whatever is said carries the records it
 from enum import StrEnum
 
 from bitbench.analysis.results.crossover import Crossover
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.sides import PhaseSide, Side, Source
-from bitbench.analysis.results.summary import Estimate, Interval, MetricDefinition, Ratio
+from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.records.profile import OperatorProfile, Phase
 from bitbench.records.roof import MachineRoof, PointRoof
 from bitbench.study.base import Record
@@ -44,12 +45,12 @@ class PhaseAccount(Record):
     phase: Phase
     own: PhaseSide
     baseline: PhaseSide
-    speed: Ratio | None  # more than 1: the config is faster
+    speed: Estimate | None  # more than 1: the config is faster
     expected_gain: float | None  # the roofline prediction
     is_roofline: bool = False  # expected under the machine's roof; else, where that is not known, from bytes alone
     parts: tuple[Part, ...] = ()  # the largest excess first; without the unexplained one
     unexplained: Part | None = None
-    unexplained_interval: Interval | None = None
+    unexplained_s: Estimate | None = None  # its excess, as far as the trials vary; None where they do not tell
     # What the profiler itself cost, as a share of a step, of the config and of the baseline; None where it is lost
     # in the noise. None instead of the pair: not profiled.
     profiler_overheads: tuple[float | None, float | None] | None = None
@@ -61,11 +62,11 @@ class PhaseAccount(Record):
 
     @property
     def expected_s(self) -> float | None:
-        return None if self.expected_gain is None else self.baseline.step.mean / self.expected_gain
+        return None if self.expected_gain is None else self.baseline.step.value / self.expected_gain
 
     @property
     def excess_s(self) -> float | None:
-        return None if self.expected_s is None else self.own.step.mean - self.expected_s
+        return None if self.expected_s is None else self.own.step.value - self.expected_s
 
 
 class Missing(StrEnum):
@@ -88,7 +89,7 @@ class WorkloadSpeed(Record):
     """The same two at another workload, by the primary metric."""
 
     workload: str
-    speed: Ratio
+    speed: Estimate
     sources: tuple[Source, ...]
 
 
@@ -100,7 +101,7 @@ class Explanation(Record):
     baseline: Side
     own_primary_metric: Estimate | None
     baseline_primary_metric: Estimate | None
-    speed: Ratio | None  # by the primary metric; more than 1: the config is faster
+    speed: Estimate | None  # by the primary metric; more than 1: the config is faster
     confidence: float
     phases: tuple[PhaseAccount, ...] = ()
     elsewhere: tuple[WorkloadSpeed, ...] = ()  # the other workloads
@@ -113,7 +114,7 @@ class Explanation(Record):
     @property
     def causes(self) -> tuple[Cause, ...]:
         """Every cause that is named, those that take the most time first."""
-        parts = sorted((part for one in self.phases for part in one.parts), key=lambda part: -part.excess_s)
+        parts = sorted((part for phase in self.phases for part in phase.parts), key=lambda part: -part.excess_s)
         left = [phase.unexplained for phase in self.phases if phase.unexplained is not None]
         return tuple(dict.fromkeys(part.cause for part in (*parts, *left)))
 

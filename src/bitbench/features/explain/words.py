@@ -74,7 +74,7 @@ def _sections(of: Explanation, records: _Records) -> Iterator[Section]:
     """In the order of the document, which is that of the numbers of its records."""
     if any(phase.own.cost and phase.baseline.cost for phase in of.phases):
         yield _cost_section(of, records)
-    yield from (_parts_section(of, one, records) for one in of.phases if one.expected_gain is not None)
+    yield from (_parts_section(of, phase, records) for phase in of.phases if phase.expected_gain is not None)
     kernels = [(sentences.kernel(side), (side.instances,)) for side in (of.own, of.baseline)]
     yield Section(say("Kernels"), records.cited(kernels))
     if of.own.engine or of.baseline.engine:
@@ -89,7 +89,7 @@ def _short(of: Explanation) -> Iterator[Said]:
     yield sentences.measured(of), trials
     if of.own.stored_bytes is not None and of.baseline.stored_bytes is not None:
         loaded = [side.instances for side in (of.own, of.baseline) if side.loaded_bytes is not None]
-        roof = [ROOF] if any(one.is_roofline for one in of.phases) else []
+        roof = [ROOF] if any(phase.is_roofline for phase in of.phases) else []
         yield sentences.expected(of), (LOCK, *loaded, *roof)
     if reached := sentences.reached(of):
         yield reached, (ROOF, LOCK, *trials)
@@ -107,7 +107,7 @@ def _short(of: Explanation) -> Iterator[Said]:
 
 def _causes(of: Explanation, phase: PhaseAccount) -> Iterator[Said]:
     for part in phase.parts[:MOST_NAMED]:
-        if part.excess_s > LEAST_NAMED * phase.own.step.mean:
+        if part.excess_s > LEAST_NAMED * phase.own.step.value:
             yield sentences.cause(of, phase, part), part.sources
     if phase.unexplained is not None:
         yield sentences.unexplained(phase), phase.unexplained.sources
@@ -127,7 +127,7 @@ def _cost_section(of: Explanation, records: _Records) -> Section:
         "operations": lambda cost, _: number(cost.flops / 1e9, "Gflop"),
         "fastest here": lambda _, side: seconds(side.attainable.seconds if side.attainable else None),
         "bound by": lambda _, side: BOUNDS[side.attainable.bound] if side.attainable else None,
-        "measured": lambda _, side: seconds(side.step.mean),
+        "measured": lambda _, side: seconds(side.step.value),
         "share of the roof": lambda _, side: share(side.roof_share),
     }
 
@@ -148,7 +148,7 @@ def _parts_section(of: Explanation, phase: PhaseAccount, records: _Records) -> S
     parts = (*phase.parts, *([phase.unexplained] if phase.unexplained else []))
     lines = [(CAUSE_NAMES[part.cause], part.baseline_s, part.own_s, part.excess_s) for part in parts]
     where = table(
-        [*lines, ("a step", phase.baseline.step.mean, phase.own.step.mean, phase.excess_s)],
+        [*lines, ("a step", phase.baseline.step.value, phase.own.step.value, phase.excess_s)],
         words_column("", lambda line: line[0]),
         number_column("Baseline", Unit.NONE, lambda line: seconds(line[1])),
         number_column("Variant", Unit.NONE, lambda line: seconds(line[2])),
@@ -164,18 +164,18 @@ def _parts_section(of: Explanation, phase: PhaseAccount, records: _Records) -> S
 
 
 def _engine_section(of: Explanation, records: _Records) -> Section:
-    side: ColumnOf[Side] = words_column("", lambda one: "variant" if one == of.own else "baseline")
-    sides = [one for one in (of.own, of.baseline) if one.engine]
-    mark = records.mark([one.trials for one in sides])
-    return Section(TITLE, (*engine_blocks(sides, lambda one: one.engine, side), Paragraph(say(mark))))
+    who: ColumnOf[Side] = words_column("", lambda side: "variant" if side == of.own else "baseline")
+    sides = [side for side in (of.own, of.baseline) if side.engine]
+    mark = records.mark([side.trials for side in sides])
+    return Section(TITLE, (*engine_blocks(sides, lambda side: side.engine, who), Paragraph(say(mark))))
 
 
 def _crossover_section(of: Explanation, records: _Records) -> Section:
     elsewhere = table(
         of.elsewhere,
-        words_column("Workload", lambda one: Name(one.workload)),
-        ratio_column("Speed", lambda one: times(one.speed)),
-        words_column("Records", lambda one: records.mark(one.sources)),
+        words_column("Workload", lambda speed: Name(speed.workload)),
+        ratio_column("Speed", lambda speed: times(speed.speed)),
+        words_column("Records", lambda speed: records.mark(speed.sources)),
     )
     found: list[Said] = [
         (say(f"Along {crossover.axis.value.replace('_', ' ')}: ", verdict(crossover), "."), _trials(of, crossover))
@@ -190,5 +190,5 @@ def _crossover_section(of: Explanation, records: _Records) -> Section:
 def _trials(of: Explanation, crossover: Crossover) -> tuple[Source, ...]:
     """Of every point of a series."""
     workloads = {point.workload for point in crossover.points}
-    others = (source for one in of.elsewhere if one.workload in workloads for source in one.sources)
+    others = (source for speed in of.elsewhere if speed.workload in workloads for source in speed.sources)
     return (of.own.trials, of.baseline.trials, *others)

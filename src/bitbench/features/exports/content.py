@@ -47,8 +47,7 @@ def _figures(found: PointSummary) -> Iterator[ExportedFigure]:
         metric = find(column)
         if metric is None or metric.is_tail:
             continue
-        low, high = (estimate.interval.low, estimate.interval.high) if estimate.interval else (None, None)
-        yield ExportedFigure(metric.name, metric.unit, metric.meaning, estimate.mean, low, high)
+        yield ExportedFigure(metric.name, metric.unit, metric.meaning, estimate.value, estimate.low, estimate.high)
     for column, tail in found.tails.items():
         metric = find(column)
         if metric is not None and metric.is_tail and tail.is_carried:

@@ -30,6 +30,7 @@ from bitbench.measure.group import Draft
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS
 from bitbench.measure.quality import QualityDraft
 from bitbench.measure.trial import TrialDraft, figures_of, trial_seed
+from bitbench.measure.warm_up import MOST_ROUNDS
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.records.host import HostFacts
 from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, Condition, QualityMaterial, QualityRecord
@@ -64,7 +65,7 @@ LARGEST_LOG_BYTES = 2**28  # of an instance; what comes after is not kept
 SIGNED = frozenset({"growth", "clock_step_s", "raw", "value", "temperature_c"})
 _TIMES = tuple(column.name for column in REQUEST_COLUMNS if column.arrow_type == "float64")
 _NEVER_NULL = ("request", "planned_s", "end_s", "status", "chunk_s")
-_COUNTS = ("asked_input_tokens", "asked_output_tokens", "input_tokens", "output_tokens")
+_COUNTS = ("asked_input_tokens", "asked_output_tokens", "input_tokens", "output_tokens", "cached_tokens")
 _IN_ORDER = (
     ("planned_s", "sent_s"),
     ("sent_s", "first_token_s"),
@@ -101,15 +102,16 @@ class BlockResults:
         self._workloads = {workload.name: workload for workload in order.plan.study.workloads}
         before = [trial for trial in order.history if trial.block == order.block and trial.kind == "measured"]
         self._trials = Counter(trial.point for trial in before)
+        self._warm_ups: Counter[tuple[str, str]] = Counter()  # of an instance on a workload
         self._rounds = 1 + max((trial.round for trial in before if trial.round is not None), default=-1)
         self._instances: dict[str, Config] = {}  # by the ids that the machine gave them
         self._log_bytes: Counter[str] = Counter()
         self._scored: set[tuple[Config, Condition]] = set()
         self._results = 0
         # Each point has its rounds and what is repeated of them, the baseline beside every other config, and each of
-        # these results may have a start and a warm-up of its own.
+        # these results may have a start and rounds of warm-up of its own.
         plan, repeats = order.plan, CLIENT_BOUND_REPEATS + DISTURBED_REPEATS + 2
-        self._most = 8 + 4 * len(plan.configs) * (1 + len(plan.points)) * (order.rounds + repeats)
+        self._most = 8 + (3 + MOST_ROUNDS) * len(plan.configs) * (1 + len(plan.points)) * (order.rounds + repeats)
 
     def take(self, delivered: Message, took_s: float) -> tuple[Draft, dict[str, bytes]]:
         """A result, and what logs gained, by the machine's names of its instances. `took_s`: since it was asked for.
@@ -149,7 +151,9 @@ class BlockResults:
         if isinstance(draft, QualityDraft):
             if draft.scores is not None:
                 self._scored.add((draft.record.config, draft.record.condition))
-        elif draft.record.kind == "measured":
+        elif draft.record.kind == "warmup":
+            self._warm_ups[draft.record.instance_id, draft.record.point.workload] += 1
+        else:
             self._trials[draft.record.point] += 1
             self._rounds = max(self._rounds, 1 + (-1 if draft.record.round is None else draft.record.round))
 
@@ -194,14 +198,15 @@ class BlockResults:
         if is_ok:
             _must(rows.num_rows > 0, "it has no request")
             asked = workload.warm_up if record.kind == "warmup" else workload
-            seed = trial_seed(study, workload, record.kind, block=record.block, index=record.index)
+            number = self._warm_ups[record.instance_id, workload.name]
+            place = {"block": record.block, "index": record.index, "warm_up_round": number}
+            seed = trial_seed(study, workload, record.kind, **place)
             nowhere, no_words, folder = Endpoint("", ""), Vocabulary(1), Path(self._order.folder)
             _check_plan(rows, asked, slots_of(LoadJob(nowhere, asked, no_words, seed, 0.0, 0.0, folder)))
             verdict = judge(rows, asked, client)
             is_excused = record.kind == "warmup" and verdict is not None and verdict.outcome in NOT_THE_ENGINES
             _must(verdict is None or is_excused, f"it does not count by its rows: {verdict and verdict.cause}")
-        energy_j = record.gpus.energy_j if record.gpus is not None else None
-        found = record.model_copy(update=figures_of(rows, study, energy_j, counts=is_ok))
+        found = record.model_copy(update=figures_of(rows, study, record.energy, counts=is_ok))
         _, different = compare_values(record.model_dump(mode="json"), found.model_dump(mode="json"))
         _must(not different, f"its figures are not those of its rows ({''.join(different[:1])})")
         return TrialDraft(found, rows)

@@ -27,7 +27,7 @@ def when(point: HistoryPoint) -> str:
 def history_figure(found: History) -> fig.Figure:
     """Draw it; there must be a point."""
     definition = found.definition
-    scale = scale_for(unit_of(definition), [point.estimate.mean for point in found.points])
+    scale = scale_for(unit_of(definition), [point.estimate.value for point in found.points])
     places = distinct([when(point) for point in found.points])
     rows = [_row(found, point, place, scale) for point, place in zip(found.points, places, strict=True)]
     ends = fig.numbers(rows, "y_low", "y_high")

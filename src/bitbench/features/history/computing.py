@@ -8,9 +8,9 @@ from bitbench.analysis.changes import Pair, changes_between
 from bitbench.analysis.comparability import differences
 from bitbench.analysis.gate import parse_metric
 from bitbench.analysis.intervals import estimate
-from bitbench.analysis.results.comparison import Difference, Verdict
-from bitbench.analysis.results.summary import Ratio
-from bitbench.analysis.study_comparison import SHAPE, compared_points
+from bitbench.analysis.results.comparison import ChangeVerdict, Difference
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.study_comparison import SHAPE, cache_differences, compared_points
 from bitbench.analysis.summarize import samples_by_point, values_by_start
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.features.history.types import History, HistoryPoint
@@ -88,13 +88,14 @@ def _entry(point: Point, metric: str, side: StudyRecords, confidence: float) -> 
 
 def _move(
     point: Point, metric: str, before: StudyRecords, after: StudyRecords, confidence: float
-) -> dict[str, Ratio | Verdict | tuple[Difference, ...] | None]:
+) -> dict[str, Estimate | ChangeVerdict | tuple[Difference, ...] | None]:
     """What `compare` would say of this point in these two studies, and what else changed between them."""
     common = [other for other in before.plan.points if other in set(after.plan.points)]
     alike = [
         Pair(other, other) for other in common if _has_shape(before, other, after.plan.study.workload(other.workload))
     ]
-    compared = compared_points(alike, changes_between(before, after), metric, confidence)
+    cached = cache_differences((before, after), alike)
+    compared = compared_points(alike, changes_between(before, after), metric, confidence, undecided=cached)
     own = next(row for row in compared if row.candidate == point)
     changes, _ = differences(before, after, [(point.config, point.config)])
     return {"ratio": own.ratio, "verdict": own.verdict, "changes": tuple(changes)}

@@ -1,7 +1,8 @@
 """One metric of one point over past studies."""
 
-from bitbench.analysis.results.comparison import Difference, Verdict
-from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
+from bitbench.analysis.results.comparison import ChangeVerdict, Difference
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.study.base import Record
 from bitbench.study.plan import Point
 
@@ -12,8 +13,8 @@ class HistoryPoint(Record):
     folder: str
     started_at: str | None
     estimate: Estimate
-    ratio: Ratio | None = None
-    verdict: Verdict | None = None
+    ratio: Estimate | None = None
+    verdict: ChangeVerdict | None = None
     changes: tuple[Difference, ...] = ()
 
 

@@ -21,7 +21,7 @@ def history_document(found: History) -> Document:
     title = say(Name(found.point.name), f": {found.definition.name}")
     if not found.points:
         return Document(title, (paragraph("No study has this figure for this point."), *bullets(_absent(found))))
-    means = [point.estimate.mean for point in found.points]
+    means = [point.estimate.value for point in found.points]
     first, last, lowest, highest = (
         number(mean, unit_of(found.definition)) for mean in (means[0], means[-1], min(means), max(means))
     )

@@ -2,7 +2,7 @@
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.reports.document.model import Quantity, Unit
-from bitbench.reports.quantities import quality_of, unit_of
+from bitbench.reports.quantities import estimated, unit_of
 from bitbench.study.plan import Config
 
 PREFERRED = ("perplexity_rise", "kl_mean", "perplexity")  # keys of a config's quality estimates
@@ -22,4 +22,4 @@ class QualityColumn:
     def of(self, config: Config) -> Quantity | None:
         if self._key is None or self._definition is None:
             return None
-        return quality_of(self._estimates.get(config, {}).get(self._key), self._definition)
+        return estimated(self._estimates.get(config, {}).get(self._key), self._definition)

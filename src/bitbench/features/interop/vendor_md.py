@@ -6,7 +6,8 @@ interval, ties in the ranking, flagged outliers, and the points that have no res
 
 from collections.abc import Iterator, Sequence
 
-from bitbench.analysis.results.summary import Estimate, PointSummary, Ranking, Run, StudySummary
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import PointSummary, Ranking, Run, StudySummary
 from bitbench.api.forms import ReportedStudy
 from bitbench.features.interop.quality_column import QualityColumn
 from bitbench.records.trial import Outcome
@@ -94,7 +95,7 @@ def _summary_table(summary: StudySummary, ranking: Ranking, points: Sequence[Poi
 
     def peak(point: PointSummary) -> float | None:
         estimate = point.metrics.get(memory)
-        return estimate.mean if estimate else None
+        return estimate.value if estimate else None
 
     def column(title: str) -> ColumnOf[PointSummary]:
         metric, unit = FIGURES[title]
@@ -117,7 +118,8 @@ def _summary_table(summary: StudySummary, ranking: Ranking, points: Sequence[Poi
 def _mean_and_deviation(estimate: Estimate | None) -> Phrase | None:
     if estimate is None:
         return None
-    return plus_minus(_figure(estimate.mean), None if estimate.trial_sd is None else _figure(estimate.trial_sd))
+    sd = estimate.basis.trial_sd if estimate.basis else None
+    return plus_minus(_figure(estimate.value), None if sd is None else _figure(sd))
 
 
 def _figure(value: float) -> Quantity:
@@ -177,7 +179,7 @@ def _ranking(summary: StudySummary) -> Section:
         figures = {point.point.config: point.metrics for point in part.points_of(ranking.workload)}
         lines = []
         for entry in ranking.entries:
-            figure = _figure(figures[entry.config][ranking.metric].mean)
+            figure = _figure(figures[entry.config][ranking.metric].value)
             place, name = rank(entry) or UNKNOWN, strong(plain(entry.config.name))
             lines.append(say(place, " ", name, ": ", figure, f" {definition.unit}"))
         blocks.append(Heading(_title(part, ranking.workload)))
@@ -188,7 +190,7 @@ def _ranking(summary: StudySummary) -> Section:
 def _not_run(summary: StudySummary) -> Iterator[Section]:
     reasons = grouped(summary.refusals, lambda refusal: refusal.reason)
     lines = [
-        say(listing(names(dict.fromkeys(one.point.config.name for one in alike))), f": {plain(reason)}")
+        say(listing(names(dict.fromkeys(refusal.point.config.name for refusal in alike))), f": {plain(reason)}")
         for reason, alike in reasons.items()
     ]
     if lines:

@@ -6,7 +6,8 @@ Settings are a column, not footnotes; a point that did not run has its row and i
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import Estimate, PointSummary, StudySummary
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.api.forms import ReportedStudy
 from bitbench.features.interop.quality_column import QualityColumn
 from bitbench.features.interop.rst import rst
@@ -18,6 +19,7 @@ from bitbench.reports.document.tables import ColumnOf, number_column, table, wor
 from bitbench.reports.document.text import plain
 from bitbench.reports.document.words import bullets, paragraph, plural, say
 from bitbench.reports.grouping import grouped
+from bitbench.reports.quantities import starts_and_trials
 from bitbench.reports.sections.ranked import memory_metric, outcomes_of
 from bitbench.study.plan import Point, Refusal
 from bitbench.study.prompts import show_length
@@ -169,7 +171,7 @@ def _length(row: _Row) -> str:
 def _mean(title: str, metric: str, unit: str = Unit.NONE, factor: float = 1.0) -> ColumnOf[_Row]:
     def figure(row: _Row) -> float | None:
         estimate = row.estimate(metric)
-        return estimate.mean / factor if estimate else None
+        return estimate.value / factor if estimate else None
 
     return number_column(title, unit, figure, decimals=DECIMALS)
 
@@ -178,13 +180,12 @@ def _speed(row: _Row) -> Quantity | None:
     estimate = row.estimate("output_throughput")
     if estimate is None:
         return None
-    low, high = (estimate.interval.low, estimate.interval.high) if estimate.interval else (None, None)
-    return Quantity(estimate.mean, "tokens/s", low, high, decimals=DECIMALS)
+    return Quantity(estimate.value, "tokens/s", estimate.low, estimate.high, decimals=DECIMALS)
 
 
 def _starts_and_trials(row: _Row) -> str | None:
     speed = row.estimate("output_throughput")
-    return f"{speed.n_instances} / {speed.n_trials}" if speed else None
+    return starts_and_trials(speed) if speed else None
 
 
 def _devices(setup: EngineSetup, lock: Lock) -> str | None:

@@ -87,7 +87,7 @@ def mixes_figure(found: Mixture) -> fig.Figure:
     confirmed = found.confirmed
     for kind, side in (("type", confirmed.reference), ("mix", confirmed.mix)) if confirmed else ():
         if side.step is not None and side.divergence is not None:
-            rows.append(_point(kind, side.recipe, side.step.mean, side.divergence.value, scale))
+            rows.append(_point(kind, side.recipe, side.step.value, side.divergence.value, scale))
     x = fig.axis_for(f"decoding step ({scale.unit}), less is better", fig.numbers(rows, "x"))
     y = fig.axis_for("divergence (nats), less is better", fig.numbers(rows, "y"), zero=True)
     return fig.drawn(

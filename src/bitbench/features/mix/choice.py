@@ -20,10 +20,9 @@ from itertools import pairwise
 import numpy as np
 
 from bitbench.analysis.divergence import divergence
-from bitbench.analysis.intervals import Resampler, sample
-from bitbench.analysis.quality import short_scores, window_means, with_interval
-from bitbench.analysis.results.recommendation import Finding, LimitVerdict
-from bitbench.analysis.results.summary import QualityEstimate, Ratio
+from bitbench.analysis.intervals import Resampler, sample, with_interval
+from bitbench.analysis.quality import short_scores, window_means
+from bitbench.analysis.results.estimate import Estimate, Finding, check
 from bitbench.features.mix.asked import MixLimits
 from bitbench.features.mix.types import GroupChoice, Option, Predicted, TensorGroup
 from bitbench.records.quality import Condition
@@ -43,7 +42,7 @@ class Measured:
 
     groups: tuple[TensorGroup, ...]
     type: str
-    divergence: QualityEstimate
+    divergence: Estimate
 
 
 def options_of(
@@ -59,7 +58,7 @@ def options_of(
         return Option(
             type=type,
             divergence=value,
-            interval=(found.interval.low, found.interval.high) if found and found.interval else None,
+            interval=found.interval if found else None,
             is_measured=found is not None,
             step_s=group.weights * weight_s[type] if group.is_multiplied else 0.0,
             size_bytes=tensor_type(type).bytes_of(group.weights),
@@ -68,7 +67,7 @@ def options_of(
     return {group: tuple(option(group, type) for type in group.types) for group in groups}
 
 
-def _share(group: TensorGroup, whole: Measured, alone: Mapping[tuple[TensorGroup, str], QualityEstimate]) -> float:
+def _share(group: TensorGroup, whole: Measured, alone: Mapping[tuple[TensorGroup, str], Estimate]) -> float:
     """Of what a kind's swap caused, as in the smallest type; by weights where that causes nothing at all."""
     smallest = {member: alone[member, member.types[0]].value for member in whole.groups}
     if (total := sum(smallest.values())) > 0:
@@ -199,9 +198,7 @@ def types_of(choices: Sequence[GroupChoice]) -> dict[TensorGroup, str]:
     return {choice.group: choice.chosen for choice in choices}
 
 
-def divergence_difference(
-    records: StudyRecords, mix: Config, reference: Config, baseline: Config
-) -> QualityEstimate | None:
+def divergence_difference(records: StudyRecords, mix: Config, reference: Config, baseline: Config) -> Estimate | None:
     """Divergence of `mix` from the baseline less that of `reference`, window by window; None where one has none."""
     last = {record.config: record for record in records.quality if record.condition is Condition.ALONE}
     if any(config not in last or last[config].scores_file is None for config in (mix, reference, baseline)):
@@ -214,38 +211,25 @@ def divergence_difference(
     )
 
 
-def judge_speed(limit: str, speed: Ratio | None) -> Finding:
+def judge_speed(limit: str, speed: Estimate | None) -> Finding:
     """`speed`: the mix's / that of the recipe that is the limit."""
-    low, high = (speed.interval.low, speed.interval.high) if speed and speed.interval else (None, None)
-    standing = _standing(low, high, 1.0, more_is_better=True)
-    value = speed.value if speed else None
-    return Finding(name=f"speed of {limit}", unit="×", limit=1.0, value=value, low=low, high=high, standing=standing)
+    verdict = check(speed, 1.0, at_least=True)
+    return Finding(name=f"speed of {limit}", unit="×", limit=1.0, estimate=speed, verdict=verdict)
 
 
-def judge_divergence(limit: float, found: QualityEstimate | None) -> Finding:
-    low, high = (found.interval.low, found.interval.high) if found and found.interval else (None, None)
-    standing = _standing(low, high, limit, more_is_better=False)
-    value = found.value if found else None
-    return Finding(name="divergence", unit="nats", limit=limit, value=value, low=low, high=high, standing=standing)
+def judge_divergence(limit: float, found: Estimate | None) -> Finding:
+    return Finding(name="divergence", unit="nats", limit=limit, estimate=found, verdict=check(found, limit))
 
 
-def judge_difference(limit: str, difference: QualityEstimate | None) -> Finding:
+def judge_difference(limit: str, difference: Estimate | None) -> Finding:
     """`difference`: the mix's divergence less that of the recipe that is the limit."""
     return judge_divergence(0.0, difference).model_copy(update={"name": f"divergence beyond that of {limit}"})
 
 
 def judge_bits(limit: float, bits: float) -> Finding:
     """As stored: there is no doubt about it."""
-    standing = LimitVerdict.MET if bits <= limit else LimitVerdict.BROKEN
-    return Finding(name="bits per weight", unit="", limit=limit, value=bits, standing=standing)
-
-
-def _standing(low: float | None, high: float | None, limit: float, *, more_is_better: bool) -> LimitVerdict:
-    if low is None or high is None:
-        return LimitVerdict.UNSURE
-    if (low >= limit) if more_is_better else (high <= limit):
-        return LimitVerdict.MET
-    return LimitVerdict.BROKEN if ((high < limit) if more_is_better else (low > limit)) else LimitVerdict.UNSURE
+    verdict = check(Estimate(value=bits, low=bits, high=bits), limit)
+    return Finding(name="bits per weight", unit="", limit=limit, estimate=Estimate(value=bits), verdict=verdict)
 
 
 def ceilings_of(

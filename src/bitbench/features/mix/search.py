@@ -11,8 +11,8 @@ from itertools import count
 from pathlib import Path
 
 from bitbench.analysis.quality import KL, summarize_quality
-from bitbench.analysis.results.recommendation import Finding
-from bitbench.analysis.results.summary import Estimate, QualityEstimate, Ratio, StudySummary
+from bitbench.analysis.results.estimate import Estimate, Finding
+from bitbench.analysis.results.summary import StudySummary
 from bitbench.analysis.sequential import pair_tables, primary_metric_of
 from bitbench.analysis.summarize import summarize
 from bitbench.features.mix.asked import Mix
@@ -97,12 +97,12 @@ class _MixRun:
         models = plan_uniform(groups, self.asked.types)
         divergences = self._measure_swaps(swaps)
         steps = self._measure_times(models)
-        weight_s = weight_times([(types, steps[f"all-{type}"].mean) for type, types in models.items()])
+        weight_s = weight_times([(types, steps[f"all-{type}"].value) for type, types in models.items()])
         measured = [Measured(swap.groups, swap.type, divergences[swap.name]) for swap in swaps]
         ceilings = ceilings_of(
             self.asked.limits,
             self.asked.reserve,
-            {recipe: step.mean for recipe, step in steps.items()},
+            {recipe: step.value for recipe, step in steps.items()},
             {recipe: found.value for recipe, found in divergences.items()},
         )
         options = options_of(groups, measured, weight_s)
@@ -158,7 +158,7 @@ class _MixRun:
         )
         return tuple(tensor for file in sorted(made.path.glob("*.gguf")) for tensor in read_tensors(file))
 
-    def _measure_swaps(self, swaps: Sequence[Swap]) -> dict[str, QualityEstimate]:
+    def _measure_swaps(self, swaps: Sequence[Swap]) -> dict[str, Estimate]:
         recipes = [mixed_recipe(swap.name, swap.types) for swap in swaps]
         study = self._study(
             "sensitivity",
@@ -230,7 +230,7 @@ class _MixRun:
             found.append(judge_divergence(limits.divergence, mix_side.divergence))
         return found
 
-    def _difference(self, records: StudyRecords, name: str, reference: str) -> QualityEstimate | None:
+    def _difference(self, records: StudyRecords, name: str, reference: str) -> Estimate | None:
         configs = [self._config(recipe) for recipe in (name, reference, DENSE)]
         return divergence_difference(records, *configs)
 
@@ -332,7 +332,7 @@ def _is_scored(folder: StudyFolder, study: Study) -> bool:
     return len(scored) == len(study.recipes)
 
 
-def _divergences(records: StudyRecords, recipes: Sequence[str]) -> dict[str, QualityEstimate]:
+def _divergences(records: StudyRecords, recipes: Sequence[str]) -> dict[str, Estimate]:
     """Raises QualityError for the first that was not measured."""
     found = {_recipe_of(quality.config): quality for quality in summarize_quality(records)}
     for recipe in recipes:
@@ -357,7 +357,7 @@ def _recipe_of(config: Config) -> str:
     return config.variant.rpartition("/")[2]
 
 
-def _speed(records: StudyRecords, mix: Config, reference: Config) -> Ratio | None:
+def _speed(records: StudyRecords, mix: Config, reference: Config) -> Estimate | None:
     """Paired: above 1 where the mix is faster."""
     table = pair_tables(records.trials, primary_metric_of(records.plan), reference).get(DECODE.name)
     pair = table.between(mix, reference) if table else None

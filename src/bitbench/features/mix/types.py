@@ -3,8 +3,7 @@ says of the whole."""
 
 from pydantic import Field
 
-from bitbench.analysis.results.recommendation import Finding, LimitVerdict
-from bitbench.analysis.results.summary import Estimate, QualityEstimate, Ratio
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst
 from bitbench.features.mix.asked import MixLimits
 from bitbench.study.base import Record
 from bitbench.util.exit_codes import ExitCode
@@ -79,7 +78,7 @@ class MixSide(Record):
 
     recipe: str
     step: Estimate | None
-    divergence: QualityEstimate | None
+    divergence: Estimate | None
     bits: float | None
 
 
@@ -91,28 +90,22 @@ class ConfirmedMix(Record):
     rounds: int
     mix: MixSide
     reference: MixSide
-    speed: Ratio | None  # the mix's / the reference's, above 1 where the mix is faster
-    difference: QualityEstimate | None  # divergence of the mix less that of the reference, on the same windows
+    speed: Estimate | None  # the mix's / the reference's, above 1 where the mix is faster
+    difference: Estimate | None  # divergence of the mix less that of the reference, on the same windows
     findings: tuple[Finding, ...]  # the limits
 
     @property
-    def standing(self) -> LimitVerdict:
+    def verdict(self) -> Verdict:
         """Of all limits together."""
-        standings = {finding.standing for finding in self.findings}
-        return next(
-            (standing for standing in (LimitVerdict.BROKEN, LimitVerdict.UNSURE) if standing in standings),
-            LimitVerdict.MET,
-        )
+        return worst(finding.verdict for finding in self.findings)
 
     @property
     def is_less_divergent(self) -> bool:
-        interval = self.difference.interval if self.difference else None
-        return interval is not None and interval.high < 0
+        return self.difference is not None and self.difference.is_below(0)
 
     @property
     def is_faster(self) -> bool:
-        interval = self.speed.interval if self.speed else None
-        return interval is not None and interval.low > 1
+        return self.speed is not None and self.speed.is_above(1)
 
 
 class Mixture(Record):
@@ -130,7 +123,7 @@ class Mixture(Record):
     uniform: dict[str, Predicted] = Field(default_factory=dict)  # each type wherever it fits
     reference_predicted_s: float | None = None  # by the same sum, to check it; None: it has types that were not timed
     reference_step: Estimate | None = None  # as it was timed beside the types
-    reference_divergence: QualityEstimate | None = None  # on the text of the single swaps
+    reference_divergence: Estimate | None = None  # on the text of the single swaps
     unused_types: tuple[str, ...] = ()  # that fit no group
     rounded_before: str | None = None  # of the model, see `ModelFacts`
     tokens: int  # of text on which single swaps were measured
@@ -150,8 +143,8 @@ class Mixture(Record):
         if self.confirmed is None or self.confirmed.mix.step is None:
             return ExitCode.NOTHING_MEASURED
         codes = {
-            LimitVerdict.BROKEN: ExitCode.FAILED,
-            LimitVerdict.UNSURE: ExitCode.INCONCLUSIVE,
-            LimitVerdict.MET: ExitCode.DONE,
+            Verdict.MISSED: ExitCode.FAILED,
+            Verdict.INCONCLUSIVE: ExitCode.INCONCLUSIVE,
+            Verdict.MET: ExitCode.DONE,
         }
-        return codes[self.confirmed.standing]
+        return codes[self.confirmed.verdict]

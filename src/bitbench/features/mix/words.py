@@ -4,11 +4,10 @@ tensors are sensitive."""
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bitbench.analysis.results.recommendation import Finding, LimitVerdict
-from bitbench.analysis.results.summary import Estimate, MetricDefinition, QualityEstimate
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
+from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
 from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, TypeTime
-from bitbench.reports.answers.recommend import finding_quantity
 from bitbench.reports.document.model import (
     Chart,
     CodeBlock,
@@ -24,7 +23,7 @@ from bitbench.reports.document.model import (
 from bitbench.reports.document.numbers import percent
 from bitbench.reports.document.tables import number_column, table, words_column
 from bitbench.reports.document.words import bullets, joined, paragraph, plural, say, small_print, strong
-from bitbench.reports.quantities import ROUGH, estimated, quality_of, times
+from bitbench.reports.quantities import ROUGH, estimated, finding_quantity, times
 from bitbench.reports.sections.quality import rounded_sentences
 from bitbench.study.metrics import METRICS
 from bitbench.study.tensor_types import tensor_type
@@ -70,12 +69,12 @@ def _verdict(found: Mixture) -> Phrase:
         verdict = strong("Nothing is confirmed: ", name, " has no result in a fresh study.")
         return say(verdict, " Why not: ", Name(f"{confirmed.folder}/report/index.html"), ".")
     heads = {
-        LimitVerdict.MET: strong("Use ", name, "."),
-        LimitVerdict.UNSURE: strong("Inconclusive: ", name, " may meet its limits."),
-        LimitVerdict.BROKEN: strong(name, " misses its limits."),
+        Verdict.MET: strong("Use ", name, "."),
+        Verdict.INCONCLUSIVE: strong("Inconclusive: ", name, " may meet its limits."),
+        Verdict.MISSED: strong(name, " misses its limits."),
     }
     uniform = f" Every group got {found.only_type}: under these limits no mix is better." if found.only_type else ""
-    return say(heads[confirmed.standing], " In a fresh study, ", _beside(confirmed), _limits(confirmed), uniform)
+    return say(heads[confirmed.verdict], " In a fresh study, ", _beside(confirmed), _limits(confirmed), uniform)
 
 
 def _beside(confirmed: ConfirmedMix) -> Phrase:
@@ -102,14 +101,14 @@ def _how_much(confirmed: ConfirmedMix) -> str:
     found = confirmed.difference
     if confirmed.is_less_divergent:
         return "less"
-    if found is not None and found.interval is not None and found.interval.low > 0:
+    if found is not None and found.is_above(0):
         return "more"
     return f"not significantly {'more' if found is not None and found.value > 0 else 'less'}"
 
 
 def _limits(confirmed: ConfirmedMix) -> Phrase:
-    words = {LimitVerdict.MET: "meets", LimitVerdict.BROKEN: "misses", LimitVerdict.UNSURE: "may meet"}
-    return say(*(part for finding in confirmed.findings for part in _finding(finding, words[finding.standing])))
+    words = {Verdict.MET: "meets", Verdict.MISSED: "misses", Verdict.INCONCLUSIVE: "may meet"}
+    return say(*(part for finding in confirmed.findings for part in _finding(finding, words[finding.verdict])))
 
 
 def _finding(finding: Finding, word: str) -> Phrase:
@@ -153,7 +152,7 @@ def _lines(found: Mixture) -> Iterator[_Line]:
         _step(mix.step) if mix else None,
         _step(other.step) if other else None,
     )
-    ratio = found.reference_step.mean / predicted.step_s if found.reference_step and predicted.step_s else None
+    ratio = found.reference_step.value / predicted.step_s if found.reference_step and predicted.step_s else None
     yield _Line(
         f"speed of {found.reference}",
         None if ratio is None else Quantity(ratio, Unit.RATIO),
@@ -270,10 +269,10 @@ def _step(estimate: Estimate | None) -> Quantity | None:
     return estimated(estimate, STEP)
 
 
-def _nats(estimate: QualityEstimate | None) -> Quantity | None:
-    return quality_of(estimate, DIVERGENCE)
+def _nats(estimate: Estimate | None) -> Quantity | None:
+    return estimated(estimate, DIVERGENCE)
 
 
-def _signed(estimate: QualityEstimate | None) -> Quantity | None:
+def _signed(estimate: Estimate | None) -> Quantity | None:
     shown = _nats(estimate)
     return None if shown is None else Quantity(shown.value, shown.unit, shown.low, shown.high, is_signed=True)

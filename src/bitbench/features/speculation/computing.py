@@ -25,11 +25,11 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.analysis.comparison import compare, compare_speed
 from bitbench.analysis.intervals import Resampler, Sample, estimate, sample
 from bitbench.analysis.pairs import PairTable
-from bitbench.analysis.results.summary import Interval, Ratio
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.sequential import PrimaryMetric, pair_tables
+from bitbench.analysis.unpaired import compare, compare_speed
 from bitbench.features.speculation.types import Speculation, Speculations
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import TrialRecord
@@ -190,11 +190,10 @@ class _Known:
             draft_cost=draft,
             predicted=counts.predicted(verify, draft) if verify is not None and draft is not None else None,
             gain=gain,
-            break_even=counts.break_even(gain.value) if gain else None,
-            break_even_interval=_turned(counts, gain),
+            break_even=_turned(counts, gain) if gain else None,
         )
 
-    def _gain(self, config: Config, plain: Config | None, workload: Workload) -> Ratio | None:
+    def _gain(self, config: Config, plain: Config | None, workload: Workload) -> Estimate | None:
         """By the time of a token: from blocks where both ran, else from their means."""
         if plain is None:
             return None
@@ -232,7 +231,7 @@ class _Known:
         target = self._step(plain, workload)
         return own.mean / target.mean if own is not None and target is not None else None
 
-    def _against_unquantized(self, config: Config, workload: Workload) -> Ratio | None:
+    def _against_unquantized(self, config: Config, workload: Workload) -> Estimate | None:
         """Of the acceptance length, under the same settings; None of what is not quantized."""
         variant = self._plan.variant(config.variant)
         if variant.is_dense:
@@ -294,9 +293,12 @@ def _shape(workload: Workload) -> str:
     return workload.model_dump_json(exclude={"name", "concurrency", "requests"})
 
 
-def _turned(counts: Counts, gain: Ratio | None) -> Interval | None:
+def _turned(counts: Counts, gain: Estimate) -> Estimate:
     """The more is gained, the less a drafted step costs. The counts are of these very trials, and have no error."""
-    if gain is None or gain.interval is None:
-        return None
-    low, high = counts.break_even(gain.interval.high), counts.break_even(gain.interval.low)
-    return Interval(low=low, high=high, confidence=gain.interval.confidence)
+    low, high = gain.interval or (None, None)
+    return Estimate(
+        value=counts.break_even(gain.value),
+        low=None if high is None else counts.break_even(high),
+        high=None if low is None else counts.break_even(low),
+        confidence=gain.confidence,
+    )

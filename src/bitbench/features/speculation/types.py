@@ -1,6 +1,6 @@
 """What drafting tokens ahead gains, in numbers."""
 
-from bitbench.analysis.results.summary import Estimate, Interval, Ratio
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.study.base import Record
 from bitbench.study.plan import Config
 
@@ -16,16 +16,15 @@ class Speculation(Record):
     workload: str
     acceptance_length: Estimate | None = None  # tokens of a step that began with a draft
     acceptance_rate: float | None = None  # of drafted tokens
-    against_unquantized: Ratio | None = None  # of the acceptance length, under the same settings
+    against_unquantized: Estimate | None = None  # of the acceptance length, under the same settings
     draft_length: float | None = None  # tokens drafted at a time
     drafted_share: float | None = None  # of steps
     tokens_per_step: float | None = None
     verify_cost: float | None = None  # of a step that checks a draft; None: no workload with so many streams
     draft_cost: float | None = None  # of one step of the draft model; 0 where there is none
     predicted: float | None = None  # gain; None where a cost is unknown
-    gain: Ratio | None = None  # measured, by the time per output token; above 1 where drafting is faster
-    break_even: float | None = None  # the acceptance length from which it pays
-    break_even_interval: Interval | None = None
+    gain: Estimate | None = None  # measured, by the time per output token; above 1 where drafting is faster
+    break_even: Estimate | None = None  # the acceptance length from which it pays
 
 
 class Speculations(Record):

@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator
 
-from bitbench.analysis.results.summary import Interval, Ratio, StudySummary
+from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.speculation.types import Speculation, Speculations
 from bitbench.reports.document.model import Block, Details, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.reports.document.tables import number_column, ratio_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import bullets, listing, names, say, small_print, strong
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import times, with_interval
+from bitbench.reports.quantities import quantity, times
 
 WIDE = 110  # characters of a terminal from which there is room for what explains the gain
 
@@ -61,7 +61,7 @@ def _by_variant(found: Speculations, labels: Labels) -> Iterator[Phrase]:
     """Of quantized variants whose drafts are accepted otherwise than the unquantized model's."""
     for row in found.rows:
         ratio = row.against_unquantized
-        if ratio is not None and _excludes_one(ratio):
+        if ratio is not None and ratio.excludes(1):
             words = "longer" if ratio.value > 1 else "shorter"
             yield say(
                 "Speculation on ",
@@ -78,13 +78,9 @@ def _by_variant(found: Speculations, labels: Labels) -> Iterator[Phrase]:
 def _verdict(row: Speculation) -> str | None:
     if row.gain is None or row.acceptance_length is None:
         return None
-    if not _excludes_one(row.gain):
+    if not row.gain.excludes(1):
         return "inconclusive"
     return "pays" if row.gain.value > 1 else "costs"
-
-
-def _excludes_one(ratio: Ratio) -> bool:
-    return ratio.interval is not None and not ratio.interval.low <= 1 <= ratio.interval.high
 
 
 def _table(found: Speculations, labels: Labels) -> Table:
@@ -93,7 +89,7 @@ def _table(found: Speculations, labels: Labels) -> Table:
         words_column("Workload", lambda row: Name(row.workload)),
         words_column("Config", lambda row: Name(labels[row.config])),
         number_column("Accepted", Unit.NONE, _accepted, intervals_from=0),
-        number_column("Break-even", Unit.NONE, lambda row: _figure(row.break_even, row.break_even_interval)),
+        number_column("Break-even", Unit.NONE, lambda row: quantity(row.break_even, Unit.NONE)),
         ratio_column("Measured gain", lambda row: times(row.gain)),
         number_column("Predicted", Unit.RATIO, _predicted),
         words_column("Verdict", _verdict),
@@ -108,11 +104,7 @@ def _table(found: Speculations, labels: Labels) -> Table:
 def _accepted(row: Speculation) -> Quantity | Phrase:
     if row.acceptance_length is None:
         return say("no draft counted")
-    return _figure(row.acceptance_length.mean, row.acceptance_length.interval) or say(None)
-
-
-def _figure(value: float | None, interval: Interval | None) -> Quantity | None:
-    return None if value is None else with_interval(value, Unit.NONE, interval)
+    return quantity(row.acceptance_length, Unit.NONE) or say(None)
 
 
 def _predicted(row: Speculation) -> Quantity | Phrase | None:

@@ -23,7 +23,8 @@ from math import exp
 
 from bitbench.analysis.interim_looks import Look
 from bitbench.analysis.pairs import PairTable
-from bitbench.analysis.results.recommendation import Finding, Judged, LimitVerdict
+from bitbench.analysis.results.estimate import Finding, Verdict
+from bitbench.analysis.results.recommendation import Judged
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, looks_taken, pair_tables
 from bitbench.features.tune.types import RaceEnd
 from bitbench.records.study_records import StudyRecords
@@ -63,13 +64,13 @@ def race_of(of: StudyRecords, judged: Iterable[Judged], primary_metric: PrimaryM
 
 def admission(judged: Iterable[Judged]) -> Admission:
     """One whose trials failed in part is not able: it would fail in service, too."""
-    able = [entry for entry in judged if entry.standing is not LimitVerdict.BROKEN and not entry.failed_trials]
+    able = [entry for entry in judged if entry.verdict is not Verdict.MISSED and not entry.failed_trials]
     fit = [entry for entry in able if all(_figure_meets(finding) for finding in entry.findings)]
     return Admission(frozenset(entry.config for entry in able), frozenset(entry.config for entry in fit))
 
 
 def _figure_meets(finding: Finding) -> bool:
-    return finding.standing is LimitVerdict.MET or (finding.value is not None and finding.value <= finding.limit)
+    return finding.verdict is Verdict.MET or (finding.value is not None and finding.value <= finding.limit)
 
 
 def race(

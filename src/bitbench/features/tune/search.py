@@ -10,8 +10,9 @@ from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.quality import baseline_of as quality_baseline
 from bitbench.analysis.recommend import MEMORIES, recommend
-from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits, LimitVerdict, Recommendation
-from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio, StudySummary
+from bitbench.analysis.results.estimate import Estimate, Verdict
+from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits, Recommendation
+from bitbench.analysis.results.summary import MetricDefinition, StudySummary
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pair_tables, primary_metric_of
 from bitbench.analysis.summarize import summarize
 from bitbench.api.deploy import deploy_words
@@ -340,21 +341,19 @@ def _tried(found: _Searched, baseline: Config) -> list[Tried]:
 def _place(tried: Tried, primary_metric: PrimaryMetric) -> float:
     if tried.figure is None:
         return 0.0
-    return -tried.figure.mean if primary_metric.higher_is_better else tried.figure.mean
+    return -tried.figure.value if primary_metric.higher_is_better else tried.figure.value
 
 
 def _ratio(
     table: PairTable | None, config: Config, other: Config, primary_metric: PrimaryMetric, records: StudyRecords
-) -> Ratio | None:
+) -> Estimate | None:
     """Of the figures themselves, config / other, whichever way is better."""
     pair = table.between(*((config, other) if primary_metric.higher_is_better else (other, config))) if table else None
     return pair.ratio(records.study.measure.confidence) if pair else None
 
 
-def _is_gain(ratio: Ratio | None, primary_metric: PrimaryMetric) -> bool:
-    if ratio is None or ratio.interval is None:
-        return False
-    return ratio.interval.low > 1 if primary_metric.higher_is_better else ratio.interval.high < 1
+def _is_gain(ratio: Estimate | None, primary_metric: PrimaryMetric) -> bool:
+    return ratio is not None and (ratio.is_above(1) if primary_metric.higher_is_better else ratio.is_below(1))
 
 
 def _fate(found: _Searched, judged: Judged) -> Fate:
@@ -363,7 +362,7 @@ def _fate(found: _Searched, judged: Judged) -> Fate:
         return Fate.NO_RESULT
     if config == found.race.leader:
         return Fate.BEST
-    if judged.failed_trials or judged.standing is LimitVerdict.BROKEN:
+    if judged.failed_trials or judged.verdict is Verdict.MISSED:
         return Fate.RULED_OUT
     return Fate.BEATEN if config in found.race.beaten_by else Fate.LEFT
 

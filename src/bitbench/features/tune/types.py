@@ -2,8 +2,9 @@
 
 from enum import StrEnum
 
-from bitbench.analysis.results.recommendation import Cost, Finding, Limits, LimitVerdict, standing_of
-from bitbench.analysis.results.summary import Estimate, MetricDefinition, Ratio
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst
+from bitbench.analysis.results.recommendation import Limits, verdict_of
+from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.features.tune.asked import Goal
 from bitbench.study.base import Record
 from bitbench.study.plan import Config, Refusal
@@ -35,7 +36,7 @@ class Tried(Record):
     fate: Fate
     starts: int
     figure: Estimate | None = None
-    ratio_to_baseline: Ratio | None = None  # of the figures, whichever way is better
+    ratio_to_baseline: Estimate | None = None  # of the figures, whichever way is better
     memory: Estimate | None = None
     findings: tuple[Finding, ...] = ()
     beaten_by: Config | None = None
@@ -48,20 +49,20 @@ class Confirmed(Record):
     folder: str
     starts: int  # of each
     rounds: int  # trials of each in each start
-    ratio: Ratio | None  # of the figures, the best's / the baseline's; None where one of the two has too few results
+    ratio: Estimate | None  # of the figures, the best's / the baseline's; None where one of the two has too few results
     is_gain: bool  # the whole interval of the ratio is on the better side of 1
     figure: Estimate | None
     baseline_figure: Estimate | None
     memory: Estimate | None = None
-    cost: Cost | None = None
-    baseline_cost: Cost | None = None
+    cost: Estimate | None = None
+    baseline_cost: Estimate | None = None
     findings: tuple[Finding, ...] = ()
     windows: int | None = None  # of fresh text, that quality was judged by; None: it was not, or by the search's
 
     @property
-    def standing(self) -> LimitVerdict:
+    def verdict(self) -> Verdict:
         """Of all limits together."""
-        return standing_of(self.figure, self.findings)
+        return verdict_of(self.figure, self.findings)
 
 
 class Tuning(Record):
@@ -90,16 +91,12 @@ class Tuning(Record):
     confirmation_s: float
 
     @property
-    def chosen_standing(self) -> LimitVerdict:
+    def chosen_verdict(self) -> Verdict:
         """Of the chosen one and its limits: as confirmed, or as searched where it is the baseline."""
         if self.confirmed is not None:
-            return self.confirmed.standing
+            return self.confirmed.verdict
         found = next((tried for tried in self.tried if tried.config == self.chosen), None)
-        standings = {finding.standing for finding in found.findings} if found else set()
-        return next(
-            (standing for standing in (LimitVerdict.BROKEN, LimitVerdict.UNSURE) if standing in standings),
-            LimitVerdict.MET,
-        )
+        return worst(finding.verdict for finding in found.findings) if found else Verdict.MET
 
     @property
     def exit_code(self) -> ExitCode:
@@ -109,7 +106,7 @@ class Tuning(Record):
         if self.chosen is None:
             open_ = any(tried.fate in (Fate.LEFT, Fate.BEATEN) for tried in self.tried)
             return ExitCode.INCONCLUSIVE if open_ else ExitCode.FAILED
-        if self.chosen_standing is LimitVerdict.BROKEN:
+        if self.chosen_verdict is Verdict.MISSED:
             return ExitCode.FAILED
         is_best = self.shortfall is not None if self.confirmed is None else self.confirmed.is_gain
-        return ExitCode.DONE if is_best and self.chosen_standing is LimitVerdict.MET else ExitCode.INCONCLUSIVE
+        return ExitCode.DONE if is_best and self.chosen_verdict is Verdict.MET else ExitCode.INCONCLUSIVE

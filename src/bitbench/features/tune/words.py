@@ -3,18 +3,18 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from bitbench.analysis.results.recommendation import QUALITY_LOSS, Cost, Finding, LimitVerdict
+from bitbench.analysis.results.estimate import Finding, Verdict
+from bitbench.analysis.results.recommendation import QUALITY_LOSS
 from bitbench.features.tune.asked import Goal
 from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tried, Tuning
 from bitbench.reports.answers.deploy import deployment_section
-from bitbench.reports.answers.recommend import MARKS, asked_for, finding_quantity, limit_text
+from bitbench.reports.answers.recommend import asked_for, limit_text
 from bitbench.reports.document.model import (
     Document,
     Mark,
     Name,
     Paragraph,
     Phrase,
-    Quantity,
     Section,
     Table,
     Unit,
@@ -24,7 +24,7 @@ from bitbench.reports.document.tables import number_column, ratio_column, table,
 from bitbench.reports.document.text import MAX_NAME, plain
 from bitbench.reports.document.words import bullets, joined, listing, names, paragraph, plural, say, strong
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import ROUGH, estimated, number, times, unit_of
+from bitbench.reports.quantities import MARKS, ROUGH, estimated, finding_quantity, number, quantity, times, unit_of
 from bitbench.study.plan import Config
 from bitbench.util.units import show_duration
 
@@ -90,7 +90,7 @@ def _kept(found: Tuning, baseline: Config) -> Phrase:
 
 def _doubt(found: Tuning) -> Phrase:
     """Said with the verdict, since it is no answer without it."""
-    open_ = [finding.name for finding in _chosen_findings(found) if finding.standing is LimitVerdict.UNSURE]
+    open_ = [finding.name for finding in _chosen_findings(found) if finding.verdict is Verdict.INCONCLUSIVE]
     if not open_:
         return ()
     limits = "limit" if len(open_) == 1 else "limits"
@@ -110,7 +110,7 @@ def _confirmed(found: Tuning, confirmed: Confirmed) -> Phrase:
     if ratio is None:
         beside = say("; the baseline ", baseline, " has too few results there to compare it with")
     what = say(f"its {found.primary_metric.name} is ", figure, beside, ".")
-    if confirmed.standing is LimitVerdict.BROKEN:
+    if confirmed.verdict is Verdict.MISSED:
         verdict = strong("No command is certain to meet the limits: the best of the search, ", chosen, ", misses them.")
         return say(verdict, " In a fresh study, ", what)
     if confirmed.is_gain:
@@ -123,12 +123,9 @@ def _confirmed(found: Tuning, confirmed: Confirmed) -> Phrase:
 def _cost(confirmed: Confirmed) -> Phrase:
     if confirmed.cost is None:
         return ()
-    before = say(", with the baseline ", _money(confirmed.baseline_cost)) if confirmed.baseline_cost else ()
-    return say(" A million output tokens cost ", _money(confirmed.cost), before, ".")
-
-
-def _money(cost: Cost) -> Quantity:
-    return Quantity(cost.mean, Unit.NONE, cost.low, cost.high, digits=ROUGH)
+    costs = [quantity(cost, Unit.NONE, digits=ROUGH) for cost in (confirmed.cost, confirmed.baseline_cost)]
+    before = say(", with the baseline ", costs[1]) if costs[1] else ()
+    return say(" A million output tokens cost ", costs[0], before, ".")
 
 
 def _limits(found: Tuning) -> Phrase:
@@ -136,15 +133,15 @@ def _limits(found: Tuning) -> Phrase:
     if not findings:
         return ()
     said = {
-        standing: joined(
-            [_held(finding, _basis(found, finding)) for finding in findings if finding.standing is standing], "; "
+        verdict: joined(
+            [_held(finding, _basis(found, finding)) for finding in findings if finding.verdict is verdict], "; "
         )
-        for standing in LimitVerdict
+        for verdict in Verdict
     }
-    met = say(" It meets ", said[LimitVerdict.MET], ".") if said[LimitVerdict.MET] else ()
-    missed = say(" It misses ", said[LimitVerdict.BROKEN], ".") if said[LimitVerdict.BROKEN] else ()
-    open_ = say(" Inconclusive: ", said[LimitVerdict.UNSURE], ".") if said[LimitVerdict.UNSURE] else ()
-    is_open = any(finding.name == QUALITY_LOSS and finding.standing is LimitVerdict.UNSURE for finding in findings)
+    met = say(" It meets ", said[Verdict.MET], ".") if said[Verdict.MET] else ()
+    missed = say(" It misses ", said[Verdict.MISSED], ".") if said[Verdict.MISSED] else ()
+    open_ = say(" Inconclusive: ", said[Verdict.INCONCLUSIVE], ".") if said[Verdict.INCONCLUSIVE] else ()
+    is_open = any(finding.name == QUALITY_LOSS and finding.verdict is Verdict.INCONCLUSIVE for finding in findings)
     return say(met, missed, open_, _ADVICE if is_open else ())
 
 
@@ -211,7 +208,7 @@ def _table(found: Tuning, labels: Labels) -> Table:
 
 
 def _marks(tried: Tried) -> str:
-    return ", ".join(f"{finding.name} {MARKS[finding.standing]}" for finding in tried.findings)
+    return ", ".join(f"{finding.name} {MARKS[finding.verdict]}" for finding in tried.findings)
 
 
 def _passed_over(found: Tuning) -> Iterator[Phrase]:
@@ -223,14 +220,14 @@ def _passed_over(found: Tuning) -> Iterator[Phrase]:
     reasons: dict[Phrase, list[str]] = {}
     for tried in found.tried:
         unmet = [_held(finding) for finding in tried.findings if _seems_missed(finding)]
-        if tried.fate is Fate.LEFT and unmet and tried.figure and way * tried.figure.mean > way * chosen.figure.mean:
+        if tried.fate is Fate.LEFT and unmet and tried.figure and way * tried.figure.value > way * chosen.figure.value:
             reasons.setdefault(joined(unmet, "; "), []).append(tried.config.name)
     yield from _by_reason("Not chosen, though it may be better: ", reasons)
 
 
 def _seems_missed(finding: Finding) -> bool:
     """Its interval may contain the limit; its figure is beyond it, or unknown."""
-    return finding.standing is not LimitVerdict.MET and (finding.value is None or finding.value > finding.limit)
+    return finding.verdict is not Verdict.MET and (finding.value is None or finding.value > finding.limit)
 
 
 def _ruled_out(found: Tuning) -> Iterator[Phrase]:
@@ -240,7 +237,7 @@ def _ruled_out(found: Tuning) -> Iterator[Phrase]:
         if tried.fate is Fate.NO_RESULT:
             reason = say(f"no result ({plain(tried.reason, MAX_CAUSE)})")
         elif tried.fate is Fate.RULED_OUT:
-            broken = [_held(finding) for finding in tried.findings if finding.standing is LimitVerdict.BROKEN]
+            broken = [_held(finding) for finding in tried.findings if finding.verdict is Verdict.MISSED]
             reason = joined([*([tried.reason] if tried.reason else []), *broken], "; ")
         else:
             continue

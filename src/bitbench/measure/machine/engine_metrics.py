@@ -2,25 +2,12 @@
 
 from bitbench.ports import Endpoint
 from bitbench.records.trial import EngineMetrics
-from bitbench.util.http.connection import BadAnswer, PlainConnection
-from bitbench.util.http.limits import PLAIN_BYTES
-from bitbench.util.http.samples import Samples, read_samples
-
-_LIMIT_S = 2.0  # an engine that is well answers within milliseconds; one that is not must not hold up its trial
-_OK = 200
+from bitbench.util.http.samples import Samples, fetch_samples
 
 
 def read_metrics(endpoint: Endpoint) -> Samples | None:
     """None where the server is known to have none, or does not answer: that is never the failure of a trial."""
-    if not endpoint.metrics:
-        return None
-    headers = {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
-    try:
-        with PlainConnection(endpoint.url, limit_s=_LIMIT_S, limit_bytes=PLAIN_BYTES) as connection:
-            answer = connection.ask("GET", "/metrics", {**headers, "Accept": "text/plain"})
-    except (OSError, BadAnswer):
-        return None
-    return read_samples(answer.body.decode("utf-8", "replace")) if answer.status == _OK else None
+    return fetch_samples(endpoint.url, endpoint.api_key) if endpoint.metrics else None
 
 
 def engine_metrics(endpoint: Endpoint, before: Samples | None, after: Samples | None) -> EngineMetrics | None:

@@ -3,24 +3,33 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol, TypeVar
 
-from bitbench.analysis.results.comparison import ComparedPoint, Comparison, GateOutcome, GateResult, Replicate, Verdict
+from bitbench.analysis.results.comparison import (
+    CACHED_ON_ONE_SIDE,
+    ChangeVerdict,
+    ComparedPoint,
+    Comparison,
+    GateResult,
+    Replicate,
+)
+from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.reports.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.reports.document.numbers import percent
 from bitbench.reports.document.tables import ColumnOf, number_column, ratio_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import estimated, times, unit_of
+from bitbench.reports.quantities import estimated, share, times, unit_of
+from bitbench.reports.sections.answer import WITHOUT_CACHE
 from bitbench.study.metrics import find
 from bitbench.study.plan import Point
 
 MAX_NAMED = 4
-WORST_FIRST = (GateOutcome.FAILED, GateOutcome.UNSURE, GateOutcome.PASSED)
+WORST_FIRST = (Verdict.MISSED, Verdict.INCONCLUSIVE, Verdict.MET)
 
 
 def comparison_document(comparison: Comparison) -> Document:
     """What the limits say closes the answer, so that it is the last line in a terminal."""
-    limits = [Paragraph(_limits(comparison))] if comparison.gates else []
+    limits = [Paragraph(_limits(comparison))] if comparison.gates or comparison.cached else []
     conditions = dict.fromkeys(gate.condition for gate in comparison.gates)
     found = [(metric, points) for metric in comparison.definitions if (points := _points_of(comparison, metric))]
     labels = Labels((point.candidate.config for point in comparison.points), MAX_NAME)
@@ -46,7 +55,7 @@ def _verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
     """`Output throughput against a: slower (x · one, x · two); tie (y · one).`, or `tie on all 16 points`"""
     points = _points_of(comparison, metric)
     said: list[Words] = []
-    for verdict in Verdict:
+    for verdict in ChangeVerdict:
         alike = [point.candidate for point in points if point.verdict is verdict]
         if len(alike) == len(points) > MAX_NAMED:
             said.append(f"{verdict.value} on all {len(alike)} points")
@@ -63,8 +72,10 @@ def _title(comparison: Comparison, metric: str) -> str:
 
 
 def _limits(comparison: Comparison) -> Phrase:
-    outcomes = [gate.outcome for gate in comparison.gates]
-    counts = [f"{outcomes.count(one)} {one.value}" for one in GateOutcome if one in outcomes]
+    verdicts = [gate.verdict for gate in comparison.gates]
+    counts = [f"{verdicts.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in verdicts]
+    if not counts:
+        return strong(f"Inconclusive: {CACHED_ON_ONE_SIDE}; exit code {comparison.exit_code:d}.")
     return strong(f"Limits: {', '.join(counts)}; exit code {comparison.exit_code:d}.")
 
 
@@ -91,8 +102,8 @@ def _metric_section(comparison: Comparison, metric: str, points: Sequence[Compar
         number_column("Before", unit_of(definition), lambda point: estimated(point.before, definition)),
         number_column("After", unit_of(definition), lambda point: estimated(point.after, definition)),
         ratio_column(_ratio_title(comparison, points), lambda point: times(point.decisive)),
-        number_column("Starts before", Unit.COUNT, lambda point: point.before.n_instances, shown_from=110),
-        number_column("Starts after", Unit.COUNT, lambda point: point.after.n_instances, shown_from=110),
+        number_column("Starts before", Unit.COUNT, lambda point: _starts(point.before), shown_from=110),
+        number_column("Starts after", Unit.COUNT, lambda point: _starts(point.after), shown_from=110),
         words_column("Verdict", lambda point: point.verdict.value),
     )
     return Section(say(_title(comparison, metric)), (figures,), in_terminal=True)
@@ -100,8 +111,12 @@ def _metric_section(comparison: Comparison, metric: str, points: Sequence[Compar
 
 def _ratio_title(comparison: Comparison, points: Sequence[ComparedPoint]) -> str:
     """`Ratio (95 %)`; corrected for several at once, where each may be tested at a level of its own."""
-    levels = {point.corrected.confidence for point in points if point.corrected} or {comparison.confidence}
+    levels = {point.corrected.confidence or 0.0 for point in points if point.corrected} or {comparison.confidence}
     return f"Ratio ({percent(levels.pop()) if len(levels) == 1 else 'corrected'})"
+
+
+def _starts(estimate: Estimate) -> int | None:
+    return estimate.basis.starts if estimate.basis else None
 
 
 def _roof_section(comparison: Comparison, labels: Labels) -> Section:
@@ -120,15 +135,15 @@ def _roof_section(comparison: Comparison, labels: Labels) -> Section:
 def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Section:
     """What failed first; below it, what would decide the rest."""
     gates = [gate for gate in comparison.gates if gate.condition == condition]
-    gates.sort(key=lambda gate: WORST_FIRST.index(gate.outcome))
+    gates.sort(key=lambda gate: WORST_FIRST.index(gate.verdict))
     outcomes = table(
         gates,
         *_names(gates, labels),
         number_column("Change", Unit.SHARE, _change),
         ratio_column(f"Ratio ({percent(_single(comparison))})", lambda gate: times(gate.ratio)),
         number_column(f"{gates[0].unit.value.capitalize()} needed", Unit.COUNT, lambda gate: gate.needed),
-        words_column("Outcome", lambda gate: gate.outcome.value),
-        mark=lambda gate: Mark.ALARM if gate.outcome is GateOutcome.FAILED else None,
+        words_column("Outcome", lambda gate: gate.verdict.value),
+        mark=lambda gate: Mark.ALARM if gate.verdict is Verdict.MISSED else None,
     )
     return Section(say(f"Fails if {condition}"), (outcomes, *bullets(_doubts(gates))), in_terminal=True)
 
@@ -143,7 +158,7 @@ def _single(comparison: Comparison) -> float:
 
 
 def _doubts(gates: Sequence[GateResult]) -> Iterator[str]:
-    unsure = [gate for gate in gates if gate.outcome is GateOutcome.UNSURE]
+    unsure = [gate for gate in gates if gate.verdict is Verdict.INCONCLUSIVE]
     for reason in dict.fromkeys(gate.reason for gate in unsure):
         alike = [gate for gate in unsure if gate.reason == reason]
         needed = [gate.needed for gate in alike if gate.needed is not None]
@@ -162,6 +177,9 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
             "The intervals of ratios are corrected for all points that are compared (Holm), as the verdicts are: one "
             f"at {percent(comparison.confidence)} would be narrower."
         )
+    for cached in comparison.cached:
+        shares = share(cached.before), " of the prompt tokens came from a prefix cache before, ", share(cached.after)
+        yield say(Name(cached.point.name), " is not compared: ", *shares, " after. ", WITHOUT_CACHE)
     for lost in comparison.unpaired:
         yield say(Name(lost.point.name), f" {lost.reason}{': it had one before' if lost.was_lost else ''}.")
     for difference in comparison.differences:
@@ -193,7 +211,7 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
             "bitbench did not start this server: its limits are judged on trials (--trials of bitbench load asks for "
             "more), and the intervals do not cover a restart."
         )
-    elif any(not one.covers_starts for point in comparison.points for one in (point.before, point.after)):
+    elif any(not side.covers_starts for point in comparison.points for side in (point.before, point.after)):
         yield say(
             "Some points have a single start of the engine: their intervals do not cover a restart, which alone may "
             "have made a difference."

@@ -20,8 +20,8 @@ from bitbench.reports.document.tables import ColumnOf, number_column, ratio_colu
 from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import bullets, listing, paragraph, plural, say, strong
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import number, quality_of, unit_of
-from bitbench.reports.sections.answer import remarks
+from bitbench.reports.quantities import estimated, number, unit_of
+from bitbench.reports.sections.answer import cached_remarks, remarks
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.sections.quality import rounded_sentences
 from bitbench.reports.sections.ranked import entry_of, versus_baseline
@@ -42,16 +42,19 @@ def server_document(summary: StudySummary, url: str, growth: float) -> Document:
     known = [point for point in points if OUTPUT in point.metrics and TTFT in point.metrics]
     return Document(
         say(Name(server.name), f" at {url}: {asked}"),
-        (*bullets(_failed(summary, points)), *(_reached(summary, known, url, growth) if known else ())),
+        (
+            *bullets([*_failed(summary, points), *cached_remarks(summary)]),
+            *(_reached(summary, known, url, growth) if known else ()),
+        ),
     )
 
 
 def _reached(summary: StudySummary, points: Sequence[PointSummary], url: str, growth: float) -> Iterator[Block]:
     """Where throughput ends to grow, and what one stream gets there."""
-    most = max(point.metrics[OUTPUT].mean for point in points)
-    knee = next(point for point in points if point.metrics[OUTPUT].mean * growth >= most)
+    most = max(point.metrics[OUTPUT].value for point in points)
+    knee = next(point for point in points if point.metrics[OUTPUT].value * growth >= most)
     streams = plural(_streams(summary, knee), "stream")
-    verdict = say(number(knee.metrics[OUTPUT].mean, "tok/s"), f" with {streams}")
+    verdict = say(number(knee.metrics[OUTPUT].value, "tok/s"), f" with {streams}")
     if knee != points[-1]:
         verdict = say(verdict, f"; more streams add less than {growth - 1:.0%}".replace("%", " %"))
     elif len(points) > 1:
@@ -60,7 +63,7 @@ def _reached(summary: StudySummary, points: Sequence[PointSummary], url: str, gr
     yield paragraph(
         strong(verdict, "."), " ", *(word for point in ends for word in (_of_a_stream(summary, point), " "))
     )
-    limit_s = _rounded_up(SLO_FACTOR * knee.metrics[TTFT].mean)
+    limit_s = _rounded_up(SLO_FACTOR * knee.metrics[TTFT].value)
     yield paragraph("Next, the highest rate that meets a limit on the first token:")
     yield CodeBlock((f"bitbench load {url} --slo ttft_p99={written_seconds(limit_s)}",))
 
@@ -68,10 +71,10 @@ def _reached(summary: StudySummary, points: Sequence[PointSummary], url: str, gr
 def _of_a_stream(summary: StudySummary, point: PointSummary) -> Phrase:
     """`8 streams: 80.9 tok/s each, TTFT 301 ms.`"""
     streams = _streams(summary, point)
-    pace = number(point.metrics[OUTPUT].mean / streams, "tok/s")
+    pace = number(point.metrics[OUTPUT].value / streams, "tok/s")
     each = " each" if streams > 1 else ""
     return say(
-        f"{plural(streams, 'stream')}: ", pace, f"{each}, TTFT ", number(point.metrics[TTFT].mean, Unit.SECONDS), "."
+        f"{plural(streams, 'stream')}: ", pace, f"{each}, TTFT ", number(point.metrics[TTFT].value, Unit.SECONDS), "."
     )
 
 
@@ -116,7 +119,7 @@ def _loss(summary: StudySummary, row: ConfigQuality, labels: Labels) -> Phrase:
     interval = agreement.interval
     ends = (1 - interval.high, 1 - interval.low) if interval else (None, None)
     other = Quantity(1 - agreement.value, Unit.SHARE, *ends)
-    divergence = quality_of(kl, summary.quality_definitions["kl_mean"])
+    divergence = estimated(kl, summary.quality_definitions["kl_mean"])
     return say(
         Name(labels[row.config]),
         " predicts another next token in ",
@@ -155,7 +158,7 @@ def _divergence_column(summary: StudySummary) -> ColumnOf[Config]:
 
     def figure(config: Config) -> Quantity | None:
         rows = [row for row in _quality(summary, config) if row.baseline != config]
-        return quality_of(rows[0].estimates.get("kl_mean"), definition) if rows and definition else None
+        return estimated(rows[0].estimates.get("kl_mean"), definition) if rows and definition else None
 
     return number_column("KL divergence", unit_of(definition) if definition else "", figure, intervals_from=WIDE)
 
@@ -165,7 +168,7 @@ def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[Config]:
 
     def figure(config: Config) -> float | None:
         estimate = found.get(config)
-        return estimate.mean if estimate else None
+        return estimate.value if estimate else None
 
     return number_column(say("Output, ", Name(workload)), "tok/s", figure, shown_from=WIDE)
 

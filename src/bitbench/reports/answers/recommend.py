@@ -3,15 +3,8 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bitbench.analysis.results.recommendation import (
-    MEMORY,
-    Choice,
-    Finding,
-    Judged,
-    Limits,
-    LimitVerdict,
-    Recommendation,
-)
+from bitbench.analysis.results.estimate import Finding, Verdict
+from bitbench.analysis.results.recommendation import MEMORY, Choice, Judged, Limits, Recommendation
 from bitbench.reports.answers.deploy import deployment_section
 from bitbench.reports.document.model import (
     Block,
@@ -30,13 +23,12 @@ from bitbench.reports.document.tables import Shown, number_column, ratio_column,
 from bitbench.reports.document.text import MAX_NAME, plain
 from bitbench.reports.document.words import bullets, joined, listing, names, paragraph, say, strong
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import ROUGH, estimated, size, times, unit_of
+from bitbench.reports.quantities import MARKS, ROUGH, estimated, finding_quantity, quantity, size, times, unit_of
 from bitbench.reports.sections.ranked import LESS_MEMORY
 from bitbench.util.exit_codes import ExitCode
 from bitbench.util.units import show_bytes
 
-MARKS = {LimitVerdict.MET: "✓", LimitVerdict.BROKEN: "✗", LimitVerdict.UNSURE: "?"}
-VERDICTS = {LimitVerdict.MET: "meets", LimitVerdict.UNSURE: "inconclusive", LimitVerdict.BROKEN: "ruled out"}
+VERDICTS = {Verdict.MET: "meets", Verdict.INCONCLUSIVE: "inconclusive", Verdict.MISSED: "ruled out"}
 MAX_CAUSE = 160
 _NO_WORKLOADS = say(
     strong("No config has a result:"),
@@ -111,7 +103,7 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
 
 def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
     """No limit was given on quality, so that a flag rules nothing out; what to use where it does."""
-    met = (one for one in choice.judged if one.standing is LimitVerdict.MET and not one.quality_doubt)
+    met = (one for one in choice.judged if one.verdict is Verdict.MET and not one.quality_doubt)
     sound = next(met, None)
     if sound is None:
         return say(" That of the others which meet the limits is flagged or unknown.")
@@ -141,7 +133,7 @@ def _ties(choice: Choice, chosen: Judged) -> Phrase:
         return ()
     tied = [choice.of(tie) for tie in choice.ties]
     gain = "; its gain over the baseline is not significant" if choice.baseline in choice.ties else ""
-    known = [(one.memory.mean, one) for one in (chosen, *tied) if one.memory is not None]
+    known = [(one.memory.value, one) for one in (chosen, *tied) if one.memory is not None]
     least: Phrase = ()
     mean, smallest = min(known, key=lambda pair: pair[0], default=(0.0, chosen))
     if any(mean < (1 - LESS_MEMORY) * other for other, _ in known):
@@ -151,18 +143,18 @@ def _ties(choice: Choice, chosen: Judged) -> Phrase:
 
 def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
     limits = listing(list(dict.fromkeys(finding.name for finding in nearest.findings)))
-    by = _missed(nearest, nearest.standing)
+    by = _missed(nearest, nearest.verdict)
     where = say(" The nearest is ", Name(nearest.config.name), ": ", by, ".")
-    if nearest.standing is LimitVerdict.BROKEN:
+    if nearest.verdict is Verdict.MISSED:
         return say(strong("No config meets ", limits, " on ", Name(choice.workload), "."), where)
-    count = len(choice.with_standing[LimitVerdict.UNSURE])
+    count = len(choice.with_verdict(Verdict.INCONCLUSIVE))
     may = f" No config is certain to meet it; {'one' if count == 1 else count} may."
     verdict = strong("Inconclusive: ", limits, " on ", Name(choice.workload), ".")
     return say(verdict, may, where, " To decide, ", _to_decide(nearest), ".")
 
 
 def _to_decide(judged: Judged) -> Phrase:
-    open_ones = [finding for finding in judged.findings if finding.standing is LimitVerdict.UNSURE]
+    open_ones = [finding for finding in judged.findings if finding.verdict is Verdict.INCONCLUSIVE]
     if any(finding.unit == Unit.SHARE and finding.value is None for finding in open_ones):
         return say("add ", Name("quality: {}"), " to the study and run it again")
     return say("run the study again with a larger budget or more starts")
@@ -195,31 +187,31 @@ def _better_but_open(choice: Choice) -> Iterator[Phrase]:
         return
     places = [one.config for one in choice.judged]
     for one in choice.judged[: places.index(choice.chosen)]:
-        if one.standing is LimitVerdict.UNSURE:
+        if one.verdict is Verdict.INCONCLUSIVE:
             why = " may be better; whether it meets the limits is inconclusive: "
-            yield say(Name(one.config.name), why, _missed(one, LimitVerdict.UNSURE), ".")
+            yield say(Name(one.config.name), why, _missed(one, Verdict.INCONCLUSIVE), ".")
 
 
 def _ruled_out(choice: Choice) -> Iterator[Phrase]:
     """One line per reason: several without a result may share one."""
     reasons: dict[Phrase, list[str]] = {}
-    for one in choice.with_standing[LimitVerdict.BROKEN]:
+    for one in choice.with_verdict(Verdict.MISSED):
         if one.figure is None:
             reason = say(f"no result ({plain(one.why_no_result, MAX_CAUSE)})")
         elif one.config == choice.nearest:  # the verdict says why
             continue
         else:
-            reason = _missed(one, LimitVerdict.BROKEN)
+            reason = _missed(one, Verdict.MISSED)
         reasons.setdefault(reason, []).append(one.config.name)
     for reason, configs in reasons.items():
         yield say("Ruled out: ", listing(names(configs)), ": ", reason, ".")
 
 
-def _missed(judged: Judged, standing: LimitVerdict) -> Phrase:
-    """The limits of which it has this standing, with its figures."""
+def _missed(judged: Judged, verdict: Verdict) -> Phrase:
+    """The limits with this verdict, with its figures."""
     said = []
     for finding in judged.findings:
-        if finding.standing is standing:
+        if finding.verdict is verdict:
             why = f" ({finding.reason})" if finding.reason else ""
             limit = f" against {limit_text(finding.unit, finding.limit)}{why}"
             known = say(f"{finding.name} ", finding_quantity(finding), _without_cache(judged, finding), limit)
@@ -234,15 +226,8 @@ def _without_cache(judged: Judged, finding: Finding) -> Phrase:
     return say(" (", size(judged.memory_without_cache), " without the reserved KV cache)")
 
 
-def finding_quantity(finding: Finding, note: str = "") -> Quantity:
-    about = f"({finding.note})" if finding.note else ""
-    notes = " ".join(part for part in (about, note) if part)
-    return Quantity(finding.value, finding.unit, finding.low, finding.high, note=notes)
-
-
 def _cost(judged: Judged) -> Quantity:
-    cost = judged.cost
-    return Quantity(cost.mean, Unit.NONE, cost.low, cost.high, digits=ROUGH) if cost else Quantity(None)
+    return quantity(judged.cost, Unit.NONE, digits=ROUGH) or Quantity(None)
 
 
 def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
@@ -255,7 +240,7 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
     )
     figures: list[tuple[str, str, Callable[[Judged], Shown]]] = []
     if all(one.name != MEMORY for one in asked) and any(one.memory for one in choice.judged):
-        figures.append(("Memory", Unit.BYTES, lambda one: one.memory.mean if one.memory else None))
+        figures.append(("Memory", Unit.BYTES, lambda one: one.memory.value if one.memory else None))
     if any(one.memory_without_cache is not None for one in choice.judged):
         figures.append(("Without KV", Unit.BYTES, lambda one: one.memory_without_cache))
     if found.price_per_hour is not None:
@@ -285,7 +270,7 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
 def _finding(place: int, judged: Judged) -> Quantity | None:
     """None of one without a result, which is not held against the limits."""
     finding = judged.findings[place] if judged.findings else None
-    return None if finding is None else finding_quantity(finding, MARKS[finding.standing])
+    return None if finding is None else finding_quantity(finding, MARKS[finding.verdict])
 
 
 def _standing(choice: Choice, judged: Judged) -> str:
@@ -295,7 +280,7 @@ def _standing(choice: Choice, judged: Judged) -> str:
         return "tied with it"
     if judged.figure is None:
         return "no result"
-    return VERDICTS[judged.standing] if judged.findings else "behind"
+    return VERDICTS[judged.verdict] if judged.findings else "behind"
 
 
 def _deployments(found: Recommendation) -> Iterator[Section]:

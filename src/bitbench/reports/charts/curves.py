@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from bitbench.analysis.results.estimate import MEDIAN
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
-from bitbench.analysis.results.tails import MEDIAN
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.absent import absent_from
 from bitbench.reports.charts.lines import Guide, lines_figure
@@ -13,7 +13,7 @@ from bitbench.reports.charts.style import MOST_SERIES
 from bitbench.reports.document.model import Quantity, Unit
 from bitbench.reports.document.numbers import Scale, scale_for, shown
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import ROUGH, estimated, figure_of, setting, unit_of
+from bitbench.reports.quantities import ROUGH, estimated, figure_of, setting, starts_and_trials, unit_of
 from bitbench.reports.sections.ranked import definition_of
 from bitbench.reports.sections.sweep import level
 from bitbench.study.metrics import METRICS, OBJECTIVES
@@ -69,7 +69,7 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     throughput, latency = summary.definitions[THROUGHPUT], summary.definitions[next(iter(metrics))]
     if alone:  # its lines are percentiles of one time
         latency = latency.model_copy(update={"name": "time to first token"})
-    x_scale = scale_for(unit_of(throughput), [point.metrics[THROUGHPUT].mean for _, point in drawn])
+    x_scale = scale_for(unit_of(throughput), [point.metrics[THROUGHPUT].value for _, point in drawn])
     y_scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
     for line, point in drawn:
@@ -263,7 +263,7 @@ def _point(summary: StudySummary, line: _Line, point: PointSummary, scale: Scale
         "workload": point.point.workload,
         **fig.place("y", figure, scale),
         "shown": shown(figure) if figure else UNKNOWN,
-        "counts": f"{estimate.n_instances} / {estimate.n_trials}",
+        "counts": starts_and_trials(estimate),
     }
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from bitbench.analysis.results.estimate import carries
 from bitbench.analysis.results.summary import Ranking, RequestSpread, StudySummary
-from bitbench.analysis.results.tails import carries
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.absent import absent_from
 from bitbench.reports.charts.layer import channel, value

@@ -12,7 +12,7 @@ from bitbench.reports.document.model import Quantity, Unit, plain_text
 from bitbench.reports.document.numbers import scale_for, shown
 from bitbench.reports.document.words import listing
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import estimated, over_instances, quality_of, unit_of
+from bitbench.reports.quantities import estimated, over_instances, unit_of
 from bitbench.reports.sections.ranked import entry_of, has_result, in_order, rank
 from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
@@ -93,7 +93,7 @@ def _divergence(summary: StudySummary) -> _Measure | None:
 def _quality(row: ConfigQuality, key: str, definition: MetricDefinition) -> Quantity | None:
     if key not in row.estimates and key == "kl_mean" and row.baseline in (None, row.config):
         return Quantity(0.0, unit_of(definition))  # the baseline does not differ from itself
-    return quality_of(row.estimates.get(key), definition)
+    return estimated(row.estimates.get(key), definition)
 
 
 def _figure(

@@ -8,7 +8,7 @@ from bitbench.reports.charts.layer import channel, value
 from bitbench.reports.document.numbers import Scale, scale_for, shown
 from bitbench.reports.document.text import MAX_NAME, plain
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import estimated, unit_of
+from bitbench.reports.quantities import estimated, starts_and_trials, unit_of
 from bitbench.reports.sections.ranked import entry_of, has_result, in_order, places, rank, ratio_to_baseline
 from bitbench.util.units import UNKNOWN
 
@@ -22,7 +22,7 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     if not points:
         return None
     definition = summary.definitions[ranking.metric]
-    scale = scale_for(unit_of(definition), [point.metrics[ranking.metric].mean for point in points])
+    scale = scale_for(unit_of(definition), [point.metrics[ranking.metric].value for point in points])
     rows: list[fig.Row] = []
     for point in points:
         rows += [_mean_row(summary, ranking, point, scale, labels), *_trial_rows(ranking, point, scale, labels)]
@@ -83,7 +83,7 @@ def _mean_row(summary: StudySummary, ranking: Ranking, point: PointSummary, scal
         **fig.place("value", figure, scale),
         "shown": shown(figure) if figure else UNKNOWN,
         "versus": "baseline" if is_baseline else shown(ratio) if ratio else UNKNOWN,
-        "counts": f"{estimate.n_instances} / {estimate.n_trials}",
+        "counts": starts_and_trials(estimate),
         "baseline": is_baseline,
     }
 

@@ -9,7 +9,9 @@ from bitbench.util.units import UNKNOWN
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZES = ((10 * 2**30, 2**30, "GiB"), (2**20, 2**20, "MiB"), (2**10, 2**10, "KiB"), (0, 1, "B"))
-DIGITS_OF_UNCERTAINTY = 2
+# Of the half width of an interval two digits where the first is small, else one, as the Particle Data Group rounds: the
+# ends are right to a seventh of the half width, and 30.204 [30.198, 30.214] has no digit that says nothing.
+ONE_DIGIT_FROM = 3.55
 DIGITS_WITHOUT_INTERVAL = 4
 MOST_DECIMALS = 9
 
@@ -147,7 +149,8 @@ def _decimals(of: Quantity, scale: Scale) -> int:
     magnitude = floor(log10(abs(value))) if value else 0
     wanted = (of.digits or DIGITS_WITHOUT_INTERVAL) - 1 - magnitude
     if half and of.digits is None:
-        wanted = min(DIGITS_OF_UNCERTAINTY - 1 - floor(log10(half)), wanted + 2)
+        exponent = floor(log10(half))
+        wanted = min((0 if half / 10**exponent >= ONE_DIGIT_FROM else 1) - exponent, wanted + 2)
     return min(max(wanted, 0), MOST_DECIMALS)
 
 

@@ -5,16 +5,38 @@ from collections.abc import Iterator
 from bitbench.analysis.results.summary import StopReason, StudySummary
 from bitbench.reports.document.model import Name, Phrase
 from bitbench.reports.document.text import MAX_NAME
-from bitbench.reports.document.words import Words, joined, listing, names, plural, say
+from bitbench.reports.document.words import Words, joined, listing, names, plural, say, strong
 from bitbench.reports.grouping import grouped
 from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import share
 from bitbench.reports.sections.lead import MAX_NAMED
 from bitbench.reports.sections.ranked import has_result
 from bitbench.study.plan import Config
 
+WITHOUT_CACHE = (
+    "For the speed of new prompts, measure again without --seed (each run then has prompts of its own), with texts "
+    "that do not repeat, or with the server's prefix cache off."
+)
+
+
+def cached_remarks(summary: StudySummary) -> Iterator[Phrase]:
+    """What a prefix cache answered that was not asked for."""
+    cached = [(point.point, point.cached) for point in summary.points if point.cached is not None]
+    if not cached:
+        return
+    low, high = min(found.share for _, found in cached), max(found.share for _, found in cached)
+    shares = say(share(high)) if f"{low:.2f}" == f"{high:.2f}" else say(share(low), " to ", share(high))
+    workloads = listing(names(dict.fromkeys(point.workload for point, _ in cached)), most=MAX_NAMED)
+    trials = plural(sum(found.trials for _, found in cached), "trial")
+    yield say(
+        strong("Cached prompts:"), " on ", workloads, " a prefix cache answered ", shares,
+        f" of the prompt tokens ({trials}): the figures are not those of new prompts. ", WITHOUT_CACHE,
+    )  # fmt: skip
+
 
 def remarks(summary: StudySummary) -> Iterator[Words]:
     labels = Labels.of(summary, MAX_NAME)
+    yield from cached_remarks(summary)
     if failed := _failed(summary, labels):
         yield say("Failed: ", joined(failed, "; "), ".")
     if not_made := [refusal.point.config for refusal in summary.refusals if refusal.was_tried]:
@@ -40,6 +62,9 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
     if unfinished := sum(point.stop_reason is StopReason.UNFINISHED for point in summary.points):
         total = plural(len(summary.points), "point")
         yield f"Not finished: {unfinished} of {total} lack trials; run the study again to resume."
+    if summary.idle_share is not None:
+        idle = say(share(summary.idle_share), " of the processors' energy is what they take when idle")
+        yield say("CPU energy: ", idle, "; the rest is the engine's and the client's.")
     estimates = [point.metrics[summary.primary_metric] for point in summary.points if has_result(summary, point)]
     if any(not estimate.covers_starts for estimate in estimates):
         remedy = "" if summary.imported_from else " Set `starts` to 3 or more."

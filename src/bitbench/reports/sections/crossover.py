@@ -12,6 +12,7 @@ from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import listing, say, small_print
 from bitbench.reports.grouping import grouped
 from bitbench.reports.labels import Labels
+from bitbench.reports.quantities import times
 from bitbench.study.prompts import show_length
 from bitbench.study.workload import Workload
 
@@ -50,7 +51,7 @@ def _table(group: Sequence[Crossover], labels: Labels) -> Table:
 
     def ratio(place: int) -> ColumnOf[Crossover]:
         def at_place(one: Crossover) -> Quantity | None:
-            points = (Quantity(at.speed, Unit.RATIO, at.low, at.high) for at in one.points if at.at == place)
+            points = (times(point.speed) for point in one.points if point.at == place)
             return next(points, None)
 
         return number_column(f"{place:,}", Unit.RATIO, at_place, shown_from=wide, intervals_from=0)
@@ -75,7 +76,7 @@ def verdict(one: Crossover) -> str:
     """In a few words: where it changes sides, or that it does not in the range measured."""
     if one.crossings:
         return "; ".join(crossing(found, one) for found in one.crossings)
-    side = "faster" if one.points[0].speed > 1 else "slower"
+    side = "faster" if one.points[0].speed.value > 1 else "slower"
     reached = f"{one.points[0].at:,} to {one.points[-1].at:,}"
     gaps = [stretch for stretch in one.stretches if stretch.standing is CrossoverSide.UNSURE]
     if gaps and {_side(point) for point in one.points} == {side}:
@@ -94,9 +95,9 @@ def verdict(one: Crossover) -> str:
 
 def _side(point: CrossoverPoint) -> str:
     """Empty where the point's own interval does not tell."""
-    if point.low is None or point.high is None or point.low <= 1 <= point.high:
+    if not point.speed.excludes(1):
         return ""
-    return "faster" if point.low > 1 else "slower"
+    return "faster" if point.speed.is_above(1) else "slower"
 
 
 def crossing(found: Crossing, of: Crossover) -> str:

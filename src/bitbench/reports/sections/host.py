@@ -15,6 +15,7 @@ def host_section(lock: Lock) -> Section:
         *_machine(lock.host),
         ("Noise of fixed work", None if lock.noise is None else _noise(lock.noise)),
         ("Cores that other work kept busy", busy),
+        *([("Idle power", _idle(lock.idle_power_w))] if lock.idle_power_w is not None else []),
         ("Measured", lock.created_at or None),
         ("bitbench", lock.bitbench or None),
     ]
@@ -65,6 +66,12 @@ def _noise(noise: HostNoise) -> Phrase:
     memory = kind("memory", noise.memory_spread, noise.memory_worst)
     measured = f" ({plural(noise.repetitions, 'repetition')}, measured {noise.measured_at})"
     return say(compute, "; ", memory, measured)
+
+
+def _idle(watts: float) -> Quantity:
+    return Quantity(
+        watts, "W", digits=3, note="processors and their memory, by their own counters, just before it began"
+    )
 
 
 def _packages(versions: dict[str, str]) -> Phrase:

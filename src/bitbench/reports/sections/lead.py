@@ -3,8 +3,8 @@
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import AgainstBaseline, MemorySummary, Ranking, RankingEntry, Ratio, StudySummary
-from bitbench.analysis.results.tails import ObjectiveVerdict
+from bitbench.analysis.results.estimate import Estimate, Verdict
+from bitbench.analysis.results.summary import AgainstBaseline, MemorySummary, Ranking, RankingEntry, StudySummary
 from bitbench.feature import Offer, report_parts, sparing
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import Name, Phrase, Quantity, Table, Unit
@@ -205,10 +205,8 @@ def _never_behind(found: _Found) -> list[Config]:
     return [one for one in first if one not in behind and all(one in top for top in others)]
 
 
-def _behind(ratio: Ratio | None, higher_is_better: bool) -> bool:
-    if ratio is None or ratio.interval is None:
-        return False
-    return ratio.interval.high < 1 if higher_is_better else ratio.interval.low > 1
+def _behind(ratio: Estimate | None, higher_is_better: bool) -> bool:
+    return ratio is not None and (ratio.is_below(1) if higher_is_better else ratio.is_above(1))
 
 
 def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> Lead:
@@ -367,9 +365,7 @@ def _cautions(found: _Found, best: Config, rankings: Sequence[Ranking]) -> Itera
         failed = sum(run.outcome not in (Outcome.OK, *NOT_THE_ENGINES) for run in point.runs)
         if failed:
             yield say(f"Caution: {failed} of its {len(point.runs)} trials on ", Name(ranking.workload), " failed.")
-        if missed := [
-            objective.objective for objective in point.objectives if objective.verdict is ObjectiveVerdict.MISSED
-        ]:
+        if missed := [objective for objective in point.objectives if objective.verdict is Verdict.MISSED]:
             where = say(" on ", Name(ranking.workload), "; ", Name("bitbench recommend --slo"))
             yield say("Caution: it misses ", in_words(missed), where, " chooses among those that meet such limits.")
 
@@ -420,8 +416,7 @@ def _gain(ranking: Ranking, best: Config, confidence: str, summary: StudySummary
     """`1.31× (95 % CI 1.27× to 1.36×) the output throughput of …`"""
     ratio = quoted_ratio(ranking, best)
     assert ratio is not None  # it is ahead
-    interval = ratio.interval
-    ends = [number(end, Unit.RATIO) for end in ((interval.low, interval.high) if interval else ())]
+    ends = [number(end, Unit.RATIO) for end in ratio.interval or ()]
     range_of_it = say(f" ({confidence} CI ", listing(ends, "to"), ")") if ends else ()
     return say(number(ratio.value, Unit.RATIO), range_of_it, f" the {summary.definitions[ranking.metric].name} of ")
 

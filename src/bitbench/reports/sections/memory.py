@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import ConfigSummary, MemorySummary, Spread, StudySummary
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import ConfigSummary, MemorySummary, StudySummary
 from bitbench.reports.document.model import Emphasis, Name, Section, Unit
 from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME
@@ -24,11 +25,11 @@ class _Figure:
         return number_column(self.title, self.unit, lambda one: self.of(one.memory))
 
 
-def _mean(spread: Spread | None) -> float | None:
-    return spread.mean if spread else None
+def _mean(spread: Estimate | None) -> float | None:
+    return spread.value if spread else None
 
 
-def _high(spread: Spread | None) -> float | None:
+def _high(spread: Estimate | None) -> float | None:
     return spread.high if spread else None
 
 

@@ -3,17 +3,16 @@
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.summary import PointSummary, StudySummary
-from bitbench.analysis.results.tails import ObjectiveVerdict
 from bitbench.reports.document.model import Mark, Name, Phrase, Quantity, Section, Unit
 from bitbench.reports.document.tables import number_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import bullets, listing, paragraph, plural, say, strong
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import ROUGH
+from bitbench.reports.quantities import MARKS, ROUGH, finding_quantity
 from bitbench.study.objective import Objective
 
-MARKS = {ObjectiveVerdict.MET: "✓", ObjectiveVerdict.MISSED: "✗", ObjectiveVerdict.INCONCLUSIVE: "?"}
 SYMBOLS = "✓ the whole interval is within the limit, ✗ the whole interval is beyond it, ? inconclusive."
 
 
@@ -45,7 +44,7 @@ def objectives_verdict(summary: StudySummary) -> Phrase | None:
     found = [point.verdict for point in summary.points]
     if summary.search is not None or not summary.is_measured or not any(found):
         return None
-    counts = [f"{found.count(verdict)} {verdict.value}" for verdict in ObjectiveVerdict if verdict in found]
+    counts = [f"{found.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in found]
     return say(
         strong("Objectives"), " (", promise(summary), f"): of {plural(len(found), 'point')} ", listing(counts), "."
     )
@@ -56,7 +55,7 @@ def promise(summary: StudySummary) -> Phrase:
     return in_words(summary.study.objectives)
 
 
-def in_words(objectives: Sequence[Objective]) -> Phrase:
+def in_words(objectives: Sequence[Objective | Finding]) -> Phrase:
     return listing(
         [
             say(Name(objective.name), " ≤ ", Quantity(objective.limit, Unit.SECONDS, digits=ROUGH))
@@ -66,24 +65,20 @@ def in_words(objectives: Sequence[Objective]) -> Phrase:
 
 
 def _judged(place: int, point: PointSummary) -> Quantity:
-    one = point.objectives[place]
-    note = " ".join(part for part in (f"({one.note})" if one.note else "", MARKS[one.verdict]) if part)
-    return Quantity(one.value, Unit.SECONDS, one.low, one.high, note=note)
+    return finding_quantity(point.objectives[place], MARKS[point.objectives[place].verdict])
 
 
 def _mark(point: PointSummary) -> Mark | None:
-    return Mark.ALARM if any(objective.verdict is ObjectiveVerdict.MISSED for objective in point.objectives) else None
+    return Mark.ALARM if any(objective.verdict is Verdict.MISSED for objective in point.objectives) else None
 
 
 def _open(points: Sequence[PointSummary]) -> Iterator[Phrase]:
     """What is inconclusive, or missed without a value, once per reason."""
-    reasons: dict[tuple[ObjectiveVerdict, str, str], list[str]] = {}
+    reasons: dict[tuple[Verdict, str, str], list[str]] = {}
     for point in points:
         for objective in point.objectives:
             if objective.reason:
-                reasons.setdefault((objective.verdict, objective.objective.name, objective.reason), []).append(
-                    point.point.name
-                )
+                reasons.setdefault((objective.verdict, objective.name, objective.reason), []).append(point.point.name)
     for (verdict, name, reason), found in reasons.items():
         where = listing([Name(one) for one in found], most=3)
         yield say(f"{verdict.value.capitalize()}: ", Name(name), " of ", where, f": {reason}.")

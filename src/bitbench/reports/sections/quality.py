@@ -25,7 +25,7 @@ from bitbench.reports.document.text import MAX_NAME, plain
 from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, say, small_print, strong
 from bitbench.reports.grouping import grouped
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import ROUGH, estimated, quality_of, unit_of
+from bitbench.reports.quantities import ROUGH, estimated, unit_of
 from bitbench.reports.sections.tasks import position_blocks, task_blocks, task_sentences
 from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
@@ -170,7 +170,7 @@ def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ConfigQuality]:
     definition = summary.quality_definitions[key]
 
     def figure(row: ConfigQuality) -> Quantity | None:
-        found = quality_of(row.estimates.get(key), definition)
+        found = estimated(row.estimates.get(key), definition)
         if found is None:
             return None
         if key == "perplexity":  # its interval is that of the text, which all share: their differences are finer

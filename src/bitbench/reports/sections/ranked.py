@@ -2,15 +2,8 @@
 
 from collections.abc import Iterator
 
-from bitbench.analysis.results.summary import (
-    Estimate,
-    MetricDefinition,
-    PointSummary,
-    Ranking,
-    RankingEntry,
-    Ratio,
-    StudySummary,
-)
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import MetricDefinition, PointSummary, Ranking, RankingEntry, StudySummary
 from bitbench.reports.document.model import Name, Phrase, Quantity
 from bitbench.reports.document.tables import ColumnOf, number_column
 from bitbench.reports.document.words import Words, counted, say
@@ -86,7 +79,7 @@ def places(entry: RankingEntry) -> str:
     return "–".join(str(place) for place in dict.fromkeys((entry.rank_low, entry.rank_high)))
 
 
-def quoted_ratio(ranking: Ranking, config: Config) -> Ratio | None:
+def quoted_ratio(ranking: Ranking, config: Config) -> Estimate | None:
     """To the baseline: the confirmed one where there is one, since the choice itself made the other look better."""
     if (confirmed := confirmed_ratio(ranking, config)) is not None:
         return confirmed
@@ -94,7 +87,7 @@ def quoted_ratio(ranking: Ranking, config: Config) -> Ratio | None:
     return entry.ratio_to_baseline if entry else None
 
 
-def confirmed_ratio(ranking: Ranking, config: Config) -> Ratio | None:
+def confirmed_ratio(ranking: Ranking, config: Config) -> Estimate | None:
     found = ranking.confirmed
     return found.ratio if found is not None and found.config == config else None
 

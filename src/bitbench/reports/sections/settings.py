@@ -48,7 +48,7 @@ def settings_section(summary: StudySummary) -> Section | None:
     )
     meanings: dict[str, Callable[[SettingSummary], object]] = {
         KV_MEANING: lambda one: one.kv_bytes_per_token,
-        SLOPE_MEANING: lambda one: one.step_slope_s,
+        SLOPE_MEANING: lambda one: one.step_slope,
         ACCEPTED_MEANING: lambda one: one.acceptance_length,
         PAYS_MEANING: pays,
     }
@@ -57,8 +57,8 @@ def settings_section(summary: StudySummary) -> Section | None:
 
 
 def _slope(one: SettingSummary) -> Quantity | None:
-    slope, interval = one.step_slope_s, one.step_slope_interval
-    if slope is None:
+    if one.step_slope is None:
         return None
-    low, high = (interval.low * PER_TOKENS, interval.high * PER_TOKENS) if interval else (None, None)
-    return Quantity(slope * PER_TOKENS, Unit.SECONDS, low, high)
+    slope = one.step_slope
+    low, high = (None if end is None else end * PER_TOKENS for end in (slope.low, slope.high))
+    return Quantity(slope.value * PER_TOKENS, Unit.SECONDS, low, high)

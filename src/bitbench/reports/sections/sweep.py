@@ -10,6 +10,7 @@ from bitbench.reports.document.numbers import percent
 from bitbench.reports.document.tables import number_column, table, words_column
 from bitbench.reports.document.words import counted, listing, names, paragraph, plural, say
 from bitbench.reports.quantities import figure_of, setting, share
+from bitbench.reports.sections.answer import cached_remarks
 from bitbench.reports.sections.objectives import promise
 from bitbench.reports.sections.ranked import metric_column
 from bitbench.study.arrival import mean_rate
@@ -123,6 +124,7 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
         sentences.append(say("Requests failed on ", listing(names(one.point.workload for one in flawed)), why))
     return [
         *sentences,
+        *cached_remarks(summary),
         *(say(note) for note in sorted({note for config in summary.configs for note in config.notes})),
     ]
 
@@ -177,7 +179,7 @@ def _most_output(summary: StudySummary) -> Phrase:
     known = [point for point in _points(summary) if "output_throughput" in point.metrics]
     if not known:
         return say("No point has a result.")
-    best = max(known, key=lambda point: point.metrics["output_throughput"].mean)
+    best = max(known, key=lambda point: point.metrics["output_throughput"].value)
     output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, "ttft_p99_s")
     return say("The most output: ", output, ", at ", _load(summary, best), ", with a TTFT p99 of ", ttft, ".")
 

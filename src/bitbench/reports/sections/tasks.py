@@ -1,13 +1,14 @@
 """What a config answers right, question by question beside its baseline, and where in a long text it loses."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from bitbench.analysis.results.summary import ConfigQuality, NeedleDepth, StudySummary, TaskEstimate, TaskFlips
 from bitbench.reports.document.model import Block, Heading, Name, Phrase, Quantity, Unit
 from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.reports.document.words import bullets, paragraph, say, small_print
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import plus_minus, with_interval
+from bitbench.reports.quantities import plus_minus, quantity
 from bitbench.study.quality import BUILT_IN
 
 TASK_DECIMALS = 4
@@ -114,8 +115,8 @@ def _table(results: list[TaskRow]) -> Block:
 def _difference(task: TaskEstimate) -> Quantity | Phrase | None:
     if task.flips is None:
         return _with_error(task.difference, task.difference_error, "+")
-    known = with_interval(task.flips.difference.value, Unit.NONE, task.flips.difference.interval)
-    return Quantity(known.value, known.unit, known.low, known.high, is_signed=True)
+    known = quantity(task.flips.difference, Unit.NONE)
+    return replace(known, is_signed=True) if known else None
 
 
 def _with_error(value: float | None, error: float | None, sign: str = "") -> Phrase | None:
@@ -172,5 +173,4 @@ def position_blocks(summary: StudySummary, labels: Labels) -> Iterator[Block]:
 def _stretch(row: ConfigQuality, place: int) -> Quantity | None:
     if place >= len(row.by_position):
         return None
-    estimate = row.by_position[place].divergence
-    return with_interval(estimate.value, "nats", estimate.interval)
+    return quantity(row.by_position[place].divergence, "nats")

@@ -40,4 +40,4 @@ def warm_up_section(summary: StudySummary) -> Section | None:
 def _later(point: PointSummary) -> float | None:
     """As in the table of its workload, where a start counts once however many trials it has."""
     counted = point.metrics.get("ttft_s")
-    return counted.mean if counted else point.warm_up.later_ttft_s
+    return counted.value if counted else point.warm_up.later_ttft_s

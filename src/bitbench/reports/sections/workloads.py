@@ -3,16 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import (
-    Estimate,
-    PointSummary,
-    Ranking,
-    RankingEntry,
-    Run,
-    StopReason,
-    StudySummary,
-)
-from bitbench.analysis.results.tails import PercentileEstimate
+from bitbench.analysis.results.estimate import Estimate, PercentileEstimate
+from bitbench.analysis.results.summary import PointSummary, Ranking, RankingEntry, Run, StopReason, StudySummary
 from bitbench.records.trial import Outcome
 from bitbench.reports.charts.figure import Figure
 from bitbench.reports.document.model import (
@@ -32,7 +24,7 @@ from bitbench.reports.document.tables import ColumnOf, number_column, ratio_colu
 from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import Words, bullets, listing, paragraph, plural, say
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import estimated, half_width, mean_of, unit_of
+from bitbench.reports.quantities import estimated, half_width, mean_of, starts_and_trials, unit_of
 from bitbench.reports.sections import ranked
 from bitbench.reports.shape import shape
 from bitbench.study.metrics import METRICS
@@ -44,7 +36,10 @@ MORE_METRICS = (
     "peak_bytes", "resident_bytes",
 )  # fmt: skip
 # Of an open loop, of models that reason and of GPUs: a column only where there is a figure for it.
-OCCASIONAL_METRICS = ("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s", "energy_per_token")
+OCCASIONAL_METRICS = (
+    *("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s"),
+    *("energy_per_token", "cpu_energy_per_token"),
+)
 WIDE = 110  # columns of a terminal from which all main figures fit beside a config's name
 
 
@@ -145,7 +140,7 @@ def _how_many(summary: StudySummary, point: PointSummary) -> str:
     if not ranked.has_result(summary, point):
         return ranked.outcomes_of(point) or "not run"
     estimate = point.metrics[summary.primary_metric]
-    return f"{estimate.n_instances} / {estimate.n_trials}"
+    return starts_and_trials(estimate)
 
 
 def _outliers(summary: StudySummary, points: Sequence[PointSummary], labels: Labels) -> Table:

@@ -7,6 +7,11 @@ import math
 import re
 from dataclasses import dataclass, field
 
+from bitbench.util.http.connection import BadAnswer, PlainConnection
+from bitbench.util.http.limits import PLAIN_BYTES
+
+_LIMIT_S = 2.0  # a server that is well answers within milliseconds; one that is not must not hold up its trial
+_OK = 200
 _MOST_LINES = 20_000  # vLLM has some hundred, with a line for each bucket of its histograms
 _LONGEST_LINE = 2_000
 _TYPE = re.compile(r"# TYPE ([A-Za-z_:][\w:]*) (counter|gauge|histogram|summary|untyped)", re.ASCII)
@@ -20,6 +25,17 @@ class Samples:
 
     values: dict[str, float] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
+
+
+def fetch_samples(url: str, api_key: str = "") -> Samples | None:
+    """What GET /metrics of a server says; None where there is none, or no answer."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        with PlainConnection(url, limit_s=_LIMIT_S, limit_bytes=PLAIN_BYTES) as connection:
+            answer = connection.ask("GET", "/metrics", {**headers, "Accept": "text/plain"})
+    except (OSError, BadAnswer):
+        return None
+    return read_samples(answer.body.decode("utf-8", "replace")) if answer.status == _OK else None
 
 
 def read_samples(text: str) -> Samples:
