@@ -7,7 +7,7 @@ import pytest
 
 from bitbench.engines import registry
 from bitbench.engines.null import NullEngine
-from bitbench.measure import study
+from bitbench.measure import plan as planning
 from bitbench.measure.expand import expand
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
@@ -91,7 +91,7 @@ def test_a_study_is_planned_once_also_where_variants_are_made(
         planned.append(expand(*arguments, **named))
         return planned[-1]
 
-    monkeypatch.setattr(study, "expand", counting)
+    monkeypatch.setattr(planning, "expand", counting)
     assert bitbench(capsys, "run", "study.yaml", "--into", "out").exit_code == 0
     (plan,) = planned
     assert {one.name for one in plan.variants if one.path is None} == {"tiny/w8a8-rtn", "tiny/w4a16-rtn"}

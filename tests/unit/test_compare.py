@@ -119,7 +119,7 @@ def test_the_interval_beside_a_verdict_agrees_with_it() -> None:
             assert point.ratio.interval is not None
             assert point.corrected is not None
             excludes = not point.corrected.low <= 1 <= point.corrected.high
-            assert excludes is (point.verdict is not Verdict.TIE)
+            assert excludes is (point.verdict is not ChangeVerdict.TIE)
             disagreeing += excludes is (point.ratio.interval.low <= 1 <= point.ratio.interval.high)
     assert disagreeing > 0
     assert "Ratio (corrected)" in page(against(side("a", 1.0, 1), side("b", 1.1, 2))) or "Ratio (98" in page(

@@ -1,5 +1,8 @@
 """Two searches against each other: the rates that they found; and a search on a busy machine ends."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from bitbench.analysis.gate import parse_condition
@@ -7,7 +10,9 @@ from bitbench.analysis.rate_search import next_rate, rate_trials
 from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.study_comparison import compare_studies
+from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.endpoint import EndpointRun, workload_at
+from bitbench.measure.run_context import RunContext
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceFacts, ObjectiveResult, Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.answers.compare import comparison_document
@@ -69,8 +74,8 @@ def against(before: StudyRecords, after: StudyRecords, *limits: str) -> Comparis
 def test_the_rates_that_were_found_are_compared_and_nothing_else() -> None:
     comparison = against(searched("a", 40.0), searched("c", 60.0))
     (point,) = comparison.points
-    assert point.before.mean == pytest.approx(40, rel=0.05)
-    assert point.after.mean == pytest.approx(60, rel=0.05)
+    assert point.before.value == pytest.approx(40, rel=0.05)
+    assert point.after.value == pytest.approx(60, rel=0.05)
     assert point.verdict is ChangeVerdict.CARRIES_MORE
     assert point.ratio is not None
     assert point.ratio.interval is not None
@@ -135,13 +140,15 @@ def test_a_busy_machine_is_said_once_and_ends_the_search(monkeypatch: pytest.Mon
         return made
 
     run = EndpointRun.__new__(EndpointRun)
-    run._plan, run._observer, run._trials = plan, told, trials  # type: ignore[assignment]
+    nothing = LoadWorkers.__new__(LoadWorkers)
+    run._run = RunContext(plan, {}, Path, nothing, told)
+    run._trials = trials
 
     def added(run: EndpointRun, workload: Workload) -> Workload:
         study = run._plan.study
         if workload.name not in {one.name for one in study.workloads}:
             more = study.model_copy(update={"workloads": (*study.workloads, workload)})
-            run._plan = run._plan.model_copy(update={"study": more})
+            run._run = replace(run._run, plan=run._plan.model_copy(update={"study": more}))
         return workload
 
     monkeypatch.setattr(EndpointRun, "_begin", lambda _: None)

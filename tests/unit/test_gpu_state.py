@@ -10,7 +10,7 @@ import pytest
 from bitbench.analysis.trial import measure
 from bitbench.measure.machine.gpu_state import GpuWatch, disturbance, watch_gpus
 from bitbench.measure.machine.nvml import Nvml
-from bitbench.records.trial import GpuUse, Outcome
+from bitbench.records.trial import Energy, GpuUse, Outcome
 from tests.unit.fake_nvml import FakeGpu, FakeNvml
 from tests.unit.synthetic import request_rows
 
@@ -108,5 +108,5 @@ def test_the_engines_own_processes_are_no_others(monkeypatch: pytest.MonkeyPatch
 def test_energy_is_divided_by_the_tokens_that_came() -> None:
     rows = request_rows({"planned_s": 0.0, "chunk_s": [1.0, 1.5, 2.0]}, {"planned_s": 0.0, "chunk_s": [1.0, 1.5]})
     tokens = sum(rows["output_tokens"].to_pylist())
-    assert measure(rows, energy_j=10.0 * tokens).energy_per_token == pytest.approx(10.0)
+    assert measure(rows, energy=Energy(10.0 * tokens, None)).energy_per_token == pytest.approx(10.0)
     assert measure(rows).energy_per_token is None

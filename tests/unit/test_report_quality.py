@@ -126,7 +126,7 @@ def test_figures_are_numbers_and_a_loss_beyond_the_limits_is_an_alarm() -> None:
     titles = ["".join(map(str, column.title)) for column in table.columns]
     rise, divergence = titles.index("Rise"), titles.index("KL mean")
     flagged = next(row for row in table.rows if row.mark is Mark.ALARM)
-    risen, diverged = flagged.points[rise], flagged.points[divergence]
+    risen, diverged = flagged.cells[rise], flagged.cells[divergence]
     assert isinstance(risen, Quantity)
     assert (risen.unit, risen.is_signed) == (Unit.SHARE, True)
     assert isinstance(diverged, Quantity)

@@ -107,7 +107,7 @@ def test_blocks_follow_the_values() -> None:
 
 
 def test_the_line_goes_from_the_oldest_to_the_newest(found: History) -> None:
-    first, last = (found.points[place].estimate.mean for place in (0, -1))
+    first, last = (found.points[place].estimate.value for place in (0, -1))
     assert first > last
     said = markdown(history_document(found))
     assert re.search(r"1,00\d tok/s → 79\d tok/s \(between", said)
