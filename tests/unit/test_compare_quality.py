@@ -40,7 +40,7 @@ def scored(study: StudyRecords, quality: Mapping[Config, Measured]) -> StudyReco
             started_at="2026-11-02T10:00:00+00:00",
             duration_s=1.0,
             outcome=Outcome.OK,
-            corpus=CorpusFacts(description="", text_hash="", windows_hash=text, windows=1, window_tokens=2, room=8),
+            corpus=CorpusFacts(description="", text_hash="", windows_hash=text, windows=12, window_tokens=41, room=8),
             scores_file="quality/q0001.parquet",
         )
         for config, (text, _) in quality.items()

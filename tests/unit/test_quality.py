@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from bitbench.engines.vllm import VllmEngine
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.expand import expand, loads_of
 from bitbench.measure.group import run_group
+from bitbench.measure.progress import Progress
 from bitbench.measure.quality import QualityDraft, QualityKit
 from bitbench.measure.quality_study import QualityOptions, quality_study
 from bitbench.measure.run_context import RunContext
@@ -23,6 +25,7 @@ from bitbench.ports import Endpoint, Launch, Load
 from bitbench.quality.asking import ask_answers, score_together, score_windows
 from bitbench.quality.corpus import read_corpus
 from bitbench.quality.material import cut, make_prompts
+from bitbench.quality.measure import QualityJob, measure_again
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.quality.wire import AskingFailed, InstanceConnection
@@ -207,8 +210,12 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     assert "not GGUF files" in refusal.reason
     assert plan.points == ()
     assert plan.configs == plan.quality
-    assert loads_of(plan, plan.study.engines[0]) == (Load(1, 256 + 48),)
-    assert loads_of(planned("bf16", window_tokens=4000), plan.study.engines[0]) == (Load(1, 4001),)
+    (setup,), scoring = plan.study.engines, Scoring.PROMPT_LOGPROBS
+    assert loads_of(plan, setup, scoring) == (Load(1, 256 + 48),)
+    assert loads_of(planned("bf16", window_tokens=4000), setup, scoring) == (Load(1, 4001),)
+    floor = planned("bf16", noise_floor=True)
+    assert loads_of(floor, setup, scoring)[1:] == (Load(8, 257),)  # or the engine would not batch them
+    assert loads_of(floor, setup, Scoring.NEXT_TOKEN) == (Load(1, 256 + 48),)
 
 
 def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
@@ -286,11 +293,17 @@ class Ready:
         pass
 
 
-def drafts(plan: Plan, group: Group, server: QualityServer, tmp_path: Path) -> list[QualityDraft]:
+STARTS = count(1)
+
+
+def drafts(
+    plan: Plan, group: Group, server: QualityServer, tmp_path: Path, progress: Progress | None = None
+) -> list[QualityDraft]:
     kits = {"m": QualityKit(MATERIAL, None)}
     engines = {"transformers": Ready(server.endpoint)}
     context = RunContext(plan, engines, lambda _: tmp_path, NoLoad(), Silent(), quality=kits)  # type: ignore[arg-type]
-    found = run_group(group, context, progress_of(plan), lambda: ("i0001", tmp_path / "log"))
+    start = f"i{next(STARTS)}"
+    found = run_group(group, context, progress or progress_of(plan), lambda: (start, tmp_path / "log"))
     return [draft for draft in found if isinstance(draft, QualityDraft)]
 
 
@@ -401,14 +414,43 @@ def test_the_baseline_alone_gets_a_floor_and_its_quality_stays_one_measurement(
     progress = progress_of(asked)
     seen: list[tuple[str, Condition]] = []
     while (group := progress.next_group()) is not None:
-        made = drafts(asked, group, server, tmp_path)
+        made = drafts(asked, group, server, tmp_path, progress)
         seen += [(draft.record.config.variant, draft.record.condition) for draft in made]
         progress.add([draft.record for draft in made])
     assert sorted(seen) == [
         ("m/bf16", Condition.ALONE),
+        ("m/bf16", Condition.RESTARTED),
         ("m/bf16", Condition.TOGETHER),
         ("m/w8a8-rtn", Condition.ALONE),
     ]
+
+
+def test_a_second_start_scores_some_windows_again_once(server: QualityServer, tmp_path: Path) -> None:
+    asked = planned("bf16", top_tokens=3, answer_tokens=0)
+    config, progress = asked.quality[0], progress_of(asked)
+    group = Group(block=0, members=(Member(config=config, workloads=()),), rounds=0)
+    assert progress.wanted_score(config, "any") is Condition.ALONE
+    (first,) = drafts(asked, group, server, tmp_path, progress)
+    progress.add([first.record])
+    assert progress.wanted_score(config, first.record.instance_id) is None
+    assert progress.next_group() is None  # no start is made for that alone
+    (second,) = drafts(asked, group, server, tmp_path, progress)
+    assert second.record.condition is Condition.RESTARTED
+    assert second.scores is not None
+    assert first.scores is not None
+    assert second.scores.equals(first.scores)  # of fewer than eight windows, all
+    progress.add([second.record])
+    assert drafts(asked, group, server, tmp_path, progress) == []
+
+
+def test_some_windows_keep_their_numbers(server: QualityServer) -> None:
+    windows = tuple((number % 60, 5, 9) for number in range(20))
+    facts = MATERIAL.facts.model_copy(update={"windows": 20})
+    material = MATERIAL.model_copy(update={"windows": windows, "facts": facts})
+    job = QualityJob(server.endpoint, Scoring.PROMPT_LOGPROBS, Quality(top_tokens=3), material, None, 5.0)
+    again = measure_again(job)
+    assert sorted(set(again["window"].to_pylist())) == [0, 2, 5, 7, 10, 12, 15, 17]
+    assert again["position"].to_pylist() == [1, 2] * 8
 
 
 def test_continuations_begin_in_windows_at_even_distances() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.analysis.quality import RISE
+from bitbench.analysis.quality import KL, RISE
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
@@ -238,6 +238,29 @@ def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
     text = page(found)
     assert "Ruled out: `greedy`: quality loss 3.0 [2.0, 4.0] % against 1 %." in text
     assert "its quality is unknown (it died)" in text
+
+
+def test_a_quantized_cache_is_judged_by_its_divergence() -> None:
+    """On another's text it may seem to gain by chance: its divergence is a loss all the same."""
+    made = with_quality({"plain": (0.0, 0.0, 0.0), "quick": (-0.01, -0.002, 0.004)})
+    diverges = {KL: Estimate(value=0.047, low=0.04, high=0.05, confidence=0.95)}
+    rows = tuple(
+        row.model_copy(update={"estimates": row.estimates | diverges}) if row.config == named("quick") else row
+        for row in made.quality
+    )
+    setups = tuple(
+        setup.model_copy(update={"kv_cache": "q4_0"}) if setup.name == "quick" else setup
+        for setup in made.study.engines
+    )
+    for study_of, verdict in (
+        (made.study, Verdict.MET),
+        (made.study.model_copy(update={"engines": setups}), Verdict.MISSED),
+    ):
+        summary = made.model_copy(update={"quality": rows, "study": study_of})
+        choice = only(recommend(summary, Limits(quality_loss=0.01), workloads=["interactive"]))
+        judged = next(one for one in choice.judged if one.config == named("quick"))
+        assert judged.verdict is verdict
+    assert judged.findings[0].value == pytest.approx(np.expm1(0.047))
 
 
 def test_memory_is_shown_with_and_without_the_reserved_cache_and_judged_as_run() -> None:

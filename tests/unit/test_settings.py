@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.divergence import Scores
-from bitbench.analysis.quality import baseline_of, by_position
+from bitbench.analysis.quality import baseline_of, by_position, has_quantized_cache
 from bitbench.analysis.settings import summarize_settings
 from bitbench.analysis.summarize import summarize
 from bitbench.records.study_records import StudyRecords
@@ -136,3 +136,22 @@ def test_quality_of_a_setting_is_held_against_the_same_weights_in_the_baselines_
     assert baseline_of(config("f16"), asked) == config("f16")
     alone = asked.model_copy(update={"points": (), "quality": (config("f16"),)})
     assert baseline_of(config("f16"), alone) is None
+
+
+def test_a_quantized_cache_is_held_against_the_whole_one_whatever_the_weights() -> None:
+    """Else the loss of the cache would be in both and cancel out."""
+    setups = [{"engine": "llamacpp", "kv_cache": ["f16", "q4_0"]}, "vllm"]
+    study = Study.model_validate(
+        {"name": "kv", "models": ["m"], "recipes": ["bf16", "q4"], "engines": setups, "quality": {}}
+    )
+    variants = tuple(
+        Variant(name=f"m/{recipe}", model="m", recipe=recipe, form=form)
+        for recipe, form in (("bf16", "gguf/dense"), ("q4", "gguf/q4"))
+    )
+    known = [config(type, f"m/{recipe}") for recipe in ("bf16", "q4") for type in ("f16", "q4_0")]
+    plan = Plan(study=study, variants=variants, points=(), quality=tuple(known))
+    assert {baseline_of(one, plan) for one in known} == {config("f16", "m/bf16")}
+    alone = plan.model_copy(update={"quality": tuple(one for one in known if one.engine.endswith("q4_0"))})
+    assert baseline_of(config("q4_0", "m/q4"), alone) == config("q4_0", "m/bf16")  # there is no other
+    assert has_quantized_cache(config("q4_0"), study)
+    assert not has_quantized_cache(config("f16"), study)

@@ -9,13 +9,13 @@ from bitbench.analysis.divergence import divergence, scores_of
 from bitbench.analysis.quality import (
     DEFINITIONS,
     compare_answers,
-    compare_tasks,
     estimates_of,
     first_difference,
     runs_in_a_loop,
     summarize_quality,
 )
 from bitbench.analysis.results.summary import ConfigQuality
+from bitbench.analysis.tasks import compare_tasks
 from bitbench.records.quality import Answer, CorpusFacts, QualityRecord, TaskResult
 from bitbench.records.trial import Outcome
 from bitbench.study.plan import Config, Plan

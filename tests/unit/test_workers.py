@@ -30,11 +30,21 @@ class AutoTokenizer:
 """
 LM_EVAL = """
 import os, sys
-sys.modules["lm_eval.tasks"] = sys.modules[__name__]
+for part in ("tasks", "api", "api.registry"):
+    sys.modules[f"lm_eval.{part}"] = sys.modules[__name__]
 __version__ = "0.4.13"
 class TaskManager:
-    all_tasks = ["right", "gated", "leaving", "killed"]
-def simple_evaluate(*, model_args, tasks, **_):
+    all_tasks = ["right", "gated", "leaving", "killed", "chatted"]
+    def load(self, names):
+        return {"tasks": {"chatted": type("Task", (), {"OUTPUT_TYPE": "generate_until"})}}
+class Client:
+    def __init__(self, **given):
+        self.given = given
+    def parse_generations(self, outputs):
+        return [choice["text"] for choice in outputs["choices"]]
+def get_model(name):
+    return type(name, (Client,), {})
+def simple_evaluate(*, model, tasks, apply_chat_template, **_):
     if tasks == ["gated"]:
         raise PermissionError("while it loaded the dataset\\nno access without HF_TOKEN")
     if tasks == ["leaving"]:
@@ -42,7 +52,19 @@ def simple_evaluate(*, model_args, tasks, **_):
     if tasks == ["killed"]:
         os.kill(os.getpid(), 9)
     token = len(os.environ["HF_TOKEN"])
-    return {"results": {tasks[0]: {"acc,none": token, "acc_stderr,none": 0.5, "alias": "x"}}}
+    if tasks == ["chatted"]:
+        given, kind = model.given, type(model).__mro__[1].__name__
+        assert given["base_url"].endswith("/v1/chat/completions") and apply_chat_template, given
+        assert (kind, given["think_end_token"], given["num_concurrent"]) == ("local-chat-completions", "</think>", 4)
+    choices = [{"text": "so lon", "finish_reason": "length"}, {"text": "4", "finish_reason": "stop"}]
+    texts = model.parse_generations(outputs={"choices": choices})
+    samples = [
+        {"doc_id": number, "prompt_hash": "0123456789", "filter": "none", "metrics": ["acc", "bleu"], "acc": number,
+         "bleu": 0.3, "resps": [[text]]}
+        for number, text in enumerate(texts)
+    ]
+    results = {tasks[0]: {"acc,none": token, "acc_stderr,none": 0.5, "alias": "x"}}
+    return {"results": results, "samples": {tasks[0]: samples}}
 """
 GGUF = """
 import json, pathlib
@@ -90,6 +112,19 @@ def test_a_task_has_results_and_the_version_of_lm_eval(outcome: TaskOutcome) -> 
     (result,) = outcome.results
     assert (result.task, result.metric, result.value, result.standard_error) == ("right", "acc,none", 7, 0.5)
     assert outcome.versions == (("lm-eval", "0.4.13"),)
+
+
+def test_samples_are_kept_with_what_was_cut_and_a_chat_goes_to_its_own_endpoint(tmp_path: Path) -> None:
+    python = stand_in_python(tmp_path / "env", lm_eval=LM_EVAL.replace('os.environ["HF_TOKEN"]', '""'))
+    asked = Quality.model_validate({"tasks": [{"name": "chatted", "chat": True, "think": "strip", "concurrency": 4}]})
+    tools = TaskTools(python, tmp_path, tmp_path, 64)
+    endpoint = Endpoint("http://127.0.0.1:1", "m", api_key="secret")
+    found = run_tasks(endpoint, Scoring.NEXT_TOKEN, asked, tools, lambda _: None)
+    assert found.failures == ()
+    assert [(one.metric, one.question, one.is_right, one.is_cut, one.text) for one in found.answers] == [
+        ("acc,none", "0 (01234567)", False, True, "so lon"),
+        ("acc,none", "1 (01234567)", True, False, "4"),
+    ]
 
 
 def test_tasks_that_fail_say_why_and_leave_the_others_alone(outcome: TaskOutcome) -> None:

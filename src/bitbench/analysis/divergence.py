@@ -35,6 +35,10 @@ class Scores:
     def is_finite(self) -> bool:
         return bool(np.isfinite(self.logprob).all() and np.isfinite(self.top_logprobs).all())
 
+    def among(self, windows: npt.ArrayLike) -> "Scores":
+        """The rows of these windows alone."""
+        return _part(self, np.isin(self.window, windows))
+
 
 def scores_of(rows: pa.Table) -> Scores:
     def matrix(name: str) -> npt.NDArray[np.generic]:
@@ -59,7 +63,7 @@ def divergence(baseline: Scores, other: Scores) -> Floats:
     return result
 
 
-def _part(scores: Scores, part: slice) -> Scores:
+def _part(scores: Scores, part: slice | npt.NDArray[np.bool_]) -> Scores:
     return Scores(
         scores.window[part],
         scores.token[part],

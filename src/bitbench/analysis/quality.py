@@ -2,14 +2,14 @@
 
 Tokens of one window are not independent, so windows are resampled, the same ones on both sides. Means have the width of
 Student's t over windows with the bootstrap's shape (as in `analysis.intervals`); the 99th percentile has the
-bootstrap's own percentiles. Greedy answers and task results stand beside the baseline's.
+bootstrap's own percentiles. Greedy answers stand beside the baseline's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import exp, expm1, hypot
+from math import exp, expm1
 from zlib import crc32
 
 import numpy as np
@@ -22,18 +22,21 @@ from bitbench.analysis.results.summary import (
     ConfigQuality,
     MetricDefinition,
     PositionDivergence,
-    TaskEstimate,
 )
 from bitbench.analysis.sequential import baseline_of as study_baseline
 from bitbench.analysis.settings import with_other_settings
-from bitbench.records.quality import Answer, Condition, QualityRecord, TaskResult
+from bitbench.analysis.tasks import adjusted, compare_tasks, needles_of
+from bitbench.records.quality import Answer, Condition, QualityRecord
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config, Plan
 from bitbench.study.quality import Quality
+from bitbench.study.study import EngineSetup, Study
 from bitbench.util.units import show_percent
 
+# Types of a KV cache that round nothing but to 16 bits, as engines call them; all others are quantized.
+WHOLE_CACHES = frozenset({"auto", "f32", "f16", "bf16", "float16", "bfloat16"})
 FIRST_STRETCH = 64  # tokens of a window, before stretches that double
 DRAWS = 1000  # of the 99th percentile, each over all tokens
 # The end of an answer is one piece over and over: at least so many times, and at least so many tokens in all. A list
@@ -69,8 +72,15 @@ def estimates_of(
 
 
 def window_means(window: Integers, values: Floats) -> Floats:
-    """All windows have the same number of tokens, so their mean is the mean over tokens."""
-    return np.asarray(np.bincount(window, values) / np.bincount(window))
+    """Of each window in the rows. Where all have the same number of tokens, their mean is the mean over tokens."""
+    _, place, counts = np.unique(window, return_inverse=True, return_counts=True)
+    return np.asarray(np.bincount(place, values) / counts)
+
+
+def short_scores(of: StudyRecords, record: QualityRecord) -> Scores:
+    """Of the windows of `window_tokens`, which come first."""
+    found = scores_of(of.scores_of(record))
+    return found.among(np.arange(record.corpus.windows)) if record.corpus else found
 
 
 def _percentile(
@@ -103,21 +113,55 @@ def _nats(value: float) -> str:
 def baseline_of(config: Config, plan: Plan) -> Config | None:
     """The same weights in the baseline's setting, where settings of an engine are compared; else the same model without
     quantization on the same engine setup, or on one that shares its quality; else what the study names as its
-    baseline, where that is the same model there; None where the study has none."""
+    baseline, where that is the same model there; None where the study has none.
+
+    A quantized KV cache is no setup to be compared in, where the study has the same with a cache that is not: its loss
+    would be in both."""
     chosen = study_baseline(plan)
     if chosen and chosen in plan.quality and chosen in with_other_settings(plan) and _alike(config, chosen, plan):
         return chosen
     wanted = plan.variant(config.variant).model
-    alike = {other.engine for other in plan.sharing_quality(config)}
+    setups = _with_whole_cache(config, plan)
     dense = []
     for other in plan.quality:
         variant = plan.variant(other.variant)
-        if variant.is_dense and other.engine in alike and variant.model == wanted:
+        if variant.is_dense and other.engine in setups and variant.model == wanted:
             dense.append(other)
     is_compared = len(plan.quality) > 1 and chosen is not None and chosen in plan.quality
-    if not dense and plan.study.baseline and chosen and is_compared and chosen.engine in alike:
+    if not dense and plan.study.baseline and chosen and is_compared and chosen.engine in setups:
         return chosen if plan.variant(chosen.variant).model == wanted else None
     return next((other for other in dense if other.engine == config.engine), dense[0] if dense else None)
+
+
+def _with_whole_cache(config: Config, plan: Plan) -> set[str]:
+    """Names of setups: those of the same engine with the same arguments and a KV cache that is not quantized, where
+    this one's is and the study has them; else those that share its quality."""
+    alike = {other.engine for other in plan.sharing_quality(config)}
+    if not has_quantized_cache(config, plan.study):
+        return alike
+    measured = [plan.study.engine(other.engine) for other in plan.quality if plan.variant(other.variant).is_dense]
+    own = _but_cache(plan.study.engine(config.engine))
+    whole = {setup.name for setup in measured if _is_whole(setup) and _but_cache(setup) == own}
+    return whole or alike
+
+
+def has_quantized_cache(config: Config, study: Study) -> bool:
+    return any(setup.name == config.engine and not _is_whole(setup) for setup in study.engines)
+
+
+def loses_by_cache(config: Config, baseline: Config | None, study: Study) -> bool:
+    """Whether nothing but a quantized KV cache tells a config from its baseline's weights."""
+    if baseline is None or baseline == config or baseline.variant != config.variant:
+        return False
+    return has_quantized_cache(config, study)
+
+
+def _is_whole(setup: EngineSetup) -> bool:
+    return setup.kv_cache is None or setup.kv_cache in WHOLE_CACHES
+
+
+def _but_cache(setup: EngineSetup) -> EngineSetup:
+    return setup.model_copy(update={"name": "", "kv_cache": None})
 
 
 def _alike(config: Config, other: Config, plan: Plan) -> bool:
@@ -128,7 +172,8 @@ def _alike(config: Config, other: Config, plan: Plan) -> bool:
 def by_position(
     scores: Scores, baseline: Scores, confidence: float, seed: Sequence[int]
 ) -> tuple[PositionDivergence, ...]:
-    """In stretches that double: from 1, 64, 128 … to the end of a window. All windows are of one length."""
+    """In stretches that double: from 1, 64, 128 … to the end of the longest window. One that few windows reach has
+    the wide interval of few."""
     resampler = Resampler(np.random.default_rng(seed))
     kl = divergence(baseline, scores)
     _, counts = np.unique(scores.window, return_counts=True)
@@ -150,7 +195,7 @@ def summarize_quality(of: StudyRecords) -> tuple[ConfigQuality, ...]:
     last = last_alone(of)
     known = {config: record for config in of.plan.quality if (record := record_of(config, last, of.plan)) is not None}
     read = cache(lambda config: scores_of(of.scores_of(last[config])))  # a baseline is asked for often
-    return tuple(_summarize(config, known, of.plan, read) for config in known)
+    return adjusted([_summarize(config, known, of.plan, read) for config in known])
 
 
 def record_of(config: Config, last: Mapping[Config, QualityRecord], plan: Plan) -> QualityRecord | None:
@@ -169,7 +214,8 @@ def last_alone(of: StudyRecords) -> dict[Config, QualityRecord]:
 
 @dataclass(frozen=True)
 class Losses:
-    """What a config loses to its baseline, and by whose records."""
+    """What a config loses to its baseline, and by whose records: how much less likely the text became, or, of the same
+    weights with a quantized KV cache, how far they diverge."""
 
     record: QualityRecord
     baseline: QualityRecord
@@ -184,10 +230,12 @@ def losses_of(config: Config, of: StudyRecords) -> Losses | None:
         return None
     if own.outcome is not Outcome.OK or base.outcome is not Outcome.OK:
         return None
-    scores, against = (scores_of(of.scores_of(record)) for record in (own, base))
+    scores, against = (short_scores(of, record) for record in (own, base))
     if not (scores.is_finite and against.is_finite):
         return None
-    return Losses(own, base, window_means(scores.window, against.logprob - scores.logprob))
+    by_cache = loses_by_cache(own.config, base.config, of.study)
+    lost = divergence(against, scores) if by_cache else against.logprob - scores.logprob
+    return Losses(own, base, window_means(scores.window, lost))
 
 
 def _summarize(
@@ -212,7 +260,14 @@ def _summarize(
         top_tokens=record.top_tokens,
         corpus=record.corpus.description if record.corpus else None,
         answers=compare_answers(record.answers, other.answers if other else ()),
-        tasks=compare_tasks(record.tasks, other.tasks if other and other is not record else ()),
+        tasks=compare_tasks(
+            record.tasks,
+            other.tasks if other and other is not record else (),
+            record.task_answers,
+            other.task_answers if other and other is not record else (),
+            plan.study.measure.confidence,
+        ),
+        needles=tuple(needles_of(record.task_answers)),
         task_failures=record.task_failures,
     )
     if record.outcome is not Outcome.OK:
@@ -223,15 +278,38 @@ def _summarize(
         reason = f"{places or 'some'} of its {record.tokens:,} log-probabilities are not finite"
         return known.model_copy(update={"flagged": True, "reason": reason})
     against = read(other.config) if other else None
+    against = against if against and against.is_finite else None
     seed = [plan.study.seed, crc32(record.config.name.encode())]
+    short = np.arange(known.windows)
     estimates = estimates_of(
-        scores, against if against and against.is_finite else None, plan.study.measure.confidence, seed
+        scores.among(short), against.among(short) if against else None, plan.study.measure.confidence, seed
     )
     reason_or_none = flag(estimates, quality)
-    found = {"estimates": estimates, "flagged": reason_or_none is not None, "reason": reason_or_none}
-    if baseline and baseline.variant == config.variant and against and other is not record:
-        found["by_position"] = by_position(scores, against, plan.study.measure.confidence, seed)
-    return known.model_copy(update=found)
+    found: dict[str, object] = {"estimates": estimates}
+    is_setting = baseline is not None and baseline.variant == config.variant
+    if against and other is not record and (is_setting or quality.lengths):
+        stretches = by_position(scores, against, plan.study.measure.confidence, seed)
+        found |= {"by_position": stretches, "loses_from": loses_from(stretches, quality.max_divergence)}
+        reason_or_none = _with_place(reason_or_none, loses_from(stretches, quality.max_divergence), quality)
+    return known.model_copy(update={**found, "flagged": reason_or_none is not None, "reason": reason_or_none})
+
+
+def _with_place(reason: str | None, place: int | None, quality: Quality) -> str | None:
+    """Why it is flagged, with the place of a text from which on it loses; what loses everywhere needs none."""
+    if place is None or (reason is not None and place == 1):
+        return reason
+    where = f"its mean KL divergence exceeds {_nats(quality.max_divergence)} from token {place:,} of a text on"
+    return where if reason is None else f"{reason}; {where}"
+
+
+def loses_from(stretches: Sequence[PositionDivergence], limit: float) -> int | None:
+    """The first place from which on every stretch certainly exceeds the limit; None where the last one does not."""
+    first = None
+    for stretch in reversed(stretches):
+        if not stretch.divergence.is_above(limit):
+            break
+        first = stretch.first
+    return first
 
 
 def same_text(own: QualityRecord, other: QualityRecord) -> bool:
@@ -269,25 +347,3 @@ def runs_in_a_loop(tokens: Sequence[int]) -> bool:
         if times * length <= len(tokens) and list(tokens[len(tokens) - times * length :]) == period * times:
             return True
     return False
-
-
-def compare_tasks(results: Sequence[TaskResult], baseline: Sequence[TaskResult]) -> tuple[TaskEstimate, ...]:
-    """Both answer the same questions, but lm-eval gives sums: the error of the difference is that of independent
-    ones, which is too wide rather than too narrow."""
-    others = {(result.task, result.metric): result for result in baseline}
-    return tuple(_compare_task(result, others.get((result.task, result.metric))) for result in results)
-
-
-def _compare_task(own: TaskResult, other: TaskResult | None) -> TaskEstimate:
-    error = None
-    if other and own.standard_error is not None and other.standard_error is not None:
-        error = hypot(own.standard_error, other.standard_error)
-    return TaskEstimate(
-        task=own.task,
-        metric=own.metric,
-        value=own.value,
-        standard_error=own.standard_error,
-        samples=own.samples,
-        difference=own.value - other.value if other else None,
-        difference_error=error,
-    )

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from bitbench.analysis.changes import Pair
-from bitbench.analysis.divergence import Scores, scores_of
+from bitbench.analysis.divergence import Scores
 from bitbench.analysis.gate import GateCondition
-from bitbench.analysis.quality import PERPLEXITY, RISE, estimates_of, last_alone
+from bitbench.analysis.quality import PERPLEXITY, RISE, estimates_of, last_alone, short_scores
 from bitbench.analysis.results.comparison import QUALITY, ChangeVerdict, ComparedPoint, GateResult, Unpaired
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.records.quality import QualityRecord
@@ -51,7 +51,7 @@ def _measured(side: StudyRecords, config: Config) -> MeasuredQuality | None:
     record = _scored(side).get(config)
     if record is None or record.corpus is None:
         return None
-    return MeasuredQuality(record.corpus.windows_hash, scores_of(side.scores_of(record)))
+    return MeasuredQuality(record.corpus.windows_hash, short_scores(side, record))
 
 
 def compare_quality(

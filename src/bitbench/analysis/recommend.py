@@ -6,15 +6,16 @@ nothing, as in `gate`. A figure that was not measured meets no limit.
 """
 
 from collections.abc import Iterable, Sequence
-from math import inf
+from math import expm1, inf
 
-from bitbench.analysis.quality import RISE
+from bitbench.analysis.quality import KL, RISE, has_quantized_cache, loses_by_cache
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, check
 from bitbench.analysis.results.recommendation import MEMORY, QUALITY_LOSS, Choice, Judged, Limits, Recommendation
-from bitbench.analysis.results.summary import PointSummary, Ranking, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, PointSummary, Ranking, StudySummary
 from bitbench.analysis.service_levels import CONTAINS, judge_objective, judge_trials
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.study.plan import Config
+from bitbench.study.study import Study
 from bitbench.util.errors import UsageError
 
 MEMORIES = ("device_peak_bytes", "peak_bytes")  # that of the devices where there are any
@@ -114,7 +115,8 @@ def _judge(
 
 def _quality_doubt(summary: StudySummary, config: Config) -> str:
     """What is to be known beside a speed, also where no limit was asked for."""
-    if next(own.is_reference for own in summary.configs if own.config == config):
+    rounds_its_cache = has_quantized_cache(config, summary.study)
+    if not rounds_its_cache and next(own.is_reference for own in summary.configs if own.config == config):
         return ""
     found = next((quality for quality in summary.quality if quality.config == config), None)
     if found is not None and found.flagged:
@@ -146,10 +148,11 @@ def _findings(summary: StudySummary, point: PointSummary, limits: Limits, memory
 def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
     """The rise of perplexity over that of the same model without quantization on the same engine.
 
-    The study's baseline itself has lost nothing. What is flagged without a figure gave no finite numbers.
+    The study's baseline itself has lost nothing. What is flagged without a figure gave no finite numbers. The same
+    weights with a quantized KV cache are judged by their divergence: see `_loss`.
     """
     found = next((quality for quality in summary.quality if quality.config == config), None)
-    known = found.estimates.get(RISE) if found else None
+    known = _loss(found, summary.study) if found else None
     verdict, reason = Verdict.INCONCLUSIVE, ""
     if not summary.quality:
         reason = "quality was not measured in this study"
@@ -179,6 +182,19 @@ def _cost(speed: Estimate, price_per_hour: float) -> Estimate:
         high=per_million(speed.low),
         confidence=speed.confidence,
     )
+
+
+def _loss(found: ConfigQuality, study: Study) -> Estimate | None:
+    """The rise of perplexity; of the same weights with a quantized KV cache, the rise that their mean divergence is on
+    text that the baseline itself would write: e^KL - 1. It is far less noisy than that on a text from elsewhere, which
+    may become likelier by chance."""
+    if not loses_by_cache(found.config, found.baseline, study):
+        return found.estimates.get(RISE)
+    known = found.estimates.get(KL)
+    if known is None:
+        return None
+    low, high = (None if end is None else expm1(end) for end in (known.low, known.high))
+    return Estimate(value=expm1(known.value), low=low, high=high, confidence=known.confidence)
 
 
 def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -> Choice:

@@ -36,7 +36,7 @@ def deploy_words(records: StudyRecords, config: Config, home: Path) -> tuple[str
         variant=variant,
         python=_python(setup.environment(engine.environment), variant, home),
         log_file=Path(),
-        loads=loads_of(plan, setup),
+        loads=loads_of(plan, setup, engine.scoring),
         seed=0,
         dtype=plan.chosen_dtypes.get(config),
         capability=min(capabilities, default=None),

@@ -68,7 +68,7 @@ def guess_quality_s(variant: Variant, quality: Quality, scoring: Scoring | None,
     """Windows one after the other, then answers; tasks are not known."""
     if variant.facts.parameters is None:
         return 0.0
-    scored = quality.windows * quality.window_tokens
+    scored = sum(length * count for length, count in quality.window_counts.items())
     step_s = (variant.weight_bytes or 0) / speed.read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S
     read_token_s = 2 * variant.facts.parameters / speed.flops_per_s
     token_s = step_s if scoring is Scoring.NEXT_TOKEN else read_token_s

@@ -5,11 +5,12 @@ from pathlib import Path
 
 from bitbench.measure.compatibility import CompatibilityRow, look_up
 from bitbench.ports import Engine, Load
+from bitbench.quality.measure import TOGETHER, can_be_asked_together
 from bitbench.study.capability import Capability
 from bitbench.study.environment import Device
 from bitbench.study.plan import Config, Expectation, Plan, Point, ProcessorNote, QualityRefusal, Refusal, Support
 from bitbench.study.processor import Level
-from bitbench.study.quality import Quality
+from bitbench.study.quality import Quality, Scoring
 from bitbench.study.study import Checkpoint, EngineSetup, Study
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import Workload
@@ -227,15 +228,17 @@ def _check_baseline(plan: Plan) -> None:
         raise StudyFileError(f"{wanted!r} is ambiguous: {names}; give the full name", ("baseline",))
 
 
-def loads_of(plan: Plan, setup: EngineSetup) -> tuple[Load, ...]:
-    """What an instance of this setup will see: its workloads and the questions about its quality."""
+def loads_of(plan: Plan, setup: EngineSetup, scoring: Scoring | None) -> tuple[Load, ...]:
+    """What an instance of this setup will see: its workloads and the questions about its quality. `scoring`: of its
+    engine."""
     names = dict.fromkeys(point.workload for point in plan.points if point.config.engine == setup.name)
     workloads = [plan.study.workload(name) for name in names]
     loads = [Load(workload.concurrency, workload.context_tokens) for workload in workloads]
     quality = plan.study.quality
     if quality is not None and any(config.engine == setup.name for config in plan.quality):
-        at_once = max((load.requests for load in loads), default=1) if quality.noise_floor else 1
-        loads.append(Load(at_once, quality.context_tokens))
+        loads.append(Load(1, quality.context_tokens))
+        if quality.noise_floor and scoring is not None and can_be_asked_together(scoring):
+            loads.append(Load(TOGETHER, quality.window_tokens + 1))
     return tuple(loads)
 
 

@@ -107,10 +107,12 @@ class _Servers:
     def measure_quality(self, present: Sequence[Present]) -> Iterator[Draft]:
         """After their speed: so that it can disturb nothing."""
         for member, ready in self.left(present):
-            if self.progress.wants_quality(member.config):
+            condition = self.progress.wanted_score(member.config, ready.id)
+            if condition is not None:
                 with self.residents.turn(ready):
-                    yield self._quality(ready, Condition.ALONE)
-                    if wants_noise_floor(self.run.plan, self.run.engine_of(ready.config), ready.config):
+                    yield self._quality(ready, condition)
+                    engine = self.run.engine_of(ready.config)
+                    if condition is Condition.ALONE and wants_noise_floor(self.run.plan, engine, ready.config):
                         yield self._quality(ready, Condition.TOGETHER)  # last, so that it can spoil nothing
 
     def _start(self, member: Member, stack: ExitStack) -> Generator[Draft, None, ReadyInstance | None]:
@@ -159,8 +161,9 @@ class _Servers:
                     purpose=self.group.purpose,
                 )
             )
-        if self.progress.wants_quality(member.config):
-            draft = new_draft(member.config, record.id, record.started_at or now())
+        condition = self.progress.wanted_score(member.config, record.id)
+        if condition is Condition.ALONE or (condition is not None and not member.workloads):
+            draft = new_draft(member.config, record.id, record.started_at or now(), condition)
             yield QualityDraft(with_failure(draft, failure, 0.0))
 
     def _warm_up(self, member: Member, ready: ReadyInstance) -> Iterator[Draft]:

@@ -92,6 +92,8 @@ class Progress:
             self._points[point.config].append(point)
         self._trials: dict[Point, dict[int, list[TrialRecord]]] = defaultdict(lambda: defaultdict(list))
         self._quality: dict[Config, list[Outcome]] = defaultdict(list)
+        self._scored_in: dict[Config, str] = {}  # the instance that told its quality
+        self._restarted: set[Config] = set()  # scored in a second start, or tried
         self._scored = frozenset(plan.quality)
         self._alike = {name: names for names in plan.alike_setups for name in names}
         self._workloads = {workload.name: workload for workload in plan.study.workloads}
@@ -103,12 +105,19 @@ class Progress:
         for record in records:
             is_excused = record.id in self._excused
             if isinstance(record, QualityRecord):
-                if record.condition is Condition.ALONE and not is_excused:
-                    self._quality[record.config].append(record.outcome)
+                self._add_quality(record, is_excused=is_excused)
             elif isinstance(record, TrialRecord) and record.kind == "measured":
                 self._trials[record.point][record.block].append(record)
             elif isinstance(record, InstanceRecord) and record.outcome is Outcome.LOST and not is_excused:
                 self._lost[record.block] += 1
+
+    def _add_quality(self, record: QualityRecord, *, is_excused: bool) -> None:
+        if record.condition is Condition.RESTARTED:
+            self._restarted.add(record.config)
+        elif record.condition is Condition.ALONE and not is_excused:
+            self._quality[record.config].append(record.outcome)
+            if record.outcome is Outcome.OK:
+                self._scored_in[record.config] = record.instance_id
 
     def trials_of(self, point: Point, block: int) -> Sequence[TrialRecord]:
         return self._trials[point][block]
@@ -139,6 +148,15 @@ class Progress:
     def is_taken_up_again(self, block: int) -> bool:
         """By another call than the one that gave up a part of it."""
         return any(trial.id in self._excused for blocks in self._trials.values() for trial in blocks.get(block, ()))
+
+    def wanted_score(self, config: Config, instance_id: str | None) -> Condition | None:
+        """How this instance, or any new one, is to be asked about quality; None: not at all. The second start of a
+        config that has its quality is asked for some of it again, once."""
+        if self.wants_quality(config):
+            return Condition.ALONE
+        scored_in = self._scored_in.get(config)
+        is_second = scored_in is not None and scored_in != instance_id and config not in self._restarted
+        return Condition.RESTARTED if is_second else None
 
     def wants_quality(self, config: Config) -> bool:
         """Once for all that share it: by the first of them, or by whichever comes next where that one fails. A failure
@@ -253,10 +271,19 @@ class Progress:
         return any(trial.round is not None for point in points for trial in self._trials[point][self._block])
 
     def _quality_alone(self) -> Group | None:
-        """One whose speed is not asked for, or is known already."""
-        left = (config for config in self._shuffled(self._block) if self.wants_quality(config))
-        first = next(left, None)
+        """One whose speed is not asked for, or is known already; then, for a noise floor, one that is unquantized and
+        had no second start."""
+        shuffled = self._shuffled(self._block)
+        left = (config for config in shuffled if self.wants_quality(config))
+        again = (config for config in shuffled if self._wants_second_start(config))
+        first = next(chain(left, again), None)
         return None if first is None else Group(block=0, members=(Member(config=first, workloads=()),), rounds=0)
+
+    def _wants_second_start(self, config: Config) -> bool:
+        quality = self._plan.study.quality
+        if quality is None or not quality.noise_floor or not self._plan.variant(config.variant).is_dense:
+            return False
+        return self.wanted_score(config, None) is Condition.RESTARTED
 
     def _wanted(self) -> Iterator[Member]:
         """Configs of the block that need trials, in its order."""

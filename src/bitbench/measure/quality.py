@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from bitbench.ports import Endpoint, Engine
 from bitbench.quality.corpus import read_corpus
 from bitbench.quality.material import make_material
-from bitbench.quality.measure import QualityJob, QualityResult, can_be_asked_together, measure_quality, measure_together
+from bitbench.quality.measure import (
+    QualityJob,
+    QualityResult,
+    can_be_asked_together,
+    measure_again,
+    measure_quality,
+    measure_together,
+)
 from bitbench.quality.tasks import ENVIRONMENT, TaskTools
 from bitbench.quality.wire import AskingFailed
 from bitbench.records.folder import Writer
@@ -76,7 +83,7 @@ class KitMaker:
         return self.kit_of(material, variant.model, quality)
 
     def kit_of(self, material: QualityMaterial, model: str, quality: Quality) -> QualityKit:
-        if not quality.tasks:
+        if not quality.lm_eval_tasks:
             return QualityKit(material, None)
         python, tokenizer = self.python_of(ENVIRONMENT), self.model_folder(model)
         return QualityKit(material, TaskTools(python, self.study_folder, tokenizer, quality.context_tokens))
@@ -108,6 +115,9 @@ def measure_config(
         if draft.condition is Condition.TOGETHER:
             on_step("the noise floor")
             scores, said = measure_together(job), dict[str, object]()
+        elif draft.condition is Condition.RESTARTED:
+            on_step("the noise between starts")
+            scores, said = measure_again(job), dict[str, object]()
         else:
             scores, said = _said(measure_quality(job, on_step))
     except AskingFailed as failed:
@@ -127,6 +137,7 @@ def _said(result: QualityResult) -> "tuple[pa.Table, dict[str, object]]":
         "answers": result.answers,
         "conversations": result.conversations,
         "tasks": result.tasks.results,
+        "task_answers": result.task_answers,
         "task_failures": result.tasks.failures,
         "versions": dict(result.tasks.versions),
     }

@@ -113,7 +113,7 @@ def environments_of(plan: Plan) -> list[str]:
     used = {config.engine for config in plan.configs}
     setups = [setup for setup in plan.study.engines if setup.name in used]
     names = (setup.environment(engines[setup.engine].environment) for setup in setups)
-    tasks = [TASKS] if plan.study.quality is not None and plan.study.quality.tasks else []
+    tasks = [TASKS] if plan.study.quality is not None and plan.study.quality.lm_eval_tasks else []
     return sorted({*tasks, *(name for name in names if name is not None)})
 
 

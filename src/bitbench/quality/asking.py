@@ -4,18 +4,28 @@ One at a time, because how requests are batched changes how an engine rounds: as
 same engine give the same numbers to the last bit, and a variant has no divergence from itself.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
+from bitbench.quality.built_in_tasks import is_right
 from bitbench.quality.conversations import tasks
 from bitbench.quality.input_logprobs import InputLogprobs
 from bitbench.quality.next_token import NextToken
 from bitbench.quality.prompt_logprobs import PromptLogprobs
 from bitbench.quality.validity import fault_of
 from bitbench.quality.wire import InstanceConnection
-from bitbench.records.quality import SCORE_COLUMNS, Answer, ConversationRecord, Prompt, Script, TurnAnswer
+from bitbench.records.quality import (
+    SCORE_COLUMNS,
+    Answer,
+    ConversationRecord,
+    Prompt,
+    Script,
+    TaskAnswer,
+    TaskQuestion,
+    TurnAnswer,
+)
 from bitbench.study.base import Json
 from bitbench.study.quality import TURN_TOKENS, Scoring
 from bitbench.util.quotation import printable
@@ -49,14 +59,17 @@ def asker_of(scoring: Scoring, connection: InstanceConnection) -> Asker:
     return askers[scoring](connection)
 
 
-def score_windows(asker: Asker, windows: Sequence[Sequence[int]], top: int, on_window: OnStep) -> "pa.Table":
-    """One row per token but the first of each window, in the columns of SCORE_COLUMNS."""
+def score_windows(
+    asker: Asker, windows: Sequence[Sequence[int]], top: int, on_window: OnStep, numbers: Sequence[int] | None = None
+) -> "pa.Table":
+    """One row per token but the first of each window, in the columns of SCORE_COLUMNS. `numbers`: only these."""
+    asked = dict(enumerate(windows)) if numbers is None else {number: windows[number] for number in numbers}
 
     def places(number: int) -> list[dict[int, float]]:
         on_window(number)
         return asker.score(windows[number], top)
 
-    return _score_table(windows, map(places, range(len(windows))), top)
+    return _score_table(asked, map(places, asked), top)
 
 
 def score_together(askers: Sequence[Asker], windows: Sequence[Sequence[int]], top: int) -> "pa.Table":
@@ -73,14 +86,16 @@ def score_together(askers: Sequence[Asker], windows: Sequence[Sequence[int]], to
             free.put(asker)
 
     with ThreadPoolExecutor(len(askers)) as pool:
-        return _score_table(windows, pool.map(places, windows), top)
+        return _score_table(dict(enumerate(windows)), pool.map(places, windows), top)
 
 
-def _score_table(windows: Sequence[Sequence[int]], scored: Iterable[list[dict[int, float]]], top: int) -> "pa.Table":
+def _score_table(
+    windows: Mapping[int, Sequence[int]], scored: Iterable[list[dict[int, float]]], top: int
+) -> "pa.Table":
     import pyarrow as pa
 
     columns: list[list[Json]] = [[] for _ in SCORE_COLUMNS]
-    for number, (window, places) in enumerate(zip(windows, scored, strict=True)):
+    for (number, window), places in zip(windows.items(), scored, strict=True):
         for position, place in enumerate(places, start=1):
             ranked = sorted(place.items(), key=lambda one: -one[1])[:top]
             token = window[position]
@@ -104,6 +119,28 @@ def ask_answers(
         tokens, text = asker.answer(prompt.tokens, length, end_tokens)
         answers.append(Answer(prompt=prompt.text, text=text, tokens=tuple(tokens), window=prompt.window))
     return tuple(answers)
+
+
+def ask_tasks(
+    asker: Asker, questions: Sequence[TaskQuestion], end_tokens: Sequence[int], on_question: OnStep
+) -> tuple[TaskAnswer, ...]:
+    """Answers of one line."""
+    found = []
+    for number, question in enumerate(questions):
+        on_question(number)
+        tokens, text = asker.answer(question.tokens, question.answer_tokens, end_tokens, stop="\n")
+        found.append(
+            TaskAnswer(
+                task=question.task,
+                question=question.name,
+                is_right=is_right(question, text),
+                is_cut=len(tokens) >= question.answer_tokens,
+                text=printable(text),
+                length=question.length,
+                depth=question.depth,
+            )
+        )
+    return tuple(found)
 
 
 def converse(

@@ -15,7 +15,8 @@ def check_quality_files(quality: Quality, folder: Path) -> None:
         read_corpus(quality.corpus, folder)
     for name in task_files(quality):
         if not (folder / name).is_file():
-            place = ("quality", "tasks", quality.tasks.index(name))
+            names = [task if isinstance(task, str) else task.name for task in quality.tasks]
+            place = ("quality", "tasks", names.index(name))
             raise StudyFileError(f"no task file {name} beside the study", place)
 
 

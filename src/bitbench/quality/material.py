@@ -2,15 +2,17 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel
 
+from bitbench.quality.built_in_tasks import NO_BUILT_IN, BuiltIn
 from bitbench.quality.conversations import ScriptedConversation, conversations
 from bitbench.quality.corpus import Corpus
 from bitbench.quality.prompts import QUESTIONS
 from bitbench.records.quality import CorpusFacts, Prompt, QualityMaterial, Script, TurnPrompt
+from bitbench.study.base import Json
 from bitbench.study.quality import CONTINUED_TOKENS, CONVERSATION_TOKENS, PROMPT_TOKENS, Quality
 from bitbench.util.errors import QualityError
 from bitbench.util.isolated.job_process import WorkerFailed, last_event, run_short_job
@@ -34,17 +36,25 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
     """`tokenizer` is the folder of the model as it was before any recipe; `python` can import transformers."""
     questions = QUESTIONS if quality.answer_tokens else ()
     scripted = conversations(quality.turns) if quality.turns else ()
-    tokenized = _tokenize(corpus.parts, questions, scripted, tokenizer, python)
-    windows = cut(tokenized.texts, quality.windows, quality.window_tokens, tokenized.begins, quality.offset)
+    built_in = BuiltIn.of(corpus.parts[0]) if quality.built_in else NO_BUILT_IN
+    asked = [*({"asks": script.task.asks, "turns": script.messages} for script in scripted), *built_in.asked]
+    tokenized = _tokenize((*corpus.parts, *built_in.sentences), questions, asked, tokenizer, python)
+    parts, sentences = tokenized.texts[: len(corpus.parts)], tokenized.texts[len(corpus.parts) :]
+    turns, of_tasks = tokenized.conversations[: len(scripted)], tokenized.conversations[len(scripted) :]
+    windows = tuple(
+        window
+        for length, count in quality.window_counts.items()
+        for window in cut(parts, count, length, tokenized.begins, quality.offset)
+    )
     facts = CorpusFacts(
         description=corpus.description,
         text_hash=corpus.text_hash,
         windows_hash=hashlib.sha256(json.dumps(windows).encode()).hexdigest(),
-        windows=len(windows),
+        windows=quality.windows,
         window_tokens=quality.window_tokens,
-        room=len(tokenized.texts) * min(rooms(tokenized.texts, quality.window_tokens, tokenized.begins)),
+        room=len(parts) * min(rooms(parts, quality.window_tokens, tokenized.begins)),
     )
-    prompts = make_prompts(questions, tokenized.questions, windows, quality.continuations)
+    prompts = make_prompts(questions, tokenized.questions, windows[: quality.windows], quality.continuations)
     longest = max((len(prompt.tokens) for prompt in prompts), default=0)
     if longest > PROMPT_TOKENS:
         raise QualityError(
@@ -52,7 +62,7 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
             f"with "
             f"{PROMPT_TOKENS} at most; set `answer_tokens: 0` under `quality` to skip them."
         )
-    longest = max((len(tokens) for turns in tokenized.conversations for tokens in turns), default=0)
+    longest = max((len(tokens) for prompts_of_script in turns for tokens in prompts_of_script), default=0)
     if longest > CONVERSATION_TOKENS:
         raise QualityError(
             f"The tokenizer in {tokenizer} makes {longest} tokens of a scripted conversation, and at most "
@@ -62,7 +72,8 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
         facts=facts,
         windows=windows,
         prompts=prompts,
-        scripts=make_scripts(scripted, tokenized.conversations),
+        scripts=make_scripts(scripted, turns),
+        questions=tuple(built_in.questions(of_tasks, sentences, parts[0], quality)),
         end_tokens=tuple(tokenized.special),
     )
 
@@ -121,7 +132,7 @@ def _turns(prompts: Sequence[Sequence[int]]) -> Iterator[TurnPrompt]:
 def _tokenize(
     texts: Sequence[str],
     questions: Sequence[str],
-    scripted: Sequence[ScriptedConversation],
+    asked: Sequence[Mapping[str, Json]],
     tokenizer: Path,
     python: Path,
 ) -> Tokenized:
@@ -129,7 +140,7 @@ def _tokenize(
         "tokenizer": str(tokenizer),
         "texts": texts,
         "questions": questions,
-        "conversations": [{"asks": one.task.asks, "turns": one.messages} for one in scripted],
+        "conversations": asked,
     }
     try:
         return Tokenized.model_validate(last_event(run_short_job(_WORKER, python, job)))

@@ -8,14 +8,15 @@ from pydantic import BaseModel
 
 from bitbench.ports import Endpoint
 from bitbench.quality.environment import LMEVAL
-from bitbench.records.quality import TaskFailure, TaskResult
+from bitbench.records.quality import TaskAnswer, TaskFailure, TaskResult
 from bitbench.study.base import Json
-from bitbench.study.quality import Quality, Scoring, is_task_file
+from bitbench.study.quality import LmEvalTask, Quality, Scoring, is_task_file
 from bitbench.util.child_environment import tool_environment
 from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
-from bitbench.util.quotation import quote
+from bitbench.util.quotation import printable, quote
 
 ENVIRONMENT = LMEVAL.name
+KEPT = 1000  # characters of an answer
 _WORKER = Path(__file__).parent / "workers" / "lm_eval_worker.py"
 
 
@@ -30,6 +31,7 @@ class TaskTools:
 @dataclass(frozen=True)
 class TaskOutcome:
     results: tuple[TaskResult, ...] = ()
+    answers: tuple[TaskAnswer, ...] = ()
     failures: tuple[TaskFailure, ...] = ()
     versions: tuple[tuple[str, str], ...] = ()
 
@@ -41,13 +43,14 @@ class _Said(BaseModel):
     """What the worker writes for one task."""
 
     results: list[TaskResult] = []
+    answers: list[TaskAnswer] = []
     failure: str | None = None
     versions: dict[str, str] = {}
 
 
 def task_files(quality: Quality) -> tuple[str, ...]:
     """Those tasks that are files, by the name that the study gives them."""
-    return tuple(name for name in quality.tasks if is_task_file(name))
+    return tuple(task.name for task in quality.lm_eval_tasks if is_task_file(task.name))
 
 
 def run_tasks(
@@ -55,29 +58,34 @@ def run_tasks(
 ) -> TaskOutcome:
     """Each task in a process of its own: one that fails leaves the others alone."""
     results: list[TaskResult] = []
+    answers: list[TaskAnswer] = []
     failures: list[TaskFailure] = []
     versions: dict[str, str] = {}
-    for number, task in enumerate(quality.tasks):
-        on_step(f"task {task} ({number + 1} of {len(quality.tasks)})")
+    for number, task in enumerate(quality.lm_eval_tasks):
+        on_step(f"task {task.name} ({number + 1} of {len(quality.lm_eval_tasks)})")
         said = _run(task, endpoint, scoring, quality, tools)
         results += said.results
+        answers += (answer.model_copy(update={"text": printable(answer.text, KEPT)}) for answer in said.answers)
         versions |= said.versions
         if said.failure is not None:
-            failures.append(TaskFailure(task=task, cause=said.failure))
-    return TaskOutcome(tuple(results), tuple(failures), tuple(sorted(versions.items())))
+            failures.append(TaskFailure(task=task.name, cause=said.failure))
+    return TaskOutcome(tuple(results), tuple(answers), tuple(failures), tuple(sorted(versions.items())))
 
 
-def _run(task: str, endpoint: Endpoint, scoring: Scoring, quality: Quality, tools: TaskTools) -> _Said:
-    is_file = task in task_files(quality)
+def _run(task: LmEvalTask, endpoint: Endpoint, scoring: Scoring, quality: Quality, tools: TaskTools) -> _Said:
+    is_file = is_task_file(task.name)
     job = {
         "is_file": is_file,
-        "task": str((tools.folder / task).resolve()) if is_file else task,
-        "url": f"{endpoint.url}/v1/completions",
+        "task": str((tools.folder / task.name).resolve()) if is_file else task.name,
+        "url": f"{endpoint.url}/v1/{'chat/' if task.chat else ''}completions",
+        "chat": task.chat,
+        "strips_thinking": task.think == "strip",
+        "concurrency": task.concurrency,
         "model": endpoint.model,
         "tokenizer": str(tools.tokenizer),
         "max_length": tools.context_tokens,
         "limit": quality.task_samples,
-        "tells_prompts": scoring is not Scoring.NEXT_TOKEN,
+        "tells_prompts": scoring is not Scoring.NEXT_TOKEN and not task.chat,
     }
     said: Json = {}
     try:

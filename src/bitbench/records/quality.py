@@ -33,6 +33,7 @@ class Condition(StrEnum):
 
     ALONE = "alone"  # one request at a time: what all figures but the noise floor are from
     TOGETHER = "together"  # several at once, so that the engine batches them as under load
+    RESTARTED = "restarted"  # one at a time in another start of the same config: some of the windows
 
 
 class CorpusFacts(Record):
@@ -76,6 +77,18 @@ class Script(Record):
         return tuple(found)
 
 
+class TaskQuestion(Record):
+    """A question of a task that comes with bitbench, in the model's chat template where it has one."""
+
+    task: str
+    name: str  # with a checksum of its tokens
+    tokens: tuple[int, ...]
+    right: str
+    answer_tokens: int  # at most
+    length: int | None = None  # of a needle: the tokens of its window, and percent of the text before it
+    depth: int | None = None
+
+
 class QualityMaterial(Record):
     """What every variant of a model is asked, as token ids. Kept in the study's folder, so that all get the same."""
 
@@ -84,7 +97,13 @@ class QualityMaterial(Record):
     windows: tuple[tuple[int, ...], ...]
     prompts: tuple[Prompt, ...]
     scripts: tuple[Script, ...] = ()
+    questions: tuple[TaskQuestion, ...] = ()
     end_tokens: tuple[int, ...]  # special ones: an answer ends before the first
+
+    @property
+    def short_windows(self) -> tuple[tuple[int, ...], ...]:
+        """Those of `window_tokens`, which come first: all figures but those by position are from them."""
+        return self.windows[: self.facts.windows]
 
 
 class Answer(Record):
@@ -123,6 +142,19 @@ class ConversationRecord(Record):
         return next((turn for turn, answer in enumerate(self.answers, start=1) if answer.fault is not None), None)
 
 
+class TaskAnswer(Record):
+    """What was answered to one question of a task, so that variants can be compared question by question."""
+
+    task: str
+    metric: str = "right"  # of lm-eval with its filter: "exact_match,strict-match"
+    question: str
+    is_right: bool
+    is_cut: bool | None = None  # it ended at the length limit; None: not known
+    text: str
+    length: int | None = None  # of a needle's window, in tokens, and how deep it lies in percent
+    depth: int | None = None
+
+
 class TaskResult(Record):
     """One metric of one task, as lm-eval gives it."""
 
@@ -159,5 +191,6 @@ class QualityRecord(Record):
     answers: tuple[Answer, ...] = ()
     conversations: tuple[ConversationRecord, ...] = ()
     tasks: tuple[TaskResult, ...] = ()
+    task_answers: tuple[TaskAnswer, ...] = ()
     task_failures: tuple[TaskFailure, ...] = ()
     versions: dict[str, str] = Field(default_factory=dict)  # of lm-eval, where it ran

@@ -2,6 +2,7 @@
 
 import re
 from enum import StrEnum
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -23,6 +24,10 @@ CONVERSATIONS, CONVERSATION_TURNS, CONVERSATION_TOKENS = 24, 6, 1024
 TURN_TOKENS = 96  # of an answer: twice the longest right one
 MOST_WINDOWS = 10_000
 TASK_TOKENS = 2048  # room for a question with its examples; what lm-eval assumes too
+BUILT_IN = "builtin"  # the tasks that come with bitbench (`quality/built_in_tasks.py`)
+# Room for the longest of their questions but the needle's with any tokenizer and chat template, and for an answer.
+BUILT_IN_TOKENS, BUILT_IN_ANSWER = 768, 64
+LEAST_LONG_WINDOWS = 4  # of each further length; else as many as make the same number of tokens
 _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # as all of lm-eval's are
 
 
@@ -37,6 +42,23 @@ class Scoring(StrEnum):
     PROMPT_LOGPROBS = "prompt_logprobs"  # vLLM's field: the whole prompt in one request
     INPUT_LOGPROBS = "input_logprobs"  # SGLang's own request, likewise
     NEXT_TOKEN = "next_token"  # llama.cpp's: of what can follow a prompt, so one request and one step for each token
+
+
+class LmEvalTask(Spec):
+    """A task of lm-eval, and how it is asked."""
+
+    name: str = Field(description="a name of lm-eval's registry, or a YAML file")
+    chat: bool = Field(default=False, description="through the chat endpoint, in the model's chat template")
+    think: Literal["keep", "strip"] = Field(
+        default="keep", description="strip: only what follows </think> is judged, of models that reason first"
+    )
+    concurrency: int = Field(default=1, ge=1, le=256, description="questions asked at a time")
+
+    @model_validator(mode="after")
+    def _only_a_chat_thinks(self) -> "LmEvalTask":
+        if self.think == "strip" and not self.chat:
+            raise ValueError(f"{self.name}: `think: strip` is of answers to a chat; add `chat: true`")
+        return self
 
 
 class Turns(Spec):
@@ -56,6 +78,9 @@ class Quality(Spec):
     )
     windows: int = Field(default=32, ge=2, le=MOST_WINDOWS, description="windows of the corpus that are scored")
     window_tokens: int = Field(default=256, ge=8, le=131_072, description="tokens per window")
+    lengths: tuple[Annotated[int, Field(ge=8, le=131_072)], ...] = Field(
+        default=(), description="windows of several lengths, shortest first; the first is `window_tokens`"
+    )
     offset: Fraction = Field(
         default=0.0, ge=0, lt=1, description="0.5: windows halfway between those of a study without it, for fresh text"
     )
@@ -79,7 +104,10 @@ class Quality(Spec):
         gt=0,
         description="mean KL divergence (nats) beyond the noise floor within which a variant counts as equivalent",
     )
-    tasks: tuple[str, ...] = Field(default=(), description="lm-eval tasks: registry names, or YAML files")
+    tasks: tuple[str | LmEvalTask, ...] = Field(
+        default=(),
+        description="builtin (needs no download), or lm-eval's: names, YAML files, `{name, chat, think, concurrency}`",
+    )
     task_samples: int | None = Field(default=None, ge=1, description="questions per task; default: all")
     max_divergence: float = Field(
         default=DEFAULT_MAX_DIVERGENCE, gt=0, description="mean KL divergence (nats) above which a variant is flagged"
@@ -87,6 +115,21 @@ class Quality(Spec):
     max_perplexity_rise: Fraction = Field(
         default=DEFAULT_MAX_PERPLEXITY_RISE, gt=0, description="rise over the baseline above which a variant is flagged"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first_length_is_that_of_windows(cls, value: object) -> object:
+        if isinstance(value, dict) and "window_tokens" not in value:
+            lengths = value.get("lengths")
+            if isinstance(lengths, (list, tuple)) and lengths:
+                return {**value, "window_tokens": lengths[0]}
+        return value
+
+    @model_validator(mode="after")
+    def _lengths_grow(self) -> "Quality":
+        if self.lengths and (list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] != self.window_tokens):
+            raise ValueError("lengths: give them shortest first, and leave `window_tokens` out: it is the first")
+        return self
 
     @model_validator(mode="after")
     def _continuations_are_of_windows(self) -> "Quality":
@@ -102,24 +145,42 @@ class Quality(Spec):
     @field_validator("corpus", "tasks", mode="before")
     @classmethod
     def _one_is_a_list_of_one(cls, value: object) -> object:
-        return [value] if isinstance(value, str) else value
+        return [value] if isinstance(value, (str, dict)) else value
 
     @field_validator("tasks")
     @classmethod
-    def _tasks_are_names_or_files(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+    def _tasks_are_names_or_files(cls, value: tuple[str | LmEvalTask, ...]) -> tuple[str | LmEvalTask, ...]:
         """lm-eval takes any other path for a task file, too, and runs the code that it names."""
-        for task in value:
+        for task in (task if isinstance(task, str) else task.name for task in value):
             if not is_task_file(task) and not _TASK_NAME.fullmatch(task):
                 raise ValueError(f"{task!r} is neither a name of lm-eval's registry nor a YAML file (.yaml)")
         return value
+
+    @property
+    def built_in(self) -> bool:
+        """Whether the tasks that come with bitbench are asked."""
+        return BUILT_IN in self.tasks
+
+    @property
+    def lm_eval_tasks(self) -> tuple[LmEvalTask, ...]:
+        others = (task for task in self.tasks if task != BUILT_IN)
+        return tuple(LmEvalTask(name=task) if isinstance(task, str) else task for task in others)
+
+    @property
+    def window_counts(self) -> dict[int, int]:
+        """How many windows of each length, shortest first."""
+        least = min(LEAST_LONG_WINDOWS, self.windows)
+        longer = {length: max(self.windows * self.window_tokens // length, least) for length in self.lengths[1:]}
+        return {self.window_tokens: self.windows, **longer}
 
     @property
     def context_tokens(self) -> int:
         """The longest request: a window and the token after it, a prompt or a conversation with its answer, or a
         question of a task."""
         return max(
-            self.window_tokens + 1,
+            max(self.window_counts) + 1,
             PROMPT_TOKENS + self.answer_tokens if self.answer_tokens else 0,
             CONVERSATION_TOKENS + TURN_TOKENS if self.turns else 0,
-            TASK_TOKENS if self.tasks else 0,
+            BUILT_IN_TOKENS + BUILT_IN_ANSWER if self.built_in else 0,
+            TASK_TOKENS if self.lm_eval_tasks else 0,
         )

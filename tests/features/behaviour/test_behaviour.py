@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.behaviour.equivalence import TOGETHER
+from bitbench.features.behaviour.equivalence import ANOTHER_START, TOGETHER
 from bitbench.features.behaviour.survival import Lifetimes, compare_survival, lifetimes, survival
 from bitbench.features.behaviour.types import Behaviour
 from bitbench.features.behaviour.words import behaviour_section, behaviour_sentences
@@ -78,6 +78,34 @@ def test_a_floor_is_not_a_result_of_the_baseline() -> None:
     with_floor, without = measured(), measured(with_floor=False)
     assert with_floor.quality == without.quality
     assert behaviour_of(without).equivalence == {}
+
+
+def restarted(noise: float, loss: float) -> StudySummary:
+    """Eight of twelve windows, scored again by another start with so much noise; one variant with another loss."""
+    of_restart = rows(noisy(noise, seed=4))
+    kept = np.isin(of_restart["window"].to_numpy(), [0, 1, 3, 4, 6, 7, 9, 10])
+    known = {"bf16": rows(logits(1)), "again": of_restart.filter(kept), "w8": rows(noisy(loss, seed=5))}
+    base = record("bf16")
+    again = base.model_copy(update={"id": "again", "condition": Condition.RESTARTED, "instance_id": "i0002"})
+    return summarize(
+        plan("bf16", "w8"), [], [], quality=[base, record("w8"), again], scores_of=lambda one: known[one.id]
+    )
+
+
+def test_a_loss_within_what_a_restart_changes_is_called_that() -> None:
+    found = behaviour_of(restarted(noise=0.1, loss=0.1))
+    (floor,) = found.floors
+    assert floor.changed == ANOTHER_START
+    (equal,) = found.equivalence.values()
+    assert (equal.within_floor, equal.floor) == (True, ANOTHER_START)
+    said = [phrase_text(one) for one in behaviour_sentences(found, restarted(noise=0.1, loss=0.1))]
+    assert any(
+        one.startswith("Behaviour: the loss of `w8` is within the noise floor (another start: 0.0") for one in said
+    )
+    worse = behaviour_of(restarted(noise=0.1, loss=0.5))
+    assert [one.within_floor for one in worse.equivalence.values()] == [False]
+    exact = behaviour_of(restarted(noise=0.0, loss=0.0))
+    assert [(one.within_floor, one.floor_divergence) for one in exact.equivalence.values()] == [(True, 0.0)]
 
 
 def test_texts_that_never_diverge_are_censored_at_their_end() -> None:

@@ -13,7 +13,7 @@ from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS
 from bitbench.engines.registry import engines_of
 from bitbench.features.tune.search import tune, tune_source
-from bitbench.features.tune.types import Tuning
+from bitbench.features.tune.types import Fate, Tuning
 from bitbench.features.tune.window_plan import LEAST_TIMES, MOST_TIMES, windows_to_decide
 from bitbench.features.tune.words import tuning_document
 from bitbench.measure import runner
@@ -52,6 +52,11 @@ measure: {{budget: 30m}}
 baseline: m/gguf-bf16 @ llamacpp kv=f16 threads=1
 """
 BASELINE = Config(variant="m/gguf-bf16", engine="llamacpp kv=f16 threads=1")
+# How a prompt is split decides what is said, too, and no split is more whole than another.
+SPLIT_FILE = FILE.replace("kv_cache: [f16, q8_0], args: {", "args: {batch-size: [64, 128], ").replace(
+    "kv=f16", "batch-size=64"
+)
+SPLIT_BASELINE = Config(variant="m/gguf-bf16", engine="llamacpp batch-size=64 threads=1")
 SPREAD = 0.05  # nats, from window to window
 
 
@@ -65,6 +70,7 @@ class Truth:
     room: int = ROOM
     window_s: float = 0.1
     broken: str = ""  # a setup whose quality cannot be measured
+    cache_loss: float = 0.0  # nats that the quantized cache costs
 
 
 @dataclass
@@ -119,6 +125,7 @@ class World:
         window = np.repeat(np.arange(windows), length)
         mean = self.truth.loss if quality.offset == 0 else self.truth.fresh_loss
         loss = (mean + SPREAD * np.where(window % 2, 1, -1)) * config.variant.endswith("q4_0")
+        loss = loss + self.truth.cache_loss * ("kv=q8_0" in config.engine)
         rows = pa.table(
             {
                 "window": pa.array(window, pa.int32()),
@@ -221,21 +228,41 @@ def test_a_loss_at_the_limit_stays_open_and_the_answer_says_what_would_decide(wo
 def test_what_the_winner_is_compared_with_is_started_for_that_alone_where_the_baseline_is_something_else(
     world: World,
 ) -> None:
+    Path("tune.yaml").write_text(SPLIT_FILE)
+    world.truth = Truth(fast="128")
+    found = answer(world)
+    assert found.chosen is not None
+    assert found.chosen.engine == "llamacpp batch-size=128 threads=2"
+    other = Config(variant="m/gguf-bf16", engine="llamacpp batch-size=128 threads=1")
+    assert {one for place, one in world.scored if place == "confirmation"} == {found.chosen, other}
+    assert {trial.point.config for trial in fresh().trials} == {found.chosen, SPLIT_BASELINE}
+    assert quality_of(found).verdict is Verdict.MET
+
+
+def test_a_winner_with_a_quantized_cache_is_compared_with_the_whole_one(world: World) -> None:
     world.truth = Truth(fast="q8_0")
     found = answer(world)
     assert found.chosen is not None
     assert found.chosen.engine == "llamacpp kv=q8_0 threads=2"
-    other = Config(variant="m/gguf-bf16", engine="llamacpp kv=q8_0 threads=1")
-    assert {one for place, one in world.scored if place == "confirmation"} == {found.chosen, other}
-    assert {trial.point.config for trial in fresh().trials} == {found.chosen, BASELINE}
-    assert quality_of(found).verdict is Verdict.MET
+    assert {one for place, one in world.scored if place == "confirmation"} == {found.chosen, BASELINE}
+
+
+def test_a_quantized_cache_that_loses_too_much_is_ruled_out(world: World) -> None:
+    """The same weights in another cache: their divergence is what counts, on whatever text."""
+    world.truth = Truth(fast="q8_0", loss=0.0, fresh_loss=0.0, cache_loss=1.0)
+    found = answer(world)
+    assert found.chosen is not None
+    assert found.chosen.engine == "llamacpp kv=f16 threads=2"
+    ruled_out = {one.config.engine for one in found.tried if one.fate is Fate.RULED_OUT}
+    assert ruled_out == {"llamacpp kv=q8_0 threads=1", "llamacpp kv=q8_0 threads=2"}
 
 
 def test_one_that_fails_is_replaced_by_another_that_says_the_same(world: World) -> None:
-    world.truth = Truth(broken="llamacpp kv=q8_0 threads=1", fast="q8_0")
+    Path("tune.yaml").write_text(SPLIT_FILE)
+    world.truth = Truth(broken="llamacpp batch-size=128 threads=1", fast="128")
     found = answer(world)
     assert quality_of(found).verdict is Verdict.MET
-    assert Config(variant="m/gguf-bf16", engine="llamacpp kv=q8_0 threads=2") in [
+    assert Config(variant="m/gguf-bf16", engine="llamacpp batch-size=128 threads=2") in [
         one for place, one in world.scored if place == "confirmation"
     ]
 

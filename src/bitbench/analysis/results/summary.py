@@ -258,8 +258,27 @@ class RateAnswer(Record):
     stop: SearchStop | None
 
 
+class TaskFlips(Record):
+    """Answers beside the baseline's, question by question."""
+
+    lost: int  # right in the baseline, wrong here
+    gained: int
+    difference: Estimate  # of the shares that are right; the interval is of paired answers
+    p_value: float  # exact, two-sided: as many lost as gained; adjusted for all variants of the study (Holm)
+
+
+class NeedleDepth(Record):
+    """How many sentences were found in windows of this length, at this depth."""
+
+    length: int  # tokens
+    depth: int  # percent of the text before it
+    found: int
+    asked: int
+
+
 class TaskEstimate(Record):
-    """One metric of one lm-eval task; `difference` is to the baseline's value, its error from both standard errors."""
+    """One metric of one task; `difference` is to the baseline's value, its error from both standard errors where single
+    answers are not known."""
 
     task: str
     metric: str
@@ -268,6 +287,8 @@ class TaskEstimate(Record):
     samples: int | None
     difference: float | None = None
     difference_error: float | None = None
+    flips: TaskFlips | None = None
+    cut_share: float | None = None  # of answers that ended at the length limit
 
 
 class AnswerComparison(Record):
@@ -314,6 +335,8 @@ class ConfigQuality(Record):
     answers: tuple[AnswerComparison, ...] = ()
     tasks: tuple[TaskEstimate, ...] = ()
     task_failures: tuple[TaskFailure, ...] = ()
+    needles: tuple[NeedleDepth, ...] = ()
+    loses_from: int | None = None  # place in a window from which on the divergence certainly exceeds the limit
 
     @property
     def name(self) -> str:

@@ -8,10 +8,10 @@ from bitbench.study.plan import Config
 
 
 class NoiseFloor(Record):
-    """How far the unquantized model lies from itself when only what should not matter is changed."""
+    """How far a config lies from itself when only what should not matter is changed."""
 
-    config: Config  # the baseline
-    changed: str  # `4 requests at once`, or the name of the same weights on another engine
+    config: Config  # a baseline; of other configs, what another start changes
+    changed: str  # `several requests at once`, `another start`, or the name of the same weights on another engine
     divergence: Estimate
 
 
@@ -22,8 +22,10 @@ class Equivalence(Record):
     """Whether a variant's divergence exceeds the noise floor of its baseline by less than the margin of the study."""
 
     floor: str  # `changed` of the floor that it is held against: the largest
+    floor_divergence: float  # its mean KL divergence
     excess: Estimate  # mean KL divergence beyond the floor's, window by window
     verdict: EquivalenceVerdict
+    within_floor: bool  # the excess is not significant
 
 
 class SurvivalStep(Record):

@@ -27,6 +27,10 @@ def behaviour_sentences(found: Behaviour, summary: StudySummary) -> Iterator[Phr
     margin = _margin(summary)
     labels = Labels.of(summary, MAX_NAME)
     shown = {row.name: labels[row.config] for row in summary.quality}
+    for name, found_equal in verdicts.items():
+        if found_equal.within_floor:
+            floor = f"{found_equal.floor}: {found_equal.floor_divergence:.2g} nats"
+            yield say("Behaviour: the loss of ", Name(shown[name]), f" is within the noise floor ({floor}).")
     for verdict, words in (
         ("equivalent", f"equivalent to the unquantized model: within {margin:g} nats of its noise floor"),
         ("different", f"not equivalent to the unquantized model: more than {margin:g} nats beyond its noise floor"),
@@ -85,14 +89,14 @@ def _margin(summary: StudySummary) -> float:
 def _floors(found: Behaviour) -> Iterator[Block]:
     if not found.floors:
         yield small_print(
-            "No noise floor was measured, so nothing is called equivalent; `noise_floor: true` under `quality`, or the "
-            "unquantized model on a second engine, gives one."
+            "No noise floor was measured, so nothing is called equivalent; `noise_floor: true` under `quality`, a "
+            "second start, or the unquantized model on a second engine gives one."
         )
         return
-    yield paragraph("The unquantized model against itself, the noise floor:")
+    yield paragraph("Each against itself, the noise floor:")
     yield table(
         found.floors,
-        words_column("Baseline", lambda floor: Name(floor.config.name)),
+        words_column("Config", lambda floor: Name(floor.config.name)),
         words_column("What was changed", lambda floor: floor.changed),
         number_column("KL mean", NATS, lambda floor: quantity(floor.divergence, NATS)),
     )
@@ -113,11 +117,17 @@ def _table(found: Behaviour, summary: StudySummary, labels: Labels) -> Table:
         rows,
         words_column("Config", lambda row: Name(labels[row.config])),
         number_column("Beyond the floor", NATS, lambda row: _excess(verdict(row))),
-        words_column("Verdict", lambda row: judged.verdict if (judged := verdict(row)) else None),
+        words_column("Verdict", lambda row: _judged(verdict(row))),
         number_column("Tokens until half diverge", Unit.COUNT, lambda row: _median(curve(row))),
         words_column("Never diverged", lambda row: _same(curve(row))),
         drop_empty=True,
     )
+
+
+def _judged(found: Equivalence | None) -> str | None:
+    if found is None:
+        return None
+    return f"{found.verdict}, within the floor" if found.within_floor else found.verdict
 
 
 def _excess(found: Equivalence | None) -> Quantity | None:
@@ -168,12 +178,14 @@ def _rank(curve: Survival) -> float:
 def _definitions(summary: StudySummary) -> Iterator[Phrase]:
     yield say(
         strong("Noise floor"),
-        ": the mean KL divergence of the unquantized model from itself when only what should not matter is changed.",
+        ": the mean KL divergence of a config from itself when only what should not matter is changed. Another start "
+        "is asked for eight windows.",
     )
     yield say(
         strong("Verdict"),
         f": equivalent where the divergence lies within {_margin(summary):g} nats of the largest floor with the "
-        "study's confidence, different where it certainly lies beyond, otherwise inconclusive.",
+        "study's confidence, different where it certainly lies beyond, otherwise inconclusive. Within the floor: it "
+        "does not significantly exceed the floor at all.",
     )
     yield say(
         strong("Tokens until half diverge"),

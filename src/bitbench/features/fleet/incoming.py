@@ -226,7 +226,9 @@ class BlockResults:
         assert quality is not None  # it was asked for
         places = [
             (number, position, token)
-            for number, window in enumerate(material.windows)
+            for number, window in enumerate(
+                material.windows if record.condition is Condition.ALONE else material.short_windows
+            )
             for position, token in enumerate(window[1:], start=1)
         ]
         rows = rows_from(content, SCORE_COLUMNS, len(places), len(places) * (4 + 2 * quality.top_tokens))
@@ -244,6 +246,9 @@ class BlockResults:
             scripts = [(script.name, script.task, len(script.turns)) for script in material.scripts]
             told = [(conversation.name, conversation.task, conversation.turns) for conversation in record.conversations]
             _must(told == scripts, "its conversations are others than those that were asked for")
+            questions = [(question.task, question.name) for question in material.questions]
+            said = [(answer.task, answer.question) for answer in record.task_answers[: len(questions)]]
+            _must(said == questions, "its answers to tasks are to other questions")
         return rows
 
     def _check(

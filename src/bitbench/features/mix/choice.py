@@ -19,9 +19,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from bitbench.analysis.divergence import divergence, scores_of
+from bitbench.analysis.divergence import divergence
 from bitbench.analysis.intervals import Resampler, sample, with_interval
-from bitbench.analysis.quality import window_means
+from bitbench.analysis.quality import short_scores, window_means
 from bitbench.analysis.results.estimate import Estimate, Finding, check
 from bitbench.features.mix.asked import MixLimits
 from bitbench.features.mix.types import GroupChoice, Option, Predicted, TensorGroup
@@ -203,7 +203,7 @@ def divergence_difference(records: StudyRecords, mix: Config, reference: Config,
     last = {record.config: record for record in records.quality if record.condition is Condition.ALONE}
     if any(config not in last or last[config].scores_file is None for config in (mix, reference, baseline)):
         return None
-    dense, mixed, other = (scores_of(records.scores_of(last[config])) for config in (baseline, mix, reference))
+    dense, mixed, other = (short_scores(records, last[config]) for config in (baseline, mix, reference))
     worse = window_means(dense.window, divergence(dense, mixed) - divergence(dense, other))
     resampler = Resampler(np.random.default_rng(records.study.seed))
     return with_interval(

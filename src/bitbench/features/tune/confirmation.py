@@ -129,5 +129,6 @@ def _fresh(asked: Quality, windows: int) -> Quality:
             "turns": None,
             "noise_floor": False,
             "tasks": (),
+            "lengths": (),
         }
     )

@@ -13,6 +13,7 @@ from typing import Any
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
 from job_worker import JobError, Json, Reports, run  # type: ignore[import-not-found]
 
+END_OF_THINKING = "</think>"
 WRITES = "generate_until"  # lm-eval's word for a task whose answer is text; all others compare log-probabilities
 
 
@@ -21,13 +22,13 @@ def work(job: Json, reports: Reports) -> Json:
 
     reports.send("versions", versions={"lm-eval": lm_eval.__version__})
     try:
-        return {"results": evaluate(job)}
+        return evaluate(job)
     except (Exception, SystemExit) as error:
         last = str(error).strip().splitlines()[-1:] or [""]  # the first ones say what it was doing
         raise JobError(f"{type(error).__name__}: {last[0]}") from error
 
 
-def evaluate(job: Json) -> list[Json]:
+def evaluate(job: Json) -> Json:
     import lm_eval
     from lm_eval.tasks import TaskManager
 
@@ -39,31 +40,73 @@ def evaluate(job: Json) -> list[Json]:
         raise ValueError(f"lm-eval has no task {task}")
     if not job["tells_prompts"]:
         refuse_likelihoods(manager.load([task])["tasks"].values())
+    cut: set[str] = set()
     found = lm_eval.simple_evaluate(
-        model="local-completions",
-        model_args={
-            "model": job["model"],
-            "base_url": job["url"],
-            "tokenizer": job["tokenizer"],
-            "tokenizer_backend": "huggingface",
-            "max_length": job["max_length"],
-            "num_concurrent": 1,
-            "max_retries": 1,
-        },
+        model=asker(job, cut),
         tasks=[task],
         limit=job["limit"],
         task_manager=manager,
+        apply_chat_template=job["chat"],
         bootstrap_iters=1000,
-        log_samples=False,
+        log_samples=True,
     )
-    return [row for name, metrics in found["results"].items() for row in rows(name, metrics, found)]
+    return {
+        "results": [row for name, metrics in found["results"].items() for row in rows(name, metrics, found)],
+        "answers": [answer for name, kept in found["samples"].items() for answer in answers(name, kept, cut)],
+    }
+
+
+def asker(job: Json, cut: set[str]) -> Any:
+    """lm-eval's own client of the endpoint, which notes in `cut` the texts that ended at the length limit."""
+    from lm_eval.api.registry import get_model
+
+    client = get_model("local-chat-completions" if job["chat"] else "local-completions")
+
+    class Noting(client):  # type: ignore[misc, valid-type]
+        def parse_generations(self, outputs: Any, **more: Any) -> list[str]:
+            texts = [text or "" for text in super().parse_generations(outputs=outputs, **more)]
+            several = outputs if isinstance(outputs, list) else [outputs]
+            reasons = [choice.get("finish_reason") for output in several for choice in output["choices"]]
+            cut.update(text for text, reason in zip(texts, reasons, strict=False) if reason == "length")
+            return texts
+
+    if job["chat"]:
+        own = {"think_end_token": END_OF_THINKING if job["strips_thinking"] else None}
+    else:
+        own = {"tokenizer": job["tokenizer"], "tokenizer_backend": "huggingface"}
+    return Noting(
+        model=job["model"],
+        base_url=job["url"],
+        max_length=job["max_length"],
+        num_concurrent=job["concurrency"],
+        max_retries=1,
+        **own,
+    )
+
+
+def answers(name: str, kept: Iterable[Json], cut: set[str]) -> Iterable[Json]:
+    """Of each sample the metrics that are right or wrong."""
+    for sample in kept:
+        said = sample["resps"][0][0]
+        text = said if isinstance(said, str) else ""  # of log-probabilities: none
+        for metric in sample.get("metrics", ()):
+            value = sample.get(metric)
+            if value in (0, 1):
+                yield {
+                    "task": name,
+                    "metric": f"{metric},{sample['filter']}",
+                    "question": f"{sample['doc_id']} ({sample['prompt_hash'][:8]})",
+                    "is_right": bool(value),
+                    "is_cut": said in cut if isinstance(said, str) else None,
+                    "text": text,
+                }
 
 
 def refuse_likelihoods(tasks: Iterable[Any]) -> None:
     if any(task.OUTPUT_TYPE != WRITES for task in tasks):
         raise ValueError(
-            "it compares log-probabilities of prompts, which this engine's server does not return; run it on vllm "
-            "or transformers"
+            "it compares log-probabilities of prompts, which this engine's server or its chat endpoint does not "
+            "return; run it on vllm or transformers, without `chat`"
         )
 
 

@@ -25,13 +25,13 @@ from bitbench.reports.document.text import MAX_NAME, plain
 from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, say, small_print, strong
 from bitbench.reports.grouping import grouped
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import ROUGH, estimated, plus_minus, unit_of
+from bitbench.reports.quantities import ROUGH, estimated, unit_of
+from bitbench.reports.sections.tasks import position_blocks, task_blocks, task_sentences
 from bitbench.util.units import UNKNOWN
 
 FEW = 3  # names of those that share a measurement
 MAX_ANSWER = 240  # characters of an answer in the table
 KEYS = ("perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement")
-TASK_DECIMALS = 4
 # Characters of a terminal from which there is room for memory and the tail, for speed, and for intervals of quality.
 WIDE, WIDER, WIDEST = 110, 150, 200
 
@@ -59,12 +59,19 @@ def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
         verb = "does" if len(fine) == 1 else "do"
         limits = f" {verb} not significantly exceed the limits ({_limits(summary)})."
         yield say("Quality: ", listing(names(fine)), limits)
+    yield from task_sentences(summary, labels)
 
 
 def quality_section(summary: StudySummary) -> Section | None:
     if summary.study.quality is None:
         return None
-    blocks = [*_figures(summary), *_tasks(summary), *_refused(summary), *_answers(summary)]
+    blocks = [
+        *_figures(summary),
+        *position_blocks(summary, Labels.of(summary, MAX_NAME)),
+        *task_blocks(summary),
+        *_refused(summary),
+        *_answers(summary),
+    ]
     return Section(say("Quality"), tuple(blocks), in_terminal=True)
 
 
@@ -187,41 +194,6 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
             Emphasis(say("In a loop")),
             ": it ends in one piece, repeated four times or more, 16 tokens or more.",
         )
-
-
-def _tasks(summary: StudySummary) -> Iterator[Block]:
-    rows = [row for row in summary.quality if row.measured_as is None]
-    results = [(row, task) for row in rows for task in row.tasks]
-    failures = [
-        say(Name(row.name), ", ", Name(failure.task), f": {failure.cause}")
-        for row in rows
-        for failure in row.task_failures
-    ]
-    if results or failures:
-        yield Heading(say("Tasks"))
-    if results:
-        yield small_print("lm-eval; ± is one standard error, for a difference as if the two results were independent.")
-        yield table(
-            results,
-            words_column("Config", lambda row: Name(row[0].name)),
-            words_column("Task", lambda row: Name(row[1].task)),
-            words_column("Metric", lambda row: row[1].metric),
-            number_column("Value", Unit.NONE, lambda row: _with_error(row[1].value, row[1].standard_error)),
-            number_column(
-                "To the baseline", Unit.NONE, lambda row: _with_error(row[1].difference, row[1].difference_error, "+")
-            ),
-            number_column("Questions", Unit.COUNT, lambda row: row[1].samples),
-        )
-    if failures:
-        yield paragraph("Without a result:")
-        yield from bullets(failures)
-
-
-def _with_error(value: float | None, error: float | None, sign: str = "") -> Phrase | None:
-    if value is None:
-        return None
-    known = None if error is None else Quantity(error, decimals=TASK_DECIMALS)
-    return plus_minus(Quantity(value, decimals=TASK_DECIMALS, is_signed=bool(sign)), known)
 
 
 def _refused(summary: StudySummary) -> Iterator[Block]:

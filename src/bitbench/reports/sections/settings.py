@@ -3,13 +3,12 @@
 from collections.abc import Callable
 
 from bitbench.analysis.results.crossover import CrossoverAxis
-from bitbench.analysis.results.summary import ConfigQuality, SettingSummary, StudySummary
-from bitbench.reports.document.model import Block, Heading, Name, Quantity, Section, Unit
+from bitbench.analysis.results.summary import SettingSummary, StudySummary
+from bitbench.reports.document.model import Name, Quantity, Section, Unit
 from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
 from bitbench.reports.document.text import MAX_NAME
 from bitbench.reports.document.words import say, small_print
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import quantity
 from bitbench.reports.sections.crossover import verdict
 
 PER_TOKENS = 1_000  # of context: slopes are nanoseconds per token, which nobody can picture
@@ -20,7 +19,6 @@ SLOPE_MEANING = (
 )
 ACCEPTED_MEANING = "Accepted: tokens of a step that begins with a draft, mean."
 PAYS_MEANING = "Against the baseline: at which length of the input it pays."
-POSITIONS = "Mean KL divergence from the baseline over tokens at these places of a window; intervals over windows."
 
 
 def settings_section(summary: StudySummary) -> Section | None:
@@ -55,8 +53,7 @@ def settings_section(summary: StudySummary) -> Section | None:
         PAYS_MEANING: pays,
     }
     shown = [words for words, of in meanings.items() if any(of(setting) is not None for setting in summary.settings)]
-    blocks: list[Block] = [figures, small_print(" ".join(shown)), *_by_position(summary, labels)]
-    return Section(say("What each setting changes"), tuple(blocks), in_terminal=True)
+    return Section(say("What each setting changes"), (figures, small_print(" ".join(shown))), in_terminal=True)
 
 
 def _slope(one: SettingSummary) -> Quantity | None:
@@ -65,23 +62,3 @@ def _slope(one: SettingSummary) -> Quantity | None:
     slope = one.step_slope
     low, high = (None if end is None else end * PER_TOKENS for end in (slope.low, slope.high))
     return Quantity(slope.value * PER_TOKENS, Unit.SECONDS, low, high)
-
-
-def _by_position(summary: StudySummary, labels: Labels) -> list[Block]:
-    """The divergence at each stretch of a window: what a cache loses adds up along a text, or does not."""
-    known = [one for one in summary.quality if one.by_position]
-    if not known:
-        return []
-
-    def column(place: int, title: str) -> ColumnOf[ConfigQuality]:
-        return number_column(
-            title, "nats", lambda one: quantity(one.by_position[place].divergence, "nats"), intervals_from=0
-        )
-
-    titles = [f"{part.first:,} to {part.last:,}" for part in known[0].by_position]
-    config: ColumnOf[ConfigQuality] = words_column("Config", lambda one: Name(labels[one.config]))
-    return [
-        Heading(say("Divergence by position")),
-        table(known, config, *(column(place, title) for place, title in enumerate(titles))),
-        small_print(POSITIONS),
-    ]
