@@ -69,7 +69,7 @@ def document(study: str, tmp_path_factory: pytest.TempPathFactory) -> Document:
     recorded = Path(__file__).parents[1] / "features" / "explain" / "data" / study
     folder = StudyFolder.existing(recorded) if recorded.exists() else write_folder(study, home / study)
     records = folder.read()
-    return report_document(records, folder, summarize(records), home)
+    return report_document(folder, home, summarize(records), records)
 
 
 def before(study: str) -> dict[str, Json]:
