@@ -1,5 +1,6 @@
 """Documents say what is true: names exist, links lead somewhere, every dependency has its reason."""
 
+import hashlib
 import importlib
 import re
 import shlex
@@ -145,6 +146,14 @@ def test_every_page_is_in_the_navigation_once() -> None:
 def test_what_scripts_write_into_documents_is_current(script: str) -> None:
     done = subprocess.run([sys.executable, ROOT / "scripts" / script, "--check"], check=False)
     assert done.returncode == 0, f"run scripts/{script}: a document says something else than the code or the gallery"
+
+
+def test_the_picture_of_a_report_is_of_the_page_in_the_gallery() -> None:
+    shown = hashlib.sha256((ROOT / "examples" / "gallery" / "cpu-shootout" / "report" / "index.html").read_bytes())
+    picture = (ROOT / "docs" / "images" / "report.png").read_bytes()
+    assert b"tEXtsource\0" + shown.hexdigest().encode() in picture, (
+        "scripts/screenshot examples/gallery/cpu-shootout/report/index.html docs/images/report.png takes it again"
+    )
 
 
 def test_the_workflow_in_the_documents_is_the_example() -> None:

@@ -234,14 +234,6 @@ def test_twins_of_the_gallery(loaded: Loaded, run: Run, capsys: pytest.CaptureFi
     assert [row.split(" | ")[0] for row in rows] == ["| rounds: engine", "| transformers", "| llamacpp", "| vllm"]
 
 
-def test_a_picture_of_a_report(loaded: Loaded, run: Run, study: Path, tmp_path: Path) -> None:
-    run(loaded("picture"), study, tmp_path / "new" / "picture.svg")
-    drawn = (tmp_path / "new" / "picture.svg").read_text()
-    assert drawn.startswith("<svg")
-    assert "bitbench&#160;report&#160;demo" in drawn
-    assert "font-face" not in drawn
-
-
 def test_a_study_comes_into_the_gallery_without_paths_of_this_machine(
     loaded: Loaded, run: Run, study: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
