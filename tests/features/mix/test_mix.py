@@ -15,7 +15,7 @@ from rich.console import Console
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.cli.json_answers import answer_schema, answer_text
 from bitbench.features.mix.asked import Mix, MixLimits, parse_limits
-from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
+from bitbench.features.mix.chart import mixes_figure, sensitivity_figure
 from bitbench.features.mix.choice import (
     Ceilings,
     Measured,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
 from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.features.mix.charts import mixes_figure, sensitivity_figure
+from bitbench.features.mix.chart import mixes_figure, sensitivity_figure
 from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, TypeTime
 from bitbench.reports.document.model import (
     Chart,
