@@ -82,8 +82,8 @@ def _allowed_differences(
 ) -> dict[str, object]:
     """Fields of a Comparison. Raises CannotCompareError."""
     found, unknown = differences(before, after, configs)
-    found = [one.model_copy(update={"is_allowed": one.fact in set(allowed)}) for one in found]
-    _refuse_differences([one for one in found if not one.is_allowed])
+    found = [difference.model_copy(update={"is_allowed": difference.fact in set(allowed)}) for difference in found]
+    _refuse_differences([difference for difference in found if not difference.is_allowed])
     return {"differences": tuple(found), "unknown_facts": tuple(unknown)}
 
 

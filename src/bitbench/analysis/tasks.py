@@ -40,7 +40,11 @@ def compare_tasks(
     own, others = _by_task(answers), _by_task(baseline_answers)
     sums = {(result.task, result.metric): result for result in baseline}
     found = [_of_result(result, sums.get((result.task, result.metric))) for result in results]
-    found += [_of_answers(key, own[key]) for key in own if not any(key == (one.task, one.metric) for one in found)]
+    found += [
+        _of_answers(key, own[key])
+        for key in own
+        if not any(key == (estimate.task, estimate.metric) for estimate in found)
+    ]
     return tuple(
         estimate.model_copy(update=_paired(own[key], others.get(key, {}), confidence)) if key in own else estimate
         for estimate in found
@@ -126,7 +130,7 @@ def adjusted(rows: Sequence[ConfigQuality]) -> tuple[ConfigQuality, ...]:
     tasks = [list(row.tasks) for row in rows]
     for alike in by_key.values():
         flips = [flips for row, place in alike if (flips := tasks[row][place].flips) is not None]
-        for (row, place), known, value in zip(alike, flips, holm([one.p_value for one in flips]), strict=True):
+        for (row, place), known, value in zip(alike, flips, holm([flip.p_value for flip in flips]), strict=True):
             update = {"flips": known.model_copy(update={"p_value": value})}
             tasks[row][place] = tasks[row][place].model_copy(update=update)
     return tuple(row.model_copy(update={"tasks": tuple(own)}) for row, own in zip(rows, tasks, strict=True))

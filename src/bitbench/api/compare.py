@@ -62,7 +62,7 @@ def _pairs(plan: Plan, old: str, new: str) -> list[tuple[Config, Config]]:
         (lambda config: config.engine, lambda config: config.variant),
     )
     for called, common in ways:
-        before, after = ([one for one in plan.configs if called(one) == wanted] for wanted in (old, new))
+        before, after = ([config for config in plan.configs if called(config) == wanted] for wanted in (old, new))
         if pairs := [(first, second) for first in before for second in after if common(first) == common(second)]:
             return pairs
     raise UsageError(

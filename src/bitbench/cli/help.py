@@ -33,7 +33,9 @@ class PlainGroup(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)
-        _write_parameters(self, ctx, formatter, also=[name for name, one in self.commands.items() if one.hidden])
+        _write_parameters(
+            self, ctx, formatter, also=[name for name, command in self.commands.items() if command.hidden]
+        )
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         shown = [(name, command) for name, command in self.commands.items() if not command.hidden]

@@ -80,7 +80,7 @@ class CompatibilityRow(Spec):
 
     def on(self, level: Level | None) -> tuple[Lacking, ...]:
         """What a processor of this level lacks and this row needs."""
-        return tuple(one for one in self.lacking if level is not None and one.feature in level.lacks)
+        return tuple(lacking for lacking in self.lacking if level is not None and lacking.feature in level.lacks)
 
     @field_validator("capability")
     @classmethod
@@ -171,9 +171,9 @@ def _rows_by_place() -> dict[tuple[str, str, str], tuple[CompatibilityRow, ...]]
     return found
 
 
-def _meet(one: CompatibilityRow, other: CompatibilityRow) -> bool:
+def _meet(row: CompatibilityRow, other: CompatibilityRow) -> bool:
     """Whether both hold for some device."""
-    here, there = one.capabilities, other.capabilities
+    here, there = row.capabilities, other.capabilities
     return here is None or there is None or here.overlaps(there)
 
 
@@ -182,10 +182,10 @@ def on_processor(engine: str, level: Level | None) -> Iterator[str]:
     forms: dict[Lacking, list[str]] = {}
     for row in rows():
         if (row.engine, row.device) == (engine, "cpu") and not row.refuse:
-            for one in row.on(level):
-                forms.setdefault(one, []).append(row.form)
-    for one, alike in forms.items():
-        yield f"{', '.join(alike)}{f', in {one.dtype}' if one.dtype else ''}: {one.why}"
+            for lacking in row.on(level):
+                forms.setdefault(lacking, []).append(row.form)
+    for lacking, alike in forms.items():
+        yield f"{', '.join(alike)}{f', in {lacking.dtype}' if lacking.dtype else ''}: {lacking.why}"
 
 
 def _from_the_special_to_the_general(form: str) -> Iterator[str]:

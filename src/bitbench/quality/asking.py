@@ -97,9 +97,16 @@ def _score_table(
     columns: list[list[Json]] = [[] for _ in SCORE_COLUMNS]
     for (number, window), places in zip(windows.items(), scored, strict=True):
         for position, place in enumerate(places, start=1):
-            ranked = sorted(place.items(), key=lambda one: -one[1])[:top]
+            ranked = sorted(place.items(), key=lambda pair: -pair[1])[:top]
             token = window[position]
-            row = (number, position, token, place[token], [one for one, _ in ranked], [value for _, value in ranked])
+            row = (
+                number,
+                position,
+                token,
+                place[token],
+                [candidate for candidate, _ in ranked],
+                [value for _, value in ranked],
+            )
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
     types = {"int32": pa.int32(), "float32": pa.float32()}

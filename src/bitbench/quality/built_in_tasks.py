@@ -224,9 +224,9 @@ def _needle_questions(
 ) -> Iterator[TaskQuestion]:
     """Prompts with their answers fill a window of each length."""
     for length in quality.window_counts:
-        for number, (needle, sentence, (one, other)) in enumerate(zip(found, sentences, tokenized, strict=True)):
-            before = one[: _shared(one, other)]
-            after = one[len(one) - _shared(one[::-1], other[::-1]) :]
+        for number, (needle, sentence, (prompt, other)) in enumerate(zip(found, sentences, tokenized, strict=True)):
+            before = prompt[: _shared(prompt, other)]
+            after = prompt[len(prompt) - _shared(prompt[::-1], other[::-1]) :]
             room = length - len(before) - len(after) - len(sentence) - SHORT_ANSWER
             if not LEAST_FILLER <= room <= len(filler):
                 continue
@@ -238,9 +238,9 @@ def _needle_questions(
             yield question.model_copy(update={"depth": needle.depth, "length": length})
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+def _shared(tokens: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens both begin with."""
-    return next((at for at, (left, right) in enumerate(zip(one, other, strict=False)) if left != right), 0)
+    return next((at for at, (left, right) in enumerate(zip(tokens, other, strict=False)) if left != right), 0)
 
 
 def _question(task: str, name: str, tokens: Sequence[int], right: str, answer_tokens: int) -> TaskQuestion:

@@ -43,4 +43,4 @@ def _places(said: dict[str, Json], name: str) -> list[Json]:
 
 def _known(said: Sequence[Json]) -> dict[int, float]:
     """Each as [log-probability, token, text or null]."""
-    return {int(one[1]): number(one[0]) for one in said}
+    return {int(entry[1]): number(entry[0]) for entry in said}

@@ -115,15 +115,17 @@ def make_scripts(
     scripted: Sequence[ScriptedConversation], tokenized: Sequence[Sequence[Sequence[int]]]
 ) -> tuple[Script, ...]:
     return tuple(
-        Script(name=one.name, task=one.task.name, turns=tuple(_turns(turns)))
-        for one, turns in zip(scripted, tokenized, strict=True)
+        Script(name=conversation.name, task=conversation.task.name, turns=tuple(_turns(turns)))
+        for conversation, turns in zip(scripted, tokenized, strict=True)
     )
 
 
 def _turns(prompts: Sequence[Sequence[int]]) -> Iterator[TurnPrompt]:
     before: Sequence[int] = ()
     for tokens in prompts:
-        kept = next((at for at, (one, two) in enumerate(zip(before, tokens, strict=False)) if one != two), len(before))
+        kept = next(
+            (at for at, (left, right) in enumerate(zip(before, tokens, strict=False)) if left != right), len(before)
+        )
         kept = min(kept, len(tokens))
         yield TurnPrompt(kept=kept, tokens=tuple(tokens[kept:]))
         before = tokens

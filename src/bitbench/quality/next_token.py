@@ -89,5 +89,6 @@ class NextToken:
 def _logprobs(said: Sequence[Json]) -> dict[int, float]:
     """What is no number is null in JSON."""
     return {
-        int(one["id"]): math.nan if one["logprob"] is None else max(float(one["logprob"]), _VANISHED) for one in said
+        int(entry["id"]): math.nan if entry["logprob"] is None else max(float(entry["logprob"]), _VANISHED)
+        for entry in said
     }

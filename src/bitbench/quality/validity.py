@@ -73,7 +73,7 @@ _CHECKS: Mapping[str, Callable[[Json], bool]] = {
     "integer": lambda value: _is_number(value) and value == int(value),  # 3.0 is whole, too: as JSON Schema has it
     "number": _is_number,
     "boolean": lambda value: isinstance(value, bool),
-    "strings": lambda value: isinstance(value, list) and all(isinstance(one, str) for one in value),
+    "strings": lambda value: isinstance(value, list) and all(isinstance(item, str) for item in value),
 }
 
 

@@ -42,7 +42,7 @@ class Lock(Record):
         chosen, chosen_now = self.plan.chosen_dtypes, run.plan.chosen_dtypes
         if chosen != chosen_now:
             both = set(self.plan.configs) & set(run.plan.configs)
-            for config in sorted(both, key=lambda one: one.name):
+            for config in sorted(both, key=lambda config: config.name):
                 before, after = chosen.get(config, DEFAULT), chosen_now.get(config, DEFAULT)
                 if before != after:
                     yield f"type that {config.name} computes in: {before} then, {after} now"

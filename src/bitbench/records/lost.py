@@ -15,10 +15,10 @@ REPEATED = "Its machine was lost later in this block, which was repeated as a wh
 def without_lost(trials: Sequence[TrialRecord], instances: Iterable[InstanceRecord]) -> list[TrialRecord]:
     """The trials, with the outcome `lost` where they were taken back."""
     instances = list(instances)
-    last_lost = {one.block: place for place, one in enumerate(instances) if one.outcome is Outcome.LOST}
+    last_lost = {instance.block: place for place, instance in enumerate(instances) if instance.outcome is Outcome.LOST}
     if not last_lost:
         return list(trials)
-    gone = {one.id for place, one in enumerate(instances) if place < last_lost.get(one.block, -1)}
+    gone = {instance.id for place, instance in enumerate(instances) if place < last_lost.get(instance.block, -1)}
     return [
         _taken_back(trial) if trial.outcome is Outcome.OK and trial.instance_id in gone else trial for trial in trials
     ]

@@ -118,4 +118,4 @@ class OperatorProfile(Record):
 
     def group_s(self, group: ProfileGroup) -> float | None:
         """Seconds per step; None where the profile has no such row."""
-        return next((one.step_s for one in self.groups if one.group is group), None)
+        return next((row.step_s for row in self.groups if row.group is group), None)

@@ -16,9 +16,9 @@ class Labels:
 
     def __init__(self, configs: Iterable[Config], limit: int = MAX_LABEL) -> None:
         known = list(dict.fromkeys(configs))
-        names = [one.name for one in known]
-        model = _same(one.variant.partition("/")[0] for one in known if "/" in one.variant)
-        engine = _same(one.engine for one in known)
+        names = [config.name for config in known]
+        model = _same(config.variant.partition("/")[0] for config in known if "/" in config.variant)
+        engine = _same(config.engine for config in known)
         several = len(known) > 1
         prefix = f"{model}/" if several and model and all(name.startswith(f"{model}/") for name in names) else ""
         suffix = f" @ {engine}" if several and engine and all(name.endswith(f" @ {engine}") for name in names) else ""
@@ -52,7 +52,7 @@ class Labels:
     def of(cls, summary: StudySummary, limit: int = MAX_LABEL) -> "Labels":
         """Of every config that was measured; one that was only refused lacks what these share, too."""
         timed = [point.point.config for point in summary.points]
-        return cls([*timed, *(one.config for one in summary.quality)], limit)
+        return cls([*timed, *(row.config for row in summary.quality)], limit)
 
 
 def distinct(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
@@ -61,7 +61,7 @@ def distinct(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
     for name in names:
         short = plain(name, limit) or "?"
         numbered = (f"{short} ({number})" for number in range(2, len(names) + 2))
-        found.append(short if short not in found else next(one for one in numbered if one not in found))
+        found.append(short if short not in found else next(free for free in numbered if free not in found))
     return found
 
 

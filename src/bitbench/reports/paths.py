@@ -13,7 +13,7 @@ def shortener(folders: Iterable[Path]) -> Callable[[str], str]:
     known = sorted({str(folder) for folder in folders if len(folder.parts) > 1}, key=len, reverse=True)
     if not known:
         return str
-    pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(re.escape(one) for one in known)})(?![\w.-])")
+    pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(re.escape(folder) for folder in known)})(?![\w.-])")
     return lambda text: pattern.sub("…", text)
 
 
@@ -38,11 +38,11 @@ def shorten_summary(summary: StudySummary, short: Callable[[str], str]) -> Study
     return summary.model_copy(update=update)
 
 
-def shorten_instance(one: InstanceRecord, short: Callable[[str], str]) -> InstanceRecord:
-    facts = one.facts.model_copy(
-        update={"kernels": _all(one.facts.kernels, short), "command": _all(one.facts.command, short)}
+def shorten_instance(instance: InstanceRecord, short: Callable[[str], str]) -> InstanceRecord:
+    facts = instance.facts.model_copy(
+        update={"kernels": _all(instance.facts.kernels, short), "command": _all(instance.facts.command, short)}
     )
-    return one.model_copy(update={"facts": facts, "log_lines": _all(one.log_lines, short)})
+    return instance.model_copy(update={"facts": facts, "log_lines": _all(instance.log_lines, short)})
 
 
 def _point(point: PointSummary, short: Callable[[str], str]) -> PointSummary:

@@ -115,7 +115,7 @@ class Group(Record):
         """Without the one that stays."""
         if not self.shifts:
             return (self.members,)
-        member = {one.config: one for one in self.members}
+        member = {member.config: member for member in self.members}
         return tuple(tuple(member[config] for config in shift) for shift in self.shifts)
 
     @property
@@ -165,7 +165,7 @@ class Plan(Record):
             update={
                 "points": tuple(point for point in self.points if model_of(point.config) == model),
                 "refusals": tuple(refusal for refusal in self.refusals if model_of(refusal.point.config) == model),
-                "quality": tuple(one for one in self.quality if model_of(one) == model),
+                "quality": tuple(config for config in self.quality if model_of(config) == model),
             }
         )
 
@@ -180,7 +180,7 @@ class Plan(Record):
                 "expectations": tuple(
                     expectation for expectation in self.expectations if expectation.config in configs
                 ),
-                "quality": tuple(one for one in self.quality if one in configs),
+                "quality": tuple(config for config in self.quality if config in configs),
                 "quality_refusals": tuple(
                     quality_refusal for quality_refusal in self.quality_refusals if quality_refusal.config in configs
                 ),

@@ -41,8 +41,8 @@ def secret_values(content: Json) -> Iterator[str]:
             else:
                 yield from secret_values(value)
     elif isinstance(content, list):
-        for one in content:
-            yield from secret_values(one)
+        for item in content:
+            yield from secret_values(item)
     elif isinstance(content, str) and content.startswith("{"):  # an argument that is JSON
         with suppress(ValueError, RecursionError):
             yield from secret_values(json.loads(content))

@@ -204,7 +204,7 @@ _AXES = TypeAdapter(tuple[EngineAxes, ...])
 
 def _each_combination(value: object, info: ValidationInfo) -> object:
     """The lists of a study file, expanded; its mistakes keep their place in the file. Setups are left as they are."""
-    if isinstance(value, (list, tuple)) and all(isinstance(one, EngineSetup) for one in value):
+    if isinstance(value, (list, tuple)) and all(isinstance(item, EngineSetup) for item in value):
         return value
     kv_cache = info.data.get("kv_cache")
     return [setup for axes in _AXES.validate_python(value, context=info.context) for setup in axes.setups(kv_cache)]

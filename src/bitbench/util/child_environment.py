@@ -55,7 +55,9 @@ def bitbench_environment() -> dict[str, str]:
     if home := ours.get("BITBENCH_HOME"):
         ours["BITBENCH_HOME"] = str(Path(home).expanduser().absolute())
     if entries := ours.get("PYTHONPATH"):
-        ours["PYTHONPATH"] = os.pathsep.join(str(Path(one).absolute()) for one in entries.split(os.pathsep) if one)
+        ours["PYTHONPATH"] = os.pathsep.join(
+            str(Path(entry).absolute()) for entry in entries.split(os.pathsep) if entry
+        )
     return ours
 
 

@@ -105,7 +105,7 @@ class OpenvinoModel:
             rows = log_softmax(logits[first : first + ROWS_AT_ONCE])
             for row, token in zip(rows, following[first : first + ROWS_AT_ONCE], strict=True):
                 best = np.argsort(-row, kind="stable")[:top].tolist()
-                places.append({**{one: float(row[one]) for one in best}, token: float(row[token])})
+                places.append({**{candidate: float(row[candidate]) for candidate in best}, token: float(row[token])})
         return places
 
     def facts(self) -> dict[str, Any]:

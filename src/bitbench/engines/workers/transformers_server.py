@@ -80,11 +80,11 @@ def gather(jobs: "queue.SimpleQueue[Job | Switch]", profiler: StepProfiler) -> l
     batch: list[Job] = []
     while not batch or len(batch) < batch[0].batch_size:
         try:
-            one = jobs.get(timeout=GATHER_S if batch else None)
-            if isinstance(one, Switch):
-                one.throw(profiler)
+            received = jobs.get(timeout=GATHER_S if batch else None)
+            if isinstance(received, Switch):
+                received.throw(profiler)
             else:
-                batch.append(one)
+                batch.append(received)
         except queue.Empty:
             print(f"a batch of {len(batch)} where {batch[0].batch_size} were announced", flush=True)
             break

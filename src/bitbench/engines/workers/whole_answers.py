@@ -49,11 +49,11 @@ def fault_of(body: Any, context_tokens: int | None) -> str | None:
     prompt, count = body.get("prompt"), body.get("max_tokens")
     if not (isinstance(prompt, list) and prompt):
         return "prompt must be a list of token ids"
-    for one in prompts_of(body):
-        if not (isinstance(one, list) and one and all(type(token) is int for token in one)):
+    for tokens in prompts_of(body):
+        if not (isinstance(tokens, list) and tokens and all(type(token) is int for token in tokens)):
             return "prompt must be a list of token ids, or a list of such lists"
-        if type(count) is int and context_tokens is not None and len(one) + count > context_tokens:
-            return f"{len(one)} tokens in and {count} out are more than the model's context of {context_tokens}"
+        if type(count) is int and context_tokens is not None and len(tokens) + count > context_tokens:
+            return f"{len(tokens)} tokens in and {count} out are more than the model's context of {context_tokens}"
     if not (type(count) is int and count > 0):
         return "max_tokens must be a positive number"
     return _unknown_wish(body)
@@ -101,7 +101,10 @@ def _scored(body: dict[str, Any], prompt: list[int], places: list[Place], model:
         "logprobs": {
             "tokens": words,
             "token_logprobs": [None, *(place[token] for place, token in zip(places, following, strict=True))],
-            "top_logprobs": [None, *({f"token_id:{one}": place[one] for one in place} for place in places)],
+            "top_logprobs": [
+                None,
+                *({f"token_id:{candidate}": place[candidate] for candidate in place} for place in places),
+            ],
         },
     }
 

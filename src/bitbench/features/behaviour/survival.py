@@ -84,19 +84,19 @@ def survival(config: Config, of: Lifetimes, confidence: float) -> Survival | Non
 def compare_survival(of: Mapping[Config, Lifetimes], pairs: Iterable[tuple[Config, Config]]) -> list[SurvivalPair]:
     """Whether one of two lasts longer."""
     asked = list(pairs)
-    p_values = [_p_value(of[one], of[other]) for one, other in asked]
+    p_values = [_p_value(of[config], of[other]) for config, other in asked]
     return [
-        SurvivalPair(one=one, other=other, p_value=p_value)
-        for (one, other), p_value in zip(asked, holm(p_values), strict=True)
+        SurvivalPair(one=config, other=other, p_value=p_value)
+        for (config, other), p_value in zip(asked, holm(p_values), strict=True)
     ]
 
 
-def _p_value(one: Lifetimes, other: Lifetimes) -> float:
-    if not (one.ended or other.ended):
+def _p_value(own: Lifetimes, other: Lifetimes) -> float:
+    if not (own.ended or other.ended):
         return 1.0  # nothing to tell them apart by
     from scipy.stats import logrank
 
-    return float(logrank(x=one.data, y=other.data).pvalue)
+    return float(logrank(x=own.data, y=other.data).pvalue)
 
 
 def _step(at: int, share: float, interval: tuple[float, float], watched: int, confidence: float) -> SurvivalStep:

@@ -87,7 +87,7 @@ def _workload(of: StudyRecords, config: Config, baseline: Config, name: str | No
         raise CannotExplainError(
             f"{config.name} and {baseline.name} do not both have a result {where}; `bitbench report` shows why"
         )
-    return of.plan.study.workload(min(speeds, key=lambda one: one.speed.value).workload)
+    return of.plan.study.workload(min(speeds, key=lambda speed: speed.speed.value).workload)
 
 
 def _measure_roof(folder: StudyFolder, host: HostFacts, home: Path) -> tuple[MachineRoof | None, str]:

@@ -54,9 +54,9 @@ def divide(
     on_device = bool(trace.device)
     operators = _operators(sums, on_device)
     if on_device and (
-        kernels := graph_kernels(trace, steps, sum(one.self_device_s or 0.0 for one in operators), table)
+        kernels := graph_kernels(trace, steps, sum(operator.self_device_s or 0.0 for operator in operators), table)
     ):
-        operators = [*kernels, *(one.model_copy(update={"self_device_s": 0.0}) for one in operators)]
+        operators = [*kernels, *(operator.model_copy(update={"self_device_s": 0.0}) for operator in operators)]
     seconds = dict.fromkeys(ProfileGroup, 0.0)
     calls = dict.fromkeys(ProfileGroup, 0)
     for operator in operators:
@@ -76,17 +76,17 @@ def _sums(trace: ChromeTrace, steps: Sequence[Step], table: GroupTable) -> dict[
     device = _device_times(trace)
     for thread in {step.thread for step in steps}:
         inside = _Inside([step for step in steps if step.thread == thread])
-        for one in _walk(trace, thread, table):
-            if not inside.has(one.span.start):
+        for ended in _walk(trace, thread, table):
+            if not inside.has(ended.span.start):
                 continue
-            total = one.span.end - one.span.start
-            entry = sums[one.span.name, one.group]
+            total = ended.span.end - ended.span.start
+            entry = sums[ended.span.name, ended.group]
             entry.calls += 1
             entry.total_us += total
-            entry.self_us += total - one.children_us
-            entry.memory += one.memory
-            if one.span.correlation is not None:
-                entry.device_us += device.get(one.span.correlation, 0.0)
+            entry.self_us += total - ended.children_us
+            entry.memory += ended.memory
+            if ended.span.correlation is not None:
+                entry.device_us += device.get(ended.span.correlation, 0.0)
     return sums
 
 
@@ -116,7 +116,7 @@ def _walk(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]
         (span for span in trace.spans if span.thread == thread and span.is_operator),
         key=lambda span: (span.start, -span.end),
     )
-    changes = sorted((one for one in trace.memory if one.thread == thread), key=lambda one: one.at)
+    changes = sorted((change for change in trace.memory if change.thread == thread), key=lambda change: change.at)
     memory = iter(changes)
     change = next(memory, None)
     stack: list[_Open] = []
@@ -125,10 +125,10 @@ def _walk(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]
         nonlocal change
         while stack and stack[-1].span.end <= moment:
             change = _take_memory(stack, memory, change, stack[-1].span.end)
-            one = stack.pop()
+            ended = stack.pop()
             if stack:
-                stack[-1].children_us += one.span.end - one.span.start
-            yield one
+                stack[-1].children_us += ended.span.end - ended.span.start
+            yield ended
         change = _take_memory(stack, memory, change, moment)
 
     for span in spans:

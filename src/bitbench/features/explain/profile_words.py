@@ -59,7 +59,7 @@ def profile_document(profiles: Sequence[OperatorProfile], limit: int | None = No
 def profile_section(found: Profiles, _: StudySummary) -> Section:
     """For the report of a study: the groups of all profiles side by side, then the longest operators of each."""
     each = [block for profile in found.profiles for block in (Heading(_title(profile.profile)), *_blocks(profile))]
-    return Section(TITLE, (EXPLANATION, _side_by_side([one.profile for one in found.profiles]), *each))
+    return Section(TITLE, (EXPLANATION, _side_by_side([short.profile for short in found.profiles]), *each))
 
 
 def _title(profile: OperatorProfile) -> Phrase:
@@ -68,17 +68,17 @@ def _title(profile: OperatorProfile) -> Phrase:
 
 def _side_by_side(profiles: Sequence[OperatorProfile]) -> Table:
     def column(group: ProfileGroup) -> ColumnOf[OperatorProfile]:
-        return number_column(GROUP_NAMES[group], Unit.SECONDS, lambda one: one.group_s(group))
+        return number_column(GROUP_NAMES[group], Unit.SECONDS, lambda profile: profile.group_s(group))
 
     return table(
         profiles,
-        words_column("Config", lambda one: Name(one.config.name)),
-        number_column("Batch", Unit.COUNT, lambda one: one.batch),
-        words_column("Phase", lambda one: one.phase.value),
-        number_column("Step, profiler off", Unit.SECONDS, lambda one: one.unprofiled.median_s),
-        number_column("Step, profiler on", Unit.SECONDS, lambda one: one.profiled.mean_s),
+        words_column("Config", lambda profile: Name(profile.config.name)),
+        number_column("Batch", Unit.COUNT, lambda profile: profile.batch),
+        words_column("Phase", lambda profile: profile.phase.value),
+        number_column("Step, profiler off", Unit.SECONDS, lambda profile: profile.unprofiled.median_s),
+        number_column("Step, profiler on", Unit.SECONDS, lambda profile: profile.profiled.mean_s),
         *map(column, ProfileGroup),
-        number_column("Sum / measured", Unit.SHARE, lambda one: 1 + one.agreement),
+        number_column("Sum / measured", Unit.SHARE, lambda profile: 1 + profile.agreement),
         number_column("Profiler's cost", Unit.SHARE, _cost),
         drop_empty=True,
     )
@@ -123,10 +123,10 @@ def _groups(profile: OperatorProfile) -> Table:
     first = ProfileGroup.FIRST_CALL  # is no part of a step
     return table(
         profile.groups,
-        words_column("Group", lambda one: GROUP_NAMES[one.group]),
-        number_column("Time per step", Unit.NONE, lambda one: seconds(one.step_s)),
-        number_column("Share", Unit.SHARE, lambda one: None if one.group is first else one.step_s / profile.groups_s),
-        number_column("Calls per step", Unit.NONE, lambda one: number(one.calls or None, digits=1)),
+        words_column("Group", lambda row: GROUP_NAMES[row.group]),
+        number_column("Time per step", Unit.NONE, lambda row: seconds(row.step_s)),
+        number_column("Share", Unit.SHARE, lambda row: None if row.group is first else row.step_s / profile.groups_s),
+        number_column("Calls per step", Unit.NONE, lambda row: number(row.calls or None, digits=1)),
     )
 
 
@@ -142,19 +142,19 @@ def operator_table(operators: Sequence[Operator]) -> Table:
     """The columns of torch's own table, each time in its own unit."""
     return table(
         operators,
-        words_column("Name", lambda one: Name(one.name)),
-        words_column("Group", lambda one: GROUP_NAMES[one.group], shown_from=WIDE),
-        number_column("Self CPU %", Unit.NONE, lambda one: share(one.self_cpu_share)),
-        number_column("Self CPU", Unit.NONE, lambda one: seconds(one.self_cpu_s)),
-        number_column("CPU total", Unit.NONE, lambda one: seconds(one.cpu_total_s)),
+        words_column("Name", lambda operator: Name(operator.name)),
+        words_column("Group", lambda operator: GROUP_NAMES[operator.group], shown_from=WIDE),
+        number_column("Self CPU %", Unit.NONE, lambda operator: share(operator.self_cpu_share)),
+        number_column("Self CPU", Unit.NONE, lambda operator: seconds(operator.self_cpu_s)),
+        number_column("CPU total", Unit.NONE, lambda operator: seconds(operator.cpu_total_s)),
         number_column(
             "CPU time avg",
             Unit.NONE,
-            lambda one: seconds(one.cpu_total_s / one.calls) if one.calls else None,
+            lambda operator: seconds(operator.cpu_total_s / operator.calls) if operator.calls else None,
             shown_from=WIDE,
         ),
-        number_column("Self device", Unit.NONE, lambda one: seconds(one.self_device_s), shown_from=WIDE),
-        number_column("Self CPU Mem", Unit.NONE, lambda one: size(one.self_memory_bytes), shown_from=WIDE),
-        number_column("# of Calls", Unit.COUNT, lambda one: one.calls),
+        number_column("Self device", Unit.NONE, lambda operator: seconds(operator.self_device_s), shown_from=WIDE),
+        number_column("Self CPU Mem", Unit.NONE, lambda operator: size(operator.self_memory_bytes), shown_from=WIDE),
+        number_column("# of Calls", Unit.COUNT, lambda operator: operator.calls),
         drop_empty=True,
     )

@@ -19,15 +19,15 @@ BOUNDS = {Bound.MEMORY: "reading", Bound.ARITHMETIC: "computing"}
 def roofline_section(found: Roofline, _: StudySummary) -> Section:
     points = table(
         found.points,
-        words_column("Workload", lambda one: Name(one.point.workload)),
-        words_column("Phase", lambda one: one.phase.value),
-        words_column("Config", lambda one: Name(one.point.config.name)),
-        number_column("Traffic", "MB", lambda one: one.cost.size_bytes / 1e6),
-        number_column("Work", "Gflop", lambda one: one.cost.flops / 1e9),
-        number_column("Fastest here", Unit.SECONDS, lambda one: one.attainable.seconds),
-        words_column("Bound by", lambda one: BOUNDS[one.attainable.bound]),
-        number_column("Measured", Unit.SECONDS, lambda one: one.step_s),
-        number_column("Share reached", Unit.SHARE, lambda one: one.share),
+        words_column("Workload", lambda point: Name(point.point.workload)),
+        words_column("Phase", lambda point: point.phase.value),
+        words_column("Config", lambda point: Name(point.point.config.name)),
+        number_column("Traffic", "MB", lambda point: point.cost.size_bytes / 1e6),
+        number_column("Work", "Gflop", lambda point: point.cost.flops / 1e9),
+        number_column("Fastest here", Unit.SECONDS, lambda point: point.attainable.seconds),
+        words_column("Bound by", lambda point: BOUNDS[point.attainable.bound]),
+        number_column("Measured", Unit.SECONDS, lambda point: point.step_s),
+        number_column("Share reached", Unit.SHARE, lambda point: point.share),
     )
     return Section(say("How near to the roof"), (Paragraph(roof_sentence(found.roof)), points, small_print(COUNTED)))
 

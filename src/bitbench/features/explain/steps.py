@@ -46,9 +46,9 @@ def steps_in(trace: ChromeTrace, shape: StepShape) -> list[Step]:
     """The full steps of a phase that another step of work followed at once."""
     marks = sorted((span for span in trace.spans if _MARK.fullmatch(span.name)), key=lambda span: span.start)
     steps = [
-        Step(one.thread, one.start, following.start, one.name)
-        for one, following in itertools.pairwise(marks)
-        if shape.is_marked(one.name) and _does_work(following) and one.thread == following.thread
+        Step(mark.thread, mark.start, following.start, mark.name)
+        for mark, following in itertools.pairwise(marks)
+        if shape.is_marked(mark.name) and _does_work(following) and mark.thread == following.thread
     ]
     if not steps:
         seen = ", ".join(sorted({mark.name for mark in marks})[:5]) or "none"

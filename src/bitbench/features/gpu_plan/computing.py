@@ -99,11 +99,11 @@ class _Fit:
         return (self.needed_bytes(workload) or 0) <= self.room_bytes
 
     def waits(self, workload: Workload) -> bool:
-        needed, one = self.needed_bytes(workload), self.kv_bytes(workload.context_tokens)
-        if needed is None or one is None:
+        needed, request_bytes = self.needed_bytes(workload), self.kv_bytes(workload.context_tokens)
+        if needed is None or request_bytes is None:
             return False
         first = self.kv_bytes(self.room_for(workload)) or 0
-        return needed - first + max(workload.concurrency * one, first) > self.room_bytes
+        return needed - first + max(workload.concurrency * request_bytes, first) > self.room_bytes
 
     def refusal(self, workload: Workload) -> str:
         needed = self.needed_bytes(workload) or 0

@@ -51,13 +51,13 @@ def _facts(
 ) -> Iterator[tuple[str, list[Words]]]:
     known = {config.config: config for config in summary.configs}
     configs = [point.point.config for point in points]
-    yield "Model", [plain(one.variant, MAX_NAME) for one in configs]
-    yield "Version", [_words(known[one].engine_versions if one in known else ()) for one in configs]
-    yield "Kernel", [_words(known[one].kernels if one in known else ()) for one in configs]
+    yield "Model", [plain(config.variant, MAX_NAME) for config in configs]
+    yield "Version", [_words(known[config].engine_versions if config in known else ()) for config in configs]
+    yield "Kernel", [_words(known[config].kernels if config in known else ()) for config in configs]
     for title, metric in TIMES.items():
         yield title, [estimated(point.metrics.get(metric), summary.definitions[metric]) for point in points]
     name = summary.definitions[ranking.metric].name
-    yield f"Rank by {name}", [rank(entry_of(ranking, one)) for one in configs]
+    yield f"Rank by {name}", [rank(entry_of(ranking, config)) for config in configs]
     if any(point.failures for point in points):
         yield "Failed", [outcomes_of(point) or "no" for point in points]
 

@@ -124,5 +124,5 @@ def _layers(x: fig.ChartAxis, y: fig.ChartAxis, series: Sequence[str]) -> list[L
     return [
         roof.mark("line", style="roof").encode(x=x.x(), y=y.y()),
         marks,
-        *(one.encode(x=value(6), y=value(9), text="series:N") for one in fig.halo(said, "dim", align="left")),
+        *(layer.encode(x=value(6), y=value(9), text="series:N") for layer in fig.halo(said, "dim", align="left")),
     ]

@@ -32,7 +32,11 @@ def median_of_passes(values: Sequence[float], pass_rounds: Sequence[int]) -> Med
     """The median of all, within the intervals of all passes; `pass_rounds` is empty where there was one."""
     parts = np.split(np.asarray(values), np.cumsum(pass_rounds)[:-1])
     passes = [median(part.tolist()) for part in parts if len(part)]
-    bounds = [(one.low, one.high) for one in passes if one.low is not None and one.high is not None]
+    bounds = [
+        (pass_median.low, pass_median.high)
+        for pass_median in passes
+        if pass_median.low is not None and pass_median.high is not None
+    ]
     value = float(np.median(values))
     if len(bounds) < len(passes):
         return Median(value=value)

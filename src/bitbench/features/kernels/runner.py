@@ -102,9 +102,9 @@ def _timing(case: Json) -> KernelTiming:
 def _with_pass(known: KernelTiming | None, found: KernelTiming, seconds: Sequence[float]) -> KernelTiming:
     """Who gave a wrong result in one pass has no times at all: ratios pair each round with one of another case."""
     timing = known or found
-    for one in (timing, found):
-        if one.cause is not None:
-            return one
+    for either in (timing, found):
+        if either.cause is not None:
+            return either
     return timing.model_copy(
         update={"seconds": (*timing.seconds, *seconds), "pass_rounds": (*timing.pass_rounds, len(seconds))}
     )

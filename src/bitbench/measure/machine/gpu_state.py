@@ -114,7 +114,11 @@ def _others(gpus: Iterable[Gpu], own: Collection[int]) -> int | None:
 
 def _used(before: Sequence[float | None], after: Sequence[float | None]) -> float | None:
     """Joules of all together; None where a counter is unknown, or was set back by a driver that was loaded anew."""
-    pairs = [(one, other) for one, other in zip(before, after, strict=True) if one is not None and other is not None]
+    pairs = [
+        (earlier, later)
+        for earlier, later in zip(before, after, strict=True)
+        if earlier is not None and later is not None
+    ]
     if len(pairs) < len(before) or any(later < earlier for earlier, later in pairs):
         return None
     return sum(later - earlier for earlier, later in pairs)

@@ -34,7 +34,11 @@ class GpuSurvey:
     def capability(self) -> Capability | None:
         """The least, which decides what runs on all; None where one is unknown."""
         known = [accelerator.compute_capability for accelerator in self.accelerators]
-        return min((one for one in known if one is not None), default=None) if None not in known else None
+        return (
+            min((capability for capability in known if capability is not None), default=None)
+            if None not in known
+            else None
+        )
 
 
 @functools.cache

@@ -30,7 +30,8 @@ def work(job: Json, _: Reports) -> Json:
         "texts": [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in job["texts"]],
         "questions": [ask(tokenizer, question) for question in job["questions"]],
         "conversations": [
-            [converse(tokenizer, one["asks"], messages) for messages in one["turns"]] for one in job["conversations"]
+            [converse(tokenizer, conversation["asks"], messages) for messages in conversation["turns"]]
+            for conversation in job["conversations"]
         ],
         "begins": begins,
         "special": sorted(tokenizer.all_special_ids),

@@ -122,11 +122,11 @@ def _starts(estimate: Estimate) -> int | None:
 def _roof_section(comparison: Comparison, labels: Labels) -> Section:
     shares = table(
         comparison.roof_shares,
-        words_column("Config", lambda one: Name(labels[one.point.config])),
-        words_column("Workload", lambda one: Name(one.point.workload)),
-        words_column("Phase", lambda one: one.phase.value),
-        number_column("Before", Unit.SHARE, lambda one: one.before),
-        number_column("After", Unit.SHARE, lambda one: one.after),
+        words_column("Config", lambda roof_share: Name(labels[roof_share.point.config])),
+        words_column("Workload", lambda roof_share: Name(roof_share.point.workload)),
+        words_column("Phase", lambda roof_share: roof_share.phase.value),
+        number_column("Before", Unit.SHARE, lambda roof_share: roof_share.before),
+        number_column("After", Unit.SHARE, lambda roof_share: roof_share.after),
     )
     said = "Share of what its own machine can do at most: what differs here is the software's, the rest the machine's."
     return Section(say("How near each side comes to its own roof"), (paragraph(said), shares), in_terminal=True)
@@ -204,7 +204,7 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
         )
     if comparison.unknown_facts:
         yield say(
-            "Missing on both sides, so not checked: ", listing([one.value for one in comparison.unknown_facts]), "."
+            "Missing on both sides, so not checked: ", listing([fact.value for fact in comparison.unknown_facts]), "."
         )
     if any(gate.unit is Replicate.TRIALS for gate in comparison.gates):
         yield say(

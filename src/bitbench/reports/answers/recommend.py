@@ -103,7 +103,7 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
 
 def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
     """No limit was given on quality, so that a flag rules nothing out; what to use where it does."""
-    met = (one for one in choice.judged if one.verdict is Verdict.MET and not one.quality_doubt)
+    met = (judged for judged in choice.judged if judged.verdict is Verdict.MET and not judged.quality_doubt)
     sound = next(met, None)
     if sound is None:
         return say(" That of the others which meet the limits is flagged or unknown.")
@@ -133,12 +133,12 @@ def _ties(choice: Choice, chosen: Judged) -> Phrase:
         return ()
     tied = [choice.of(tie) for tie in choice.ties]
     gain = "; its gain over the baseline is not significant" if choice.baseline in choice.ties else ""
-    known = [(one.memory.value, one) for one in (chosen, *tied) if one.memory is not None]
+    known = [(judged.memory.value, judged) for judged in (chosen, *tied) if judged.memory is not None]
     least: Phrase = ()
     mean, smallest = min(known, key=lambda pair: pair[0], default=(0.0, chosen))
     if any(mean < (1 - LESS_MEMORY) * other for other, _ in known):
         least = say("; of these ", Name(smallest.config.name), " takes the least memory (", size(mean), ")")
-    return say(" Tied with ", listing(names(one.config.name for one in tied)), gain, least, ".")
+    return say(" Tied with ", listing(names(judged.config.name for judged in tied)), gain, least, ".")
 
 
 def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
@@ -165,7 +165,7 @@ def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
         return
     if found.for_all:
         verb = "is" if len(found.for_all) == 1 else "are each"
-        chosen = listing(names(one.name for one in found.for_all))
+        chosen = listing(names(config.name for config in found.for_all))
         yield say("One for all workloads: ", chosen, f" {verb} the choice, or tied with it, on every one.")
     elif found.exit_code is ExitCode.DONE:
         yield say("No single config is the choice, or tied with it, on every workload.")
@@ -173,8 +173,8 @@ def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
 
 def _section(found: Recommendation, choice: Choice) -> Section:
     blocks: list[Block] = [*bullets((*_better_but_open(choice), *_ruled_out(choice)))]
-    if any(one.figure for one in choice.judged):
-        labels = Labels((one.config for one in choice.judged), MAX_NAME)
+    if any(judged.figure for judged in choice.judged):
+        labels = Labels((judged.config for judged in choice.judged), MAX_NAME)
         shared = [paragraph(labels.shared)] if labels.shared else []
         blocks = [*shared, _table(found, choice, labels), *blocks]
     model = say(", ", Name(choice.model)) if choice.model else ()
@@ -185,24 +185,24 @@ def _better_but_open(choice: Choice) -> Iterator[Phrase]:
     """Ahead of the chosen one, but not known to meet the limits: worth more trials."""
     if choice.chosen is None:
         return
-    places = [one.config for one in choice.judged]
-    for one in choice.judged[: places.index(choice.chosen)]:
-        if one.verdict is Verdict.INCONCLUSIVE:
+    places = [judged.config for judged in choice.judged]
+    for judged in choice.judged[: places.index(choice.chosen)]:
+        if judged.verdict is Verdict.INCONCLUSIVE:
             why = " may be better; whether it meets the limits is inconclusive: "
-            yield say(Name(one.config.name), why, _missed(one, Verdict.INCONCLUSIVE), ".")
+            yield say(Name(judged.config.name), why, _missed(judged, Verdict.INCONCLUSIVE), ".")
 
 
 def _ruled_out(choice: Choice) -> Iterator[Phrase]:
     """One line per reason: several without a result may share one."""
     reasons: dict[Phrase, list[str]] = {}
-    for one in choice.with_verdict(Verdict.MISSED):
-        if one.figure is None:
-            reason = say(f"no result ({plain(one.why_no_result, MAX_CAUSE)})")
-        elif one.config == choice.nearest:  # the verdict says why
+    for judged in choice.with_verdict(Verdict.MISSED):
+        if judged.figure is None:
+            reason = say(f"no result ({plain(judged.why_no_result, MAX_CAUSE)})")
+        elif judged.config == choice.nearest:  # the verdict says why
             continue
         else:
-            reason = _missed(one, Verdict.MISSED)
-        reasons.setdefault(reason, []).append(one.config.name)
+            reason = _missed(judged, Verdict.MISSED)
+        reasons.setdefault(reason, []).append(judged.config.name)
     for reason, configs in reasons.items():
         yield say("Ruled out: ", listing(names(configs)), ": ", reason, ".")
 
@@ -233,37 +233,37 @@ def _cost(judged: Judged) -> Quantity:
 def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
     """A column per limit, which a narrow terminal keeps; then the ratio, memory where that is no limit, that without
     the KV cache, and cost."""
-    asked = next(one for one in choice.judged if one.figure is not None).findings
+    asked = next(judged for judged in choice.judged if judged.figure is not None).findings
     limits = (
         number_column(limit.name, limit.unit, partial(_finding, place), intervals_from=ROOM_FOR_INTERVALS)
         for place, limit in enumerate(asked)
     )
     figures: list[tuple[str, str, Callable[[Judged], Shown]]] = []
-    if all(one.name != MEMORY for one in asked) and any(one.memory for one in choice.judged):
-        figures.append(("Memory", Unit.BYTES, lambda one: one.memory.value if one.memory else None))
-    if any(one.memory_without_cache is not None for one in choice.judged):
-        figures.append(("Without KV", Unit.BYTES, lambda one: one.memory_without_cache))
+    if all(finding.name != MEMORY for finding in asked) and any(judged.memory for judged in choice.judged):
+        figures.append(("Memory", Unit.BYTES, lambda judged: judged.memory.value if judged.memory else None))
+    if any(judged.memory_without_cache is not None for judged in choice.judged):
+        figures.append(("Without KV", Unit.BYTES, lambda judged: judged.memory_without_cache))
     if found.price_per_hour is not None:
         figures.append(("Cost/Mtok", Unit.NONE, _cost))
     return table(
         choice.judged,
-        words_column("Verdict", lambda one: _standing(choice, one)),
-        words_column("Config", lambda one: Name(labels[one.config])),
+        words_column("Verdict", lambda judged: _standing(choice, judged)),
+        words_column("Config", lambda judged: Name(labels[judged.config])),
         number_column(
             found.primary_metric.label,
             unit_of(found.primary_metric),
-            lambda one: estimated(one.figure, found.primary_metric),
+            lambda judged: estimated(judged.figure, found.primary_metric),
         ),
         *limits,
         ratio_column(
             "vs. baseline",
-            lambda one: "baseline" if one.config == choice.baseline else times(one.ratio_to_baseline),
+            lambda judged: "baseline" if judged.config == choice.baseline else times(judged.ratio_to_baseline),
         ),
         *(
             number_column(*figure, shown_from=ROOM + place * ROOM_OF_A_FIGURE, intervals_from=ROOM_FOR_INTERVALS)
             for place, figure in enumerate(figures)
         ),
-        mark=lambda one: Mark.BEST if one.config == choice.chosen else None,
+        mark=lambda judged: Mark.BEST if judged.config == choice.chosen else None,
     )
 
 
@@ -296,6 +296,6 @@ def _what_to_know(found: Recommendation) -> tuple[Section, ...]:
         "✓ the whole interval meets the limit, ✗ the whole interval is beyond it, ? inconclusive. Only ✓ counts as "
         "met, only ✗ rules out."
     )
-    has_limits = any(one.findings for choice in found.choices for one in choice.judged)
+    has_limits = any(judged.findings for choice in found.choices for judged in choice.judged)
     notes = [*([symbols] if has_limits else []), *found.notes]
     return (Section(say("What to know"), bullets(notes), in_terminal=True),) if notes else ()

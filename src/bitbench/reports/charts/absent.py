@@ -31,8 +31,8 @@ def absent_from(
         is_seen = config in shown or (config.engine in engines and not refusal.was_tried)
         if refusal.point.workload in workloads and not is_seen:
             missing.setdefault(config, "not made" if refusal.was_tried else "refused")
-    alike = grouped((one for one in missing if missing[one]), missing.__getitem__)
-    parts = [f"{_named([labels[one] for one in same])} ({why})" for why, same in alike.items()]
+    alike = grouped((config for config in missing if missing[config]), missing.__getitem__)
+    parts = [f"{_named([labels[config] for config in same])} ({why})" for why, same in alike.items()]
     return f"Not shown: {'; '.join(parts)}." if parts else ""
 
 

@@ -51,7 +51,7 @@ def _groups(
         return f"{workload.model_dump(exclude=kept_out)} {workload.arrival.kind}"
 
     ordered = [sorted(group, key=place) for group in grouped(workloads, same).values()]
-    return [group for group in ordered if len({place(one) for one in group}) > 1]
+    return [group for group in ordered if len({place(workload) for workload in group}) > 1]
 
 
 THROUGHPUT = "output_throughput"
@@ -257,9 +257,9 @@ def _lines(
 ) -> tuple[list[_Line], str]:
     """The best at the last workload of the group, the baseline always among them; and a sentence about the others."""
     last = group[-1].name
-    ranking = next(one for one in summary.rankings if one.workload == last)
+    ranking = next(ranking for ranking in summary.rankings if ranking.workload == last)
     ranked = [entry.config for entry in ranking.entries]
-    order = dict.fromkeys([*ranked, *(one.config for one in summary.configs)])
+    order = dict.fromkeys([*ranked, *(config.config for config in summary.configs)])
     lines = [_Line(config, name or labels[config], metric) for config in order for metric, name in metrics.items()]
     known = [line for line in lines if _points(summary, line, group)]
     kept = known[:MOST_SERIES]

@@ -73,4 +73,4 @@ def _in_order(value: Json) -> Json:
     """Whichever order they were written in: the same figure is the same text."""
     if isinstance(value, Mapping):
         return {key: _in_order(value[key]) for key in sorted(value)}
-    return [_in_order(one) for one in value] if isinstance(value, list | tuple) else value
+    return [_in_order(item) for item in value] if isinstance(value, list | tuple) else value

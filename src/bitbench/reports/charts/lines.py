@@ -44,7 +44,7 @@ def lines_figure(
     """A line per series, with error bars. `marked`: the points of the first say their load. `pair`: the series that
     stand out where there are many."""
     series = list(dict.fromkeys(str(row["series"]) for row in rows))
-    one = len(series) == 1
+    is_single = len(series) == 1
     shown = pair if len(series) >= FROM_WHICH_TO_HIGHLIGHT else series
     drawn_rows = [{**row, "stands_out": row["series"] in shown} for row in _with_ends(rows, y)]
 
@@ -52,7 +52,7 @@ def lines_figure(
         layers = [*_guides(x, y, guides), *_layers(x, y, at, series, direct=direct, marked=marked)]
         return fig.drawn(name, title, caption, layers, [*drawn_rows, *(guide.row for guide in guides)], height=HEIGHT)
 
-    return replace(figure(direct=not one), narrow=None if one else figure(direct=False).spec)
+    return replace(figure(direct=not is_single), narrow=None if is_single else figure(direct=False).spec)
 
 
 def _layers(

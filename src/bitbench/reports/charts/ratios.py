@@ -25,11 +25,11 @@ ROOM = 0.14  # of the axis, for the figure behind the last interval
 
 def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
     """None where no config has a ratio to another. `labels`: marked with what the answer says of each."""
-    rankings = [one for one in summary.rankings if any(entry.ratio_to_baseline for entry in one.entries)]
+    rankings = [ranking for ranking in summary.rankings if any(entry.ratio_to_baseline for entry in ranking.entries)]
     if not rankings:
         return None
     drawn = rankings[:MOST_WORKLOADS]
-    known = [one for one in by_speed(summary) if any(_has_mark(ranking, one) for ranking in drawn)]
+    known = [config for config in by_speed(summary) if any(_has_mark(ranking, config) for ranking in drawn)]
     configs = _with_room(known, summary, labels, max(3, MOST_LANES // len(drawn)))
     rows = [_row(ranking, config, labels) for config in configs for ranking in drawn if _has_mark(ranking, config)]
     definition = summary.definitions[summary.primary_metric]
@@ -84,9 +84,9 @@ def _with_room(known: Sequence[Config], summary: StudySummary, labels: Labels, m
     """The fastest; what the answer names and the baseline are always among them."""
     if len(known) <= most:
         return list(known)
-    wanted = [one for one in known if one == summary.baseline or labels.mark(one)]
-    kept = [*wanted, *(one for one in known if one not in wanted)][:most]
-    return [one for one in known if one in kept]
+    wanted = [config for config in known if config == summary.baseline or labels.mark(config)]
+    kept = [*wanted, *(config for config in known if config not in wanted)][:most]
+    return [config for config in known if config in kept]
 
 
 def _has_mark(ranking: Ranking, config: Config) -> bool:

@@ -20,15 +20,17 @@ FIELDS = ("p5", "p50", "p95", "p99", "highest")
 def request_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
     """One per time that is known of the requests of this workload, where there are many."""
     own = [spread for point in summary.points_of(ranking.workload) for spread in point.spreads]
-    metrics = dict.fromkeys(one.metric for one in own)
-    return [_figure(summary, ranking, [one for one in own if one.metric == key], key, labels) for key in metrics]
+    metrics = dict.fromkeys(spread.metric for spread in own)
+    return [
+        _figure(summary, ranking, [spread for spread in own if spread.metric == key], key, labels) for key in metrics
+    ]
 
 
 def _figure(
     summary: StudySummary, ranking: Ranking, spreads: Sequence[RequestSpread], metric: str, labels: Labels
 ) -> fig.Figure:
     definition = summary.definitions[metric]
-    scale = scale_for(Unit.SECONDS, [one.p50 for one in spreads])
+    scale = scale_for(Unit.SECONDS, [spread.p50 for spread in spreads])
     rows: list[fig.Row] = [
         {
             "config": labels[spread.point.config],
@@ -41,8 +43,8 @@ def _figure(
     ]
     axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, *FIELDS))
     order = {entry.config: place for place, entry in enumerate(ranking.entries)}
-    ordered = sorted(spreads, key=lambda one: order.get(one.point.config, len(order)))
-    y = channel("config:N", sort=[labels[one.point.config] for one in ordered], axis=None)
+    ordered = sorted(spreads, key=lambda spread: order.get(spread.point.config, len(order)))
+    y = channel("config:N", sort=[labels[spread.point.config] for spread in ordered], axis=None)
     base = fig.EVERY_ROW
     about = [
         channel("config:N", title="Config"),
@@ -64,7 +66,9 @@ def _figure(
     caption = (
         "Dot: median; broad bar: 5th to 95th percentile; red tick: 99th percentile; thin line: up to the slowest.",
         "Over every request of the trials that count.",
-        absent_from(summary, {ranking.workload}, [one.point.config for one in spreads], labels, lacks="few requests"),
+        absent_from(
+            summary, {ranking.workload}, [spread.point.config for spread in spreads], labels, lacks="few requests"
+        ),
         labels.shared,
     )
     title = f"{ranking.workload}: {definition.name} of single requests"

@@ -31,8 +31,8 @@ def on_front(configs: Sequence[Sequence[Reach]]) -> list[bool]:
     return [not any(_beats(other, config) for other in configs if other is not config) for config in configs]
 
 
-def _beats(other: Sequence[Reach], one: Sequence[Reach]) -> bool:
-    pairs = list(zip(other, one, strict=True))
+def _beats(other: Sequence[Reach], own: Sequence[Reach]) -> bool:
+    pairs = list(zip(other, own, strict=True))
     return all(a.value >= b.value for a, b in pairs) and any(a.low > b.high for a, b in pairs)
 
 
@@ -77,7 +77,9 @@ def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> li
         return []
     measures = [_speed(summary, ranking, known), *costs]
     named = [point.point.config for point in known]
-    front = dict(zip(named, on_front([[measure.reach(one) for measure in measures] for one in named]), strict=True))
+    front = dict(
+        zip(named, on_front([[measure.reach(config) for measure in measures] for config in named]), strict=True)
+    )
     return [_figure(summary, ranking, measures, cost, front=front, labels=labels) for cost in costs]
 
 
@@ -89,7 +91,7 @@ def _speed(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummar
 
 
 def _memory(summary: StudySummary) -> _Measure | None:
-    on_device = any(one.memory.device_peak_bytes for one in summary.configs)
+    on_device = any(config.memory.device_peak_bytes for config in summary.configs)
     of = {}
     for config in summary.configs:
         peak = over_instances(config.memory.device_peak_bytes if on_device else config.memory.peak_bytes, Unit.BYTES)
@@ -125,7 +127,9 @@ def _figure(
     labels: Labels,
 ) -> fig.Figure:
     speed, definition = measures[0], summary.definitions[ranking.metric]
-    y_scale, x_scale = (scale_for(one.unit, [one.of[each].value for each in front]) for one in (speed, cost))
+    y_scale, x_scale = (
+        scale_for(measure.unit, [measure.of[each].value for each in front]) for measure in (speed, cost)
+    )
     rows: list[fig.Row] = [
         {
             **fig.place("y", speed.of[config], y_scale),

@@ -72,7 +72,9 @@ class _Body:
         used, parts = {"answer"}, []
         for section in sections:
             numbered = (f"{section.anchor}-{number}" for number in count(2))
-            anchor = section.anchor if section.anchor not in used else next(one for one in numbered if one not in used)
+            anchor = (
+                section.anchor if section.anchor not in used else next(free for free in numbered if free not in used)
+            )
             used.add(anchor)
             parts.append(_Part(anchor, self.phrase(section.title), self.blocks(section.blocks), section.is_folded))
         return parts

@@ -12,7 +12,7 @@ Words = Part | Phrase | None  # what a sentence may be built from; None: not kno
 def say(*parts: Words) -> Phrase:
     """One phrase: `say("Use ", Name("w8a8"), ".")`."""
     known = (UNKNOWN if part is None else part for part in parts)
-    return tuple(one for part in known for one in (part if isinstance(part, tuple) else (part,)))
+    return tuple(piece for part in known for piece in (part if isinstance(part, tuple) else (part,)))
 
 
 def strong(*parts: Words) -> Phrase:

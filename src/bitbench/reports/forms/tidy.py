@@ -94,7 +94,7 @@ def _harmless(value: Json) -> Json:
 def json_text(summary: StudySummary, trials: Sequence[TrialRecord], document: Document) -> str:
     content = {
         "bitbench_report": TIDY_FORMAT,
-        "definitions": {name: one.model_dump() for name, one in summary.definitions.items()},
+        "definitions": {name: definition.model_dump() for name, definition in summary.definitions.items()},
         "summary": _without_secrets(summary.model_dump(mode="json", exclude={"definitions"})),
         "trials": trial_rows(summary, trials),
         "document": document_data(document),
@@ -109,4 +109,4 @@ def _without_secrets(content: Json) -> Json:
             name: HIDDEN if isinstance(value, str) and is_secret(name) else _without_secrets(value)
             for name, value in content.items()
         }
-    return [_without_secrets(one) for one in content] if isinstance(content, list) else content
+    return [_without_secrets(item) for item in content] if isinstance(content, list) else content

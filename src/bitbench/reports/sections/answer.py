@@ -50,9 +50,9 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
             named = say("every config on ", listing(names(whole)))
         yield say(f"Refused up front: {plural(len(refused), 'point')} of ", named, ".")
     for dtype, noted in grouped(
-        [processor_note for processor_note in summary.processor_notes if processor_note.dtype], lambda one: one.dtype
+        [processor_note for processor_note in summary.processor_notes if processor_note.dtype], lambda note: note.dtype
     ).items():
-        affected = list(dict.fromkeys(labels[one.config] for one in noted))
+        affected = list(dict.fromkeys(labels[note.config] for note in noted))
         who = listing(names(affected)) if len(affected) <= MAX_NAMED else say(f"{len(affected)} configs")
         why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."
         asked = say(" ", Name("dtype: bfloat16"), " in the engine's args measures bf16.")
@@ -89,4 +89,4 @@ def _failed(summary: StudySummary, labels: Labels) -> list[Phrase]:
         return say(" on ", where, f" ({outcomes})")
 
     alike = grouped(failed, how)
-    return [say(listing(names(labels[one] for one in configs)), where) for where, configs in alike.items()]
+    return [say(listing(names(labels[config] for config in configs)), where) for where, configs in alike.items()]

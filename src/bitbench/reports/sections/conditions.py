@@ -61,27 +61,27 @@ def configs_section(summary: StudySummary, lock: Lock) -> Section:
     return Section(say("What was run"), tuple(blocks))
 
 
-def _facts(summary: StudySummary, one: ConfigSummary) -> Iterator[Words]:
-    setup = next((setup for setup in summary.study.engines if setup.name == one.config.engine), None)
+def _facts(summary: StudySummary, config: ConfigSummary) -> Iterator[Words]:
+    setup = next((setup for setup in summary.study.engines if setup.name == config.config.engine), None)
     if setup is not None:
-        yield from _engine(setup, one)
-    yield from _kernels(one)
-    if one.prefix_caching:
-        yield say("prefix caching: ", listing(["on" if state else "off" for state in one.prefix_caching]))
-    if len(one.engine_versions) > 1:
+        yield from _engine(setup, config)
+    yield from _kernels(config)
+    if config.prefix_caching:
+        yield say("prefix caching: ", listing(["on" if state else "off" for state in config.prefix_caching]))
+    if len(config.engine_versions) > 1:
         yield strong("its starts differ in version: their trials should not be averaged")
-    yield from (f"note: {note}" for note in one.notes)
+    yield from (f"note: {note}" for note in config.notes)
     for noted in summary.processor_notes:
-        if noted.config == one.config:
+        if noted.config == config.config:
             chosen = f"computed in {noted.dtype}; " if noted.dtype else ""
             yield f"on this processor ({summary.level}): {chosen}{noted.why}"
     for known in summary.expectations:
-        if known.config == one.config:
+        if known.config == config.config:
             yield f"known beforehand: {KNOWN[known.verdict]}: {known.why}"
 
 
-def _engine(setup: EngineSetup, one: ConfigSummary) -> Iterator[Words]:
-    yield say("engine: ", Name(setup.engine), " ", listing(one.engine_versions or (UNKNOWN,)))
+def _engine(setup: EngineSetup, config: ConfigSummary) -> Iterator[Words]:
+    yield say("engine: ", Name(setup.engine), " ", listing(config.engine_versions or (UNKNOWN,)))
     if setup.kv_cache is not None:
         yield say("KV cache type: ", Name(setup.kv_cache))
     for label, chosen in (("arguments", setup.args), ("environment", setup.env)):
@@ -93,15 +93,15 @@ def _settings(chosen: Mapping[str, object]) -> Phrase:
     return joined(names(f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items()), ", ")
 
 
-def _kernels(one: ConfigSummary) -> Iterator[Words]:
+def _kernels(config: ConfigSummary) -> Iterator[Words]:
     """Each kind of layers with the kernel it really ran on; the engine's words where they cannot be taken apart."""
-    if not one.kernel_choices:
-        yield f"kernels it selected: {'; '.join(one.kernels) or UNKNOWN}"
-    for choice in dict.fromkeys(choice for chosen in one.kernel_choices for choice in chosen):
+    if not config.kernel_choices:
+        yield f"kernels it selected: {'; '.join(config.kernels) or UNKNOWN}"
+    for choice in dict.fromkeys(choice for chosen in config.kernel_choices for choice in chosen):
         layers = f" ({plural(choice.layers, 'layer')})" if choice.layers is not None else ""
         path = f" ({PATHS[choice.path]})" if choice.path else ""
         yield f"kernel of {choice.kind}{layers}: {choice.kernel}{path}"
-    if len(one.kernel_choices) > 1:
+    if len(config.kernel_choices) > 1:
         yield strong("its starts differ in kernel: their trials should not be averaged")
 
 
@@ -110,27 +110,27 @@ def _same_weights(summary: StudySummary) -> Iterator[Phrase]:
     engines = {setup.name: setup.engine for setup in summary.study.engines}
     known = [config for config in summary.configs if config.kernel_choices]
 
-    def weights(one: ConfigSummary) -> tuple[str, str]:
-        return one.config.variant, engines.get(one.config.engine, one.config.engine)
+    def weights(config: ConfigSummary) -> tuple[str, str]:
+        return config.config.variant, engines.get(config.config.engine, config.config.engine)
 
     for group in grouped(known, weights).values():
-        if len({one.kernel_choices for one in group}) > 1:
-            chosen = [say(Name(one.config.name), " ", _kernel_names(one)) for one in group]
-            all_names = listing(names(one.config.name for one in group))
+        if len({config.kernel_choices for config in group}) > 1:
+            chosen = [say(Name(config.config.name), " ", _kernel_names(config)) for config in group]
+            all_names = listing(names(config.config.name for config in group))
             yield say(all_names, " run the same weights on different kernels: ", joined(chosen, "; "))
 
 
-def _kernel_names(one: ConfigSummary) -> Phrase:
-    return listing(list(dict.fromkeys(choice.kernel for choices in one.kernel_choices for choice in choices)))
+def _kernel_names(config: ConfigSummary) -> Phrase:
+    return listing(list(dict.fromkeys(choice.kernel for choices in config.kernel_choices for choice in choices)))
 
 
 def _variants(lock: Lock) -> Table:
     return table(
         [variant for variant in lock.plan.variants if variant.model != variant.name],
-        words_column("Variant", lambda one: Name(one.name)),
-        number_column("Weights", Unit.BYTES, lambda one: one.weight_bytes),
-        number_column("Parameters", Unit.COUNT, lambda one: one.facts.parameters),
-        words_column("Hash", lambda one: Name(one.content_hash[:SHOWN_HASH]) if one.content_hash else None),
+        words_column("Variant", lambda variant: Name(variant.name)),
+        number_column("Weights", Unit.BYTES, lambda variant: variant.weight_bytes),
+        number_column("Parameters", Unit.COUNT, lambda variant: variant.facts.parameters),
+        words_column("Hash", lambda variant: Name(variant.content_hash[:SHOWN_HASH]) if variant.content_hash else None),
     )
 
 
@@ -142,20 +142,22 @@ def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
     if not instances:
         return None
     several = len({instance.host for instance in instances}) > 1
-    machine: ColumnOf[InstanceRecord] = words_column("Machine", lambda one: Name(one.host) if one.host else None)
+    machine: ColumnOf[InstanceRecord] = words_column(
+        "Machine", lambda instance: Name(instance.host) if instance.host else None
+    )
     starts = table(
         instances,
-        words_column("Start", lambda one: Name(one.id)),
-        words_column("Config", lambda one: Name(one.config.name)),
-        number_column("Block", Unit.COUNT, lambda one: one.block),
+        words_column("Start", lambda instance: Name(instance.id)),
+        words_column("Config", lambda instance: Name(instance.config.name)),
+        number_column("Block", Unit.COUNT, lambda instance: instance.block),
         *([machine] if several else []),
-        words_column("Outcome", lambda one: one.outcome.value),
-        words_column("Start", lambda one: one.facts.start),
-        number_column("Start to ready", Unit.SECONDS, lambda one: one.ready_s),
-        words_column("Version", lambda one: one.facts.engine_version or None),
-        words_column("Kernels it selected", lambda one: "; ".join(one.facts.kernels) or None),
-        number_column("Memory idle", Unit.BYTES, lambda one: one.memory.resident_bytes),
-        words_column("Prefix caching", lambda one: CACHING[one.facts.prefix_caching]),
+        words_column("Outcome", lambda instance: instance.outcome.value),
+        words_column("Start", lambda instance: instance.facts.start),
+        number_column("Start to ready", Unit.SECONDS, lambda instance: instance.ready_s),
+        words_column("Version", lambda instance: instance.facts.engine_version or None),
+        words_column("Kernels it selected", lambda instance: "; ".join(instance.facts.kernels) or None),
+        number_column("Memory idle", Unit.BYTES, lambda instance: instance.memory.resident_bytes),
+        words_column("Prefix caching", lambda instance: CACHING[instance.facts.prefix_caching]),
     )
     return Section(say("Every start"), (starts,))
 
@@ -166,12 +168,12 @@ def warm_up_section(summary: StudySummary) -> Section | None:
         return None
     starts = table(
         summary.configs,
-        words_column("Config", lambda one: Name(one.config.name)),
-        number_column("Ready", Unit.NONE, lambda one: say(f"{one.instances_ready} of {one.instances}")),
-        number_column("Start to ready", Unit.SECONDS, lambda one: over_instances(one.ready_s, Unit.SECONDS)),
-        number_column("Weights", Unit.SECONDS, lambda one: over_instances(one.weight_load_s, Unit.SECONDS)),
-        number_column("Compile", Unit.SECONDS, lambda one: over_instances(one.compile_s, Unit.SECONDS)),
-        number_column("Memory idle", Unit.BYTES, lambda one: over_instances(one.idle_memory_bytes, Unit.BYTES)),
+        words_column("Config", lambda config: Name(config.config.name)),
+        number_column("Ready", Unit.NONE, lambda config: say(f"{config.instances_ready} of {config.instances}")),
+        number_column("Start to ready", Unit.SECONDS, lambda config: over_instances(config.ready_s, Unit.SECONDS)),
+        number_column("Weights", Unit.SECONDS, lambda config: over_instances(config.weight_load_s, Unit.SECONDS)),
+        number_column("Compile", Unit.SECONDS, lambda config: over_instances(config.compile_s, Unit.SECONDS)),
+        number_column("Memory idle", Unit.BYTES, lambda config: over_instances(config.idle_memory_bytes, Unit.BYTES)),
     )
     blocks: list[Block] = [
         paragraph("Not included in the figures above. Mean over spawned starts (lowest – highest)."),
@@ -229,16 +231,16 @@ def _machine(host: HostFacts) -> list[tuple[str, Words]]:
     ]
 
 
-def _accelerator(one: Accelerator) -> Phrase:
+def _accelerator(accelerator: Accelerator) -> Phrase:
     known = (
-        one.name,
-        size(one.memory_bytes),
-        one.driver,
-        one.runtime,
-        f"compute capability {one.capability}" if one.capability else None,
-        f"power limit {one.power_limit_w:g} W" if one.power_limit_w else None,
-        None if one.ecc is None else f"ECC {'on' if one.ecc else 'off'}",
-        "divided (MIG)" if one.mig else None,
+        accelerator.name,
+        size(accelerator.memory_bytes),
+        accelerator.driver,
+        accelerator.runtime,
+        f"compute capability {accelerator.capability}" if accelerator.capability else None,
+        f"power limit {accelerator.power_limit_w:g} W" if accelerator.power_limit_w else None,
+        None if accelerator.ecc is None else f"ECC {'on' if accelerator.ecc else 'off'}",
+        "divided (MIG)" if accelerator.mig else None,
     )
     return joined([part for part in known if part], ", ")
 

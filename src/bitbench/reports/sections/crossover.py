@@ -36,8 +36,8 @@ def crossover_section(summary: StudySummary) -> Section | None:
     ]
     labels = Labels.of(summary, MAX_NAME)
 
-    def series(one: Crossover) -> str:
-        return series_title(one.axis, summary.study.workload(one.points[0].workload))
+    def series(crossover: Crossover) -> str:
+        return series_title(crossover.axis, summary.study.workload(crossover.points[0].workload))
 
     for title, group in grouped(summary.crossovers, series).items():
         blocks += [Heading(say(title)), _table(group, labels)]
@@ -46,19 +46,19 @@ def crossover_section(summary: StudySummary) -> Section | None:
 
 def _table(group: Sequence[Crossover], labels: Labels) -> Table:
     """A terminal that has no room for the ratios shows the verdicts alone."""
-    places = [point.at for point in max((one.points for one in group), key=len)]
+    places = [point.at for point in max((crossover.points for crossover in group), key=len)]
     wide = SENTENCE_WIDTH + RATIO_WIDTH * len(places)
 
     def ratio(place: int) -> ColumnOf[Crossover]:
-        def at_place(one: Crossover) -> Quantity | None:
-            points = (times(point.speed) for point in one.points if point.at == place)
+        def at_place(crossover: Crossover) -> Quantity | None:
+            points = (times(point.speed) for point in crossover.points if point.at == place)
             return next(points, None)
 
         return number_column(f"{place:,}", Unit.RATIO, at_place, shown_from=wide, intervals_from=0)
 
     return table(
         group,
-        words_column("Config", lambda one: Name(labels[one.config])),
+        words_column("Config", lambda crossover: Name(labels[crossover.config])),
         *map(ratio, places),
         words_column("Crossing", verdict),
     )
@@ -72,24 +72,26 @@ def series_title(axis: CrossoverAxis, workload: Workload) -> str:
     return f"Along input length, concurrency {workload.concurrency} and {out} tokens out"
 
 
-def verdict(one: Crossover) -> str:
+def verdict(crossover: Crossover) -> str:
     """In a few words: where it changes sides, or that it does not in the range measured."""
-    if one.crossings:
-        return "; ".join(crossing(found, one) for found in one.crossings)
-    side = "faster" if one.points[0].speed.value > 1 else "slower"
-    reached = f"{one.points[0].at:,} to {one.points[-1].at:,}"
-    gaps = [stretch for stretch in one.stretches if stretch.standing is CrossoverSide.UNSURE]
-    if gaps and {_side(point) for point in one.points} == {side}:
+    if crossover.crossings:
+        return "; ".join(crossing(found, crossover) for found in crossover.crossings)
+    side = "faster" if crossover.points[0].speed.value > 1 else "slower"
+    reached = f"{crossover.points[0].at:,} to {crossover.points[-1].at:,}"
+    gaps = [stretch for stretch in crossover.stretches if stretch.standing is CrossoverSide.UNSURE]
+    if gaps and {_side(point) for point in crossover.points} == {side}:
         return f"none seen: significantly {side} at every point from {reached}, inconclusive between them"
-    if len(gaps) == len(one.stretches):
-        alone = [f"{_side(point)} at {point.at:,}" for point in one.points if _side(point)]
+    if len(gaps) == len(crossover.stretches):
+        alone = [f"{_side(point)} at {point.at:,}" for point in crossover.points if _side(point)]
         but = f", but for single points: {_listed(alone)}" if alone else ""
         return f"inconclusive: no significant difference from {reached}{but}"
-    if one.none_confidence is None:
+    if crossover.none_confidence is None:
         return f"inconclusive: it changes sides within its error ({reached})"
     if not gaps:
-        return f"none in the range measured: {side} from {reached} ({_confidence(one.none_confidence)} confidence)"
-    unsure = [f"{point.at:,}" for point in one.points if not _side(point)]
+        return (
+            f"none in the range measured: {side} from {reached} ({_confidence(crossover.none_confidence)} confidence)"
+        )
+    unsure = [f"{point.at:,}" for point in crossover.points if not _side(point)]
     return f"none seen: {side} at every point from {reached}, but not significantly at {_listed(unsure)}"
 
 

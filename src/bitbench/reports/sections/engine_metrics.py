@@ -24,18 +24,35 @@ class _Figure(NamedTuple):
 
 FIGURES = (
     _Figure(
-        "Queue", Unit.SECONDS, lambda one: one.queue_s, "from the arrival of a request until it is taken up, mean."
+        "Queue",
+        Unit.SECONDS,
+        lambda engine: engine.queue_s,
+        "from the arrival of a request until it is taken up, mean.",
     ),
-    _Figure("Waiting", Unit.COUNT, lambda one: one.waiting, "requests in the queue at the end of a trial, at most."),
     _Figure(
-        "Preempted", Unit.COUNT, lambda one: one.preemptions, "requests computed again for lack of KV cache, in all."
+        "Waiting", Unit.COUNT, lambda engine: engine.waiting, "requests in the queue at the end of a trial, at most."
     ),
-    _Figure("Cached", Unit.COUNT, lambda one: one.cached_tokens, "tokens of prompts that came from a cache, in all."),
-    _Figure("KV in use", Unit.SHARE, lambda one: one.kv_use, "share of the KV cache taken after a trial, at most."),
     _Figure(
-        "Accepted", Unit.NONE, lambda one: one.acceptance_length, "tokens of a step that begins with a draft, mean."
+        "Preempted",
+        Unit.COUNT,
+        lambda engine: engine.preemptions,
+        "requests computed again for lack of KV cache, in all.",
     ),
-    _Figure("Acceptance", Unit.SHARE, lambda one: one.acceptance_rate, "share of drafted tokens that are accepted."),
+    _Figure(
+        "Cached", Unit.COUNT, lambda engine: engine.cached_tokens, "tokens of prompts that came from a cache, in all."
+    ),
+    _Figure(
+        "KV in use", Unit.SHARE, lambda engine: engine.kv_use, "share of the KV cache taken after a trial, at most."
+    ),
+    _Figure(
+        "Accepted",
+        Unit.NONE,
+        lambda engine: engine.acceptance_length,
+        "tokens of a step that begins with a draft, mean.",
+    ),
+    _Figure(
+        "Acceptance", Unit.SHARE, lambda engine: engine.acceptance_rate, "share of drafted tokens that are accepted."
+    ),
 )
 
 
@@ -59,7 +76,7 @@ def engine_blocks(
         )
 
     figures = table(items, *first, *(column(figure) for figure in FIGURES), drop_empty=True)
-    titles = {one.title for one in figures.columns}
+    titles = {shown.title for shown in figures.columns}
     meanings = [
         say(" ", Emphasis((figure.title,)), f": {figure.meaning}") for figure in FIGURES if say(figure.title) in titles
     ]

@@ -126,7 +126,7 @@ def refusals_section(summary: StudySummary) -> Section | None:
     reasons = table(
         alike,
         words_column("Reason", lambda row: row[0]),
-        words_column("Configs", lambda row: listing(names(labels[one] for one in row[1]))),
+        words_column("Configs", lambda row: listing(names(labels[config] for config in row[1]))),
         words_column("Workloads", lambda row: listing(names(row[2]))),
     )
     return Section(say("Refused up front"), (reasons,), in_terminal=True) if alike else None

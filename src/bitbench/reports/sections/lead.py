@@ -69,7 +69,7 @@ class _Found:
     @property
     def compared(self) -> list[Ranking]:
         """A config with the only result has no other to be ahead of."""
-        return [one for one in self.answered if len(one.entries) > 1]
+        return [ranking for ranking in self.answered if len(ranking.entries) > 1]
 
     def name(self, config: Config) -> Name:
         return Name(self.labels[config])
@@ -89,14 +89,14 @@ def lead(summary: StudySummary) -> Lead | None:
     answered = [ranking for ranking in summary.rankings if ranking.entries]
     if not answered:
         return Lead(say("No answer:"), (say("no config has a result."),))
-    compared = [one for one in answered if len(one.entries) > 1]
+    compared = [ranking for ranking in answered if len(ranking.entries) > 1]
     if not compared:
         return None
-    if not any(estimate_of(summary, one, entry).interval for one in compared for entry in one.entries):
+    if not any(estimate_of(summary, ranking, entry).interval for ranking in compared for entry in ranking.entries):
         why = "Each point has a single trial, so its spread is unknown; the tables show the best means."
         return Lead(say("No ranking: n = 1."), (say(why),))
     found = _found(summary, answered)
-    sound = _found(summary, [_without(one, found.flagged) for one in answered])
+    sound = _found(summary, [_without(ranking, found.flagged) for ranking in answered])
     if sound.ahead:
         chosen = _decided(sound)
         return replace(chosen, reasons=(*chosen.reasons, *_faster_but_flagged(found, sound)))
@@ -119,8 +119,8 @@ def _found(summary: StudySummary, answered: list[Ranking]) -> _Found:
         summary,
         Labels.of(summary, MAX_NAME),
         answered,
-        {one.workload: won for one in answered if len(one.entries) > 1 and (won := _ahead(one))},
-        {one.config: one.reason for one in summary.quality if one.flagged},
+        {ranking.workload: won for ranking in answered if len(ranking.entries) > 1 and (won := _ahead(ranking))},
+        {row.config: row.reason for row in summary.quality if row.flagged},
     )
 
 
@@ -139,27 +139,27 @@ def _without(ranking: Ranking, flagged: Container[Config]) -> Ranking:
     if len(kept) == len(ranking.entries):
         return ranking
     top = may_be_best(ranking)
-    bests = [one.config for one in kept if one.config in top]
+    bests = [entry.config for entry in kept if entry.config in top]
     if len(bests) < len(top):
-        bests = [one.config for place, one in enumerate(kept) if _leads(one, kept[:place])]
+        bests = [entry.config for place, entry in enumerate(kept) if _leads(entry, kept[:place])]
     return ranking.model_copy(update={"entries": kept, "possible_bests": tuple(bests)})
 
 
 def _leads(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
     """`better`: those with a better mean. One with a single trial is not ranked, and ahead of no other."""
-    ranked = [one.config for one in better if one.rank_low is not None]
-    return entry.rank_low is not None and all(one in entry.tied_with for one in ranked)
+    ranked = [other.config for other in better if other.rank_low is not None]
+    return entry.rank_low is not None and all(config in entry.tied_with for config in ranked)
 
 
 def _faster_but_flagged(found: _Found, sound: _Found) -> Iterator[Phrase]:
     """What would be the fastest, and why it is not the choice."""
-    for one, why in found.flagged.items():
-        won = [ranking for ranking in found.compared if one in found.ahead.get(ranking.workload, ())]
-        if won and all(one not in best for best in sound.ahead.values()):
+    for config, why in found.flagged.items():
+        won = [ranking for ranking in found.compared if config in found.ahead.get(ranking.workload, ())]
+        if won and all(config not in best for best in sound.ahead.values()):
             gains = [
-                say(ratio_to_baseline(ranking, one), " on ", Name(ranking.workload)) for ranking in won[:MAX_NAMED]
+                say(ratio_to_baseline(ranking, config), " on ", Name(ranking.workload)) for ranking in won[:MAX_NAMED]
             ]
-            yield say(found.name(one), " is faster, ", listing(gains), f", but its quality is flagged: {why}.")
+            yield say(found.name(config), " is faster, ", listing(gains), f", but its quality is flagged: {why}.")
 
 
 def _ahead(ranking: Ranking) -> list[Config]:
@@ -181,7 +181,7 @@ def _never_behind(found: _Found) -> list[Config]:
         if _behind(entry.ratio_to_baseline, better)
     }
     first, *others = [may_be_best(ranking) for ranking in found.answered]
-    return [one for one in first if one not in behind and all(one in top for top in others)]
+    return [config for config in first if config not in behind and all(config in top for top in others)]
 
 
 def _behind(ratio: Estimate | None, higher_is_better: bool) -> bool:
@@ -189,11 +189,11 @@ def _behind(ratio: Estimate | None, higher_is_better: bool) -> bool:
 
 
 def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> Lead:
-    def merit(one: Config) -> tuple[bool, int, int, int]:
+    def merit(config: Config) -> tuple[bool, int, int, int]:
         """Not flagged; then significantly ahead on more workloads; then confirmed on more; then better places."""
-        places = [[entry.config for entry in ranking.entries].index(one) for ranking in found.compared]
-        confirmed = sum(confirmed_ratio(ranking, one) is not None for ranking in found.compared)
-        return one not in found.flagged, sum(one in won for won in found.ahead.values()), confirmed, -sum(places)
+        places = [[entry.config for entry in ranking.entries].index(config) for ranking in found.compared]
+        confirmed = sum(confirmed_ratio(ranking, config) is not None for ranking in found.compared)
+        return config not in found.flagged, sum(config in won for won in found.ahead.values()), confirmed, -sum(places)
 
     best = max(choices, key=merit)
     tied = [choice for choice in choices if choice != best and (choice in found.flagged) is (best in found.flagged)]
@@ -216,25 +216,25 @@ def _of_ties(found: _Found, best: Config, tied: Sequence[Config]) -> Iterator[Ph
     """What tells the others of a tie from the one whose figures were given: less certain gains, less memory."""
     known = [ranking.workload for ranking in found.compared if ranking.baseline is not None]
     won = [workload for workload in known if best in found.ahead.get(workload, ())]
-    for one in tied:
-        if doubtful := [workload for workload in won if one not in found.ahead[workload]]:
+    for config in tied:
+        if doubtful := [workload for workload in won if config not in found.ahead[workload]]:
             on = listing(names(doubtful))
-            yield say(found.name(one), " is not significantly faster than the baseline on ", on, ".")
+            yield say(found.name(config), " is not significantly faster than the baseline on ", on, ".")
     if least := _least_memory(found, tied, best):
         yield say("Of these ", least, ".")
 
 
 def _least_memory(found: _Found, among: Sequence[Config], beside: Config) -> Phrase:
     """`a takes the least memory: it peaks at 236 MiB, b at 357 MiB`; empty where that is no reason to choose it."""
-    memory = {one.config: one.memory for one in found.summary.configs}
+    memory = {config.config: config.memory for config in found.summary.configs}
 
     def peak(config: Config) -> float | None:
         known = memory[config].device_peak_bytes or memory[config].peak_bytes
         return known.high if known else None
 
-    peaks = {one: value for one in among if (value := peak(one)) is not None}
+    peaks = {config: value for config in among if (value := peak(config)) is not None}
     own = peak(beside)
-    least = min(peaks, key=lambda one: peaks[one], default=None)
+    least = min(peaks, key=lambda config: peaks[config], default=None)
     if least is None or own is None or peaks[least] >= (1 - LESS_MEMORY) * own:
         return ()
     takes = say(found.name(least), " takes the least memory: it peaks at ", size(peaks[least]))
@@ -266,9 +266,9 @@ def _unknown_quality(found: _Found, chosen: list[Config], whose_all: str | None 
 
     `whose_all`: what it is called where it is unknown of all of them.
     """
-    measured = {one.config for one in found.summary.quality if one.is_known}
+    measured = {row.config for row in found.summary.quality if row.is_known}
     references = {config.config for config in found.summary.configs if config.is_reference or config.random_weights}
-    unknown = [one for one in chosen if one not in measured | references]
+    unknown = [config for config in chosen if config not in measured | references]
     if not unknown:
         return ()
     whose = say(whose_all or ("its quality" if len(chosen) == 1 else "their quality"))
@@ -279,26 +279,26 @@ def _unknown_quality(found: _Found, chosen: list[Config], whose_all: str | None 
 
 def _no_winner(found: _Found) -> Lead:
     answered = found.answered
-    baselines = {one.baseline for one in answered}
+    baselines = {ranking.baseline for ranking in answered}
     where = _where(found.compared)
     if baselines == {None}:
         return Lead(say("Tie."), (say("The differences are not significant ", where, "."),))
     (baseline,) = baselines - {None}
     assert baseline is not None
     own = found.name(baseline)
-    if without := [one.workload for one in answered if one.baseline is None]:
+    if without := [ranking.workload for ranking in answered if ranking.baseline is None]:
         others = listing(names(without))
         reason = say("Where the baseline ", own, " has a result, no config is significantly faster; on ", others)
         return Lead(say("It depends on the workload."), (say(reason, " it has none, and others have."),))
-    won = [one for one in found.compared if may_be_best(one) == [baseline]]
+    won = [ranking for ranking in found.compared if may_be_best(ranking) == [baseline]]
     if won:
-        rest = [one for one in found.compared if one not in won]
+        rest = [ranking for ranking in found.compared if ranking not in won]
         reasons = [say("It is significantly faster ", _on(won) if rest else where, ".")]
         if rest:
             reasons.append(say("No other is significantly faster ", _on(rest), "."))
         return Lead(say("Keep the baseline ", own, "."), tuple(reasons), (baseline,))
     reasons = [say("No config is significantly faster than the baseline ", own, " ", where, ".")]
-    tied = [one for one in _never_behind(found) if one != baseline and one not in found.flagged]
+    tied = [config for config in _never_behind(found) if config != baseline and config not in found.flagged]
     if least := _least_memory(found, tied, baseline):
         reasons.append(say("Of those tied with it, ", least, "."))
     return Lead(say("Tie: speed alone gives no reason to change."), tuple(reasons))
@@ -311,7 +311,7 @@ def _by_workload(found: _Found) -> Lead:
     for ranking in found.answered:
         on = say("On ", Name(ranking.workload), " ")
         if won := found.ahead.get(ranking.workload):
-            best, *others = [one for one in won if one not in found.flagged] or won
+            best, *others = [config for config in won if config not in found.flagged] or won
             chosen |= dict.fromkeys([best, *others])
             named = listing(found.names([best, *others]), "or")
             gain = ratio_to_baseline(ranking, best)
@@ -323,12 +323,12 @@ def _by_workload(found: _Found) -> Lead:
                 cautions += _cautions(found, best, [ranking])
         elif len(ranking.entries) == 1:
             reasons.append(say(on, "only ", found.name(ranking.entries[0].config), " has a result."))
-    if undecided := [one.workload for one in found.compared if one.workload not in found.ahead]:
+    if undecided := [ranking.workload for ranking in found.compared if ranking.workload not in found.ahead]:
         on = say("On ", listing(names(undecided)))
         reasons.append(say(on, " no config is significantly faster than the baseline."))
     leading = len(reasons)
     reasons += [*cautions, *_to_measure_quality(found, list(chosen))]
-    recommended = tuple(one for one in chosen if one not in found.flagged)
+    recommended = tuple(config for config in chosen if config not in found.flagged)
     return Lead(
         say("It depends on the workload", _caveat(found, list(chosen)), "."), tuple(reasons), recommended, leading
     )
@@ -345,7 +345,7 @@ def _when_chosen(ranking: Ranking, best: Config) -> Phrase:
 def _cautions(found: _Found, best: Config, rankings: Sequence[Ranking]) -> Iterator[Phrase]:
     """A choice may be the fastest and not always answer, or not in the time that the study promises."""
     for ranking in rankings:
-        point = next(one for one in found.summary.points_of(ranking.workload) if one.point.config == best)
+        point = next(point for point in found.summary.points_of(ranking.workload) if point.point.config == best)
         failed = sum(run.outcome not in (Outcome.OK, *NOT_THE_ENGINES) for run in point.runs)
         if failed:
             yield say(f"Caution: {failed} of its {len(point.runs)} trials on ", Name(ranking.workload), " failed.")
@@ -361,7 +361,7 @@ def _to_measure_quality(found: _Found, chosen: list[Config]) -> Iterator[Phrase]
 
 def _caveat(found: _Found, chosen: list[Config]) -> Phrase:
     """Of choices that differ by workload: `; the quality of a is flagged`."""
-    if flagged := [one for one in chosen if one in found.flagged]:
+    if flagged := [config for config in chosen if config in found.flagged]:
         return say("; the quality of ", listing(found.names(flagged)), " is flagged")
     whose = f"the quality of the {'choice' if len(chosen) == 1 else 'choices'}"
     unknown = _unknown_quality(found, chosen, whose) if chosen else ()
@@ -369,21 +369,21 @@ def _caveat(found: _Found, chosen: list[Config]) -> Phrase:
 
 
 def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
-    known = [one for one in found.compared if one.baseline is not None]
-    ahead = [one for one in known if best in found.ahead.get(one.workload, ())]
+    known = [ranking for ranking in found.compared if ranking.baseline is not None]
+    ahead = [ranking for ranking in known if best in found.ahead.get(ranking.workload, ())]
     if not ahead or (baseline := ahead[0].baseline) is None:
         return
     confidence = percent(found.summary.study.measure.confidence)
     first, *more = ahead
     parts: list[Words] = [
         say(_gain(first, best, confidence, found.summary), found.name(baseline), " on ", Name(first.workload)),
-        *(say(ratio_to_baseline(one, best), " on ", Name(one.workload)) for one in more[: MAX_NAMED - 1]),
+        *(say(ratio_to_baseline(ranking, best), " on ", Name(ranking.workload)) for ranking in more[: MAX_NAMED - 1]),
         *([plural(len(ahead) - MAX_NAMED, "more workload")] if len(ahead) > MAX_NAMED else []),
     ]
     yield say(listing(parts), ".")
-    if confirmed := [one for one in ahead if confirmed_ratio(one, best)]:
+    if confirmed := [ranking for ranking in ahead if confirmed_ratio(ranking, best)]:
         yield _confirmed(confirmed, best)
-    if rest := [one for one in known if one not in ahead]:
+    if rest := [ranking for ranking in known if ranking not in ahead]:
         yield _not_significant(found.summary, rest, best)
 
 
@@ -391,7 +391,7 @@ def _confirmed(rankings: Sequence[Ranking], best: Config) -> Phrase:
     """What the blocks that chose it gave: `before that, 1.42×`."""
     entries = [entry for ranking in rankings if (entry := entry_of(ranking, best)) and entry.ratio_to_baseline]
     before = [number(entry.ratio_to_baseline.value, Unit.RATIO) for entry in entries if entry.ratio_to_baseline]
-    where = () if len(rankings) == 1 else say(" on ", listing(names(one.workload for one in rankings)))
+    where = () if len(rankings) == 1 else say(" on ", listing(names(ranking.workload for ranking in rankings)))
     return say("Confirmed by fresh starts after the choice", where, "; the blocks that chose it gave ",
                listing(before[:MAX_NAMED]), ".")  # fmt: skip
 
@@ -406,14 +406,14 @@ def _gain(ranking: Ranking, best: Config, confidence: str, summary: StudySummary
 
 
 def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Config) -> Phrase:
-    values = sorted(one.value for ranking in rankings if (one := ratio_to_baseline(ranking, best)) and one.value)
+    values = sorted(ratio.value for ranking in rankings if (ratio := ratio_to_baseline(ranking, best)) and ratio.value)
     ends = [number(value, Unit.RATIO) for value in dict.fromkeys(values[:1] + values[-1:])]
     shown = say(" (", listing(ends, "to"), ")") if ends else ()
     if len(rankings) > 2:
         return say(f"On the other {len(rankings)} workloads the difference is not significant", shown, ".")
     better = summary.definitions[summary.primary_metric].higher_is_better
     looks = bool(values) and all((value > 1) is better and abs(value - 1) >= 0.005 for value in values)
-    on = say("On ", listing(names(one.workload for one in rankings)))
+    on = say("On ", listing(names(ranking.workload for ranking in rankings)))
     if looks:
         return say(on, " it looks faster", shown, ", but the difference is not significant.")
     return say(on, " the difference is not significant", shown, ".")
@@ -431,7 +431,7 @@ def _takes(summary: StudySummary, best: Config) -> Iterator[Phrase]:
 
 
 def _on(some: list[Ranking]) -> Phrase:
-    return say("on ", listing(names(one.workload for one in some)))
+    return say("on ", listing(names(ranking.workload for ranking in some)))
 
 
 def _where(compared: list[Ranking]) -> Phrase:

@@ -22,7 +22,7 @@ class _Figure:
 
     @property
     def column(self) -> ColumnOf[ConfigSummary]:
-        return number_column(self.title, self.unit, lambda one: self.of(one.memory))
+        return number_column(self.title, self.unit, lambda config: self.of(config.memory))
 
 
 def _mean(spread: Estimate | None) -> float | None:
@@ -77,7 +77,7 @@ def memory_section(summary: StudySummary) -> Section | None:
     labels = Labels.of(summary, MAX_NAME)
     figures = table(
         summary.configs,
-        words_column("Config", lambda one: Name(labels[one.config])),
+        words_column("Config", lambda config: Name(labels[config.config])),
         *(figure.column for figure in known),
     )
     missing = [figure.name for figure in FIGURES if figure not in known and not figure.is_of_device]

@@ -69,12 +69,16 @@ def method_section(summary: StudySummary) -> Section:
 def _definitions(summary: StudySummary) -> Table:
     used = {metric for point in summary.points for metric in point.metrics}
     return table(
-        [one for metric, one in summary.definitions.items() if metric not in OCCASIONAL_METRICS or metric in used],
-        words_column("Figure", lambda one: one.label),
-        words_column("Name", lambda one: one.name),
-        words_column("Unit", lambda one: one.unit),
-        words_column("Better", lambda one: "more" if one.higher_is_better else "less"),
-        words_column("Definition for one trial", lambda one: one.definition),
+        [
+            definition
+            for metric, definition in summary.definitions.items()
+            if metric not in OCCASIONAL_METRICS or metric in used
+        ],
+        words_column("Figure", lambda definition: definition.label),
+        words_column("Name", lambda definition: definition.name),
+        words_column("Unit", lambda definition: definition.unit),
+        words_column("Better", lambda definition: "more" if definition.higher_is_better else "less"),
+        words_column("Definition for one trial", lambda definition: definition.definition),
     )
 
 

@@ -29,8 +29,8 @@ def objectives_section(summary: StudySummary) -> Section | None:
         words_column("Workload", lambda point: Name(point.point.workload)),
         words_column("Config", lambda point: Name(labels[point.point.config])),
         *(
-            number_column(one.name, Unit.SECONDS, partial(_judged, place), intervals_from=0)
-            for place, one in enumerate(objectives)
+            number_column(objective.name, Unit.SECONDS, partial(_judged, place), intervals_from=0)
+            for place, objective in enumerate(objectives)
         ),
         words_column("Verdict", lambda point: point.verdict.value if point.verdict else None),
         mark=_mark,
@@ -80,5 +80,5 @@ def _open(points: Sequence[PointSummary]) -> Iterator[Phrase]:
             if objective.reason:
                 reasons.setdefault((objective.verdict, objective.name, objective.reason), []).append(point.point.name)
     for (verdict, name, reason), found in reasons.items():
-        where = listing([Name(one) for one in found], most=3)
+        where = listing([Name(point_name) for point_name in found], most=3)
         yield say(f"{verdict.value.capitalize()}: ", Name(name), " of ", where, f": {reason}.")

@@ -111,9 +111,9 @@ def _shared(summary: StudySummary, labels: Labels) -> Iterator[Block]:
     if rows:
         measured = grouped(rows, lambda row: row.measured_as)
         told = [
-            say(listing(names(labels[row.config] for row in alike), most=FEW), " as ", Name(labels[one]))
-            for one, alike in measured.items()
-            if one is not None
+            say(listing(names(labels[row.config] for row in alike), most=FEW), " as ", Name(labels[config]))
+            for config, alike in measured.items()
+            if config is not None
         ]
         reason = "Measured once for settings that change speed and nothing of what a variant says: "
         yield small_print(reason, joined(told, "; "), ".")
@@ -123,7 +123,7 @@ def _basis(summary: StudySummary) -> Block:
     known = next((row for row in summary.quality if row.outcome is Outcome.OK), None)
     if known is None:
         return paragraph("No config has a result.")
-    dense = any(one.is_reference for one in summary.configs)
+    dense = any(config.is_reference for config in summary.configs)
     baseline = "the unquantized variant on the same engine" if dense else "that of the study"
     return small_print(
         f"Text: {known.corpus or UNKNOWN}. {known.windows} windows, {known.tokens:,} scored tokens, the same for all "
@@ -135,7 +135,7 @@ def _basis(summary: StudySummary) -> Block:
 
 def _table(summary: StudySummary, labels: Labels) -> Table:
     """Without what was never measured."""
-    stored = {one.config: one.memory.weight_bytes_stored for one in summary.configs}
+    stored = {config.config: config.memory.weight_bytes_stored for config in summary.configs}
     return table(
         summary.quality,
         words_column("Config", lambda row: Name(labels[row.config])),
@@ -198,7 +198,7 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
 
 def _refused(summary: StudySummary) -> Iterator[Block]:
     for reason, alike in grouped(summary.quality_refusals, lambda refusal: refusal.reason).items():
-        yield paragraph("Not measured: ", listing(names(one.config.name for one in alike)), f": {reason}")
+        yield paragraph("Not measured: ", listing(names(refusal.config.name for refusal in alike)), f": {reason}")
 
 
 def _answers(summary: StudySummary) -> Iterator[Block]:

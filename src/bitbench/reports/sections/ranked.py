@@ -40,7 +40,7 @@ def outcomes_of(point: PointSummary) -> str:
 
 def estimate_of(summary: StudySummary, ranking: Ranking, entry: RankingEntry) -> Estimate:
     point = Point(config=entry.config, workload=ranking.workload)
-    return next(one for one in summary.points if one.point == point).metrics[ranking.metric]
+    return next(measured for measured in summary.points if measured.point == point).metrics[ranking.metric]
 
 
 def in_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
@@ -61,7 +61,7 @@ def by_speed(summary: StudySummary) -> list[Config]:
         ]
         return sum(places) / len(places) if places else inf
 
-    return sorted((one.config for one in summary.configs), key=place)
+    return sorted((config.config for config in summary.configs), key=place)
 
 
 def entry_of(ranking: Ranking, config: Config) -> RankingEntry | None:

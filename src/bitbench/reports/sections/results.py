@@ -23,7 +23,7 @@ def results_section(summary: StudySummary, labels: Labels) -> Section | None:
 
 def _table(summary: StudySummary, labels: Labels) -> Table:
     qualities = {row.config: row for row in summary.quality}
-    memory = {one.config: one.memory for one in summary.configs}
+    memory = {config.config: config.memory for config in summary.configs}
 
     def peak(config: Config) -> Quantity | None:
         known = memory[config].device_peak_bytes or memory[config].peak_bytes
@@ -32,12 +32,13 @@ def _table(summary: StudySummary, labels: Labels) -> Table:
     return table(
         by_speed(summary),
         words_column(
-            "Config", lambda one: say(f"{labels.mark(one)} " if labels.mark(one) else "", Name(labels.name(one)))
+            "Config",
+            lambda config: say(f"{labels.mark(config)} " if labels.mark(config) else "", Name(labels.name(config))),
         ),
         *(column for ranking in summary.rankings for column in _of_workload(summary, ranking)),
         number_column("Peak memory", Unit.BYTES, peak),
         *([_quality_column(summary, qualities)] if summary.quality else []),
-        mark=lambda one: Mark.BEST if labels.mark(one) == CHOSEN else None,
+        mark=lambda config: Mark.BEST if labels.mark(config) == CHOSEN else None,
         drop_empty=True,
     )
 

@@ -31,34 +31,34 @@ def settings_section(summary: StudySummary) -> Section | None:
         for crossover in summary.crossovers
         if crossover.axis is CrossoverAxis.INPUT_TOKENS
     }
-    baselines = {one.baseline for one in summary.crossovers}
+    baselines = {crossover.baseline for crossover in summary.crossovers}
 
-    def pays(one: SettingSummary) -> str | None:
-        return "the baseline" if one.config in baselines else verdicts.get(one.config)
+    def pays(setting: SettingSummary) -> str | None:
+        return "the baseline" if setting.config in baselines else verdicts.get(setting.config)
 
-    config: ColumnOf[SettingSummary] = words_column("Config", lambda one: Name(labels[one.config]))
+    config: ColumnOf[SettingSummary] = words_column("Config", lambda setting: Name(labels[setting.config]))
     figures = table(
         summary.settings,
         config,
-        number_column("KV/token", Unit.BYTES, lambda one: one.kv_bytes_per_token),
+        number_column("KV/token", Unit.BYTES, lambda setting: setting.kv_bytes_per_token),
         number_column("Slope", Unit.SECONDS, _slope, intervals_from=0),
-        number_column("Accepted", Unit.NONE, lambda one: one.acceptance_length),
+        number_column("Accepted", Unit.NONE, lambda setting: setting.acceptance_length),
         words_column("Against the baseline", pays),
         drop_empty=True,
     )
     meanings: dict[str, Callable[[SettingSummary], object]] = {
-        KV_MEANING: lambda one: one.kv_bytes_per_token,
-        SLOPE_MEANING: lambda one: one.step_slope,
-        ACCEPTED_MEANING: lambda one: one.acceptance_length,
+        KV_MEANING: lambda setting: setting.kv_bytes_per_token,
+        SLOPE_MEANING: lambda setting: setting.step_slope,
+        ACCEPTED_MEANING: lambda setting: setting.acceptance_length,
         PAYS_MEANING: pays,
     }
     shown = [words for words, of in meanings.items() if any(of(setting) is not None for setting in summary.settings)]
     return Section(say("What each setting changes"), (figures, small_print(" ".join(shown))), in_terminal=True)
 
 
-def _slope(one: SettingSummary) -> Quantity | None:
-    if one.step_slope is None:
+def _slope(setting: SettingSummary) -> Quantity | None:
+    if setting.step_slope is None:
         return None
-    slope = one.step_slope
+    slope = setting.step_slope
     low, high = (None if end is None else end * PER_TOKENS for end in (slope.low, slope.high))
     return Quantity(slope.value * PER_TOKENS, Unit.SECONDS, low, high)

@@ -129,7 +129,7 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
     if flawed:
         causes = [group.failure.cause for point in flawed for group in point.failures]
         why = f": {causes[0]}" if causes else "."
-        sentences.append(say("Requests failed on ", listing(names(one.point.workload for one in flawed)), why))
+        sentences.append(say("Requests failed on ", listing(names(point.point.workload for point in flawed)), why))
     return [
         *sentences,
         *cached_remarks(summary),

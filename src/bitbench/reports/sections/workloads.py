@@ -83,11 +83,11 @@ def _with_carried(points: Sequence[PointSummary], metrics: Sequence[str]) -> Ite
 
 def _highest_carried(tails: Mapping[str, PercentileEstimate], metric: str) -> str | None:
     """Of the same time, by its column."""
-    time = next(one.time for one in METRICS.values() if one.column == metric)
+    time = next(known.time for known in METRICS.values() if known.column == metric)
     carried = {
-        tail.percent: one.column
-        for one in METRICS.values()
-        if one.time == time and (tail := tails.get(one.column)) is not None and tail.is_carried
+        tail.percent: known.column
+        for known in METRICS.values()
+        if known.time == time and (tail := tails.get(known.column)) is not None and tail.is_carried
     }
     return carried[max(carried)] if carried else None
 

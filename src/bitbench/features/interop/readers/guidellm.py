@@ -25,9 +25,9 @@ def read(text: str) -> Reading:
     report = one_object(text, TOOL, ("benchmarks",))
     benchmarks = report["benchmarks"] if isinstance(report["benchmarks"], list) else []
     reading = Reading(notes=["Figures are means over successful requests; the file does not name the engine."])
-    for number_of, one in enumerate(benchmarks, start=1):
-        reading.runs.append(_run(report, one))
-        failed = whole(at(one, "metrics", "request_totals", "errored"))
+    for number_of, benchmark in enumerate(benchmarks, start=1):
+        reading.runs.append(_run(report, benchmark))
+        failed = whole(at(benchmark, "metrics", "request_totals", "errored"))
         if failed:
             reading.notes.append(
                 f"Benchmark {number_of}: {failed} requests failed; figures are computed from the others."
@@ -35,15 +35,17 @@ def read(text: str) -> Reading:
     return reading
 
 
-def _run(report: Json, one: Json) -> ImportedRun:
-    metrics = at(one, "metrics")
+def _run(report: Json, benchmark: Json) -> ImportedRun:
+    metrics = at(benchmark, "metrics")
     completed = whole(at(metrics, "request_totals", "successful"))
-    model = at(one, "config", "backend", "model") or at(one, "config", "model") or at(report, "args", "model")
+    model = (
+        at(benchmark, "config", "backend", "model") or at(benchmark, "config", "model") or at(report, "args", "model")
+    )
     percentiles = at(metrics, "inter_token_latency_ms", "successful", "percentiles")
     return ImportedRun(
         words(model, "unknown model"),
         EngineSetup(name=UNKNOWN_ENGINE, engine=UNKNOWN_ENGINE),
-        _shape(one, completed),
+        _shape(benchmark, completed),
         TrialMetrics(
             latency_s=_mean(metrics, "request_latency"),
             ttft_s=_mean(metrics, "time_to_first_token_ms", MILLISECOND),
@@ -54,7 +56,7 @@ def _run(report: Json, one: Json) -> ImportedRun:
             request_throughput=_mean(metrics, "requests_per_second"),
         ),
         requests=completed or 0,
-        duration_s=number(at(one, "duration")),
+        duration_s=number(at(benchmark, "duration")),
         cause=None if completed else "No request was completed.",
     )
 
@@ -63,14 +65,14 @@ def _mean(metrics: Json, name: str, factor: float = 1.0) -> float | None:
     return number(at(metrics, name, "successful", "mean"), factor)
 
 
-def _shape(one: Json, completed: int | None) -> Workload:
-    strategy = at(one, "config", "strategy")
+def _shape(benchmark: Json, completed: int | None) -> Workload:
+    strategy = at(benchmark, "config", "strategy")
     kind = at(strategy, "type_")
     streams = 1 if kind == ONE_AT_A_TIME else whole(at(strategy, "streams") or at(strategy, "max_concurrency"))
     return workload(
         concurrency=streams,
-        input_tokens=whole(_mean(at(one, "metrics"), "prompt_token_count")),
-        output_tokens=whole(_mean(at(one, "metrics"), "output_token_count")),
+        input_tokens=whole(_mean(at(benchmark, "metrics"), "prompt_token_count")),
+        output_tokens=whole(_mean(at(benchmark, "metrics"), "output_token_count")),
         requests=completed,
         rate=None if streams else number(at(strategy, "rate")),
     )

@@ -39,8 +39,8 @@ def read(text: str) -> Reading:
     return Reading(runs=[run for test in found for run in _runs(test)], notes=notes, host=host)
 
 
-def _runs(one: Mapping[str, Json]) -> Iterator[ImportedRun]:
-    prompt, generated, depth = (whole(one.get(key)) or 0 for key in ("n_prompt", "n_gen", "n_depth"))
+def _runs(test: Mapping[str, Json]) -> Iterator[ImportedRun]:
+    prompt, generated, depth = (whole(test.get(key)) or 0 for key in ("n_prompt", "n_gen", "n_depth"))
     parts = [f"pp{prompt}" if prompt else "", f"tg{generated}" if generated else "", f"d{depth}" if depth else ""]
     shape = workload(
         concurrency=1,
@@ -49,20 +49,20 @@ def _runs(one: Mapping[str, Json]) -> Iterator[ImportedRun]:
         name=plain_name("-".join(part for part in parts if part), "test"),
     )
     arguments: dict[str, Argument] = {
-        name: one[name] for name in ARGUMENTS if isinstance(one.get(name), (bool, int, float, str))
+        name: test[name] for name in ARGUMENTS if isinstance(test.get(name), (bool, int, float, str))
     }
-    backend = words(one.get("backends"), "unknown backend")
-    for nanoseconds in one.get("samples_ns") or [one["avg_ns"]]:
+    backend = words(test.get("backends"), "unknown backend")
+    for nanoseconds in test.get("samples_ns") or [test["avg_ns"]]:
         seconds = number(nanoseconds, NANOSECOND)
         yield ImportedRun(
-            PurePosixPath(words(one["model_filename"], "unknown model")).name,
+            PurePosixPath(words(test["model_filename"], "unknown model")).name,
             EngineSetup(name=f"llama.cpp, {backend}", engine="llama.cpp", args=arguments),
             shape,
             _metrics(prompt, generated, seconds),
-            facts=InstanceFacts(engine_version=_version(one), kernels=(backend,)),
+            facts=InstanceFacts(engine_version=_version(test), kernels=(backend,)),
             requests=1,
-            weight_bytes=whole(one.get("model_size")),
-            started_at=words(one.get("test_time"), "") or None,
+            weight_bytes=whole(test.get("model_size")),
+            started_at=words(test.get("test_time"), "") or None,
             duration_s=seconds,
         )
 
@@ -81,6 +81,6 @@ def _metrics(prompt: int, generated: int, seconds: float | None) -> TrialMetrics
     )
 
 
-def _version(one: Mapping[str, Json]) -> str | None:
-    known = [str(one[key]) for key in ("build_number", "build_commit") if one.get(key)]
+def _version(test: Mapping[str, Json]) -> str | None:
+    known = [str(test[key]) for key in ("build_number", "build_commit") if test.get(key)]
     return " ".join(known) or None

@@ -23,19 +23,19 @@ def read(text: str) -> Reading:
     )
 
 
-def _run(one: Mapping[str, Json]) -> ImportedRun:
-    backend = words(one["backend"], "unknown")
-    completed = whole(one["completed"])
-    server = one.get("server_info")
-    model = at(server, "served_model_name") or at(server, "model_path") or one.get("tag")
+def _run(result: Mapping[str, Json]) -> ImportedRun:
+    backend = words(result["backend"], "unknown")
+    completed = whole(result["completed"])
+    server = result.get("server_info")
+    model = at(server, "served_model_name") or at(server, "model_path") or result.get("tag")
     version = at(server, "version")
     return ImportedRun(
         words(model, "unknown model"),
         EngineSetup(name=backend, engine=backend),
-        served_shape(one, completed),
-        served_metrics(one, latency="mean_e2e_latency_ms", overall="total_throughput"),
+        served_shape(result, completed),
+        served_metrics(result, latency="mean_e2e_latency_ms", overall="total_throughput"),
         facts=InstanceFacts(engine_version=version if isinstance(version, str) else None),
         requests=completed or 0,
-        duration_s=number(one["duration"]),
+        duration_s=number(result["duration"]),
         cause=None if completed else "No request was completed.",
     )
