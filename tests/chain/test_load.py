@@ -68,8 +68,8 @@ def test_a_sweep_fills_a_folder_like_a_studys(tmp_path: Path) -> None:
     counted = [trial for trial in folder.trials() if trial.counts]
     assert len(counted) == 4
     assert known["c-1"].metrics["latency_s"].value == pytest.approx(0.8, rel=0.2)
-    ElementTree.fromstring((folder.report / "figures" / "load-c-1.svg").read_text())
-    assert "figures/load-c-1.svg" in (folder.report / "report.md").read_text()
+    ElementTree.fromstring((folder.report / "figures" / "load-ttft-c-1.svg").read_text())
+    assert "figures/load-ttft-c-1.svg" in (folder.report / "report.md").read_text()
     assert "bitbench did not start this server" in done.stdout
     again = bitbench_process("report", "out", cwd=tmp_path)
     assert again.returncode == 0

@@ -10,9 +10,9 @@ from bitbench.util.units import UNKNOWN
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 _SIZES = ((10 * 2**30, 2**30, "GiB"), (2**20, 2**20, "MiB"), (2**10, 2**10, "KiB"), (0, 1, "B"))
 # Of the half width of an interval two digits where the first is small, else one, as the Particle Data Group rounds: the
-# ends are right to a seventh of the half width, and 30.204 [30.198, 30.214] has no digit that says nothing.
+# ends are right to a seventh of the half width. Never more than four digits of the value: a decision needs no fifth.
 ONE_DIGIT_FROM = 3.55
-DIGITS_WITHOUT_INTERVAL = 4
+MOST_DIGITS = 4
 MOST_DECIMALS = 9
 
 
@@ -147,10 +147,10 @@ def _decimals(of: Quantity, scale: Scale) -> int:
     if half is not None and abs(value) + half < 0.5 * 10**-MOST_DECIMALS:  # every digit would be a zero
         return 0
     magnitude = floor(log10(abs(value))) if value else 0
-    wanted = (of.digits or DIGITS_WITHOUT_INTERVAL) - 1 - magnitude
+    wanted = (of.digits or MOST_DIGITS) - 1 - magnitude
     if half and of.digits is None:
         exponent = floor(log10(half))
-        wanted = min((0 if half / 10**exponent >= ONE_DIGIT_FROM else 1) - exponent, wanted + 2)
+        wanted = min((0 if half / 10**exponent >= ONE_DIGIT_FROM else 1) - exponent, wanted)
     return min(max(wanted, 0), MOST_DECIMALS)
 
 
