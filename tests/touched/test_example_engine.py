@@ -76,5 +76,5 @@ def test_a_study_runs_on_it_from_end_to_end(place: Place) -> None:
     assert instance.facts is not None
     assert instance.facts.engine_version == "1.17.0"  # said by the server, so it ran in that environment
     assert "- `example` repeats `hello`." in (folder.report / "report.md").read_text()
-    assert "words " in place.bitbench("--help").stdout
+    assert "words," in place.bitbench("--help").stdout
     assert place.bitbench("words", "out").stdout == "example: hello\n"
