@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "compare: markdown": ("compare", "records", "later", "--format", "markdown"),
     "compare: variants": ("compare", "records", "--variants", CANARY, "nothing"),
     "explain": ("explain", "records", CANARY),
-    "history": ("history", ".", "--cell", CANARY),
+    "history": ("history", ".", "--point", CANARY),
     "query": ("query", ".", "SELECT variant, cause FROM trials"),
     "query: csv": ("query", ".", "SELECT * FROM trials", "--format", "csv"),
     "query: json": ("query", ".", "SELECT * FROM trials", "--format", "json"),
