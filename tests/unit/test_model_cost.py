@@ -1,17 +1,21 @@
 """Bytes and operations of a step, against numbers that can be counted by hand."""
 
+import numpy as np
 import pytest
 
 from bitbench.models.shapes import SHAPES
 from bitbench.records.roof import Bound, MachineRoof, Readings, attainable
 from bitbench.study.model_cost import (
+    active_weight_bytes,
     decode_cost,
     expected_weight_bytes,
     prefill_cost,
     read_weight_bytes,
+    summed_bytes,
+    touched_share,
     why_not,
 )
-from bitbench.study.variant import ModelFacts
+from bitbench.study.variant import ExpertFacts, ModelFacts
 
 # SmolLM2-135M, as read from its folder.
 SMOLLM2 = ModelFacts(
@@ -69,7 +73,7 @@ def test_an_input_embedding_of_its_own_is_not_read() -> None:
 
 def test_what_cannot_be_told_says_why() -> None:
     assert why_not(SMOLLM2) is None
-    assert "mixture of 8 experts" in (why_not(SMOLLM2.model_copy(update={"experts": 8})) or "")
+    assert "of its 8 experts" in (why_not(SMOLLM2.model_copy(update={"experts": ExpertFacts(count=8)})) or "")
     assert "intermediate_size" in (why_not(SMOLLM2.model_copy(update={"intermediate_size": None})) or "")
 
 
@@ -100,3 +104,55 @@ def test_the_size_of_a_checkpoint_follows_from_its_form(form: str, share: float 
     facts = SHAPES["llama-3.1-70b"].facts
     found = expected_weight_bytes(facts, form)
     assert found is None if share is None else found == pytest.approx(share * 2 * (facts.parameters or 0), rel=0.03)
+
+
+# Three layers, two of them with four experts: each token goes to two of them and to a shared one.
+MIXTURE = ModelFacts(
+    vocabulary_size=10,
+    hidden_size=4,
+    intermediate_size=8,
+    layers=3,
+    heads=2,
+    kv_heads=1,
+    head_size=2,
+    tied_embeddings=True,
+    experts=ExpertFacts(count=4, per_token=2, size=3, layers=2, shared_size=5),
+)
+ATTENTION, DENSE, EXPERT, SHARED, ROUTER, HEAD = 3 * (16 + 8 + 8 + 16), 3 * 4 * 8, 3 * 4 * 3, 3 * 4 * 5, 4 * 4, 40
+ALL = 2 * (ATTENTION + DENSE + 2 * (4 * EXPERT + SHARED + ROUTER) + HEAD)
+
+
+@pytest.mark.parametrize(("batch", "experts"), [(1, 2.0), (2, 3.0), (3, 3.5)])
+def test_a_step_of_a_mixture_reads_the_experts_that_its_tokens_touch(batch: int, experts: float) -> None:
+    cost = decode_cost(MIXTURE, ALL, batch=batch, context=0)
+    assert cost.touched_experts == experts / 4
+    assert cost.weight_bytes == ALL - 2 * 2 * (4 - experts) * EXPERT
+    assert cost.matmul_flops == 2 * batch * (ATTENTION + DENSE + 2 * (2 * EXPERT + SHARED + ROUTER) + HEAD)
+
+
+def test_a_prefill_touches_experts_with_every_token_of_its_prompts() -> None:
+    cost = prefill_cost(MIXTURE, ALL, batch=1, tokens=3)
+    assert cost.touched_experts == 3.5 / 4
+    assert prefill_cost(MIXTURE, ALL, batch=8, tokens=512).weight_bytes == ALL
+
+
+def test_the_share_of_experts_touched_is_that_of_simulated_uniform_routing() -> None:
+    rng = np.random.default_rng(0)
+    for experts, per_token, tokens in ((8, 2, 1), (8, 2, 4), (128, 8, 8), (128, 8, 64)):
+        chosen = rng.random((400, tokens, experts)).argsort(axis=2)[:, :, :per_token]
+        shares = [len(np.unique(step)) / experts for step in chosen]
+        assert np.mean(shares) == pytest.approx(touched_share(experts, per_token, tokens), abs=0.01)
+
+
+def test_a_token_of_qwen3_30b_a3b_reads_what_its_name_says() -> None:
+    facts = SHAPES["qwen3-30b-a3b"].facts
+    active = active_weight_bytes(facts, 2 * (facts.parameters or 0))
+    embedding = 2_048 * 151_936
+    assert active is not None
+    assert active / 2 + embedding == pytest.approx(3.3e9, rel=0.02)  # as its card says, embeddings included
+    assert active_weight_bytes(SMOLLM2, WEIGHTS) is None
+
+
+def test_tensor_parallelism_sums_a_row_for_each_token_twice_per_layer() -> None:
+    assert summed_bytes(SMOLLM2, tokens=8) == 2 * 30 * 8 * 576 * 2
+    assert summed_bytes(ModelFacts(), tokens=8) is None

@@ -167,6 +167,7 @@ def side_of(of: StudyRecords, config: Config, workload: Workload) -> Side:
         path=path,
         is_expanded=is_expanded and (loaded or 0) > EXPANDED * (stored or 0),
         notes=tuple(dict.fromkeys(note for known in facts for note in known.notes)),
+        warnings=tuple(dict.fromkeys(warning for known in facts for warning in known.warnings)),
         kv_bytes_per_token=next(filter(None, (known.kv_bytes_per_token for known in facts)), None),
         engine=summarize_engine(trials),
         trials=Source(file=TRIALS, ids=tuple(trial.id for trial in trials)),

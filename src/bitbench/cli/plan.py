@@ -21,6 +21,7 @@ from bitbench.reports.document.words import listing, plural
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.failures import refusals_by_reason
 from bitbench.reports.sections.quality import rounded_sentences
+from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Config, Plan, Support
 from bitbench.study.prompts import show_length
 from bitbench.study.variant import NO_MODEL, Variant
@@ -231,10 +232,18 @@ def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Te
         return Text("cannot be created", "yellow")
     if variant.weight_bytes is not None and (variant.checkpoint or variant.model) in missing_models:
         missing = "not downloaded" if source_of(variant.model) is None else "not created"
-        return Text(f"{show_bytes(variant.weight_bytes)} of weights, {missing}", "yellow")
+        return Text(f"{_weights(variant)}, {missing}", "yellow")
     if variant.path is None:
         return Text("will be created", "yellow") if is_used else Text("not created: all its points are refused")
-    return Text(f"{show_bytes(variant.weight_bytes)} of weights, ready")
+    return Text(f"{_weights(variant)}, ready")
+
+
+def _weights(variant: Variant) -> str:
+    """`56.9 GiB of weights (a token reads 5.67 GiB)`; the latter of a mixture."""
+    known = variant.weight_bytes
+    active = None if known is None else active_weight_bytes(variant.facts, known)
+    reads = f" (a token reads {show_bytes(active)})" if active is not None else ""
+    return f"{show_bytes(known)} of weights{reads}"
 
 
 def _amount(plan: Plan, amount: Amount) -> str:

@@ -1,7 +1,7 @@
 """A study's `args`: checked against what an engine takes, or as words of a server's command line."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
@@ -25,6 +25,22 @@ def spelled(args: Mapping[str, Argument]) -> dict[str, Argument]:
         else:
             options[option] = value
     return options
+
+
+def tensor_parallel_size(args: Mapping[str, Argument]) -> int:
+    """Devices that share every layer, as engines for GPUs spell it."""
+    return _count(args, ("tensor-parallel-size", "tp-size", "tp"))
+
+
+def pipeline_parallel_size(args: Mapping[str, Argument]) -> int:
+    """Groups of devices that share out the layers."""
+    return _count(args, ("pipeline-parallel-size", "pp-size"))
+
+
+def _count(args: Mapping[str, Argument], names: Sequence[str]) -> int:
+    chosen = spelled(args)
+    count = next((chosen[name] for name in names if name in chosen), 1)
+    return count if type(count) is int and count > 0 else 1
 
 
 def command_words(options: Mapping[str, Argument]) -> list[str]:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 
 from bitbench.engines.server import printed_facts
+from bitbench.engines.slow_kernels import slowness_warnings
 from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
 from bitbench.study.base import Json
 from bitbench.study.variant import ModelFacts
@@ -73,6 +74,7 @@ def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
         compile_s=sum(captured) if captured else None,
         prefix_caching=None if caching is None else not caching,
         notes=tuple(_notes(messages, by_torch=by_torch)),
+        warnings=slowness_warnings(messages),
     )
 
 

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from datetime import datetime
 
+from bitbench.engines.slow_kernels import slowness_warnings
 from bitbench.engines.vllm_kernels import read_choices
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.variant import ModelFacts
@@ -83,6 +84,7 @@ def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
         compile_s=_compile_seconds(log, messages),
         prefix_caching=caching == "True" if caching else None,
         notes=tuple(_notes(messages, configuration)),
+        warnings=slowness_warnings(messages),
     )
 
 

@@ -1,7 +1,7 @@
 """What somebody else made: GGUF files as models, variants, and whether these can be of the model that a study says."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from bitbench.models.words import word_token_ids, words_among
 from bitbench.quantize.gguf_header import TOKEN_TYPES, TOKENS, GgufHeader, read_header, read_tensors
 from bitbench.study.recipe import DENSE_GGUF_TYPES, GGUF_TYPES
 from bitbench.study.study import Checkpoint
-from bitbench.study.variant import DENSE, ModelFacts, Variant
+from bitbench.study.variant import DENSE, ExpertFacts, ModelFacts, Variant
 
 _SPELLED = re.compile(rf"(?:^|[-_.])({'|'.join(sorted(GGUF_TYPES, key=len, reverse=True))})(?:$|[-.])", re.IGNORECASE)
 _LARGEST = 2**40  # of any size or count in a header
@@ -115,8 +115,23 @@ def _gguf_facts(place: Path) -> ModelFacts:
         heads=heads,
         intermediate_size=count("feed_forward_length"),
         tied_embeddings=all(tensor.name != "output.weight" for tensor in header.tensors),
-        experts=count("expert_count"),
+        experts=_gguf_experts(count),
         quantization=GGUF,
+    )
+
+
+def _gguf_experts(count: Callable[[str], int | None]) -> ExpertFacts | None:
+    experts, layers = count("expert_count"), count("block_count")
+    if experts is None:
+        return None
+    size = count("expert_feed_forward_length") or count("feed_forward_length")
+    is_interleaved = count("interleave_moe_layer_step") is not None
+    return ExpertFacts(
+        count=experts,
+        per_token=count("expert_used_count"),
+        size=size,
+        layers=None if layers is None or is_interleaved else max(layers - (count("leading_dense_block_count") or 0), 0),
+        shared_size=count("expert_shared_feed_forward_length") or (count("expert_shared_count") or 0) * (size or 0),
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from bitbench.ports import Engine
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.study.arrival import mean_rate
+from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Plan, Point
 from bitbench.study.processor import Instructions, Level
 from bitbench.study.prompts import typical
@@ -69,8 +70,8 @@ def guess_quality_s(variant: Variant, quality: Quality, scoring: Scoring | None,
     if variant.facts.parameters is None:
         return 0.0
     scored = sum(length * count for length, count in quality.window_counts.items())
-    step_s = (variant.weight_bytes or 0) / speed.read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S
-    read_token_s = 2 * variant.facts.parameters / speed.flops_per_s
+    step_s = _read_bytes(variant, 1) / speed.read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S
+    read_token_s = _token_flops(variant) / speed.flops_per_s
     token_s = step_s if scoring is Scoring.NEXT_TOKEN else read_token_s
     read_s = read_token_s * ASSUMED_TURN_PROMPT * _turns(quality)
     return scored * (token_s + ASSUMED_SCORE_OVERHEAD_S) + written_tokens(quality) * step_s + read_s
@@ -92,9 +93,20 @@ def _round_s(variant: Variant, workload: Workload, streams: int, speed: Assumed)
     if variant.facts.parameters is None or variant.weight_bytes is None:
         return answered * NULL_TOKEN_S
     prompt_tokens = (turns + 1) / 2 * said + (turns - 1) / 2 * answered  # with the history, over all turns
-    prefill_s = 2 * variant.facts.parameters * prompt_tokens * streams / speed.flops_per_s
-    step_s = variant.weight_bytes / speed.read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S
+    prefill_s = _token_flops(variant) * prompt_tokens * streams / speed.flops_per_s
+    step_s = _read_bytes(variant, streams) / speed.read_bytes_per_s + ASSUMED_TOKEN_OVERHEAD_S
     return prefill_s + answered * step_s
+
+
+def _read_bytes(variant: Variant, tokens: int) -> int:
+    """Of the weights, in a step of so many tokens."""
+    known = variant.weight_bytes or 0
+    return active_weight_bytes(variant.facts, known, tokens) or known
+
+
+def _token_flops(variant: Variant) -> float:
+    active = _read_bytes(variant, 1) / variant.weight_bytes if variant.weight_bytes else 1.0
+    return 2 * (variant.facts.parameters or 0) * active
 
 
 def _schedule_s(workload: Workload) -> float:

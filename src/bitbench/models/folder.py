@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from bitbench.models.experts import experts_of
 from bitbench.models.quantized import Quantization, read_quantization
 from bitbench.study.recipe import COMPRESSED_TENSORS
 from bitbench.study.variant import ModelFacts
@@ -16,7 +17,6 @@ from bitbench.util.tensor_files import StoredTensor, read_header
 MANIFEST = "bitbench-model.json"
 RANDOM_WEIGHTS = "random_weights"  # in the config.json of a shape without weights; variants of it keep the field
 _HEAD = "lm_head.weight"
-_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # as different families call them
 _LARGEST = 2**40  # of any size or count in a configuration
 _TOKEN_ID = re.compile(r"[0-9]{1,9}")
 # As compressed-tensors, GPTQ, AWQ, MXFP4 and bitsandbytes call what they pack several weights into, and their scales.
@@ -63,7 +63,7 @@ def describe_config(
         heads=heads,
         intermediate_size=_count(config, "intermediate_size"),
         tied_embeddings=tied if isinstance(tied, bool) else not any(name.endswith(_HEAD) for name in tensors),
-        experts=next((count for key in _EXPERTS if (count := _count(config, key))), None),
+        experts=experts_of(config),
         quantization=stored.method if stored else None,
         random_weights=whole.get(RANDOM_WEIGHTS) is True,
     )

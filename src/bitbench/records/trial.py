@@ -283,6 +283,7 @@ class InstanceFacts(Record):
     start: StartKind = "spawned"
     was_running: bool = False  # bitbench did not start it: its trials say nothing about another start
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # of the engine, about its own speed, in its words: an untuned or slower kernel
 
 
 class InstanceRecord(Record):

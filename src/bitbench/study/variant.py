@@ -13,6 +13,17 @@ DENSE = "dense"  # the form of a model that is not quantized, also as the last p
 _SIZE = re.compile(r"(?<![\w.])\d+(\.\d+)?[bm](?![a-z0-9])", re.IGNORECASE)  # the 7B of Qwen2.5-7B-Instruct
 
 
+class ExpertFacts(Record):
+    """A mixture: in some of its layers a router sends each token to a few of many experts. None where the folder does
+    not say."""
+
+    count: int  # in a layer
+    per_token: int | None = None
+    size: int | None = None  # inner numbers of one of them
+    layers: int | None = None  # that have experts; the others are dense
+    shared_size: int = 0  # inner numbers of those that every token goes to, together
+
+
 class ModelFacts(Record):
     """What the folder of a model says about itself. None where it does not say."""
 
@@ -28,7 +39,7 @@ class ModelFacts(Record):
     heads: int | None = None
     intermediate_size: int | None = None
     tied_embeddings: bool | None = None  # one matrix looks tokens up and, at the end, multiplies
-    experts: int | None = None  # of a mixture; None: every weight works on every token
+    experts: ExpertFacts | None = None  # of a mixture; None: every weight works on every token
     random_weights: bool = False  # a shape without trained weights: for speed, memory and kernels, never for quality
     quantization: str | None = None  # the format its layers are stored in, such as compressed-tensors; None: dense
     rounded_before: str | None = None  # what its linear layers were before it was dense: "4 bits (Q4_1)"

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from bitbench.records.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
 from bitbench.records.roof import MachineRoof
@@ -16,8 +17,8 @@ from bitbench.records.trial import (
 )
 from bitbench.study.base import Json
 from bitbench.study.plan import Config, Plan, Point
-from bitbench.study.study import Count, EngineSetup, Measure, Study
-from bitbench.study.variant import Variant
+from bitbench.study.study import Argument, Count, EngineSetup, Measure, Study
+from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_instance, make_records, make_trial
 from tests.unit.test_model_cost import ROOF, SMOLLM2
@@ -41,18 +42,21 @@ def evidence(
     places: tuple[int, ...] = (1,),
     groups: Mapping[Config, Mapping[ProfileGroup, float]] | None = None,
     roof: MachineRoof | None = ROOF,
+    facts: ModelFacts = SMOLLM2,
+    args: Mapping[str, Argument] = MappingProxyType({}),
+    warnings: tuple[str, ...] = (),
 ) -> StudyRecords:
     """Three starts of three trials, with a hundredth of noise that is no accident: always the same."""
     workloads = tuple(Workload(name=f"c{at}", concurrency=at, input_tokens=128, output_tokens=32) for at in places)
     variants = (
-        _variant(PLAIN.variant, "dense", DENSE_BYTES),
-        _variant(QUANTIZED.variant, "compressed-tensors/w8a16-int", QUANTIZED_BYTES),
+        _variant(PLAIN.variant, "dense", DENSE_BYTES, facts),
+        _variant(QUANTIZED.variant, "compressed-tensors/w8a16-int", QUANTIZED_BYTES, facts),
     )
     study = Study(
         name="why",
         models=("m",),
         recipes=("bf16", "w8"),
-        engines=(EngineSetup(name="engine", engine="null"),),
+        engines=(EngineSetup(name="engine", engine="null", args=dict(args)),),
         workloads=workloads,
         measure=Measure(starts=Count(min=3, max=3), trials=Count(min=3, max=3)),
         baseline=PLAIN.name,
@@ -60,12 +64,15 @@ def evidence(
     points = tuple(Point(config=one, workload=at.name) for one in (PLAIN, QUANTIZED) for at in workloads)
     plan = Plan(study=study, variants=variants, points=points)
     trials = [trial for point in points for trial in _trials(point, study.workload(point.workload), step_s)]
-    instances = [*_instances(PLAIN, KernelPath.DENSE, DENSE_BYTES), *_instances(QUANTIZED, path, loaded_bytes)]
+    instances = [
+        *_instances(PLAIN, KernelPath.DENSE, DENSE_BYTES),
+        *_instances(QUANTIZED, path, loaded_bytes, warnings),
+    ]
     profiles = [profile(config, one) for config, one in (groups or {}).items()]
     return make_records(plan, trials, instances, profiles=profiles, roof=roof)
 
 
-def _variant(name: str, form: str, weight_bytes: int) -> Variant:
+def _variant(name: str, form: str, weight_bytes: int, facts: ModelFacts) -> Variant:
     return Variant(
         name=name,
         model="m",
@@ -73,7 +80,7 @@ def _variant(name: str, form: str, weight_bytes: int) -> Variant:
         path=Path("/models/m"),
         weight_bytes=weight_bytes,
         form=form,
-        facts=SMOLLM2,
+        facts=facts,
     )
 
 
@@ -88,8 +95,12 @@ def _trials(point: Point, workload: Workload, step_s: StepSeconds) -> list[Trial
     return records
 
 
-def _instances(config: Config, path: KernelPath, loaded_bytes: int | None) -> list[InstanceRecord]:
-    facts = InstanceFacts(kernel_choices=(choice(path),), kernels=("words",), weight_bytes_loaded=loaded_bytes)
+def _instances(
+    config: Config, path: KernelPath, loaded_bytes: int | None, warnings: tuple[str, ...] = ()
+) -> list[InstanceRecord]:
+    facts = InstanceFacts(
+        kernel_choices=(choice(path),), kernels=("words",), weight_bytes_loaded=loaded_bytes, warnings=warnings
+    )
     return [make_instance(config, block, id=_id(config, block), facts=facts) for block in range(3)]
 
 

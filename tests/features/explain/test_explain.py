@@ -14,10 +14,12 @@ from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import KernelPath
 from bitbench.reports.document.markdown import markdown
+from bitbench.study.variant import ExpertFacts
 from bitbench.util.errors import UsageError
 from bitbench.util.exit_codes import ExitCode
 from tests.command_line import bitbench
 from tests.features.explain.explain_records import DENSE_BYTES, PLAIN, QUANTIZED, QUANTIZED_BYTES, evidence
+from tests.unit.test_model_cost import SMOLLM2
 
 DATA = Path(__file__).parent / "data"
 IMPORTS = Path(__file__).parents[2] / "unit" / "data" / "imports"
@@ -142,6 +144,30 @@ def test_without_the_roof_bytes_alone_are_compared_and_it_is_said() -> None:
     assert decode.own.roof_share is None
     assert Missing.ROOF in {gap.missing for gap in found.gaps}
     assert "nobody measured it" in page
+
+
+def test_a_mixture_is_expected_to_read_the_experts_that_a_batch_touches() -> None:
+    experts = ExpertFacts(count=8, per_token=2, size=192, layers=30)
+    facts = SMOLLM2.model_copy(update={"experts": experts})
+    found, decode, page = explained(evidence(lambda _one, _at: 0.030, places=(4,), facts=facts))
+    assert Missing.COST not in {gap.missing for gap in found.gaps}
+    assert decode.own.cost is not None
+    assert decode.own.cost.touched_experts == pytest.approx(1 - 0.75**4)
+    assert decode.own.cost.weight_bytes < QUANTIZED_BYTES
+    assert re.search(r"experts touched +\| +68\.4 %", page)
+    assert "if its router sends them evenly" in page
+
+
+def test_the_communication_of_devices_is_named_and_not_in_what_is_expected() -> None:
+    _, decode, page = explained(evidence(lambda _one, _at: 0.030, args={"tensor-parallel-size": 4}))
+    assert decode.expected_gain == explained(slower_by(1.0))[1].expected_gain
+    assert page.count("4 devices sum at least 67.5 KiB in a decode step") == 1  # 2 · 30 layers · 576 · 2 bytes
+
+
+def test_a_warning_of_the_engine_about_its_speed_is_in_the_answer() -> None:
+    said = "Using default MoE config. Performance might be sub-optimal!"
+    _, _, page = explained(evidence(lambda _one, _at: 0.030, warnings=(said,)))
+    assert f"The engine warns: “{said}”" in page.partition("## ")[0]
 
 
 def test_the_share_of_the_roof_is_said() -> None:

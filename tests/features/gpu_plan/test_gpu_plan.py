@@ -161,10 +161,39 @@ def test_quantized_weights_take_less_time_and_integers_compute_faster(tmp_path: 
     assert int4 < int8 < dense
 
 
-def test_a_mixture_of_experts_has_no_time_and_it_is_said(tmp_path: Path) -> None:
-    plan, on_device = planned(tmp_path, "h100-80gb", model="Qwen/Qwen3-30B-A3B")
-    assert on_device.untimed == plan.configs
-    assert only_need(on_device).fits
+def test_a_mixture_of_experts_is_timed_by_what_its_tokens_read(tmp_path: Path) -> None:
+    on_device = planned(tmp_path, "h100-80gb", model="Qwen/Qwen3-30B-A3B")[1]
+    need = only_need(on_device)
+    assert need.fits
+    assert not on_device.untimed
+    assert need.active_weight_bytes == pytest.approx(6.07e9, rel=0.01)  # of 61e9
+
+
+def test_a_smaller_kv_cache_takes_less_time(tmp_path: Path) -> None:
+    wide, narrow = (
+        planned(tmp_path, "h100-80gb", engines=f"{{engine: vllm, args: {{kv-cache-dtype: {name}}}}}", concurrency=8)[1]
+        for name in ("auto", "fp8")
+    )
+    assert narrow.seconds[0] < 0.98 * wide.seconds[0]
+
+
+def test_communication_of_tensor_parallelism_is_named(tmp_path: Path) -> None:
+    for args, summed in (("tensor-parallel-size: 2", 2 * 28 * 3_584 * 2), ("pipeline-parallel-size: 2", None)):
+        need = only_need(planned(tmp_path, "a100-80gb", engines=f"{{engine: vllm, args: {{{args}}}}}")[1])
+        assert need.use.devices == 2
+        assert need.summed_bytes == summed
+
+
+@pytest.mark.usefixtures("_fresh")
+def test_the_terminal_shows_active_bytes_and_communication(capsys: pytest.CaptureFixture[str]) -> None:
+    engines = "{engine: vllm, args: {tensor-parallel-size: 2}}"
+    text = STUDY.format(model="Qwen/Qwen3-30B-A3B", recipes="bf16", engines=engines, concurrency=1)
+    Path("mixture.yaml").write_text(text, encoding="utf-8")
+    said = " ".join(bitbench(capsys, "plan-gpu", "mixture.yaml", "--device-class", "h100-80gb").out.split())
+    assert "28.4 GiB 2.83 GiB" in said
+    assert "tensor parallelism sums 384 KiB between the devices for each token" in said
+    plain = " ".join(bitbench(capsys, "plan", "mixture.yaml").out.split())
+    assert "56.9 GiB of weights (a token reads 5.67 GiB), not downloaded" in plain
 
 
 def test_cost_is_hours_times_devices_times_price(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class Side(Record):
     path: KernelPath | None  # of most of its layers
     is_expanded: bool  # it was loaded as dense weights
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()  # of the engine, about its own speed
     kv_bytes_per_token: int | None = None  # as the engine says; None where it does not
     engine: EngineSummary | None = None  # what it counted at this workload
     trials: Source

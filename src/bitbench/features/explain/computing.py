@@ -12,6 +12,7 @@ from bitbench.analysis.roofline import point_roofs
 from bitbench.analysis.summarize import samples_by_point, speeds_of
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.analysis.unpaired import compare
+from bitbench.engines.options import tensor_parallel_size
 from bitbench.features.explain.attribution import account, pick_profiles
 from bitbench.features.explain.types import (
     Explanation,
@@ -28,9 +29,10 @@ from bitbench.records.profile import OperatorProfile, Phase
 from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.metrics import METRICS
-from bitbench.study.model_cost import why_not
+from bitbench.study.model_cost import summed_bytes, why_not
 from bitbench.study.plan import Config, Point
 from bitbench.study.workload import Workload
+from bitbench.util.units import show_bytes
 
 OPERATORS_IN_REPORT = 8
 
@@ -98,7 +100,7 @@ def explain(
             (expectation.why for expectation in plan.expectations if expectation.config == config), None
         ),
         roof=of.roof,
-        gaps=tuple(_gaps(of, pair, phases, sides, no_roof)),
+        gaps=(*_gaps(of, pair, phases, sides, no_roof), *_communication(of, pair, workload)),
     )
 
 
@@ -174,3 +176,17 @@ def _gaps(
     if any(len(side.instances.ids) == 1 for side in sides):
         gaps.append(Gap(missing=Missing.STARTS))
     return gaps
+
+
+def _communication(of: StudyRecords, pair: tuple[Config, Config], workload: Workload) -> list[Gap]:
+    """Of tensor parallelism, one for each number of devices."""
+    found = []
+    for config in pair:
+        variant, devices = variant_of(of.plan, config), tensor_parallel_size(of.plan.study.engine(config.engine).args)
+        if variant is None or devices == 1:
+            continue
+        summed = summed_bytes(variant.facts, workload.concurrency)
+        what = "an unknown amount" if summed is None else show_bytes(summed)
+        detail = f"{devices} devices sum at least {what} in a decode step, two sums per layer"
+        found.append(Gap(missing=Missing.COMMUNICATION, detail=detail))
+    return list(dict.fromkeys(found))

@@ -13,6 +13,10 @@ COUNTED = (
     "products and attention. Not counted: norms, sampling, and what an engine does besides. A decode step is timed as "
     "the time per output token, a prefill as the time until all requests of the batch have their first token."
 )
+EXPERTS_COUNTED = (
+    "Of a mixture's experts those are read that the tokens of a step touch if its router sends them evenly; one that "
+    "prefers some experts reads less."
+)
 BOUNDS = {Bound.MEMORY: "reading", Bound.ARITHMETIC: "computing"}
 
 
@@ -29,7 +33,9 @@ def roofline_section(found: Roofline, _: StudySummary) -> Section:
         number_column("Measured", Unit.SECONDS, lambda point: point.step_s),
         number_column("Share reached", Unit.SHARE, lambda point: point.share),
     )
-    return Section(say("How near to the roof"), (Paragraph(roof_sentence(found.roof)), points, small_print(COUNTED)))
+    has_experts = any(point.cost.touched_experts is not None for point in found.points)
+    counted = f"{COUNTED} {EXPERTS_COUNTED}" if has_experts else COUNTED
+    return Section(say("How near to the roof"), (Paragraph(roof_sentence(found.roof)), points, small_print(counted)))
 
 
 def roof_sentence(roof: MachineRoof) -> Phrase:

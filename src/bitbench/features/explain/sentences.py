@@ -114,6 +114,12 @@ def path(of: Explanation) -> Phrase:
     return say(f"Its kernel makes dense weights of the stored ones before each product and multiplies those{untimed}.")
 
 
+def warnings(of: Explanation) -> Phrase:
+    """What the engine itself says against its speed; empty where it says nothing."""
+    said = [say("“", warning, "”") for warning in of.own.warnings]
+    return say("The engine warns: ", joined(said, "; "), ".") if said else ()
+
+
 def cause(of: Explanation, account: PhaseAccount, part: Part) -> Phrase:
     """`Decode, dequantization: 6.7 ms more per step than expected: …`"""
     head = f"{phase_name(account)}, {CAUSE_NAMES[part.cause]}: "
@@ -193,6 +199,8 @@ def gap(of: Explanation, found: Gap) -> Phrase:
         Missing.ROOF: f"What this machine can do at most, and so what prefill could gain: {found.detail}.",
         Missing.COST: f"What a step of this model has to read and compute: {found.detail}.",
         Missing.PHASES: "Prefill and decode apart: the records have no times of single tokens.",
+        Missing.COMMUNICATION: f"How long the devices of tensor parallelism wait for each other: {found.detail}. "
+        "Quantized weights do not shrink that, and what is expected does not contain it.",
         Missing.STARTS: "How much a restart would change: one side has a single start of its engine.",
     }[found.missing]
     if found.missing not in (Missing.PROFILE, Missing.PROFILE_BATCH):

@@ -78,6 +78,7 @@ class Missing(StrEnum):
     COST = "cost"
     PHASES = "phases"
     STARTS = "starts"
+    COMMUNICATION = "communication"  # of devices with each other
 
 
 class Gap(Record):

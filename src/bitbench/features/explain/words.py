@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from bitbench.analysis.results.crossover import Crossover
 from bitbench.analysis.results.sides import PhaseSide, Side, Source
 from bitbench.features.explain import sentences
-from bitbench.features.explain.roofline_words import BOUNDS, COUNTED, roof_sentence
+from bitbench.features.explain.roofline_words import BOUNDS, COUNTED, EXPERTS_COUNTED, roof_sentence
 from bitbench.features.explain.sentences import CAUSE_NAMES, NOT_KNOWN, phase_name
 from bitbench.features.explain.types import Explanation, PhaseAccount
 from bitbench.reports.document.model import Block, Bullets, Document, Name, Paragraph, Phrase, Quantity, Section, Unit
@@ -97,6 +97,8 @@ def _short(of: Explanation) -> Iterator[Said]:
         yield say("This workload is beyond the crossover: ", verdict(crossover), "."), _trials(of, crossover)
     if how := sentences.path(of):
         yield how, (of.own.instances,)
+    if warned := sentences.warnings(of):
+        yield warned, (of.own.instances,)
     if of.known_beforehand:
         yield f"Known beforehand: {of.known_beforehand}", (LOCK,)
     for phase in of.phases:
@@ -122,6 +124,7 @@ def _cost_section(of: Explanation, records: _Records) -> Section:
     ]
     lines: dict[str, Callable[[StepCost, PhaseSide], Words]] = {
         "weights": lambda cost, _: size(cost.weight_bytes),
+        "experts touched": lambda cost, _: share(cost.touched_experts),
         "KV cache": lambda cost, _: size(cost.kv_bytes),
         "activations": lambda cost, _: size(cost.activation_bytes),
         "operations": lambda cost, _: number(cost.flops / 1e9, "Gflop"),
@@ -140,7 +143,11 @@ def _cost_section(of: Explanation, records: _Records) -> Section:
     first: ColumnOf[str] = words_column("", lambda line: line)
     costs = table(known, first, *(column(*side) for side in sides))
     roof: list[Said] = [(roof_sentence(of.roof), (ROOF,))] if of.roof else []
-    counted: Said = (COUNTED, (LOCK, of.own.trials, of.baseline.trials))
+    has_experts = any(side.cost and side.cost.touched_experts is not None for _, side in sides)
+    counted: Said = (
+        f"{COUNTED} {EXPERTS_COUNTED}" if has_experts else COUNTED,
+        (LOCK, of.own.trials, of.baseline.trials),
+    )
     return Section(say("What a step asks for"), (costs, *records.cited([*roof, counted])))
 
 

@@ -18,7 +18,15 @@ from bitbench.measure.plan import amount_of, estimator_of, expand_source
 from bitbench.measure.readiness import Readiness, environments_of, packages_of
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
-from bitbench.study.model_cost import StepCost, decode_cost, expected_weight_bytes, prefill_cost, why_not
+from bitbench.study.model_cost import (
+    StepCost,
+    active_weight_bytes,
+    decode_cost,
+    expected_weight_bytes,
+    prefill_cost,
+    summed_bytes,
+    why_not,
+)
 from bitbench.study.plan import Config, Plan, Point, QualityRefusal, Refusal, Support
 from bitbench.study.prompts import typical
 from bitbench.study.source import StudySource
@@ -197,12 +205,15 @@ def _need(asked: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
     )
     by_length = sorted(runs or wanted, key=lambda workload: workload.context_tokens)
     shown = (by_length[-1] if runs else by_length[0]) if by_length else None
+    facts = fit.variant.facts
     most_tokens = max((run.concurrency * run.context_tokens for run in runs), default=None)
     return DeviceNeed(
         config=config,
         use=fit.use,
         kernel=_kernel(fit, asked.study.engine(config.engine)),
         weight_bytes=fit.weight_bytes,
+        active_weight_bytes=None if fit.weight_bytes is None else active_weight_bytes(facts, fit.weight_bytes),
+        summed_bytes=summed_bytes(facts, 1) if fit.use.tensor_parallel > 1 else None,
         kv_bytes=None if most_tokens is None else fit.kv_bytes(most_tokens),
         request_kv_bytes=None if shown is None else fit.kv_bytes(fit.room_for(shown)),
         needed_bytes=None if shown is None else fit.needed_bytes(shown),
@@ -264,7 +275,7 @@ class _Times:
         fit = self._fits[point.config]
         read, written = typical(workload.input_tokens), typical(workload.output_tokens)
         facts, weight_bytes, batch = fit.variant.facts, fit.weight_bytes or 0, workload.concurrency
-        kv = fit.use.kv_value_bytes
+        kv = facts.kv_bytes_per_token(fit.use.kv_value_bytes)
         prefill_s = _step_s(prefill_cost(facts, weight_bytes, batch, read, kv), fit, most=most)
         decode_s = _step_s(decode_cost(facts, weight_bytes, batch, read + written / 2, kv), fit, most=most)
         rounds = (workload.request_count or 0) / batch
@@ -281,7 +292,7 @@ class _Times:
 
 
 def _step_s(cost: StepCost, fit: _Fit, *, most: bool) -> float:
-    """Devices read and compute at the same time, and lose nothing by talking to each other."""
+    """Devices read and compute at the same time; what they say to each other is not in it."""
     device, count, form = fit.device, fit.use.devices, fit.variant.form or ""
     peak = device.flops_per_s
     if _IN_INT8 in form:

@@ -25,6 +25,7 @@ class DeviceUse(Record):
     """How an engine's setup uses devices."""
 
     devices: int = 1  # that share the layers of one copy of the model
+    tensor_parallel: int = 1  # of these, those that share every layer and sum their parts
     memory_share: float  # of each device's memory that it may take
     kv_value_bytes: int = 2  # of a number in the KV cache
     context_tokens: int | None = None  # that it makes room for at its start; None: for what is asked
@@ -37,6 +38,8 @@ class DeviceNeed(Record):
     use: DeviceUse
     kernel: str | None  # that its linear layers are expected to run on; None: unknown
     weight_bytes: int | None  # on all devices together; None: unknown
+    active_weight_bytes: int | None = None  # of a mixture, what one token reads of them
+    summed_bytes: int | None = None  # that tensor parallelism sums between devices for one token; None: no such
     kv_bytes: int | None  # of every request at its full length, on each device
     request_kv_bytes: int | None = None  # of one request, on each device
     needed_bytes: int | None  # on each device, at least: its weights, the KV cache of one request, and some besides

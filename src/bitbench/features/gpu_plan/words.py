@@ -58,9 +58,12 @@ def _device(device: DeviceClass) -> str:
 def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[RenderableType]:
     """What each config takes of each device, in columns that add up; below it how, and on which kernels it runs."""
     has_several = any(need.use.devices > 1 for need in on_device.needs)
+    has_mixture = any(need.active_weight_bytes is not None for need in on_device.needs)
     titles = [
         *(["devices"] if has_several else []),
-        *("weights\neach", "KV of one\nrequest", "needed\neach", "may take"),
+        "weights\neach",
+        *(["a token\nreads"] if has_mixture else []),
+        *("KV of one\nrequest", "needed\neach", "may take"),
         *(["KV of all\nrequests"] if width >= WIDE else []),
     ]
     room = width - sum(max(map(len, (*title.split("\n"), WIDEST_SIZE))) + GAP for title in titles)
@@ -68,7 +71,8 @@ def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[Render
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     for need in on_device.needs[:MOST_LINES]:
-        figures = [*([str(need.use.devices)] if has_several else []), *map(show_bytes, _sizes(need))][: len(titles)]
+        sizes = map(show_bytes, _sizes(need, has_mixture=has_mixture))
+        figures = [*([str(need.use.devices)] if has_several else []), *sizes][: len(titles)]
         table.add_row("\n".join(wrap(labels[need.config], max(room, 1))), *figures, style="" if need.fits else "yellow")
     if (left := len(on_device.needs) - MOST_LINES) > 0:
         table.add_row(f"… {left:,} more")
@@ -82,9 +86,19 @@ def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[Render
         yield indented(configs)
 
 
-def _sizes(need: DeviceNeed) -> tuple[int | None, ...]:
-    weights = None if need.weight_bytes is None else math.ceil(need.weight_bytes / need.use.devices)
-    return weights, need.request_kv_bytes, need.needed_bytes, need.room_bytes, need.kv_bytes
+def _sizes(need: DeviceNeed, *, has_mixture: bool) -> tuple[int | None, ...]:
+    weights, active = (
+        None if known is None else math.ceil(known / need.use.devices)
+        for known in (need.weight_bytes, need.active_weight_bytes or need.weight_bytes)
+    )
+    return (
+        weights,
+        *([active] if has_mixture else []),
+        need.request_kv_bytes,
+        need.needed_bytes,
+        need.room_bytes,
+        need.kv_bytes,
+    )
 
 
 def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
@@ -103,6 +117,13 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
             "short ones, too; give the long ones a setup of their own with max-model-len.",
         )
         yield indented(partly)
+    for summed in sorted({need.summed_bytes for need in on_device.needs if need.summed_bytes is not None}):
+        yield Text.assemble(
+            ("communication is not in the time", "yellow"),
+            f": tensor parallelism sums {show_bytes(summed)} between the devices for each token (two sums per layer); "
+            "quantized weights do not shrink it.",
+        )
+        yield indented(labels[need.config] for need in on_device.needs if need.summed_bytes == summed)
     if on_device.untimed:
         yield Text.assemble(("time unknown", "yellow"), ": not in the estimate.")
         yield indented(labels[config] for config in on_device.untimed)
