@@ -162,7 +162,7 @@ CORRUPTIONS = {
         "with different content", ("report", "recommend", "history", "query", "run"),
     ),
     "a workload of another study": Corruption(
-        TRIAL, text('"workload":"one"', '"workload":"two"'), "· two, which the study in lock.json does not have", ("report", "compare", "history"),
+        TRIAL, text('"workload":"one"', '"workload":"two"'), "· two, which the study", ("report", "compare", "history"),
     ),
     "a folder for the trials": Corruption(TRIAL, folder_instead, "trials.jsonl is a folder instead of a plain file"),
     "half an instance": Corruption("instances.jsonl", line('{"id": "i'), "instances.jsonl:2 in "),

@@ -81,7 +81,7 @@ def test_windows_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
     [
         (AZURE + "yesterday,1,1\n", r"line 5: 'yesterday' is not a date and time"),
         (AZURE + "2023-11-16 18:16:00,many,1\n", r"line 5: ContextTokens is 'many', not a number of tokens"),
-        (AZURE + "2023-11-16 18:16:00,1\n", r"line 5: 2 points, but the header has 3"),
+        (AZURE + "2023-11-16 18:16:00,1\n", r"line 5: 2 cells, but the header has 3"),
         (BURSTGPT + "170,GPT-4,-3,5,2,API log\n", r"line 6: Request tokens is '-3'"),
         (BURSTGPT + "nan,GPT-4,3,5,2,API log\n", r"line 6: 'nan' is not a time"),
         (MOONCAKE + '{"timestamp": 1, "input_length": 3}\n', r"line 5: the field 'output_length' is missing"),

@@ -137,9 +137,8 @@ class VllmEngine:
         return all(chosen.get(name, 1) == 1 for name in _PARALLEL)
 
     def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
-        python = str(launch.python or "python")
-        words = [python, "-m", _SERVER, "--model", str(_model(launch)), *command_words(_options(launch))]
-        return {**_cache_variables(launch), **launch.setup.env}, words
+        server = ["-m", _SERVER, "--model", str(_model(launch)), *command_words(_options(launch))]
+        return {**_cache_variables(launch), **launch.setup.env}, [str(launch.python or "python"), *server]
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

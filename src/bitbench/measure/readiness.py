@@ -119,10 +119,9 @@ def environments_of(plan: Plan) -> list[str]:
 
 def packages_of(plan: Plan) -> dict[str, str]:
     """What each environment that somebody else made must have for its engine."""
-    found = {}
+    engines, found = registry.engines_of(plan.study), {}
     for setup in plan.study.engines:
-        known = registry.engine(setup.engine).own_environment
-        name = setup.environment(None)
+        known, name = engines[setup.engine].own_environment, setup.environment(None)
         if name is not None and known is not None and known.main_packages:
             found[name] = known.main_packages[0]
     return found

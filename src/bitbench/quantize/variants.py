@@ -25,7 +25,6 @@ from bitbench.quantize.checks import (
     refuse_other_than_causal_lm,
     refuse_without_room,
 )
-from bitbench.quantize.defects import MOST_TOLD, refuse_broken
 from bitbench.quantize.manifest import CalibrationFacts, Manifest, WorkerFacts
 from bitbench.quantize.stored import content_hash, file_hashes, stored_bits, weight_bytes
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
@@ -226,6 +225,8 @@ def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_pr
 
 def _refuse_broken(work: Work, facts: WorkerFacts) -> None:
     """Raises QuantizeError before anything uses it. GGUF and OpenVINO files are not looked into."""
+    from bitbench.quantize.defects import MOST_TOLD, refuse_broken  # it needs numpy, and planning does not
+
     if facts.unreached:
         shown = ", ".join(facts.unreached[:MOST_TOLD])
         more = f" and {len(facts.unreached) - MOST_TOLD:,} more" if len(facts.unreached) > MOST_TOLD else ""

@@ -8,7 +8,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -30,7 +30,7 @@ class StoredTensor:
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
-    begin: int = 0  # its first byte, counted from the end of the header
+    begin: int = field(default=0, compare=False)  # its first byte, counted from the end of the header
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:

@@ -214,7 +214,7 @@ def _quality(order: BlockOrder, config: Config, instance: str, material: Quality
     quality = order.plan.study.quality
     assert quality is not None
     places = [[{token: -1.0, 9: -0.5} for token in window[1:]] for window in material.windows]
-    scores = _score_table(material.windows, places, quality.top_tokens)
+    scores = _score_table(dict(enumerate(material.windows)), places, quality.top_tokens)
     answers = tuple(Answer(prompt=one.text, text="so", tokens=(3, 4), window=one.window) for one in material.prompts)
     told = tuple(
         ConversationRecord(name=one.name, task=one.task, turns=len(one.turns), answers=(TurnAnswer(text="{}"),) * 2)

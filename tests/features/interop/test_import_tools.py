@@ -174,7 +174,7 @@ def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: P
 def test_half_a_character_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text((DATA / "vllm-serve-1.json").read_text().replace('"smollm2-135m"', '"smol\\ud800"'))
-    summary = report_summary(import_files, default_home()([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out"))
+    summary = report_summary(import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out"), default_home())
     assert summary.points[0].point.config.variant == "smol?"
 
 
