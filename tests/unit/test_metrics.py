@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from bitbench.analysis.gate import MAX_RATE
-from bitbench.analysis.gate import parse_condition, parse_metric
+from bitbench.analysis.gate import MAX_RATE, parse_condition, parse_metric
 from bitbench.analysis.trial import RECORDED, measure
 from bitbench.records.figures import RATES
 from bitbench.records.folder import StudyFolder
