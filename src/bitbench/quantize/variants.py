@@ -225,14 +225,15 @@ def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_pr
 
 def _refuse_broken(work: Work, facts: WorkerFacts) -> None:
     """Raises QuantizeError before anything uses it. GGUF and OpenVINO files are not looked into."""
-    from bitbench.quantize.defects import MOST_TOLD, refuse_broken  # it needs numpy, and planning does not
+    from bitbench.quantize.defects import MOST_TOLD, ignored_by_configuration, refuse_broken  # with numpy: not to plan
 
     if facts.unreached:
         shown = ", ".join(facts.unreached[:MOST_TOLD])
         more = f" and {len(facts.unreached) - MOST_TOLD:,} more" if len(facts.unreached) > MOST_TOLD else ""
         raise QuantizeError(f"calibration never reached {shown}{more}; give more text, or other, with --calibration")
     if any(work.checkpoint.glob("*.safetensors")):
-        refuse_broken(work.checkpoint, work.recipe.ignored)
+        is_known_form = ignored_by_configuration(work.checkpoint) is not None  # in others dense tensors may be meant
+        refuse_broken(work.checkpoint, work.recipe.ignored if is_known_form else None)
 
 
 def _origin(wanted: VariantRequest, place: Path) -> Path | None:
