@@ -29,7 +29,7 @@ from bitbench.quantize.manifest import CalibrationFacts, Manifest, WorkerFacts
 from bitbench.quantize.stored import content_hash, file_hashes, stored_bits, weight_bytes
 from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 from bitbench.study.base import RECORDED
-from bitbench.study.recipe import Recipe
+from bitbench.study.recipe import Backend, Recipe
 from bitbench.util.errors import QuantizeError, StoreError
 from bitbench.util.safe_files import SafeFolder, read_bytes
 from bitbench.util.tensor_files import read_headers
@@ -225,15 +225,15 @@ def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_pr
 
 def _refuse_broken(work: Work, facts: WorkerFacts) -> None:
     """Raises QuantizeError before anything uses it. GGUF and OpenVINO files are not looked into."""
-    from bitbench.quantize.defects import MOST_TOLD, ignored_by_configuration, refuse_broken  # with numpy: not to plan
+    from bitbench.quantize.defects import MOST_TOLD, refuse_broken  # it needs numpy, and planning does not
 
     if facts.unreached:
         shown = ", ".join(facts.unreached[:MOST_TOLD])
         more = f" and {len(facts.unreached) - MOST_TOLD:,} more" if len(facts.unreached) > MOST_TOLD else ""
         raise QuantizeError(f"calibration never reached {shown}{more}; give more text, or other, with --calibration")
     if any(work.checkpoint.glob("*.safetensors")):
-        is_known_form = ignored_by_configuration(work.checkpoint) is not None  # in others dense tensors may be meant
-        refuse_broken(work.checkpoint, work.recipe.ignored if is_known_form else None)
+        rounds_all = work.recipe.backend == Backend.LLMCOMPRESSOR  # others may keep dense tensors in forms of their own
+        refuse_broken(work.checkpoint, work.recipe.ignored if rounds_all else None)
 
 
 def _origin(wanted: VariantRequest, place: Path) -> Path | None:
