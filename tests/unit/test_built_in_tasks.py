@@ -6,10 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bitbench.analysis.distributions import fair_coin_p_value
 from bitbench.analysis.quality import loses_from
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PositionDivergence, StudySummary, TaskEstimate
-from bitbench.analysis.tasks import coin, compare_answers_right, compare_tasks, needles_of
+from bitbench.analysis.tasks import compare_answers_right, compare_tasks, needles_of
 from bitbench.quality.asking import ask_tasks
 from bitbench.quality.built_in_tasks import DEPTHS, QUESTIONS, is_right, needles, tasks_of
 from bitbench.quality.corpus import Corpus
@@ -111,10 +112,10 @@ def test_answers_are_kept_with_what_was_cut(server: QualityServer) -> None:
 
 
 def test_the_exact_test_is_that_of_a_fair_coin() -> None:
-    assert coin(0, 0) == 1.0
-    assert coin(0, 5) == pytest.approx(2 / 32)
-    assert coin(3, 12) == pytest.approx(2 * (1 + 12 + 66 + 220) / 4096)
-    assert coin(6, 12) == 1.0
+    assert fair_coin_p_value(0, 0) == 1.0
+    assert fair_coin_p_value(0, 5) == pytest.approx(2 / 32)
+    assert fair_coin_p_value(3, 12) == pytest.approx(2 * (1 + 12 + 66 + 220) / 4096)
+    assert fair_coin_p_value(6, 12) == 1.0
     found = compare_answers_right(lost=12, gained=2, asked=100, confidence=0.95)
     assert found.difference.value == pytest.approx(-0.1)
     assert found.difference.interval is not None
@@ -205,7 +206,7 @@ def test_p_values_are_corrected_for_the_variants() -> None:
     found = {row.name: row.tasks for row in summary().quality}
     needle = next(task for task in found["m/w4 @ vllm"] if task.task == "builtin/needle-2048")
     assert needle.flips is not None
-    assert needle.flips.p_value == pytest.approx(2 * coin(0, 20))
+    assert needle.flips.p_value == pytest.approx(2 * fair_coin_p_value(0, 20))
 
 
 def test_needles_are_counted_by_length_and_depth() -> None:

@@ -60,6 +60,12 @@ def normal_below(values: Floats) -> Floats:
     return below
 
 
+def fair_coin_p_value(heads: int, tosses: int) -> float:
+    """Two-sided: how likely so few heads are, or fewer, where heads are the rarer side."""
+    ways: int = 2**tosses
+    return min(1.0, 2 * sum(comb(tosses, count) for count in range(heads + 1)) / ways)
+
+
 @cache
 def fair_coin_quantile(tosses: int, share: float) -> int:
     """The least number of heads that this share of all series of tosses does not exceed."""

@@ -5,7 +5,6 @@ variance estimates recovery (Zou and Donner 2008), on logarithms: what each side
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import exp, hypot, log
 
 from bitbench.analysis.changes import Pair
@@ -51,58 +50,48 @@ def compare_searches(
     before: StudyRecords, after: StudyRecords, conditions: Sequence[GateCondition], confidence: float
 ) -> Comparison:
     """The rates that were found; limits are judged at once."""
-    sides = _Sides(before, after)
-    found = sides.compared(confidence)
+    first, second = (Point(config=side.plan.configs[0], workload=SEARCH) for side in (before, after))
+    pair, sides = Pair(first, second), (before, after)
+    found = _compared(pair, *(_answer(side, confidence) for side in sides))
     single = 1 - (1 - confidence) / max(len(conditions), 1)
+    judged = [_answer(side, single) for side in sides] if conditions else []
     return Comparison(
         baseline=before.name,
         candidate=after.name,
         confidence=confidence,
         definitions={MAX_RATE: DEFINITION},
         points=() if found is None else (found,),
-        gates=tuple(sides.gate(condition, single) for condition in conditions),
+        gates=tuple(_gate(condition, pair, *judged) for condition in conditions),
     )
 
 
-@dataclass(frozen=True)
-class _Sides:
-    before: StudyRecords
-    after: StudyRecords
+def _compared(pair: Pair, first: RateAnswer, second: RateAnswer) -> ComparedPoint | None:
+    """None where a side has no rate at all."""
+    before, after = _estimate(first), _estimate(second)
+    if before is None or after is None:
+        return None
+    ratio = _ratio(first, second)
+    return ComparedPoint(
+        baseline=pair.before,
+        candidate=pair.after,
+        metric=MAX_RATE,
+        before=before,
+        after=after,
+        ratio=ratio,
+        verdict=_verdict(ratio),
+    )
 
-    @property
-    def points(self) -> tuple[Point, Point]:
-        first, second = (Point(config=side.plan.configs[0], workload=SEARCH) for side in (self.before, self.after))
-        return first, second
 
-    def compared(self, confidence: float) -> ComparedPoint | None:
-        """None where a side has no rate at all."""
-        first, second = (_answer(side, confidence) for side in (self.before, self.after))
-        before, after = _estimate(first), _estimate(second)
-        if before is None or after is None:
-            return None
-        ratio = _ratio(first, second)
-        baseline, candidate = self.points
-        return ComparedPoint(
-            baseline=baseline,
-            candidate=candidate,
-            metric=MAX_RATE,
-            before=before,
-            after=after,
-            ratio=ratio,
-            verdict=_verdict(ratio),
-        )
-
-    def gate(self, condition: GateCondition, confidence: float) -> GateResult:
-        first, second = (_answer(side, confidence) for side in (self.before, self.after))
-        ratio = _ratio(first, second)
-        if ratio is None or ratio.interval is None:
-            lacking = "baseline" if None in (first.rate, first.low, first.high) else "candidate"
-            verdict, reason = Verdict.INCONCLUSIVE, f"the search of the {lacking} found no rate with an interval"
-        else:
-            verdict = condition.check(ratio)
-            reason = "the interval contains the limit" if verdict is Verdict.INCONCLUSIVE else ""
-        judged = condition.result(Pair(*self.points), ratio, verdict, reason)
-        return judged.model_copy(update={"unit": Replicate.TRIALS})
+def _gate(condition: GateCondition, pair: Pair, first: RateAnswer, second: RateAnswer) -> GateResult:
+    ratio = _ratio(first, second)
+    if ratio is None or ratio.interval is None:
+        lacking = "baseline" if None in (first.rate, first.low, first.high) else "candidate"
+        verdict, reason = Verdict.INCONCLUSIVE, f"the search of the {lacking} found no rate with an interval"
+    else:
+        verdict = condition.check(ratio)
+        reason = "the interval contains the limit" if verdict is Verdict.INCONCLUSIVE else ""
+    judged = condition.result(pair, ratio, verdict, reason)
+    return judged.model_copy(update={"unit": Replicate.TRIALS})
 
 
 def _answer(side: StudyRecords, confidence: float) -> RateAnswer:

@@ -8,9 +8,9 @@ four cells, which keeps it honest where few answers flip.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from math import comb, hypot, sqrt
+from math import hypot, sqrt
 
-from bitbench.analysis.distributions import normal_quantile
+from bitbench.analysis.distributions import fair_coin_p_value, normal_quantile
 from bitbench.analysis.families import holm
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import (
@@ -40,11 +40,8 @@ def compare_tasks(
     own, others = _by_task(answers), _by_task(baseline_answers)
     sums = {(result.task, result.metric): result for result in baseline}
     found = [_of_result(result, sums.get((result.task, result.metric))) for result in results]
-    found += [
-        _of_answers(key, own[key])
-        for key in own
-        if not any(key == (estimate.task, estimate.metric) for estimate in found)
-    ]
+    summed = {(result.task, result.metric) for result in results}
+    found += [_of_answers(key, own[key]) for key in own if key not in summed]
     return tuple(
         estimate.model_copy(update=_paired(own[key], others.get(key, {}), confidence)) if key in own else estimate
         for estimate in found
@@ -110,13 +107,9 @@ def compare_answers_right(lost: int, gained: int, asked: int, confidence: float)
         high=min(centre + half, 1.0),
         confidence=confidence,
     )
-    return TaskFlips(lost=lost, gained=gained, difference=difference, p_value=coin(min(lost, gained), flipped))
-
-
-def coin(heads: int, tosses: int) -> float:
-    """Two-sided: how likely a fair coin gives so few of the rarer side, or fewer."""
-    ways: int = 2**tosses
-    return min(1.0, 2 * sum(comb(tosses, count) for count in range(heads + 1)) / ways)
+    return TaskFlips(
+        lost=lost, gained=gained, difference=difference, p_value=fair_coin_p_value(min(lost, gained), flipped)
+    )
 
 
 def adjusted(rows: Sequence[ConfigQuality]) -> tuple[ConfigQuality, ...]:

@@ -19,6 +19,7 @@ _LIMIT = re.compile(rb"^Max realtime timeout +(\d+) +(\d+)", re.MULTILINE)
 _DRIVER = 1 << 62  # beside it in the hard limit: who drives the engine, by pid and time of start
 _INSTANCE_BITS, _TICKS_BITS = 61, 40
 _POLL_S = 0.01
+_WAIT_S = 0.1  # between two looks at all processes, while guardians are at work
 _PROC = Path("/proc")
 
 
@@ -45,7 +46,7 @@ def end_left_over(timeout_s: float = 20.0) -> int:
     """
     deadline = time.monotonic() + GRACE_S + KILL_S
     while (found := left_over()) and time.monotonic() < deadline:
-        time.sleep(_POLL_S)
+        time.sleep(_WAIT_S)
     if found:
         kill_all(left_over, timeout_s)
     return len(found)

@@ -1,6 +1,6 @@
 """Engines by name. Built-in and third-party ones come in the same way: the entry point group `bitbench.engines`."""
 
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import cast
 
 from bitbench.ports import Engine
@@ -14,16 +14,17 @@ GROUP = "bitbench.engines"
 
 def engine_names() -> tuple[str, ...]:
     """All that are installed, also those that cannot be loaded."""
-    return tuple(sorted({point.name for point in entry_points(group=GROUP)}))
+    return tuple(_points())
 
 
 def engine(name: str) -> Engine:
     """An engine, ready to start instances; raises StudyFileError for one that does not exist or cannot be loaded."""
-    if name not in engine_names():
-        hint = did_you_mean(name, engine_names())
-        raise StudyFileError(f"unknown engine {name}; {hint}installed are {', '.join(engine_names())}")
+    points = _points()
+    if name not in points:
+        hint = did_you_mean(name, tuple(points))
+        raise StudyFileError(f"unknown engine {name}; {hint}installed are {', '.join(points)}")
     try:
-        return _load(name)
+        return _load(points[name])
     except PluginError as error:
         raise StudyFileError(f"The engine {name} cannot be used. {error}") from error
 
@@ -31,9 +32,9 @@ def engine(name: str) -> Engine:
 def engines() -> dict[str, Engine]:
     """All that can be loaded, by name. One that cannot is skipped with a warning."""
     loaded: dict[str, Engine] = {}
-    for name in engine_names():
+    for name, point in _points().items():
         try:
-            loaded[name] = _load(name)
+            loaded[name] = _load(point)
         except PluginError as error:
             warn_of_plugin(str(error))
     return loaded
@@ -51,6 +52,13 @@ def engines_of(study: Study) -> dict[str, Engine]:
     return found
 
 
-def _load(name: str) -> Engine:
-    point = next(iter(entry_points(group=GROUP, name=name)))
+def _points() -> dict[str, EntryPoint]:
+    """By name, sorted; of two with one name the first. Reads the metadata of every installed package."""
+    found: dict[str, EntryPoint] = {}
+    for point in entry_points(group=GROUP):
+        found.setdefault(point.name, point)
+    return dict(sorted(found.items()))
+
+
+def _load(point: EntryPoint) -> Engine:
     return cast("Engine", load_plugin(point))

@@ -11,6 +11,7 @@ from bitbench.engines.environments.installed import (
     InstalledEnvironment,
     folder_of,
     is_foreign,
+    python_in,
     python_of,
     read_manifest,
     versions,
@@ -21,7 +22,7 @@ from bitbench.models.fetch import ENVIRONMENT
 from bitbench.quality.environment import LMEVAL
 from bitbench.quality.tasks import ENVIRONMENT as TASKS
 from bitbench.quantize.environment import QUANTIZE
-from bitbench.study.environment import VERSION, Device, Environment
+from bitbench.study.environment import VERSION, Device, Environment, venv_folder
 from bitbench.study.plan import Plan
 from bitbench.util.errors import EngineEnvironmentError, NotReadyError
 
@@ -49,9 +50,9 @@ class Readiness:
     def _creation(self, name: str) -> str:
         if not is_foreign(name):
             return f"bitbench env create {name}{f' --device {self.asked_for}' if self.asked_for else ''}"
-        folder = Path(name).parent.parent if Path(name).parent.name == "bin" else Path(name)
+        folder = venv_folder(Path(name))
         make = [] if folder.exists() else [f"python3 -m venv {shlex.quote(str(folder))}"]
-        python = shlex.quote(str(folder / "bin" / "python"))
+        python = shlex.quote(str(python_in(folder)))
         install = [f"{python} -m pip install {self.packages[name]}"] if name in self.packages else []
         return " && ".join([*make, *install])
 

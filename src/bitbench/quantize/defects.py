@@ -19,7 +19,7 @@ from bitbench.study.recipe import COMPRESSED_TENSORS
 from bitbench.util.errors import ModelError, QuantizeError
 from bitbench.util.model_json import read_object
 from bitbench.util.quotation import printable
-from bitbench.util.tensor_files import StoredTensor, data_begin, read_header
+from bitbench.util.tensor_files import StoredTensor, read_header
 
 MOST_TOLD = 5
 _CHUNK_BYTES = 2**24
@@ -105,12 +105,11 @@ def ignored_by_configuration(checkpoint: Path) -> tuple[str, ...] | None:
 def _values(files: Mapping[Path, Mapping[str, StoredTensor]]) -> Iterator[Defect]:
     """NaN and infinite numbers anywhere, and scales that are zero."""
     for path, tensors in files.items():
-        begin = data_begin(path)
         for name, tensor in tensors.items():
             is_scale = _SCALE.search(name) is not None
             kind = _KINDS.get("F8_E8M0" if is_scale and tensor.dtype == "U8" else tensor.dtype)
             if kind is not None:
-                counts = _count(path, begin + tensor.begin, tensor.size_bytes, kind)
+                counts = _count(path, tensor, kind)
                 yield from (Defect(name, what) for what in counts.told(is_scale))
 
 
@@ -127,9 +126,9 @@ class _Counts:
                 yield f"is {word}" if self.values == 1 else f"has {count:,} of {self.values:,} values that are {word}"
 
 
-def _count(path: Path, begin: int, size_bytes: int, kind: _Kind) -> _Counts:
+def _count(path: Path, tensor: StoredTensor, kind: _Kind) -> _Counts:
     counts = _Counts()
-    for part in _parts(path, begin, size_bytes):
+    for part in _parts(path, tensor):
         magnitude = np.frombuffer(part, dtype=kind.unsigned) & np.array(kind.magnitude, dtype=kind.unsigned)
         infinite = 0 if kind.infinite is None else int(np.count_nonzero(magnitude == kind.infinite))
         counts.values += magnitude.size
@@ -139,11 +138,11 @@ def _count(path: Path, begin: int, size_bytes: int, kind: _Kind) -> _Counts:
     return counts
 
 
-def _parts(path: Path, begin: int, size_bytes: int) -> Iterator[bytes]:
+def _parts(path: Path, tensor: StoredTensor) -> Iterator[bytes]:
     with path.open("rb") as file:
-        file.seek(begin)
-        for start in range(0, size_bytes, _CHUNK_BYTES):
-            yield file.read(min(_CHUNK_BYTES, size_bytes - start))
+        file.seek(tensor.begin)
+        for start in range(0, tensor.size_bytes, _CHUNK_BYTES):
+            yield file.read(min(_CHUNK_BYTES, tensor.size_bytes - start))
 
 
 def _missing_scales(tensors: Mapping[str, StoredTensor]) -> Iterator[Defect]:
@@ -164,11 +163,10 @@ def _far_scales(files: Mapping[Path, Mapping[str, StoredTensor]]) -> Iterator[De
     """Scales of an expert's inputs that are orders of magnitude away from those of its neighbours."""
     found: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for path, tensors in files.items():
-        begin = data_begin(path)
         for name, tensor in tensors.items():
             match = _EXPERT.match(name)
             if match and _CALIBRATED.search(name) and tensor.dtype in ("F32", "BF16", "F16"):
-                value = _largest(path, begin + tensor.begin, tensor)
+                value = _largest(path, tensor)
                 if np.isfinite(value) and value > 0:
                     found[match["layer"], match["part"]][name] = value
     for values in found.values():
@@ -178,8 +176,8 @@ def _far_scales(files: Mapping[Path, Mapping[str, StoredTensor]]) -> Iterator[De
                 yield Defect(name, f"is {value:.2g}, where the median of all experts is {usual:.2g}")
 
 
-def _largest(path: Path, begin: int, tensor: StoredTensor) -> float:
-    content = b"".join(_parts(path, begin, tensor.size_bytes))
+def _largest(path: Path, tensor: StoredTensor) -> float:
+    content = b"".join(_parts(path, tensor))
     if tensor.dtype == "BF16":
         values = (np.frombuffer(content, "<u2").astype("<u4") << 16).view("<f4")
     else:

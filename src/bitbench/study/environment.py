@@ -12,6 +12,11 @@ Device = Literal["cpu", "cuda"]
 OnStep = Callable[[str], None]  # hears what is being done, in a few words
 
 
+def venv_folder(place: Path) -> Path:
+    """Of a virtual environment, by its folder or by its python."""
+    return place.parent.parent if place.parent.name == "bin" else place
+
+
 class Build(Protocol):
     def __call__(self, environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> None:
         """Compile what no package provides, into the environment's folder; raises EngineEnvironmentError."""

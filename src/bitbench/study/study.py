@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema
 
 from bitbench.feature import sparing, study_keys
 from bitbench.study.base import RECORDED, Bytes, Fraction, Seconds, Spec
-from bitbench.study.environment import VERSION
+from bitbench.study.environment import VERSION, venv_folder
 from bitbench.study.metrics import PrimaryMetricName, find
 from bitbench.study.objective import Objectives
 from bitbench.study.quality import Quality
@@ -69,7 +69,12 @@ _PREFORK = (
 )
 _PYTHON = "a virtual environment that has the engine, or its python, instead of the one that bitbench made"
 _VERSION = "of the engine, from `bitbench env create ENGINE==VERSION`; the one that bitbench pins unless given"
-_EITHER = "`python` is an environment with a version of its own; give `python` or `version`"
+
+
+def _one_environment(setup: Any) -> Any:
+    if setup.python is not None and setup.version is not None:
+        raise ValueError("`python` is an environment with a version of its own; give `python` or `version`")
+    return setup
 
 
 class EngineSetup(Spec):
@@ -89,11 +94,7 @@ class EngineSetup(Spec):
     def _short_form(cls, value: object) -> object:
         return _named(value)
 
-    @model_validator(mode="after")
-    def _one_environment(self) -> "EngineSetup":
-        if self.python is not None and self.version is not None:
-            raise ValueError(_EITHER)
-        return self
+    _either = model_validator(mode="after")(_one_environment)
 
     @property
     def has_own_environment(self) -> bool:
@@ -128,11 +129,7 @@ class EngineAxes(Spec):
     def _short_form(cls, value: object) -> object:
         return _named(value)
 
-    @model_validator(mode="after")
-    def _one_environment(self) -> "EngineAxes":
-        if self.python is not None and self.version is not None:
-            raise ValueError(_EITHER)
-        return self
+    _either = model_validator(mode="after")(_one_environment)
 
     @model_validator(mode="after")
     def _are_few(self) -> "EngineAxes":
@@ -180,10 +177,7 @@ def _named(value: object) -> object:
 
 def _folder_name(python: object) -> str | None:
     """Of a virtual environment, by its path or that of its python."""
-    if not isinstance(python, str):
-        return None
-    path = Path(python)
-    return (path.parent.parent if path.parent.name == "bin" else path).name or None
+    return venv_folder(Path(python)).name or None if isinstance(python, str) else None
 
 
 def _shown(value: Argument | None) -> str:

@@ -30,25 +30,19 @@ class StoredTensor:
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
-    begin: int = field(default=0, compare=False)  # its first byte, counted from the end of the header
+    begin: int = field(default=0, compare=False)  # its first byte in the file
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Name to what is stored under it; raises ModelError where the file is not safetensors, or its header lies."""
     try:
-        entries, data_bytes = _entries(path)
-        return {name: _tensor(name, entry, data_bytes) for name, entry in entries.items() if name != "__metadata__"}
+        entries, data = _entries(path)
+        return {name: _tensor(name, entry, data) for name, entry in entries.items() if name != "__metadata__"}
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
         cause = "it is nested too deeply" if isinstance(error, RecursionError) else error
         raise ModelError(f"{path} is not a safetensors file (its header: {cause}); download it again.") from error
-
-
-def data_begin(path: Path) -> int:
-    """Where in a safetensors file the bytes of its tensors begin."""
-    with path.open("rb") as file:
-        return int(_LENGTH_BYTES + struct.unpack("<Q", file.read(_LENGTH_BYTES))[0])
 
 
 def read_headers(folder: Path) -> dict[str, StoredTensor]:
@@ -68,8 +62,8 @@ def header_bytes(tensors: Mapping[str, StoredTensor]) -> bytes:
     return struct.pack("<Q", len(text)) + text
 
 
-def _entries(path: Path) -> tuple[Mapping[str, Any], int]:
-    """The header's content, and how many bytes of tensors follow it."""
+def _entries(path: Path) -> tuple[Mapping[str, Any], range]:
+    """The header's content, and where in the file the bytes of tensors are."""
     with path.open("rb") as file:
         room = path.stat().st_size - _LENGTH_BYTES
         if room < 2:
@@ -80,10 +74,10 @@ def _entries(path: Path) -> tuple[Mapping[str, Any], int]:
         entries = json.loads(file.read(length).decode("utf-8"))
     if not isinstance(entries, dict):
         raise ValueError("it is not a JSON object")
-    return entries, room - length
+    return entries, range(_LENGTH_BYTES + length, _LENGTH_BYTES + room)
 
 
-def _tensor(name: str, entry: Any, data_bytes: int) -> StoredTensor:
+def _tensor(name: str, entry: Any, data: range) -> StoredTensor:
     name.encode()  # half a character, which JSON can hold, could not be written down again: a ValueError
     fields = entry if isinstance(entry, dict) else {}
     dtype, shape, offsets = (fields.get(key) for key in ("dtype", "shape", "data_offsets"))
@@ -92,12 +86,12 @@ def _tensor(name: str, entry: Any, data_bytes: int) -> StoredTensor:
         raise ValueError(f"{shown} has the unknown dtype {str(dtype)[:20]!r}")
     if not _are_counts(shape) or len(shape) > _MOST_DIMENSIONS:
         raise ValueError(f"the shape of {shown} is not a list of sizes")
-    if not _are_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= data_bytes:
+    if not _are_counts(offsets) or len(offsets) != 2 or not offsets[0] <= offsets[1] <= len(data):
         raise ValueError(f"the place of {shown} is outside the file")
     size_bytes = offsets[1] - offsets[0]
     if math.prod(shape) * _BITS[dtype] != 8 * size_bytes:
         raise ValueError(f"{shown} has {size_bytes} bytes, which do not fit its shape and dtype")
-    return StoredTensor(dtype, tuple(shape), size_bytes, offsets[0])
+    return StoredTensor(dtype, tuple(shape), size_bytes, data.start + offsets[0])
 
 
 def _are_counts(value: Any) -> TypeGuard[list[int]]:

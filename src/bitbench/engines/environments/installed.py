@@ -80,7 +80,12 @@ def versions_in(folder: Path) -> dict[str, str]:
     """From the names of the packages' metadata folders."""
     names = sorted(path.stem for path in folder.glob("lib/python*/site-packages/*.dist-info"))
     pairs = (name.rpartition("-") for name in names)
-    return {package.lower().replace("_", "-"): version for package, _, version in pairs}
+    return {plain_name(package): version for package, _, version in pairs}
+
+
+def plain_name(package: str) -> str:
+    """As locks and manifests spell it."""
+    return package.lower().replace("_", "-")
 
 
 def read_manifest(folder: Path) -> InstalledEnvironment | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT, run
 from tempfile import TemporaryDirectory
 
-from bitbench.engines.environments.installed import python_in
+from bitbench.engines.environments.installed import plain_name, python_in
 from bitbench.engines.environments.installer import Installer, pins, telling
 from bitbench.study.environment import Device, Environment
 from bitbench.util.child_environment import tool_environment
@@ -107,16 +107,12 @@ def _call(command: Sequence[str], said: list[str]) -> bool:
 
 def _text(found: Pins, before: Mapping[str, str], wanted: Environment, pinned: Environment) -> str:
     """The lock, with what it changes in its first lines."""
-    known = {_plain(name): version for name, version in before.items()}
+    known = {plain_name(name): version for name, version in before.items()}
     lines = [f"# {wanted.name}, resolved from the lock of {pinned.name}; what differs:"]
     for pin in sorted(found, key=str.lower):
         name, version = pin.split("==", 1)
-        if known.get(_plain(name)) != version:
-            lines.append(f"#   {name} {known.get(_plain(name), 'none')} -> {version}")
+        if known.get(plain_name(name)) != version:
+            lines.append(f"#   {name} {known.get(plain_name(name), 'none')} -> {version}")
     for pin in sorted(found, key=str.lower):
         lines.append(" \\\n".join([pin, *(f"    --hash=sha256:{digest}" for digest in found[pin])]))
     return "\n".join(lines) + "\n"
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("_", "-")
