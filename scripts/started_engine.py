@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bitbench.engines.environments.installed import python_of
+from bitbench.engines.environments import python_of
 from bitbench.engines.registry import engine
 from bitbench.measure.workplace import default_home
 from bitbench.models.library import resolve

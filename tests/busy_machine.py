@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 
 LEFT_OVER_S = 45.0  # after which what should have happened never will
 CALLS = 3  # of `bitbench run`, which measures again what it gave up for a busy machine

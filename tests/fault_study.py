@@ -14,7 +14,7 @@ import psutil
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome, TrialRecord
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.busy_machine import LEFT_OVER_S, expected_exit_code
 from tests.left_behind import alive_in, marked
 

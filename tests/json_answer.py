@@ -6,7 +6,7 @@ from typing import Any
 import jsonschema
 
 from bitbench.cli.json_answers import answer_schema
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 
 
 def read_answer(text: str, command: str) -> dict[str, Any]:

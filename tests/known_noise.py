@@ -6,7 +6,7 @@ from functools import cache
 from bitbench.measure import runner
 from bitbench.measure.machine import noise
 from bitbench.measure.workplace import Workplace
-from bitbench.records.host import HostNoise
+from bitbench.records.lock import HostNoise
 
 HERE = Workplace()  # with the home that all tests share: some set another for themselves
 

@@ -12,16 +12,16 @@ from typer.testing import CliRunner
 
 from bitbench.cli.app import app
 from bitbench.engines import processes
-from bitbench.features.explain.folders import write_profiles
+from bitbench.features.explain.profile_words import write_profiles
 from bitbench.measure import runner
-from bitbench.measure.quality_study import QualityOptions, run_quality
+from bitbench.measure.runner import QualityOptions, run_quality
 from bitbench.measure.workplace import Workplace
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import ProfileGroup
-from bitbench.reports import drawing, files
-from bitbench.reports.charts import svg as charts_svg
+from bitbench.reports import files, write
+from bitbench.reports.document import html as charts_svg
 from bitbench.study.recipe import Backend
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import BitbenchError
@@ -51,7 +51,7 @@ def command(name: str, prepare: Callable[[Path], None], run: Callable[[Path], No
                 around.enter_context(patch.dict(os.environ, {"BITBENCH_HOME": str(place / "home")}))
                 maker = Maker("quantize", ("llmcompressor",), StandIn().compress)
                 around.enter_context(patch.dict(backends.MAKERS, {Backend.LLMCOMPRESSOR: maker}))
-                around.enter_context(patch.object(drawing, "_COMMAND", ("true",)))  # so that the stand-ins draw
+                around.enter_context(patch.object(write, "_COMMAND", ("true",)))  # so that the stand-ins draw
                 for module, drawn in DRAWING:
                     around.enter_context(patch.object(module, drawn, lambda *_, **__: "<svg/>"))
                 action(place)

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.records.folder import StudyFolder
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyFolder, StudyRecords
 from tests.command_line import bitbench
 
 

@@ -36,7 +36,9 @@ __all__ = [
 if TYPE_CHECKING:
     from bitbench.analysis.results.comparison import Comparison
     from bitbench.analysis.results.recommendation import Recommendation
-    from bitbench.api.interface import compare, load, plan, read, recommend, report, run
+    from bitbench.api.compare import compare
+    from bitbench.api.interface import load, plan, read, report, run
+    from bitbench.api.recommend import recommend
     from bitbench.api.results import Results
     from bitbench.feature import Offer
     from bitbench.study.plan import Plan
@@ -53,7 +55,9 @@ _PLACES = {
     "Results": "bitbench.api.results",
     "Study": "bitbench.study.study",
     "Workload": "bitbench.study.workload",
-    **dict.fromkeys(("compare", "load", "plan", "read", "recommend", "report", "run"), "bitbench.api.interface"),
+    "compare": "bitbench.api.compare",
+    "recommend": "bitbench.api.recommend",
+    **dict.fromkeys(("load", "plan", "read", "report", "run"), "bitbench.api.interface"),
 }
 
 

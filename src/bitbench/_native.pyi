@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.engines.workers.null_answers import StreamPlan
+from bitbench.engines.workers.null_server import StreamPlan
 
 class NullServer:
     """The serving loop of the null engine: puts what `respond` returns on the wire, each part when it is due."""
@@ -27,7 +27,7 @@ class NullServer:
         """What was really sent since this was asked last. From within `respond` alone."""
 
 class Parts:
-    """`bitbench.util.http.parts.PythonParts` in C++."""
+    """`bitbench.util.http.response.PythonParts` in C++."""
 
     def __init__(self, limit_bytes: int) -> None: ...
     @property

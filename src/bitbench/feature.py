@@ -114,16 +114,6 @@ def commands() -> dict[str, tuple[Command, Offer]]:
     }
 
 
-def answers() -> dict[str, Offer]:
-    """What features' commands print with --json, by command."""
-    return {
-        command.name: Offer(feature, command.answer)
-        for feature in features().values()
-        for command in feature.commands
-        if command.answer is not None
-    }
-
-
 def study_keys() -> dict[str, Offer]:
     """Keys of a study file that features read."""
     return {

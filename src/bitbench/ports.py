@@ -7,25 +7,25 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
-from bitbench.records.load_progress import LoadProgress
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import (
     ClientHealth,
     Failure,
     InstanceFacts,
     InstanceRecord,
+    LoadProgress,
     SketchedTimes,
     TrialRecord,
 )
 from bitbench.study.base import Json
-from bitbench.study.capability import Capability
-from bitbench.study.environment import Environment
+from bitbench.study.environment import Environment, Use
+from bitbench.study.hardware import Capability
 from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
-from bitbench.study.use import Use
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
+from bitbench.util.errors import EngineEnvironmentError, ModelError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,10 +70,28 @@ class Launch:
         """The most requests that will be in flight."""
         return max(load.requests for load in self.loads)
 
-    def cached_tokens(self, page: int, extra: int, longest: int) -> int:
-        """Room in whole pages for every request of the largest load, with `extra` tokens for each but no more than
-        `longest`: none waits for another's cache."""
-        return max(load.requests * ceil(min(load.tokens + extra, longest) / page) * page for load in self.loads)
+    def context_with(self, margin: int) -> int:
+        """The same with some more tokens, but no more than the model takes."""
+        wanted = self.context_tokens + margin
+        return min(wanted, self.variant.facts.context_tokens or wanted)
+
+    def cached_tokens(self, page: int, margin: int) -> int:
+        """Room in whole pages for every request of the largest load, with `margin` tokens for each but no more than the
+        model takes: none waits for another's cache."""
+        longest = self.context_with(margin)
+        return max(load.requests * ceil(min(load.tokens + margin, longest) / page) * page for load in self.loads)
+
+    def required_python(self, engine: str) -> Path:
+        if self.python is None:
+            raise EngineEnvironmentError(
+                f"{engine} needs its environment; create it with: bitbench env create {engine.lower()}"
+            )
+        return self.python
+
+    def required_model(self, engine: str) -> Path:
+        if self.variant.path is None:
+            raise ModelError(f"{engine} needs a model; add one under `models` in the study.")
+        return self.variant.path
 
 
 @dataclass(frozen=True)
@@ -202,7 +220,7 @@ class LoadJob:
 
 @dataclass(frozen=True)
 class LoadResult:
-    requests: "pa.Table"  # the columns of core.recorded.requests
+    requests: "pa.Table"  # the columns of records.tables
     health: ClientHealth
     started_at: str  # wall clock of the table's time zero
     duration_s: float

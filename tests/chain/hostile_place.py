@@ -10,7 +10,7 @@ from threading import Thread
 
 import yaml
 
-from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
+from bitbench.features.kernels.computing import KernelMachine, KernelRun, KernelTiming
 from bitbench.quantize.manifest import CalibrationFacts, LayerError, Manifest, StoredBits, WorkerFacts
 from bitbench.records.folder import StudyFolder
 from bitbench.study.recipe import Recipe

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.records.folder import StudyFolder
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.forked import bitbench_process
 from tests.unit.remembering_server import RememberingServer, remembering
 

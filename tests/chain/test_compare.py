@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.forked import bitbench_process
 
 STUDY = """

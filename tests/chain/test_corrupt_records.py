@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bitbench.measure.observer import LogObserver
+from bitbench.measure.offers import LogObserver
 from bitbench.measure.runner import measure_study
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder

@@ -10,7 +10,7 @@ import pytest
 
 import bitbench
 from bitbench.feature import features
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.gallery import GALLERY, TWINS
 from tests.length import by_length
 

@@ -13,7 +13,7 @@ import pytest
 from bitbench.engines import processes
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.busy_machine import expected_exit_code
 from tests.command_line import bitbench
 from tests.fault_study import ROLES, STUDY, FaultyRun, check_complete, check_no_blame, kill_and_resume

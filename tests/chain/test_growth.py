@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-from bitbench.measure.observer import LogObserver
+from bitbench.measure.offers import LogObserver
 from bitbench.measure.runner import measure_study
 from bitbench.measure.workplace import Workplace
 from bitbench.records.trial import TrialRecord

@@ -13,16 +13,15 @@ import jsonschema
 import pytest
 
 import bitbench
-from bitbench.cli.choices import Described
 from bitbench.cli.json_answers import answer_schema
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.measure.workplace import default_home
 from bitbench.ports import Endpoint
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from bitbench.study.study import Argument
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.forked import bitbench_process
 from tests.unit.null_instance import running
 
@@ -62,7 +61,7 @@ def test_a_sweep_fills_a_folder_like_a_studys(tmp_path: Path) -> None:
         done = load_all(null, tmp_path / "out", *asked, trials=4)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")
-    summary = report_summary(folder, default_home())
+    summary = StudyReport(folder, default_home()).summary
     known = {point.point.workload: point for point in summary.points}
     assert set(known) == {"c-1", "c-2"}
     counted = [trial for trial in folder.trials() if trial.counts]
@@ -195,7 +194,7 @@ def test_a_sweep_that_misses_an_objective_fails_and_its_answer_is_json(null: End
     asked = ["--concurrency", "1,16", "--requests", "32", "--trials", "3", "--slo", "latency_p50=150ms"]
     done = load_all(null, tmp_path / "out", *asked, "--json", *ANSWER, trials=6)
     answer = json.loads(done.stdout)
-    jsonschema.validate(answer, answer_schema(Described.LOAD))
+    jsonschema.validate(answer, answer_schema("load"))
     verdicts = {point["point"]["workload"]: point["objectives"][0]["verdict"] for point in answer["answer"]["points"]}
     assert verdicts["c-16"] == "missed"
     assert verdicts["c-1"] != "missed"

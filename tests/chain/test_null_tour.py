@@ -10,7 +10,7 @@ from bitbench.measure.plan import estimator_of, plan_study
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from tests.forked import bitbench_process
 
 TOUR = Path(__file__).parents[2] / "examples" / "null-tour.yaml"
@@ -26,7 +26,7 @@ def tour(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 @pytest.fixture(scope="module")
 def summary(tour: StudyFolder) -> StudySummary:
-    return report_summary(tour, default_home())
+    return StudyReport(tour, default_home()).summary
 
 
 def test_it_is_planned_for_less_than_half_of_half_a_minute() -> None:

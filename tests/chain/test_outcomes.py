@@ -6,7 +6,7 @@ from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
-from bitbench.reports.write import write_report
+from bitbench.reports.write import StudyReport
 from tests.chain.conftest import run_study_file
 
 STUDY = """
@@ -33,7 +33,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 @pytest.fixture(scope="module")
 def report(folder: StudyFolder) -> str:
-    return write_report(folder, default_home()).read_text()
+    return StudyReport(folder, default_home()).write().read_text()
 
 
 @pytest.mark.parametrize(

@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 
 from bitbench.engines import registry
-from bitbench.measure import quick, quick_study
+from bitbench.measure import endpoint, quick_study
 from bitbench.ports import Instance, Launch
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from bitbench.records.folder import StudyFolder
-from bitbench.study.prompts import Api
 from bitbench.study.recipe import Backend
-from bitbench.util.errors import LoadError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.study.workload import Api
+from bitbench.util.errors import ExitCode, LoadError
 from tests.chain.test_variants import NullEngineWithModel
 from tests.command_line import bitbench
 from tests.unit.null_instance import running
@@ -28,11 +27,11 @@ from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_mod
 def _empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(quick, "PORTS", ())
+    monkeypatch.setattr(endpoint, "PORTS", ())
     # Few tokens, far apart: so trials count on a busy machine too, which stalls processes for a tenth of a second.
-    monkeypatch.setattr(quick, "ANSWER_TOKENS", 2)
-    monkeypatch.setattr(quick, "POINT_S", 0.5)
-    monkeypatch.setattr(quick, "MOST_STREAMS", 4)
+    monkeypatch.setattr(endpoint, "ANSWER_TOKENS", 2)
+    monkeypatch.setattr(endpoint, "POINT_S", 0.5)
+    monkeypatch.setattr(endpoint, "MOST_STREAMS", 4)
 
 
 def test_nothing_here_is_said_with_what_to_name(capsys: pytest.CaptureFixture[str]) -> None:
@@ -47,10 +46,10 @@ def test_a_server_is_found_and_climbed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with running({"ttft": "500ms", "tpot": "300ms"}, tmp_path) as server:
-        monkeypatch.setattr(quick, "PORTS", (1, int(server.url.rpartition(":")[2])))
+        monkeypatch.setattr(endpoint, "PORTS", (1, int(server.url.rpartition(":")[2])))
         monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
         assert bitbench(capsys, "quick").exit_code == ExitCode.UNAVAILABLE  # not named: it does not get the usual key
-        monkeypatch.setenv(quick.KEY_VARIABLE, server.api_key)
+        monkeypatch.setenv(endpoint.KEY_VARIABLE, server.api_key)
         answer = bitbench(capsys, "quick", "--into", "first")
     assert answer.exit_code == 0, answer.err
     said = " ".join(answer.out.split())
@@ -66,8 +65,8 @@ def test_a_server_is_found_and_climbed(
 def test_a_server_that_is_named_gets_the_usual_key_and_new_prompts_each_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(quick, "MOST_STREAMS", 1)
-    monkeypatch.setattr(quick, "TRIALS", 1)
+    monkeypatch.setattr(endpoint, "MOST_STREAMS", 1)
+    monkeypatch.setattr(endpoint, "TRIALS", 1)
     with running({"ttft": "300ms", "tpot": "300ms"}, tmp_path) as server:
         monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
         for name in ("first", "second"):
@@ -81,14 +80,14 @@ def test_a_server_that_takes_no_token_ids_is_asked_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As Ollama and LM Studio are."""
-    meet = quick.first_contact
+    meet = endpoint.first_contact
 
     def refuse_ids(arguments: Any, workload: Any, load: Any, **more: Any) -> Any:
         if workload.text is None:
             raise LoadError("says 400: prompt must be a string")
         return meet(arguments, workload, load, **more)
 
-    monkeypatch.setattr(quick, "first_contact", refuse_ids)
+    monkeypatch.setattr(endpoint, "first_contact", refuse_ids)
     with running({"ttft": "300ms", "tpot": "300ms"}, tmp_path) as server:
         monkeypatch.setenv("OPENAI_API_KEY", server.api_key)
         answer = bitbench(capsys, "quick", server.url, "--into", "first")

@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.observer import LogObserver
-from bitbench.measure.offers import executor_at
+from bitbench.measure.offers import LogObserver, executor_at
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.measure.runner import measure_study
 from bitbench.measure.workplace import Workplace

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.reports.forms.choices import formats
-from bitbench.util.visible import visible
+from bitbench.reports.formats import formats
+from bitbench.util.text import visible
 from tests.chain.hostile_place import CANARY, PIECES, WORD, WRONG, hostile_server, write_place
 from tests.pseudo_terminal import Shown, on_terminal
 

@@ -8,13 +8,13 @@ import pytest
 from bitbench.engines import registry
 from bitbench.engines.null import NullEngine
 from bitbench.measure import plan as planning
-from bitbench.measure.expand import expand
+from bitbench.measure.plan import expand
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from bitbench.records.folder import StudyFolder
 from bitbench.study.plan import Plan
 from bitbench.study.recipe import Backend
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
 from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
 

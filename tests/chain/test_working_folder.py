@@ -167,7 +167,7 @@ def test_every_command_is_listed() -> None:
     commands = typer.main.get_command(app)
     names = set()
     for name, command in commands.commands.items():  # type: ignore[attr-defined]
-        below = getattr(command, "commands", None)
+        below = getattr(command.whole, "commands", None)
         names |= {name} if below is None else {f"{name} {inner}" for inner in below}
     assert names == COMMANDS.keys() & names
 

@@ -7,12 +7,12 @@ import subprocess
 import pytest
 
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
-from bitbench.engines.environments.installed import python_of
+from bitbench.engines.environments import python_of
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import Condition
 from bitbench.records.trial import Outcome
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from tests.e2e.conftest import WINDOWS
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
@@ -33,7 +33,7 @@ print(sum(losses) / len(losses))
 
 @pytest.fixture(scope="module")
 def summary(recipes_study: StudyFolder) -> StudySummary:
-    return report_summary(recipes_study, default_home())
+    return StudyReport(recipes_study, default_home()).summary
 
 
 def quality(summary: StudySummary, name: str) -> ConfigQuality:

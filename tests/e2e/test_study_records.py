@@ -13,7 +13,7 @@ from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome, TrialRecord
-from bitbench.reports.write import report_summary, write_report
+from bitbench.reports.write import StudyReport
 from bitbench.study.study import Study
 
 pytestmark = pytest.mark.timeout(2700)  # seconds for one test, with what its fixtures run
@@ -39,7 +39,7 @@ def trials(folder: StudyFolder) -> list[TrialRecord]:
 
 @pytest.fixture(scope="module")
 def summary(folder: StudyFolder) -> StudySummary:
-    return report_summary(folder, default_home())
+    return StudyReport(folder, default_home()).summary
 
 
 def test_every_point_has_at_least_two_instances_and_two_trials_in_each(study: Study, folder: StudyFolder) -> None:
@@ -130,7 +130,7 @@ def test_the_lock_says_where_it_was_measured(folder: StudyFolder) -> None:
 
 
 def test_the_report_holds_the_figures_of_the_records(folder: StudyFolder, summary: StudySummary) -> None:
-    text = write_report(folder, default_home()).read_text(encoding="utf-8")
+    text = StudyReport(folder, default_home()).write().read_text(encoding="utf-8")
     for trial in folder.trials():
         if trial.kind == "measured":
             assert trial.id in text

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from bitbench.features.exports.targets import exporter
-from bitbench.features.exports.types import ExportedStudy, Target
+from bitbench.features.exports.command import exporter
+from bitbench.features.exports.content import ExportedStudy, Target
 
 Found = dict[str, dict[str, float]]
 

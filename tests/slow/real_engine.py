@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.engines.environments.installed import python_of
+from bitbench.engines.environments import python_of
 from bitbench.measure.workplace import default_home
 from bitbench.ports import Instance
-from bitbench.quality.asking import Asker
+from bitbench.quality.measure import Asker
 from bitbench.records.trial import InstanceFacts
 from bitbench.util.errors import EngineEnvironmentError
 

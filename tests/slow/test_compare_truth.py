@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.records.folder import StudyFolder
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import TrialRecord
 from tests.chain.conftest import BITBENCH
 from tests.study_pairs import exit_code, write_folder

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from bitbench.engines import registry
-from bitbench.engines.environments.installed import python_of, versions
+from bitbench.engines.environments import python_of, versions
 from bitbench.measure.compatibility import look_up
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace, default_home
@@ -63,8 +63,7 @@ class Reality:
 def cases() -> Iterator[tuple[str, str]]:
     """Recipe and engine, without those that an engine makes itself while it loads: the others never see them."""
     home = default_home()
-    for name in registry.engine_names():
-        engine = registry.engine(name)
+    for name, engine in registry.engines().items():
         if not engine.needs_model:
             continue
         try:

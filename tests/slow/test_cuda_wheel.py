@@ -17,13 +17,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bitbench.engines.cuda_toolkit import toolkit_variables
-from bitbench.engines.environments.creation import create
-from bitbench.engines.environments.installed import python_of
+from bitbench.engines.environments import create, python_of
+from bitbench.engines.kernels import toolkit_variables
 from bitbench.engines.vllm import VllmEngine, command_line
 from bitbench.measure.workplace import default_home
-from bitbench.study.capability import Capability
-from bitbench.util.child_environment import tool_environment
+from bitbench.study.hardware import Capability
+from bitbench.util.child_processes import tool_environment
 from tests.unit.cuda_selection import disagreement, questions
 from tests.unit.test_vllm_engine import launch
 
@@ -148,7 +147,7 @@ def test_the_wheel_accepts_our_command_line(
 def test_the_stand_in_is_what_bitbench_sees_too(stand_in: Path) -> None:
     """bitbench's own reader, through the same library as the wheel."""
     code = (
-        "from bitbench.measure.machine.nvml import open_nvml; from bitbench.measure.machine.gpus import survey; "
+        "from bitbench.measure.machine.gpus import open_nvml; from bitbench.measure.machine.gpus import survey; "
         "found = survey(open_nvml(), {'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}, lambda: '0'); "
         "one, = found.accelerators; print(one.name, found.capability, one.driver, one.power_limit_w, one.uuid)"
     )

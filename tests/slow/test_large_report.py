@@ -16,9 +16,9 @@ MEASURE = """
 import json, resource, sys, time
 start = time.monotonic()
 from pathlib import Path
-from bitbench.reports.write import write_report
+from bitbench.reports.write import StudyReport
 from bitbench.records.folder import StudyFolder
-write_report(StudyFolder.existing(Path(sys.argv[1])), Path(sys.argv[2]))
+StudyReport(StudyFolder.existing(Path(sys.argv[1])), Path(sys.argv[2])).write()
 used = resource.getrusage(resource.RUSAGE_SELF)
 print(json.dumps({
     "took_s": time.monotonic() - start, "cpu_s": used.ru_utime + used.ru_stime, "peak_bytes": 1024 * used.ru_maxrss,

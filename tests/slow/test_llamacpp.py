@@ -16,19 +16,19 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from bitbench.engines.environments.installed import python_of
+from bitbench.engines.environments import python_of
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.server import ServerInstance
 from bitbench.loadgen.verdict import judge
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import default_home
-from bitbench.models.words import word_token_ids
+from bitbench.models.folder import word_token_ids
 from bitbench.ports import Endpoint, Launch, Load, LoadJob, Vocabulary
 from bitbench.quantize import variants
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Arrival, Workload
@@ -237,7 +237,7 @@ def test_perplexity_is_that_of_a_plain_computation(tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(QUALITY_STUDY)
     bitbench("run", "study.yaml", "--into", "out", cwd=tmp_path)
     folder = StudyFolder.existing(tmp_path / "out")
-    (found,) = report_summary(folder, default_home()).quality
+    (found,) = StudyReport(folder, default_home()).summary.quality
     assert found.tokens == 16 * 255
     assert found.estimates["perplexity"].value == pytest.approx(math.exp(-plain_logprobs(folder).mean()), rel=AGREES)
 

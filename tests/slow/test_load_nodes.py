@@ -7,12 +7,12 @@ import numpy as np
 import psutil
 import pytest
 
-from bitbench.features.fleet.address import roster_of
 from bitbench.features.fleet.load_fleet import LoadFleet
-from bitbench.features.fleet.part_report import SKETCHED
+from bitbench.features.fleet.orders import SKETCHED
+from bitbench.features.fleet.roster import roster_of
 from bitbench.ports import LoadLost
-from bitbench.records.load_progress import LoadProgress
 from bitbench.records.request_rows import RequestRows
+from bitbench.records.trial import LoadProgress
 from tests.features.fleet.test_load_nodes import killing
 from tests.slow.test_load_truth import job
 from tests.unit.null_instance import running

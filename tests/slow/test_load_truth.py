@@ -23,8 +23,7 @@ from bitbench.loadgen.client import WHOLE, run_part
 from bitbench.loadgen.verdict import judge
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.records.load_progress import LoadProgress
-from bitbench.records.trial import ClientHealth, Outcome
+from bitbench.records.trial import ClientHealth, LoadProgress, Outcome
 from bitbench.study.workload import Workload
 from tests.unit.null_instance import running
 

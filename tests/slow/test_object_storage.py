@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.objects.catalog import compact
+from bitbench.features.objects.remote_folder import compact
 from bitbench.features.objects.store import ObjectStore
 from bitbench.features.query.studies import Studies
 from tests.features.objects.many_studies import ALL_TRIALS, ROWS_EACH, write_studies

@@ -18,8 +18,8 @@ from bitbench.measure.variants import VariantStore, make_variant, order_variant
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.ports import Endpoint, Instance, Launch, Load
-from bitbench.quality.asking import Asker, asker_of
-from bitbench.quality.wire import InstanceConnection
+from bitbench.quality.logprobs import InstanceConnection
+from bitbench.quality.measure import Asker, asker_of
 from bitbench.quantize import catalog
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup

@@ -10,7 +10,7 @@ from bitbench.measure.machine.host import processor_level
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.records.trial import KernelPath
-from bitbench.study.processor import Level
+from bitbench.study.hardware import Level
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.results.summary import ConfigQuality
-from bitbench.engines.environments.installed import python_of
+from bitbench.engines.environments import python_of
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import default_home
 from bitbench.ports import Launch, Load
-from bitbench.quality.asking import asker_of, score_windows
-from bitbench.quality.wire import InstanceConnection
+from bitbench.quality.logprobs import InstanceConnection
+from bitbench.quality.measure import asker_of, score_windows
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
 from bitbench.util.errors import EngineEnvironmentError
@@ -79,7 +79,7 @@ def record(study: StudyFolder, recipe: str) -> QualityRecord:
 
 def quality(study: StudyFolder, recipe: str) -> ConfigQuality:
     return next(
-        one for one in report_summary(study, default_home()).quality if one.config.variant == f"{MODEL}/{recipe}"
+        one for one in StudyReport(study, default_home()).summary.quality if one.config.variant == f"{MODEL}/{recipe}"
     )
 
 

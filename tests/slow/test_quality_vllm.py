@@ -12,7 +12,7 @@ import pytest
 
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from tests.e2e.conftest import WINDOWS
 from tests.e2e.test_quality import MODEL, assert_diverges_little, assert_diverges_much
 
@@ -25,7 +25,7 @@ def measured(engine: str, place: Path) -> StudyFolder:
 
 
 def assert_fewer_bits_diverge_more(engine: str, folder: StudyFolder) -> None:
-    summary = report_summary(folder, default_home())
+    summary = StudyReport(folder, default_home()).summary
     eight = assert_diverges_little(summary, f"w8a8-rtn @ {engine}", f"bf16 @ {engine}")
     four = assert_diverges_much(summary, f"w4a16-rtn @ {engine}", f"bf16 @ {engine}")
     assert eight.estimates["top1_agreement"].value > four.estimates["top1_agreement"].value

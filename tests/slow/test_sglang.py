@@ -14,8 +14,8 @@ from bitbench.engines.sglang import SglangEngine
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import default_home
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Launch, Load
-from bitbench.quality.asking import Asker, asker_of
-from bitbench.quality.wire import AskingFailed, InstanceConnection
+from bitbench.quality.logprobs import AskingFailed, InstanceConnection
+from bitbench.quality.measure import Asker, asker_of
 from bitbench.records.trial import Outcome
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup

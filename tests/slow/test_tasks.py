@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines.environments.installed import python_of
+from bitbench.engines.environments import python_of
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import EngineEnvironmentError

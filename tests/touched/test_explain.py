@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.explain.gather import explain_variant
+from bitbench.features.explain.explanation import explain_variant
 from bitbench.features.explain.types import Cause
 from bitbench.features.explain.words import explanation_document
 from bitbench.measure.workplace import default_home

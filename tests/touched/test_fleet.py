@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from bitbench.features.fleet.channel import NODE
-from bitbench.features.fleet.types import MachineFactor
-from bitbench.features.fleet.view import fleet_at
+from bitbench.features.fleet.computing import MachineFactor
+from bitbench.features.fleet.driver import fleet_at
 from bitbench.measure.workplace import default_home
 from bitbench.records.trial import Outcome
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from tests.features.fleet.fleet_study import BLOCKS, FleetRun, check_complete
 
 
@@ -63,7 +63,7 @@ def test_equal_configs_on_machines_that_differ_by_30_percent(tmp_path: Path) -> 
     }
     run = FleetRun(tmp_path, "ssh://quick,slow", EQUAL, environment)
     run.wait()
-    summary = report_summary(run.folder, default_home())
+    summary = StudyReport(run.folder, default_home()).summary
     (ranking,) = summary.rankings
     assert all(len(entry.tied_with) == 1 for entry in ranking.entries), run.said
     factor = summary.part(MachineFactor)

@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.analysis.divergence import divergence, scores_of
+from bitbench.analysis.quality import divergence, scores_of
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from tests.e2e.conftest import WINDOWS
 from tests.e2e.test_quality import MODEL, quality, quality_section
 from tests.slow.test_quality_vllm import assert_fewer_bits_diverge_more, measured
@@ -91,7 +91,7 @@ def test_a_variant_has_no_divergence_from_itself_in_another_start(whole: StudyFo
 
 
 def test_a_damaged_layer_is_flagged(damaged: StudyFolder) -> None:
-    found = quality(report_summary(damaged, default_home()), "w8a8-rtn @ transformers")
+    found = quality(StudyReport(damaged, default_home()).summary, "w8a8-rtn @ transformers")
     assert found.flagged
     assert "beyond the limit" in (found.reason or "")
     assert "flagged" in quality_section(damaged)

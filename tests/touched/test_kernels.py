@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.kernels.computing import summarize_kernels
-from bitbench.features.kernels.instruction_sets import usable_isas
-from bitbench.features.kernels.types import KernelRun
+from bitbench.features.kernels.case import usable_isas
+from bitbench.features.kernels.computing import KernelRun, summarize_kernels
 from bitbench.features.kernels.words import kernel_document
 from bitbench.reports.document.markdown import markdown
 from tests.command_line import bitbench

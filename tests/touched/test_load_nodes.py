@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from bitbench.features.fleet import load_fleet
-from bitbench.features.fleet.station import MOST_LOSSES
+from bitbench.features.fleet.machines import MOST_LOSSES
 from bitbench.loadgen.verdict import judge
 from bitbench.ports import LoadLost
-from bitbench.records.load_progress import LoadProgress
-from bitbench.records.trial import Outcome
+from bitbench.records.trial import LoadProgress, Outcome
 from bitbench.util.errors import FleetError
 from tests.features.fleet.test_load_nodes import SERVER, fleet, fleet_with_clocks, job, killing, node_programs
 from tests.unit.null_instance import running

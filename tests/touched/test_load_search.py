@@ -9,7 +9,7 @@ import pytest
 from bitbench.analysis.results.summary import SearchStop
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from tests.busy_machine import wait_for
 from tests.chain.test_load import ANSWER, CAPABLE, load
 from tests.forked import command, start
@@ -34,7 +34,7 @@ def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(tmp_path: 
     assert "resuming after" in done.stdout
     folder = StudyFolder.existing(tmp_path / "out")
     assert lines.read_text().splitlines()[:2] == kept
-    found = report_summary(folder, default_home()).search
+    found = StudyReport(folder, default_home()).summary.search
     assert found is not None
     assert found.trials <= 12
     assert found.rate == pytest.approx(TRUE_RATE, rel=0.03)

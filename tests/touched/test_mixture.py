@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines.environments.installed import python_of, versions
+from bitbench.engines.environments import python_of, versions
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.defects import find_defects
 from bitbench.quantize.variants import SourceModel
 from bitbench.quantize.workers import llmcompressor_worker
-from bitbench.util.tensor_files import read_headers
+from bitbench.util.model_files import read_headers
 
 EXPERTS = 4
 # The router's rows are v, -v, u and 0: the last one's logit is never the greatest, so no token reaches expert 3.

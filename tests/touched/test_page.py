@@ -13,11 +13,11 @@ import pytest
 from bitbench.features.kernels.computing import summarize_kernels
 from bitbench.features.kernels.folders import write_kernels
 from bitbench.measure.workplace import default_home
+from bitbench.reports.document.html import vega_bundle
 from bitbench.reports.document.model import Document
-from bitbench.reports.document.vega import vega_bundle
 from bitbench.reports.files import PAGE, write_report
 from bitbench.reports.study import study_document
-from bitbench.reports.write import report_document
+from bitbench.reports.write import StudyReport
 from bitbench.study.base import Json
 from tests.big_study import big_study
 from tests.browser import Browser
@@ -71,7 +71,7 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             write_kernels(summarize_kernels(a_run(), ["torch-linear", "torch-mv"]), folder)
             return folder / PAGE
         case _:
-            return write_page(report_document(write_folder("sweep", folder / "study"), folder), bundle, folder)
+            return write_page(StudyReport(write_folder("sweep", folder / "study"), folder).document, bundle, folder)
 
 
 def test_the_first_chart_is_on_the_first_screen(browser: Browser, report: Path) -> None:
@@ -126,7 +126,7 @@ def opening_ms(browser: Browser, page: Path) -> float:
 
 def test_a_large_page_opens_quickly(browser: Browser, demo: Path, bundle: str, tmp_path: Path) -> None:
     folder = big_study(tmp_path / "big", configs=20, workloads=10, trials=20, rows_per_trial=0)
-    page = write_page(report_document(folder, default_home()), bundle, tmp_path / "page")
+    page = write_page(StudyReport(folder, default_home()).document, bundle, tmp_path / "page")
     opening_ms(browser, demo)  # the first page of a browser takes longer, whatever it is
     # The best of three, in turn: a busy machine may delay any one of them.
     opened = [(opening_ms(browser, demo), opening_ms(browser, page)) for _ in range(3)]

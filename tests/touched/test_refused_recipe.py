@@ -9,7 +9,7 @@ import pytest
 
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.forked import bitbench_process
 
 STUDY = """

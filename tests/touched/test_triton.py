@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 
 import bitbench
-from bitbench.engines.environments.installed import python_of
-from bitbench.features.kernels import registry, runner
+from bitbench.engines.environments import python_of
+from bitbench.features.kernels import runner
+from bitbench.features.kernels import runner as registry
 from bitbench.features.kernels.case import KernelShape
-from bitbench.features.kernels.computing import summarize_kernels
-from bitbench.features.kernels.types import KernelRun
+from bitbench.features.kernels.computing import KernelRun, summarize_kernels
 from bitbench.features.kernels.words import kernel_document
-from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize, multiply
+from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize
 from bitbench.measure.workplace import default_home
 from bitbench.reports.document.markdown import markdown
-from bitbench.study.kernel_device import KernelDevice
+from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import KernelError
-from tests.features.vptq.vptq_layers import make_layer
+from tests.features.vptq.vptq_layers import make_layer, multiply
 
 CHILD = Path(__file__).with_name("triton_child.py")
 
@@ -152,13 +152,10 @@ def bench(
     device: KernelDevice = KernelDevice.CPU,
 ) -> KernelRun:
     job = runner.KernelJob(
+        runner.KernelOptions(batches=batches, cases=tuple(names) if named else None, warm=True, device=device),
         shapes=(KernelShape(72, 200),),
-        batches=batches,
         cases=registry.case_sources(names),
-        all_cases=named,
         effort=runner.Effort(passes=1, point_s=0.0, least_rounds=2, most_rounds=2),
-        warm=True,
-        device=device,
     )
     python = python_of("triton", default_home())
     return runner.run_kernels(job, python, "a processor", lambda *_: None)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines.environments.installed import python_of, versions
+from bitbench.engines.environments import python_of, versions
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
+from bitbench.quantize.backends import QuantizeProgress
 from bitbench.quantize.variants import MadeVariant, SourceModel, VariantRequest
-from bitbench.quantize.work import QuantizeProgress
 from bitbench.study.recipe import Recipe
 
 LATER_BLOCKS = r"re:.*layers\.([2-9]|\d\d)\."

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from bitbench.engines.environments.installed import python_of
-from bitbench.features.kernels import registry
-from bitbench.features.kernels.shapes import SEED_INPUTS
+from bitbench.engines.environments import python_of
+from bitbench.features.kernels import runner
+from bitbench.features.kernels.runner import SEED_INPUTS
 from bitbench.measure.workplace import default_home
 
 pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
@@ -108,7 +108,7 @@ print(json.dumps({"wrong": len(wrong)}))
 
 def in_torch(script: str, asked: object = None) -> Any:
     python = python_of("transformers", default_home())
-    folder, native = registry.package_folders(())["bitbench"], registry.native_module()
+    folder, native = runner.package_folders(())["bitbench"], runner.native_module()
     assert native is not None
     done = subprocess.run(
         [python, "-I", "-c", LOAD + script, folder, native, json.dumps(asked)],

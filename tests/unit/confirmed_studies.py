@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bitbench.analysis.confirmation import chosen, confirmations
+from bitbench.analysis.ranking import chosen, confirmations
 from bitbench.analysis.sequential import SequentialAnalysis, baseline_of, primary_metric_of, standing
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.study.plan import Purpose
 from bitbench.study.study import Measure

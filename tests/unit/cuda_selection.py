@@ -6,9 +6,9 @@ The record lies in data/vllm-0.32-cuda-selection.json; tests/slow/test_cuda_whee
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from bitbench.engines.vllm_kernels import read_choices
+from bitbench.engines.kernels import read_choices
 from bitbench.measure.compatibility import CompatibilityRow, look_up
-from bitbench.study.capability import Capability, parse_capability
+from bitbench.study.hardware import Capability, parse_capability
 from bitbench.study.plan import Support
 
 # The wheel was asked by names of compressed-tensors and some of ours.

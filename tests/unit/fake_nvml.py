@@ -16,7 +16,6 @@ class FakeGpu:
     uuid: str = "GPU-00000000-0000-0000-0000-000000000001"
     capability: tuple[int, int] = (8, 9)
     memory_mib: int = 23_034
-    power_mw: int | None = 71_500
     power_limit_mw: int | None = 72_000
     energy_mj: int | None = 1_000_000
     temperature_c: int | None = 61
@@ -28,7 +27,7 @@ class FakeGpu:
 
 
 class FakeNvml:
-    """To be given to `bitbench.measure.machine.nvml.Nvml`."""
+    """To be given to `bitbench.measure.machine.gpus.Nvml`."""
 
     def __init__(self, gpus: list[FakeGpu], driver: str = "580.95.05", *, starts: bool = True) -> None:
         self.gpus = gpus
@@ -64,9 +63,6 @@ class FakeNvml:
     def nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:  # noqa: N802
         memory._obj.total = self._of(handle).memory_mib * 2**20
         return SUCCESS
-
-    def nvmlDeviceGetPowerUsage(self, handle: Any, answer: Any) -> int:  # noqa: N802
-        return self._number(answer, self._of(handle).power_mw)
 
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: Any, answer: Any) -> int:  # noqa: N802
         return self._number(answer, self._of(handle).power_limit_mw)

@@ -3,8 +3,7 @@
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.lock import Lock
 from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialRecord
-from bitbench.study.imported import ImportedFile, ImportSource
-from bitbench.study.plan import Config, Plan, Point, Refusal
+from bitbench.study.plan import Config, ImportedFile, ImportSource, Plan, Point, Refusal
 from bitbench.study.study import EngineSetup
 from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_instance, make_lock, make_plan, make_trial, speed_metrics, summarize

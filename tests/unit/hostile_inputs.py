@@ -8,12 +8,11 @@ from tempfile import TemporaryDirectory
 from time import process_time
 
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import ImportedStarts, Tool
+from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.models.folder import read_facts
-from bitbench.quantize.checks import refuse_other_than_causal_lm
-from bitbench.quantize.gguf_header import read_tensors
+from bitbench.quantize.checkpoint import read_tensors, refuse_other_than_causal_lm
 from bitbench.util.errors import BitbenchError
-from bitbench.util.tensor_files import read_header
+from bitbench.util.model_files import read_header
 from tests.in_memory import MEMORY
 from tests.unit.quantize_stand_in import write_model, write_tensors
 from tests.unit.test_models import CONFIG

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.analysis.log_speeds import LogSpeeds
+from bitbench.analysis.pairs import LogSpeeds
 from bitbench.study.plan import Config
 
 Floats = npt.NDArray[np.float64]

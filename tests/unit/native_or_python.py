@@ -4,8 +4,8 @@ import importlib.util
 
 import pytest
 
-from bitbench.loadgen import receiver
-from bitbench.util.http import parts
+from bitbench.loadgen import connection
+from bitbench.util.http import response
 from tests.length import by_length
 
 HAS_NATIVE = importlib.util.find_spec("bitbench._native") is not None
@@ -19,5 +19,5 @@ WAYS = by_length((BOTH[0] if HAS_NATIVE else BOTH[1],), BOTH)
 
 def choose(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not native:
-        monkeypatch.setattr(receiver, "NativeReceiver", None)
-        monkeypatch.setattr(parts, "NativeParts", None)
+        monkeypatch.setattr(connection, "NativeReceiver", None)
+        monkeypatch.setattr(response, "NativeParts", None)

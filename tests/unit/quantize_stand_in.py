@@ -6,8 +6,8 @@ import struct
 import time
 from pathlib import Path
 
+from bitbench.quantize.backends import OnProgress, QuantizeProgress, Work
 from bitbench.quantize.manifest import WorkerFacts
-from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
 from bitbench.util.errors import QuantizeError
 
 LAYERS = {"model.layers.0.q_proj.weight": (8, 576), "model.layers.0.down_proj.weight": (8, 1536)}

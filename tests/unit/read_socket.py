@@ -5,8 +5,7 @@ import select
 import socket
 from typing import cast
 
-from bitbench.loadgen.connection import Connection, Exchange
-from bitbench.loadgen.receiver import Receiver
+from bitbench.loadgen.connection import Connection, Exchange, Receiver
 from bitbench.loadgen.requests import PlannedRequest
 from bitbench.util.http.response import ResponseReader
 
@@ -48,7 +47,7 @@ class SocketReading:
             self._reading, _ = listener.accept()
         self._writing.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._reading.setblocking(False)
-        self._receiver = Receiver()
+        self._receiver = Receiver(())
 
     def close(self) -> None:
         self._receiver.close()

@@ -1,11 +1,11 @@
 """Studies as formats of a report get them: an ordinary one, and one whose names try to break out."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-from bitbench.api.forms import ReportedStudy
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.reports.study import study_document
+from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import EngineSetup
 from bitbench.study.workload import Workload
@@ -24,18 +24,19 @@ HOSTILE = [
 ]
 
 
-def reported(plan: Plan, trials: list[TrialRecord], instances: Sequence[InstanceRecord] = ()) -> ReportedStudy:
-    records = StudyRecords("made-up", make_lock(plan), trials, instances)
-    summary = summarize(plan, trials, instances)
-    return ReportedStudy(summary, records, lambda: study_document(summary, records.lock))
+def reported(plan: Plan, trials: list[TrialRecord], instances: Sequence[InstanceRecord] = ()) -> StudyReport:
+    report = StudyReport(StudyFolder(Path("made-up")), Path("home"))
+    report.records = StudyRecords("made-up", make_lock(plan), trials, instances)
+    report.summary = summarize(plan, trials, instances)
+    return report
 
 
-def demo_report() -> ReportedStudy:
+def demo_report() -> StudyReport:
     plan, trials, instances, _ = demo_study()
     return reported(plan, trials, instances)
 
 
-def hostile_report() -> ReportedStudy:
+def hostile_report() -> StudyReport:
     """Names and causes that try to break out."""
     workload = Workload(name="shape", concurrency=1, input_tokens=16, output_tokens=8)
     engines = tuple(EngineSetup(name=name, engine=name, args={"flag": name, "api-key": "hidden"}) for name in HOSTILE)

@@ -6,13 +6,11 @@ from math import sqrt
 
 import numpy as np
 
-from bitbench.analysis.adjustment import adjust
-from bitbench.analysis.budget_plan import Design, VarianceComponents, measured_components, plan_blocks
-from bitbench.analysis.families import Claims, claim, nothing_claimed
-from bitbench.analysis.interim_looks import continuing, looks
-from bitbench.analysis.log_speeds import LogSpeeds
-from bitbench.analysis.pairs import PairTable, paired_ratios
+from bitbench.analysis.budget import Design, VarianceComponents, measured_components, plan_blocks
+from bitbench.analysis.claims import Claims, claim, continuing, looks, nothing_claimed
+from bitbench.analysis.pairs import LogSpeeds, PairTable, paired_ratios
 from bitbench.analysis.results.summary import AgainstBaseline
+from bitbench.analysis.sequential import adjust
 from bitbench.study.plan import Config
 from tests.unit.machine_simulation import (
     MACHINES,

@@ -6,8 +6,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ndtr
 
-from bitbench.analysis.log_speeds import Floats
-from bitbench.analysis.percentiles import percentile
+from bitbench.analysis.pairs import Floats
+from bitbench.analysis.requests import percentile
 from bitbench.analysis.results.estimate import PercentileEstimate, Verdict, check
 
 REQUEST_SD, TRIAL_SD, START_SD = 0.5, 0.08, 0.057  # of the logarithm

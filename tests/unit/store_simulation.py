@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from bitbench.analysis import model_groups as fields
+from bitbench.analysis import ranking as fields
 from bitbench.engines.null import NullEngine
 from bitbench.measure.budget import StudyPace
 from bitbench.measure.estimate import Estimator

@@ -6,11 +6,11 @@ import numpy as np
 import pyarrow as pa
 
 from bitbench.analysis import summarize as summarizing
+from bitbench.analysis.precision import enough_instances
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.analysis.stopping import enough_instances
+from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import Lock
-from bitbench.records.requests import REQUEST_COLUMNS
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.base import Json
 from bitbench.study.plan import Config, Plan, Point, Refusal

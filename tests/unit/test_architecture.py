@@ -2,6 +2,7 @@
 and one module alone writes files."""
 
 import ast
+import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -50,7 +51,7 @@ def test_every_form_of_import_is_seen(code: str) -> None:
 
 
 WRITING_CALLS = {"write_text", "write_bytes", "mkdir", "makedirs", "copyfile", "move", "rmtree"}
-DOOR = "bitbench.util.safe_files"
+DOOR = "bitbench.util.files"
 # What runs in another environment's Python, in a folder that was made for it or in the cache of a hub's own library;
 # and a build in an environment of ours.
 ELSEWHERE = (
@@ -79,3 +80,33 @@ def test_files_are_written_through_one_door() -> None:
         "open, line 1",
         "write_text, line 1",
     ]
+
+
+ARCHITECTURE = (SOURCE.parent / "ARCHITECTURE.md").read_text()
+LISTED = ARCHITECTURE.partition("## From a name to its file")[2]
+
+
+@pytest.mark.parametrize(
+    "line", LISTED.partition("\n\nWithin")[0].split("\n- ")[1:], ids=lambda line: line.split("`")[1]
+)
+def test_every_file_of_a_package_is_listed(line: str) -> None:
+    package, *listed = re.findall(r"`([\w.]+)`", line)
+    files = {
+        path.stem
+        for path in MODULES[package].parent.rglob("*.py")
+        if path.stem != "__init__" and path.parent.name != "workers"
+    }
+    assert {*listed} == files
+
+
+def test_every_file_of_a_feature_is_listed() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \|.*\| ((?:`\w+`(?:, )?)+) \|$", (SOURCE.parent / "ARCHITECTURE.md").read_text(), re.M
+    )
+    listed = {name: {*re.findall(r"\w+", files)} for name, files in rows}
+    features = SOURCE / "bitbench" / "features"
+    assert listed == {
+        folder.name: {path.stem for path in folder.rglob("*.py")} - {"__init__"}
+        for folder in features.iterdir()
+        if (folder / "__init__.py").exists()
+    }

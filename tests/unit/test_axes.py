@@ -9,15 +9,13 @@ import yaml
 
 from bitbench.engines import llamacpp, vllm
 from bitbench.engines.registry import engine
-from bitbench.measure.expand import as_arguments
-from bitbench.measure.plan import plan_study
+from bitbench.measure.plan import as_arguments, plan_study
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Launch, Load
 from bitbench.study.study import EngineSetup
-from bitbench.study.study_file import parse_study, study_schema
+from bitbench.study.study_file import parse_study, study_schema, study_text
 from bitbench.study.variant import Variant
-from bitbench.study.write_study import study_text
 from bitbench.util.errors import StudyFileError
 from tests.command_line import bitbench
 

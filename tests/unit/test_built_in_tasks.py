@@ -6,17 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.analysis.distributions import fair_coin_p_value
+from bitbench.analysis.intervals import fair_coin_p_value
 from bitbench.analysis.quality import loses_from
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PositionDivergence, StudySummary, TaskEstimate
 from bitbench.analysis.tasks import compare_answers_right, compare_tasks, needles_of
-from bitbench.quality.asking import ask_tasks
 from bitbench.quality.built_in_tasks import DEPTHS, QUESTIONS, is_right, needles, tasks_of
-from bitbench.quality.corpus import Corpus
-from bitbench.quality.material import make_material
-from bitbench.quality.prompt_logprobs import PromptLogprobs
-from bitbench.quality.wire import InstanceConnection
+from bitbench.quality.logprobs import InstanceConnection, PromptLogprobs
+from bitbench.quality.material import Corpus, make_material
+from bitbench.quality.measure import ask_tasks
 from bitbench.records.quality import TaskAnswer, TaskQuestion
 from bitbench.reports.document.markdown import phrase_text, section_parts
 from bitbench.reports.sections.quality import quality_section, quality_sentences

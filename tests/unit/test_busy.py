@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bitbench.measure.machine.busy import cores_in_use
+from bitbench.measure.machine.host import cores_in_use
 
 pytestmark = pytest.mark.alone
 

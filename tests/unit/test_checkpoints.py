@@ -12,7 +12,7 @@ from bitbench.measure.plan import plan_study
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.models.quantized import describe
-from bitbench.study.capability import Capability
+from bitbench.study.hardware import Capability
 from bitbench.study.plan import Plan, Support
 from bitbench.util.errors import ModelError, StudyFileError
 from tests.unit.quantize_stand_in import write_tensors

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import bitbench
-from bitbench.util.child_environment import bitbench_environment, engine_environment, tool_environment
+from bitbench.util.child_processes import bitbench_environment, engine_environment, tool_environment
 
 PACKAGE = Path(bitbench.__file__).parent
 TOKENS = ("HF_TOKEN", "HF_TOKEN_PATH", "HUGGING_FACE_HUB_TOKEN", "HUGGINGFACE_HUB_TOKEN", "HUGGINGFACEHUB_API_TOKEN")
@@ -85,7 +85,7 @@ def test_no_other_place_says_how_a_python_is_started() -> None:
         for path in PACKAGE.rglob("*.py")
         if path.parent.name != "workers" and begins_a_command.search(path.read_text(encoding="utf-8"))
     }
-    assert spelling == {"util/child_python.py"}
+    assert spelling == {"util/child_processes.py"}
 
 
 def process_calls(path: Path) -> Iterator[ast.Call]:
@@ -110,4 +110,4 @@ def test_no_other_place_decides_about_them() -> None:
         if "os.environ.items()" in path.read_text(encoding="utf-8")
         or "**os.environ" in path.read_text(encoding="utf-8")
     ]
-    assert deciding == ["util/child_environment.py"]
+    assert deciding == ["util/child_processes.py"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.forked import bitbench_process
 
 NULL_TOUR = Path(__file__).parent.parent.parent / "examples" / "null-tour.yaml"
@@ -64,10 +64,8 @@ def test_what_measures_imports_neither_what_reports_nor_scipy() -> None:
 
 def test_a_report_needs_one_part_of_scipy_and_no_engine() -> None:
     """scipy.stats takes a second."""
-    code = (
-        "import bitbench.cli.outcome, bitbench.reports.write, bitbench.reports.study, bitbench.analysis.distributions"
-    )
-    modules = modules_after(f"{code}\nbitbench.analysis.distributions.t_quantile(3, 0.9)")
+    code = "import bitbench.cli.outcome, bitbench.reports.write, bitbench.reports.study, bitbench.analysis.intervals"
+    modules = modules_after(f"{code}\nbitbench.analysis.intervals.t_quantile(3, 0.9)")
     assert "scipy.special" in modules
     assert not {"scipy.stats", "altair", "duckdb", "bitbench.measure.runner", "bitbench.loadgen.client"} & modules
 

@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from bitbench.analysis.gate import parse_condition
+from bitbench.analysis.changes import parse_condition
 from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_configs, compare_studies
-from bitbench.api.compare import compare_folders
-from bitbench.records.folder import StudyFolder
-from bitbench.records.study_records import StudyRecords
+from bitbench.api.compare import compare
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import InstanceFacts, KernelChoice, Outcome
 from bitbench.reports.answers.compare import comparison_document
 from bitbench.reports.document.markdown import markdown
@@ -24,8 +23,7 @@ from bitbench.study.plan import Config, Point
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from bitbench.util.errors import CannotCompareError, UsageError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import CannotCompareError, ExitCode, UsageError
 from tests.command_line import bitbench
 from tests.unit.synthetic import (
     LOCK,
@@ -176,13 +174,13 @@ def test_inconclusive_fails_unless_told_otherwise_and_a_lost_point_always_does(t
     before, after = side("a", 1.0, 5, measure=one), side("b", 1.0, 6, measure=one)
     folders = write(before, tmp_path / "a"), write(after, tmp_path / "b")
     asked = {"fail_if": [SLOWER_BY_3]}
-    assert compare_folders(*folders, **asked).exit_code is ExitCode.INCONCLUSIVE
-    allowed = compare_folders(*folders, **asked, allow_inconclusive=True)
+    assert compare(*folders, **asked).exit_code is ExitCode.INCONCLUSIVE
+    allowed = compare(*folders, **asked, allow_inconclusive=True)
     assert allowed.exit_code is ExitCode.DONE
     assert "exit code 0" in page(allowed)
     lost = replace(after, trials=[trial for trial in after.trials if trial.point != after.plan.points[0]])
     lost_folder = write(lost, tmp_path / "lost")
-    assert compare_folders(folders[0], lost_folder, **asked, allow_inconclusive=True).exit_code is ExitCode.INCONCLUSIVE
+    assert compare(folders[0], lost_folder, **asked, allow_inconclusive=True).exit_code is ExitCode.INCONCLUSIVE
 
 
 def test_limits_in_both_directions() -> None:

@@ -10,8 +10,8 @@ from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.recommendation import Limits
 from bitbench.analysis.study_comparison import compare_configs
 from bitbench.analysis.summarize import summarize
-from bitbench.api.compare import compare_folders
-from bitbench.records.study_records import StudyRecords
+from bitbench.api.compare import compare
+from bitbench.records.folder import StudyRecords
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL
@@ -91,7 +91,7 @@ def test_what_a_block_shares_cancels() -> None:
     ],
 )
 def test_configs_are_found_by_recipe_variant_or_whole_name(before: str, after: str) -> None:
-    (one, _) = compare_folders(SHOOTOUT, variants=(before, after)).points
+    (one, _) = compare(SHOOTOUT, variants=(before, after)).points
     assert one.ratio is not None
     assert one.ratio.interval is not None
     assert one.ratio.interval.low > 1

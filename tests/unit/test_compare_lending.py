@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.changes import Changes, Pair, changes_between
-from bitbench.analysis.families import holm
+from bitbench.analysis.claims import holm
 from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.study_comparison import compare_studies
 from bitbench.analysis.unpaired import SHARE_OF_ERROR, compare
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS

@@ -7,12 +7,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.gate import parse_condition
+from bitbench.analysis.changes import parse_condition
 from bitbench.analysis.results.comparison import QUALITY, ChangeVerdict, Comparison
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.study_comparison import compare_configs
+from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import Condition, CorpusFacts, QualityRecord
-from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.study.plan import Config
 from bitbench.study.variant import NO_MODEL

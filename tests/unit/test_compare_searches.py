@@ -5,26 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.analysis.gate import parse_condition
+from bitbench.analysis.changes import parse_condition
 from bitbench.analysis.rate_search import next_rate, rate_trials
 from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.study_comparison import compare_studies
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.endpoint import EndpointRun, workload_at
-from bitbench.measure.run_context import RunContext
-from bitbench.records.study_records import StudyRecords
+from bitbench.measure.trial import RunContext
+from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import InstanceFacts, ObjectiveResult, Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.answers.compare import comparison_document
 from bitbench.reports.document.markdown import markdown
-from bitbench.study.arrival import Constant
-from bitbench.study.checked import checked_objectives
+from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan, Point
-from bitbench.study.search import SearchLimits
 from bitbench.study.study import EngineSetup
-from bitbench.study.workload import Workload
-from bitbench.util.errors import CannotCompareError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.study.study_file import checked_objectives
+from bitbench.study.workload import Constant, Workload
+from bitbench.util.errors import CannotCompareError, ExitCode
 from tests.unit.synthetic import LOCK, make_instance, make_plan, make_records, make_trial
 
 LIMITS = SearchLimits(start=5, lowest=0.1, highest=1000)

@@ -10,13 +10,13 @@ from rich.console import Console
 
 from bitbench.cli.plan import labels_of, remarks
 from bitbench.measure.compatibility import CompatibilityRow, CompatibilityTable, look_up, rows
-from bitbench.measure.expand import expand
+from bitbench.measure.plan import expand
 from bitbench.measure.variants import VariantStore
 from bitbench.models.library import ResolvedModel
 from bitbench.models.quantized import Quantization
 from bitbench.ports import Engine, Instance, Launch
 from bitbench.quantize import catalog
-from bitbench.study.capability import Capability
+from bitbench.study.hardware import Capability
 from bitbench.study.plan import Plan, Support
 from bitbench.study.recipe import Recipe
 from bitbench.study.study import EngineSetup, Study

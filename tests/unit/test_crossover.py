@@ -15,7 +15,7 @@ from bitbench.analysis.results.crossover import (
 )
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.records.trial import TrialMetrics, TrialRecord
-from bitbench.reports.sections.crossover import verdict
+from bitbench.reports.sections.sweep import verdict
 from bitbench.study.plan import Plan
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import Workload

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.measure.compatibility import SELECTION, look_up, rows
-from bitbench.study.capability import Capability, parse_capability
+from bitbench.study.hardware import Capability, parse_capability
 from bitbench.study.plan import Support
 from tests.unit.cuda_selection import disagreement, questions
 

@@ -8,9 +8,8 @@ import numpy.typing as npt
 import pytest
 
 from bitbench.quantize.defects import find_defects, ignored_by_configuration
-from bitbench.util.errors import ModelError
-from bitbench.util.exit_codes import ExitCode
-from bitbench.util.tensor_files import StoredTensor, header_bytes
+from bitbench.util.errors import ExitCode, ModelError
+from bitbench.util.model_files import StoredTensor, header_bytes
 from tests.command_line import bitbench
 
 Array = npt.NDArray[np.generic]

@@ -23,7 +23,6 @@ from bitbench.reports.document.model import (
     Name,
     Paragraph,
     Quantity,
-    Range,
     Row,
     Section,
     Strong,
@@ -31,8 +30,17 @@ from bitbench.reports.document.model import (
     Unit,
 )
 from bitbench.reports.document.numbers import shown
-from bitbench.reports.document.tables import number_column, ratio_column, table, words_column
-from bitbench.reports.document.words import listing, names, paragraph, plural, say
+from bitbench.reports.document.words import (
+    listing,
+    names,
+    number_column,
+    paragraph,
+    plural,
+    ratio_column,
+    say,
+    table,
+    words_column,
+)
 
 TABLE = Table(
     (
@@ -79,8 +87,8 @@ DOCUMENT = Document(
         (Quantity(2**30, Unit.BYTES), "1,024 MiB"),
         (Quantity(0.0213, Unit.SHARE), "2.1 %"),
         (Quantity(0.0213, Unit.SHARE, 0.0201, 0.0225, is_signed=True), "+2.13 [+2.01, +2.25] %"),
-        (Quantity(12.3, Unit.SECONDS, 11.9, 12.8, Range.EXTREMES, digits=3), "12.3 (11.9 – 12.8) s"),
-        (Quantity(12, Unit.SECONDS, 12, 12, Range.EXTREMES, digits=3), "12.0 s"),
+        (Quantity(12.3, Unit.SECONDS, 11.9, 12.8, "extremes", digits=3), "12.3 (11.9 – 12.8) s"),
+        (Quantity(12, Unit.SECONDS, 12, 12, "extremes", digits=3), "12.0 s"),
         (Quantity(1234567, Unit.COUNT), "1,234,567"),
         (Quantity(None, Unit.SECONDS, note="no result"), "– no result"),
         (Quantity(0.0, "tok/s"), "0.000 tok/s"),

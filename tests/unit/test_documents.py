@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from bitbench.cli.app import app
-from bitbench.cli.features import FeatureCommand
+from bitbench.cli.help import LazyCommand
 from bitbench.quantize.catalog import recipe_schema
 from bitbench.study.recipe import Recipe
 from bitbench.study.study import Study
@@ -133,8 +133,10 @@ def _find(words: list[str]) -> tuple[TyperGroup | TyperCommand, list[str]]:
     while isinstance(command, TyperGroup) and rest and not rest[0].startswith("-"):
         assert rest[0] in command.commands, " ".join(words)
         command = command.commands[rest.pop(0)]
+        if isinstance(command, LazyCommand):
+            command = command.whole
     assert isinstance(command, TyperGroup | TyperCommand)
-    return command.whole if isinstance(command, FeatureCommand) else command, rest
+    return command, rest
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from bitbench.reports import drawing
-from bitbench.reports.charts import svg as charts_svg
+from bitbench.reports import write
 from bitbench.reports.charts.figure import Figure
-from bitbench.reports.charts.svg import svg
-from bitbench.reports.charts.trials import trials_figure
-from bitbench.reports.drawing import Drawing
+from bitbench.reports.charts.rows import trials_figure
+from bitbench.reports.document import html as charts_svg
+from bitbench.reports.document.html import svg
 from bitbench.reports.labels import Labels
+from bitbench.reports.write import Drawing
 from tests.unit.synthetic import demo_study, summarize
 
 
@@ -31,7 +31,7 @@ def test_another_process_draws_what_this_one_would(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("command", [("true",), (sys.executable, "-c", "raise SystemExit(1)"), ("/no/such/program",)])
 def test_without_that_process_this_one_draws(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "_COMMAND", command)
+    monkeypatch.setattr(write, "_COMMAND", command)
     with Drawing() as drawn:
         assert drawn.draw(figures()[:1]) == [svg(figures()[0])]
 

@@ -13,20 +13,19 @@ from bitbench.analysis.summarize import summarize
 from bitbench.engines import llamacpp, sglang, vllm
 from bitbench.features.explain.computing import explain
 from bitbench.features.explain.words import explanation_document
-from bitbench.measure.machine.engine_metrics import engine_metrics, read_metrics
-from bitbench.measure.trial import ReadyInstance, run_trial
+from bitbench.measure.trial import ReadyInstance, engine_metrics, read_metrics, run_trial
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.records.profile import Phase
 from bitbench.records.trial import ClientHealth, EngineMetrics, Memory, TrialRecord
 from bitbench.reports.document.markdown import markdown
-from bitbench.reports.sections.engine_metrics import engine_metrics_section
+from bitbench.reports.sections.memory import engine_metrics_section
 from bitbench.reports.study import study_document
 from bitbench.study.plan import Config
 from bitbench.study.study import Study
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from bitbench.util.http import samples as probe
-from bitbench.util.http.samples import read_samples
+from bitbench.util.http import connection as probe
+from bitbench.util.http.connection import read_samples
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
 from tests.unit.raw_server import Answerer, Asked, drip, flood, plain, send, send_and_reset, serving
 from tests.unit.synthetic import demo_study, make_records, request_rows
@@ -119,7 +118,7 @@ def test_counters_are_what_they_grew_by_and_gauges_what_they_show() -> None:
     assert found is not None
     assert (found.preemptions, found.waiting, found.kv_use) == (3, 3, 0.25)
     assert found.queue_s == 1.0 / 4
-    assert found.acceptance_length == 1.0  # nothing more was accepted in ten drafts
+    assert (found.drafts, found.accepted_tokens) == (10, 0)
     assert found.cached_tokens is None  # this one does not say
     assert found.raw["vllm:request_queue_time_seconds_count"] == 4
     assert found.raw["vllm:num_preemptions_total"] == 3

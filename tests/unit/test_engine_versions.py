@@ -5,16 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines.environments import creation
-from bitbench.engines.environments.installed import list_environments, python_of, versions
+from bitbench.engines import environments
+from bitbench.engines.environments import list_environments, python_of, versions
 from bitbench.measure.plan import expand_source, look_ahead
 from bitbench.measure.readiness import known_environment, known_environments, main_versions
 from bitbench.measure.trust import trust_in
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
-from bitbench.study.capability import Capability
-from bitbench.study.source import StudySource
-from bitbench.study.study_file import parse_study
+from bitbench.study.hardware import Capability
+from bitbench.study.study_file import StudySource, parse_study
 from bitbench.util.errors import EngineEnvironmentError, NotReadyError, StudyFileError
 
 RESOLVED = """transformers==5.9.0 \\
@@ -146,7 +145,7 @@ def test_the_python_of_a_study_file_is_asked_about_and_a_version_is_not(tmp_path
 def test_a_version_is_resolved_close_to_the_lock_and_written_down(uv: Path, tmp_path: Path) -> None:
     write_uv(uv)
     home = tmp_path / "home"
-    made = creation.create(known_environment("transformers==5.9.0", home), home, device="cpu")
+    made = environments.create(known_environment("transformers==5.9.0", home), home, device="cpu")
     assert made.name == "transformers==5.9.0"
     asked = (uv / "asked").read_text().splitlines()
     assert asked[0] == "transformers==5.9.0"
@@ -160,13 +159,13 @@ def test_a_version_is_resolved_close_to_the_lock_and_written_down(uv: Path, tmp_
     assert [found.name for found in list_environments(home)] == ["transformers==5.9.0"]
 
     calls = (uv / "calls").read_text()
-    assert creation.create(known_environment("transformers==5.9.0", home), home, device="cpu") == made
+    assert environments.create(known_environment("transformers==5.9.0", home), home, device="cpu") == made
     assert (uv / "calls").read_text() == calls
 
 
 def test_newer_packages_are_taken_only_where_older_ones_do_not_fit(uv: Path, tmp_path: Path) -> None:
     write_uv(uv, refused="<=")
-    creation.create(known_environment("transformers==5.9.0", tmp_path / "home"), tmp_path / "home", device="cpu")
+    environments.create(known_environment("transformers==5.9.0", tmp_path / "home"), tmp_path / "home", device="cpu")
     assert {"tokenizers", "torch==2.13.0+cpu"} <= set((uv / "asked").read_text().splitlines())
 
 
@@ -175,7 +174,9 @@ def test_where_nothing_fits_the_installer_is_quoted(uv: Path, tmp_path: Path) ->
     with pytest.raises(
         EngineEnvironmentError, match=r"uv found no packages .* error: tokenizers conflicts\. `pip index"
     ):
-        creation.create(known_environment("transformers==5.9.0", tmp_path / "home"), tmp_path / "home", device="cpu")
+        environments.create(
+            known_environment("transformers==5.9.0", tmp_path / "home"), tmp_path / "home", device="cpu"
+        )
     assert not (tmp_path / "home" / "envs").exists()
 
 

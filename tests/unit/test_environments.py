@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from bitbench.engines.environments import creation
-from bitbench.engines.environments.installed import InstalledEnvironment, list_environments, python_of, versions
+from bitbench.engines import environments
+from bitbench.engines.environments import InstalledEnvironment, list_environments, python_of, versions
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.measure.readiness import known_environment, known_environments, main_versions
 from bitbench.study.environment import Device, Environment
@@ -58,7 +58,7 @@ HOME = Path("/nowhere")
 
 
 def create(home: Path, environment: Environment = TRANSFORMERS, **options: Any) -> InstalledEnvironment:
-    return creation.create(environment, home, device="cpu", **options)
+    return environments.create(environment, home, device="cpu", **options)
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_what_is_prebuilt_is_taken_unless_compiling_is_asked_for(uv: FakeUv, hom
 def test_what_does_not_fit_is_built_and_for_a_gpu_everything_is(home: Path) -> None:
     builds: list[bool] = []
     assert create(home, built_or_taken(None, builds)).prebuilt is None
-    assert creation.create(built_or_taken("b1", builds), home / "other", device="cuda").prebuilt is None
+    assert environments.create(built_or_taken("b1", builds), home / "other", device="cuda").prebuilt is None
     assert builds == [False, True]
 
 
@@ -261,7 +261,7 @@ def test_a_manifest_of_another_version_means_rebuild(uv: FakeUv, home: Path) -> 
     assert len(uv.calls) == 4
 
 
-LOCKS = sorted(Path(creation.__file__).parents[2].glob("**/pinned/*.txt"))
+LOCKS = sorted(Path(environments.__file__).parents[2].glob("**/pinned/*.txt"))
 PIN = re.compile(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+]+ \\")
 HASH = re.compile(r"    --hash=sha256:[0-9a-f]{64}( \\)?")
 

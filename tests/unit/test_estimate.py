@@ -7,10 +7,10 @@ import pytest
 from bitbench.engines.null import NullEngine
 from bitbench.measure.estimate import NULL_TOKEN_S, Estimator, assumed, guess_quality_s, guess_trial_s
 from bitbench.quantize import catalog
-from bitbench.quantize.effort import guess_make_s
+from bitbench.quantize.backends import guess_make_s
 from bitbench.records.trial import Outcome, TrialMetrics
 from bitbench.study.base import Json
-from bitbench.study.processor import Level
+from bitbench.study.hardware import Level
 from bitbench.study.quality import Quality, Scoring
 from bitbench.study.variant import NO_MODEL, ModelFacts, Variant
 from bitbench.study.workload import Workload

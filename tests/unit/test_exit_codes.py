@@ -13,12 +13,12 @@ from typer.main import get_command
 
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.cli.app import app
+from bitbench.cli.help import LazyCommand
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome, TrialMetrics
 from bitbench.study.study import Count, Measure
 from bitbench.util import errors
-from bitbench.util.errors import BitbenchError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import BitbenchError, ExitCode
 from tests.command_line import bitbench
 from tests.unit.synthetic import make_lock, make_plan, make_trial
 from tests.unit.test_recommend_tails import LOOP, even, study
@@ -39,8 +39,9 @@ def test_an_error_never_has_the_code_of_an_answer() -> None:
 
 def commands(group: TyperGroup, *names: str) -> Iterator[tuple[str, ...]]:
     for name, command in group.commands.items():
-        if isinstance(command, TyperGroup):
-            yield from commands(command, *names, name)
+        found = command.whole if isinstance(command, LazyCommand) else command
+        if isinstance(found, TyperGroup):
+            yield from commands(found, *names, name)
         else:
             yield (*names, name)
 
@@ -171,7 +172,7 @@ def test_ctrl_c_is_told_as_such(
     said = bitbench(capsys, "plan", "study.yaml")
     assert said.exit_code == ExitCode.STOPPED
     assert said.err == "error: stopped\n"
-    monkeypatch.setattr("bitbench.measure.trust.trust_in", stopped)
+    monkeypatch.setattr("bitbench.cli.run.trust_in", stopped)
     monkeypatch.chdir(tmp_path)
     Path("study.yaml").write_text("name: stopped\nengines: [null]\nworkloads: [interactive]\n")
     said = bitbench(capsys, "run", "study.yaml")

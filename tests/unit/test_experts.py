@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from bitbench.measure import checkpoints
-from bitbench.models.experts import experts_of
-from bitbench.quantize.gguf_header import GgufHeader
+from bitbench.measure import variants
+from bitbench.models.folder import experts_of
+from bitbench.quantize.checkpoint import GgufHeader
 from bitbench.study.variant import ExpertFacts
 
 QWEN3 = {
@@ -67,6 +67,6 @@ def test_a_gguf_file_says_it_in_its_own_words(tmp_path: Path, monkeypatch: pytes
     }
     file = tmp_path / "Tiny-Q4_K_M.gguf"
     file.write_bytes(b"GGUF")
-    monkeypatch.setattr(checkpoints, "read_header", lambda _: GgufHeader(values, ()))
-    found = checkpoints.look_up(str(file), tmp_path)
+    monkeypatch.setattr(variants, "read_header", lambda _: GgufHeader(values, ()))
+    found = variants.look_up(str(file), tmp_path)
     assert found.facts.experts == experts_of(GLM)

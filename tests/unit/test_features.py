@@ -5,12 +5,13 @@ import subprocess
 import sys
 from importlib import import_module
 from importlib.util import find_spec, resolve_name
-from inspect import getdoc
 from pathlib import Path
 
 import pytest
 
 from bitbench import feature
+from bitbench.cli.app import all_commands
+from bitbench.cli.help import LazyCommand
 from bitbench.cli.json_answers import answer_schema
 from bitbench.feature import Command, Feature, Offer
 from bitbench.study.base import Record
@@ -20,12 +21,11 @@ FEATURES = [*feature.features().values()]
 BUILT_IN = [entry for entry in FEATURES if entry.is_built_in]
 ARCHITECTURE = Path(__file__).parents[2] / "ARCHITECTURE.md"
 IMPORTED_ELSEWHERE = ("kernel_cases", "checkpoints")  # where torch is
-COMMANDS = [(command, Offer(owner, command.run)) for owner in FEATURES for command in owner.commands]
 
 
-@pytest.mark.parametrize(("command", "offer"), COMMANDS, ids=lambda value: getattr(value, "name", ""))
+@pytest.mark.parametrize(("command", "offer"), all_commands().values(), ids=lambda value: getattr(value, "name", ""))
 def test_a_command_can_be_called_and_says_the_same_of_itself(command: Command, offer: Offer) -> None:
-    said = getdoc(offer.load()) or ""
+    said = LazyCommand(command, offer).whole.help or ""
     assert said.partition("\n")[0] == command.help
     assert command.answer is None or answer_schema(command.name)["title"] == f"bitbench {command.name} --json"
 

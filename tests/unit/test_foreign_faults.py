@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines import kernel_kills, server
+from bitbench.engines import server
+from bitbench.engines import server as kernel_kills
 from bitbench.engines.processes import free_port
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.loadgen import health
 from bitbench.loadgen.client import run_job
-from bitbench.loadgen.pool import ConnectionPool
+from bitbench.loadgen.connection import ConnectionPool
+from bitbench.loadgen.health import WallClock
 from bitbench.loadgen.verdict import judge
-from bitbench.loadgen.wall_clock import WallClock
 from bitbench.measure import runner
 from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, Outcome
-from bitbench.study.starter import starter
+from bitbench.study.study_file import starter
 from bitbench.study.workload import Workload
-from bitbench.util.errors import LoadError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode, LoadError
 from tests.command_line import bitbench
 from tests.unit.null_instance import running
 

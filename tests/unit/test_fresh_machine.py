@@ -7,14 +7,12 @@ import pytest
 
 from bitbench.measure.plan import plan_study
 from bitbench.measure.workplace import Workplace
-from bitbench.models.catalog import CATALOG, linear_layers
+from bitbench.models.catalog import CATALOG
+from bitbench.models.shapes import SHAPES, tensor_bytes
 from bitbench.quantize import catalog
-from bitbench.quantize.effort import guess_make_s
-from bitbench.study.starter import starter
-from bitbench.study.study_file import parse_study
-from bitbench.study.variant import ModelFacts
-from bitbench.util.exit_codes import ExitCode
-from bitbench.util.tensor_files import StoredTensor
+from bitbench.quantize.backends import guess_make_s
+from bitbench.study.study_file import parse_study, starter
+from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
 
 NEEDED = ["bitbench env create quantize", "bitbench env create transformers", "bitbench env create vllm",
@@ -106,16 +104,6 @@ def test_a_recipe_is_checked_without_the_model(capsys: pytest.CaptureFixture[str
 
 def test_the_catalog_knows_its_models_by_consistent_facts() -> None:
     for model in CATALOG.values():
-        facts, layers = model.facts, linear_layers(model.facts)
-        assert facts.parameters == _parameters(facts, layers)
-        stored_bytes = 2 * facts.parameters
+        stored_bytes = tensor_bytes(SHAPES[model.name].tensors)
+        assert stored_bytes == 2 * (model.facts.parameters or 0)
         assert stored_bytes < model.weight_bytes < 1.001 * stored_bytes  # and a header
-
-
-def _parameters(facts: ModelFacts, layers: dict[str, StoredTensor]) -> int:
-    """Of a Llama with tied embeddings: two norms in each layer, and one at the end."""
-    assert facts.layers
-    assert facts.hidden_size
-    assert facts.vocabulary_size
-    linear = sum(tensor.shape[0] * tensor.shape[1] for tensor in layers.values())
-    return linear + facts.hidden_size * (facts.vocabulary_size + 2 * facts.layers + 1)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from bitbench.analysis.trial import measure
-from bitbench.measure.machine.gpu_state import GpuWatch, disturbance, watch_gpus
-from bitbench.measure.machine.nvml import Nvml
+from bitbench.measure.machine.gpus import Nvml
+from bitbench.measure.machine.watches import GpuWatch, disturbance, watch_gpus
 from bitbench.records.trial import Energy, GpuUse, Outcome
 from tests.unit.fake_nvml import FakeGpu, FakeNvml
 from tests.unit.synthetic import request_rows
@@ -98,7 +98,7 @@ def test_without_a_gpu_nothing_is_watched() -> None:
 
 def test_the_engines_own_processes_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = Nvml(FakeNvml([FakeGpu(processes={os.getpid(): 5, THEIRS: 5})])).gpus()
-    monkeypatch.setattr("bitbench.measure.machine.gpu_state._visible", lambda: tuple(gpus))
+    monkeypatch.setattr("bitbench.measure.machine.watches.visible_gpus", lambda: tuple(gpus))
     with watch_gpus(os.getpid()) as watch:
         pass
     assert watch.use is not None

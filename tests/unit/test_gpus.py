@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.cli.machine_check import gpu_problems
-from bitbench.engines.environments.installed import InstalledEnvironment, write_manifest
-from bitbench.measure.machine.gpus import GpuSurvey, chosen, describe, survey
-from bitbench.measure.machine.nvml import Nvml, NvmlError
+from bitbench.cli.doctor import gpu_problems
+from bitbench.engines.environments import InstalledEnvironment, write_manifest
+from bitbench.measure.machine.gpus import GpuSurvey, Nvml, NvmlError, chosen, describe, survey
 from bitbench.measure.readiness import readiness
 from bitbench.measure.workplace import Workplace
-from bitbench.records.host import HostFacts
-from bitbench.study.capability import Capability
+from bitbench.records.lock import HostFacts
+from bitbench.study.hardware import Capability
 from tests.unit.fake_nvml import FakeGpu, FakeNvml
 
 A100 = FakeGpu("NVIDIA A100-SXM4-80GB", "GPU-aaaa1111-0", (8, 0), 81_920)
@@ -46,7 +45,6 @@ def test_two_of_a_kind_are_comparable_and_told_apart_in_the_record() -> None:
 @pytest.mark.parametrize("untold", [None, 0])
 def test_a_reading_of_zero_is_unknown(untold: int | None) -> None:
     gpu = FakeGpu(
-        power_mw=untold,
         power_limit_mw=untold,
         energy_mj=untold,
         temperature_c=untold,
@@ -55,9 +53,8 @@ def test_a_reading_of_zero_is_unknown(untold: int | None) -> None:
         capability=(0, 0),
     )
     (found,) = Nvml(FakeNvml([gpu])).gpus()
-    assert (found.power_w, found.power_limit_w, found.energy_j, found.temperature_c) == (None,) * 4
+    assert (found.power_limit_w, found.energy_j, found.temperature_c) == (None,) * 3
     assert (found.sm_clock_mhz, found.memory_clock_mhz, found.memory_bytes, found.capability) == (None,) * 4
-    assert found.max_sm_clock_mhz is None  # this library has no such question
 
 
 def test_what_slows_a_gpu_is_named_and_nothing_is_not_unknown() -> None:

@@ -9,11 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.measure import frozen_servers as residents
+from bitbench.measure import group as residents
 from bitbench.measure.group import run_group
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
-from bitbench.measure.run_context import RunContext
-from bitbench.measure.trial import TOUCH, TrialDraft
+from bitbench.measure.trial import TOUCH, RunContext, TrialDraft
 from bitbench.ports import Endpoint, Launch, LoadJob, LoadResult
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, Outcome, TrialRecord
 from bitbench.study.plan import Plan

@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import ImportedStarts
+from bitbench.features.interop.readers.reading import ImportedStarts
 from bitbench.measure.workplace import default_home
-from bitbench.reports.write import write_report
+from bitbench.reports.write import StudyReport
 from bitbench.util.errors import ModelError
-from bitbench.util.tensor_files import read_header
+from bitbench.util.model_files import read_header
 from tests.forked import forked
 from tests.in_memory import MEMORY
 from tests.length import IS_LONG, by_length
@@ -63,7 +63,7 @@ def assert_reported(kind: str, content: bytes) -> None:
         if is_read(kind, content):
             study = import_files([path], TOOLS[kind], ImportedStarts.PER_FILE, path.parent / "out")
             if study.study_file.exists():
-                write_report(study, default_home())
+                StudyReport(study, default_home()).write()
 
 
 def header(entries: object, data: bytes = b"") -> bytes:

@@ -6,8 +6,8 @@ import json
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from html.parser import HTMLParser
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -16,36 +16,29 @@ from docutils.core import publish_doctree
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from bitbench.api.forms import ReportedStudy, study_text
+from bitbench.api.results import study_text
 from bitbench.feature import offered
 from bitbench.features.kernels.chart import roofline_figure
-from bitbench.features.kernels.computing import summarize_kernels
-from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
+from bitbench.features.kernels.computing import KernelMachine, KernelRun, KernelTiming, summarize_kernels
 from bitbench.features.kernels.words import kernel_document
-from bitbench.records.study_records import StudyRecords
-from bitbench.reports.charts.svg import svg
-from bitbench.reports.document.html import page
+from bitbench.records.folder import StudyFolder, StudyRecords
+from bitbench.reports.document.html import page, svg
 from bitbench.reports.document.markdown import markdown
-from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render
 from bitbench.reports.files import figures_of
-from bitbench.reports.forms.choices import Form
+from bitbench.reports.formats import Form
 from bitbench.reports.study import study_document
+from bitbench.reports.write import StudyReport
 from tests.unit.hostile import HOSTILE, hostile_study
 
 
-@dataclass(frozen=True)
-class Hostile:
-    study: ReportedStudy
-    document: Document
-
-
 @pytest.fixture(scope="module", params=HOSTILE)
-def hostile(request: pytest.FixtureRequest) -> Hostile:
+def hostile(request: pytest.FixtureRequest) -> StudyReport:
     summary, trials, instances, lock = hostile_study(HOSTILE[request.param])
-    records = StudyRecords("hostile", lock, trials, instances)
-    document = study_document(summary, lock, instances=instances)
-    return Hostile(ReportedStudy(summary, records, lambda: document), document)
+    report = StudyReport(StudyFolder(Path("hostile")), Path("home"))
+    report.records, report.summary = StudyRecords("hostile", lock, trials, instances), summary
+    report.document = study_document(summary, lock, instances=instances)
+    return report
 
 
 class Elements(HTMLParser):
@@ -75,7 +68,7 @@ def printable(shown: str) -> None:
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u200e\u200f\u202a-\u202e\u2066-\u2069]", shown)
 
 
-def test_page(hostile: Hostile) -> None:
+def test_page(hostile: StudyReport) -> None:
     made = page(hostile.document, "0")
     figures = len(list(figures_of(hostile.document)))
     assert figures >= 6
@@ -86,7 +79,7 @@ def test_page(hostile: Hostile) -> None:
     assert max(map(len, re.sub(r"<script.*?</script>", "", made, flags=re.DOTALL).splitlines())) < 12_000
 
 
-def test_markdown(hostile: Hostile) -> None:
+def test_markdown(hostile: StudyReport) -> None:
     made = markdown(hostile.document)
     rendered = str(MarkdownIt("commonmark").enable("table").render(made))
     pictures = len(re.findall(r'<img src="figures/', rendered))
@@ -100,7 +93,7 @@ def test_markdown(hostile: Hostile) -> None:
         assert len({len(re.findall(r"<t[hd]", row)) for row in rows}) == 1
 
 
-def test_figures_as_files(hostile: Hostile) -> None:
+def test_figures_as_files(hostile: StudyReport) -> None:
     for figure in list(figures_of(hostile.document))[:3]:
         made = svg(figure)
         ElementTree.fromstring(made)
@@ -133,7 +126,7 @@ def test_kernels(kind: str) -> None:
     harmless(Elements(str(MarkdownIt("commonmark").enable("table").render(table))), scripts=0)
 
 
-def test_terminal(hostile: Hostile) -> None:
+def test_terminal(hostile: StudyReport) -> None:
     console = Console(file=io.StringIO(), width=100)
     render(hostile.document, console)
     assert isinstance(console.file, io.StringIO)
@@ -170,14 +163,14 @@ CHECKS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("form", [Form.CSV, *offered("formats")])
-def test_every_other_form(hostile: Hostile, form: str) -> None:
+def test_every_other_form(hostile: StudyReport, form: str) -> None:
     """A new form needs a line in CHECKS."""
-    made = study_text(hostile.study, form)
+    made = study_text(hostile, form)
     CHECKS[form](made)
     printable(made)
 
 
-def test_json(hostile: Hostile) -> None:
+def test_json(hostile: StudyReport) -> None:
     """Control characters are escaped in it; the report that it holds has none to begin with."""
-    content = json.loads(study_text(hostile.study, Form.JSON))
+    content = json.loads(study_text(hostile, Form.JSON))
     printable(json.dumps(content["document"], ensure_ascii=False))

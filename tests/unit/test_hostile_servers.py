@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines.endpoint import EndpointUnusable, offered_models
-from bitbench.loadgen import limits, table
+from bitbench.loadgen import answer, dispatch
 from bitbench.loadgen.client import run_job
 from bitbench.loadgen.verdict import judge
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.records.requests import REQUEST_STATUSES
+from bitbench.records.tables import REQUEST_STATUSES
 from bitbench.records.trial import Outcome
 from bitbench.study.workload import Workload
 from tests.unit.hostile_modes import BLOCK, MB, MODEL_LISTS, STREAMS, UNTIL_CLOSE
@@ -82,7 +82,7 @@ def test_a_list_of_models_of_a_hostile_server_has_its_outcome(name: str) -> None
 def test_streams_that_fill_the_memory_together_are_given_up(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each may be 42 MB long, all four together 20 MB."""
     choose(native, monkeypatch)
-    monkeypatch.setattr(limits, "TRIAL_BYTES", 20 * MB)
+    monkeypatch.setattr(dispatch, "TRIAL_BYTES", 20 * MB)
     slowly = flood(UNTIL_CLOSE, BLOCK[:16_384], each_alone=True)
     with serving(slowly) as server, within(memory_mb=150.0, time_s=60.0):
         result = run_job(job(server.url, output_tokens=10_000, concurrency=4))
@@ -92,7 +92,7 @@ def test_streams_that_fill_the_memory_together_are_given_up(native: bool, monkey
 
 
 def test_a_trial_has_a_limit_of_decoding_beside_those_of_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(table, "trial_decoding_s", lambda _: -1.0)
+    monkeypatch.setattr(answer, "trial_decoding_s", lambda _: -1.0)
     with serving(STREAMS["one interim head"].answer) as server:
         (row,) = run_job(job(server.url)).requests.to_pylist()
     assert (row["status"], row["error"]) == ("oversized", "the answers took too long to decode")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.models import get_model, hub_python
 from bitbench.measure.plan import plan_study
+from bitbench.measure.readiness import get_model, hub_python
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.models import hub, library
 from bitbench.models.folder import MANIFEST
-from bitbench.models.hub_reference import HubReference, parse_reference
+from bitbench.models.hub import HubReference, parse_reference
 from bitbench.util.errors import ModelError
 from tests.unit.hub_server import HubServer, Repository, hub_server
 from tests.unit.quantize_stand_in import write_model
@@ -172,7 +172,7 @@ def test_without_a_network_only_the_cache_answers(
 def test_the_command_tells_how_far_it_is_and_what_has_moved(
     python: Path, server: HubServer, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bitbench.measure.models.hub_python", lambda _: python)
+    monkeypatch.setattr("bitbench.measure.readiness.hub_python", lambda _: python)
     progress: list[tuple[int, int]] = []
 
     def run() -> list[str]:
@@ -188,7 +188,7 @@ def test_the_command_tells_how_far_it_is_and_what_has_moved(
 
 
 def test_without_huggingface_hub_the_command_to_get_it_is_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bitbench.measure.models.find_spec", lambda _: None)
+    monkeypatch.setattr("bitbench.measure.readiness.find_spec", lambda _: None)
     with pytest.raises(ModelError, match=r"pip install 'bitbench\[hub\]', or create an environment"):
         hub_python(home)
 

@@ -11,7 +11,7 @@ import pytest
 import bitbench
 from bitbench.feature import offered
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import ImportedStarts, Tool
+from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.records.tables import TABLES
 from bitbench.util.errors import StoreError
 

@@ -6,9 +6,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bitbench.cli.choices import Described
-from bitbench.cli.json_answers import ANSWERS, answer_text, load_answer
-from bitbench.util.exit_codes import ExitCode
+from bitbench.cli.json_answers import answer_text, answers
+from bitbench.cli.load import load_answer
+from bitbench.cli.schema import FILES
+from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
 from tests.forked import bitbench_process
 from tests.json_answer import read_answer
@@ -81,23 +82,22 @@ def test_what_a_program_looks_for_is_there(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_load_answers_with_its_points_and_verdicts() -> None:
     summary = study(even(1, 5, 100), objectives={"ttft_p50": 0.3}, was_running=True)
-    text = answer_text(Described.LOAD, load_answer("out", "out/report/index.html", summary), summary.exit_code())
+    text = answer_text("load", load_answer("out", "out/report/index.html", summary), summary.exit_code())
     (point,) = read_answer(text, "load")["answer"]["points"]
     assert point["objectives"][0]["verdict"] == "met"
 
 
 def test_names_from_elsewhere_reach_no_terminal_as_they_are() -> None:
     summary = study(even(1, 2, 4), was_running=True)
-    text = answer_text(Described.LOAD, load_answer("\x9b31m\u202ered", "p", summary), ExitCode.DONE)
+    text = answer_text("load", load_answer("\x9b31m\u202ered", "p", summary), ExitCode.DONE)
     assert text.isascii()
     assert text.isprintable() or set(text) - {"\n"} == {char for char in text if char.isprintable()}
 
 
-@pytest.mark.parametrize("what", Described)
-def test_every_schema_can_be_printed(what: Described, capsys: pytest.CaptureFixture[str]) -> None:
-    schema = json.loads(bitbench(capsys, "schema", what.value).out)
+@pytest.mark.parametrize("what", [*FILES, *answers()])
+def test_every_schema_can_be_printed(what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    schema = json.loads(bitbench(capsys, "schema", what).out)
     jsonschema.Draft202012Validator.check_schema(schema)
-    assert what in (Described.STUDY, Described.RECIPE) or what in ANSWERS
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines import llamacpp_log, vllm_log
+from bitbench.engines import llamacpp, vllm
 from bitbench.engines import transformers as transformers_engine
-from bitbench.engines.vllm_kernels import path_of, read_choices
+from bitbench.engines.kernels import path_of, read_choices
 from bitbench.records.trial import InstanceFacts, InstanceRecord, KernelChoice, KernelPath
 from bitbench.reports.document.markdown import section_parts
 from bitbench.reports.sections.conditions import configs_section
@@ -54,19 +54,19 @@ def test_the_path_of_a_kernel_that_nobody_knows_is_not_guessed(kernel: str, path
 
 
 def test_vllm_without_quantization_is_dense() -> None:
-    facts = vllm_log.read_facts((DATA / "vllm-0.32-eager.log").read_text(), ModelFacts())
+    facts = vllm.read_facts((DATA / "vllm-0.32-eager.log").read_text(), ModelFacts())
     assert facts.kernel_choices == (
         KernelChoice(kind="linear", kernel="dense bfloat16", path=KernelPath.DENSE, source="log"),
     )
 
 
 def test_llamacpp_names_types_and_buffers() -> None:
-    facts = llamacpp_log.read_facts((DATA / "llamacpp-q4_k_m.log").read_text(), prefix_caching=False)
+    facts = llamacpp.read_facts((DATA / "llamacpp-q4_k_m.log").read_text(), prefix_caching=False)
     by_kind = {one.kind: one for one in facts.kernel_choices}
     assert "f32 tensors" not in by_kind
     assert all(one.path is KernelPath.QUANTIZED for one in by_kind.values())
     assert all("CPU_REPACK" in one.kernel for one in by_kind.values())
-    dense = llamacpp_log.read_facts((DATA / "llamacpp-bf16.log").read_text(), prefix_caching=False)
+    dense = llamacpp.read_facts((DATA / "llamacpp-bf16.log").read_text(), prefix_caching=False)
     assert [(one.kind, one.layers, one.path) for one in dense.kernel_choices] == [
         ("bf16 tensors", 211, KernelPath.DENSE)
     ]

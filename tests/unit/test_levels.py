@@ -10,31 +10,28 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bitbench.analysis.comparability import CONFIG_FACTS, Fact
 from bitbench.analysis.configs import side_of
-from bitbench.analysis.study_comparison import compare_studies
+from bitbench.analysis.study_comparison import CONFIG_FACTS, Fact, compare_studies
 from bitbench.analysis.summarize import summarize
-from bitbench.cli.doctor import processor_words
-from bitbench.cli.machine_check import examine
+from bitbench.cli.doctor import examine, processor_words
 from bitbench.cli.plan import labels_of, remarks
 from bitbench.engines import transformers, vllm
-from bitbench.features.explain.roofline_words import roof_sentence
+from bitbench.features.explain.sentences import roof_sentence
 from bitbench.measure.compatibility import rows
-from bitbench.measure.expand import expand
 from bitbench.measure.machine.host import TELLING_FLAGS, collect_host_facts, processor_level
+from bitbench.measure.plan import expand
 from bitbench.measure.variants import settle
 from bitbench.ports import Engine, Launch, Load
 from bitbench.quantize import catalog
-from bitbench.records.host import HostFacts
-from bitbench.records.lock import Lock
+from bitbench.records.folder import StudyRecords
+from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.roof import MachineRoof, Readings
-from bitbench.records.study_records import StudyRecords
 from bitbench.reports.answers.compare import comparison_document
 from bitbench.reports.document.markdown import markdown, phrase_text
 from bitbench.reports.document.model import plain_text
-from bitbench.reports.sections.answer import remarks as report_remarks
+from bitbench.reports.sections.failures import remarks as report_remarks
+from bitbench.study.hardware import Instructions, Level, level_of
 from bitbench.study.plan import Config, Plan, ProcessorNote
-from bitbench.study.processor import Instructions, Level, level_of
 from bitbench.study.study import EngineSetup, Study
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.util.errors import UsageError

@@ -7,7 +7,8 @@ from subprocess import PIPE
 
 import pytest
 
-from bitbench.engines import llamacpp_build, llamacpp_prebuilt
+from bitbench.engines import llamacpp_build
+from bitbench.engines import llamacpp_build as llamacpp_prebuilt
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.workers import llamacpp_prebuilt as llamacpp_worker
 from bitbench.util.errors import EngineEnvironmentError

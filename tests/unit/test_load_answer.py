@@ -5,8 +5,7 @@ import json
 import pytest
 
 from bitbench.loadgen.answer import read_answer, server_sentence
-from bitbench.util.http.limits import AnswerLimits
-from bitbench.util.http.response import ResponseReader
+from bitbench.util.http.response import AnswerLimits, ResponseReader
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from bitbench.loadgen.arrivals import Times, open_loop_times
+from bitbench.loadgen.requests import Times, open_loop_times
 from bitbench.study.base import Json
 from bitbench.study.workload import Workload
 

@@ -11,7 +11,7 @@ import pytest
 
 from bitbench.loadgen.client import run_job
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.records.requests import REQUEST_COLUMNS, REQUEST_STATUSES
+from bitbench.records.tables import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.study.workload import Arrival, Workload
 from tests.unit.certificate import make_certificate
 from tests.unit.native_or_python import BOTH, WAYS, choose

@@ -2,7 +2,7 @@
 
 import pytest
 
-from bitbench.loadgen.prompts import PromptSource
+from bitbench.loadgen.requests import PromptSource
 from bitbench.ports import Vocabulary
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bitbench.util.http.limits import PLAIN_BYTES
+from bitbench.util.http.response import PLAIN_BYTES
 
 pytestmark = pytest.mark.alone
 

@@ -6,11 +6,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bitbench.loadgen.answer import read_answer
-from bitbench.loadgen.sse import events
-from bitbench.util.http.limits import HEAD_BYTES, LINE_BYTES, PLAIN_BYTES, AnswerLimits
-from bitbench.util.http.parts import Parts, PythonParts
-from bitbench.util.http.response import ResponseReader
+from bitbench.loadgen.answer import events, read_answer
+from bitbench.util.http.response import (
+    HEAD_BYTES,
+    LINE_BYTES,
+    PLAIN_BYTES,
+    AnswerLimits,
+    Parts,
+    PythonParts,
+    ResponseReader,
+)
 
 EVENTS = b'data: {"a":1}\n\n: ping\n\ndata: {"b":2}\n\ndata: [DONE]\n\n'
 LIMITS = AnswerLimits.of(1_000, 0)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bitbench.loadgen.sketch import HIGHEST_S, LOWEST_S, RELATIVE_ERROR, LatencySketch
+from bitbench.loadgen.progress import HIGHEST_S, LOWEST_S, RELATIVE_ERROR, LatencySketch
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.cli.load_display import trial_line
-from bitbench.cli.parsing import counts, numbers
+from bitbench.cli.load import trial_line
+from bitbench.cli.options import counts, numbers
 from bitbench.measure.load_study import (
     LoadOptions,
     endpoint_arguments,
@@ -16,12 +16,9 @@ from bitbench.measure.load_study import (
     workloads_of,
 )
 from bitbench.records.trial import Outcome, TrialRecord
-from bitbench.study.arrival import mean_rate
-from bitbench.study.checked import checked_objectives
 from bitbench.study.plan import Config, Point
-from bitbench.study.study_file import parse_study
-from bitbench.study.workload import Workload
-from bitbench.study.write_study import study_text
+from bitbench.study.study_file import checked_objectives, parse_study, study_text
+from bitbench.study.workload import Workload, mean_rate
 from bitbench.util.errors import StudyFileError, UsageError
 
 OPTIONS = LoadOptions()

@@ -5,13 +5,12 @@ from typing import cast
 
 import pytest
 
+from bitbench.loadgen.answer import request_table
 from bitbench.loadgen.connection import Exchange
 from bitbench.loadgen.requests import PlannedRequest
-from bitbench.loadgen.table import request_table
-from bitbench.records.requests import REQUEST_STATUSES
+from bitbench.records.tables import REQUEST_STATUSES
 from bitbench.study.base import Json
-from bitbench.util.http.limits import AnswerLimits
-from bitbench.util.http.response import ResponseReader
+from bitbench.util.http.response import AnswerLimits, ResponseReader
 
 
 @dataclass

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.loadgen.texts import Text, choose_texts, read_texts
+from bitbench.loadgen.inputs import Text, choose_texts, read_texts
 from bitbench.study.base import Json
-from bitbench.study.prompts import TextPrompts
+from bitbench.study.workload import TextPrompts
 from bitbench.util.errors import StudyFileError
 
 SHAREGPT = [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.loadgen.traces import TraceRow, read_trace
+from bitbench.loadgen.inputs import TraceRow, read_trace
 from bitbench.util.errors import StudyFileError
 
 AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from bitbench.loadgen.table import REQUEST_SCHEMA
+from bitbench.loadgen.answer import REQUEST_SCHEMA
 from bitbench.loadgen.verdict import MEAN_DELAY_FLOOR_S, judge
 from bitbench.records.trial import ClientHealth, Failure, Outcome
 from bitbench.study.base import Json

@@ -4,12 +4,11 @@ import json
 
 import pytest
 
-from bitbench.loadgen.asks import Ask
-from bitbench.loadgen.wire import request_bytes
+from bitbench.loadgen.requests import Ask, request_bytes
 from bitbench.ports import Endpoint
 from bitbench.study.base import Json
-from bitbench.study.prompts import Api
-from bitbench.util.http.address import Address, address
+from bitbench.study.workload import Api
+from bitbench.util.http.connection import Address, address
 
 
 def parts_of(

@@ -13,12 +13,10 @@ import pytest
 import uvloop
 
 from bitbench.loadgen.client import WorkerPart, run_job, run_part
-from bitbench.loadgen.frames import WorkerTask, decode_task, encode_task
 from bitbench.loadgen.verdict import judge
-from bitbench.loadgen.workers import LoadWorkers, workers_for
+from bitbench.loadgen.workers import LoadWorkers, WorkerTask, decode_task, encode_task, workers_for
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
-from bitbench.records.load_progress import LoadProgress
-from bitbench.records.trial import Outcome
+from bitbench.records.trial import LoadProgress, Outcome
 from bitbench.study.workload import Arrival, Workload
 from bitbench.util.errors import LoadError
 from tests.busy_machine import LEFT_OVER_S

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure import frozen_servers as residents
-from bitbench.measure.loop import run_study
-from bitbench.measure.run_context import RunContext
-from bitbench.measure.schedule import THIS_HOST, Schedule
+from bitbench.measure import group as residents
+from bitbench.measure.loop import THIS_HOST, Schedule, run_study
+from bitbench.measure.trial import RunContext
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import InstanceRecord, Outcome
 from bitbench.study.plan import Plan

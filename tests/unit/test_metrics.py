@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from bitbench.analysis.gate import MAX_RATE, parse_condition, parse_metric
+from bitbench.analysis.changes import MAX_RATE, parse_condition, parse_metric
 from bitbench.analysis.trial import RECORDED, measure
-from bitbench.records.figures import RATES
 from bitbench.records.folder import StudyFolder
-from bitbench.records.request_rows import RequestRows
+from bitbench.records.request_rows import RATES, RequestRows
 from bitbench.records.tables import TABLES
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.metrics import METRICS, NEEDED, OBJECTIVES, PRIMARY_METRICS, FigureSource, find

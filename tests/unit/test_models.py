@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.models import library
-from bitbench.models.catalog import CATALOG
-from bitbench.models.fetch import fetch
+from bitbench.models.catalog import CATALOG, fetch
 from bitbench.models.folder import MANIFEST, read_facts
 from bitbench.util.errors import ModelError
 from tests.unit.quantize_stand_in import write_tensors

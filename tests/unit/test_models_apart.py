@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from bitbench.analysis.model_groups import fields_of
+from bitbench.analysis.ranking import fields_of
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.recommendation import Limits
 from bitbench.reports.answers.recommend import recommendation_document

@@ -10,11 +10,10 @@ import pytest
 from bitbench.measure import runner
 from bitbench.measure.machine import noise
 from bitbench.measure.machine.noise import keep_noise, kept_noise
-from bitbench.measure.observer import LogObserver
+from bitbench.measure.offers import LogObserver
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
-from bitbench.records.host import HostFacts, HostNoise
-from bitbench.records.lock import Lock
+from bitbench.records.lock import HostFacts, HostNoise, Lock
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document
 from bitbench.study.study_file import parse_study

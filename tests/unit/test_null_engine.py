@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import psutil
 import pyarrow as pa
 import pytest
+from scripts.client_overhead import ThroughputRatio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
 
 from bitbench import __version__
 from bitbench.engines.null import NullEngine
-from bitbench.engines.workers.null_answers import AnswerPlan, NullBehaviour
+from bitbench.engines.workers.null_server import AnswerPlan, NullBehaviour
 from bitbench.loadgen.client import run_job
-from bitbench.loadgen.overhead import ThroughputRatio, compare_to_bare_client, differences_to_schedule, ratio_of_pairs
 from bitbench.loadgen.verdict import judge
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary

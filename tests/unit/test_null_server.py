@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bitbench.engines.workers.null_answers import Answers, NullBehaviour, StreamPlan
+from bitbench.engines.workers.null_server import Answers, NullBehaviour, StreamPlan
 from bitbench.loadgen.client import run_job
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.study.study import Argument

@@ -20,7 +20,7 @@ import pytest
 from bitbench.engines import openvino as engine_module
 from bitbench.engines.openvino import UNSUPPORTED, OpenvinoEngine, command_line, read_facts
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.measure.expand import as_arguments
+from bitbench.measure.plan import as_arguments
 from bitbench.ports import InstanceFailed, Launch, Load
 from bitbench.records.trial import KernelPath, Outcome
 from bitbench.study.study import Argument, EngineSetup
@@ -231,7 +231,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         module = types.ModuleType(name)
         module.__dict__.update(members)
         monkeypatch.setitem(sys.modules, name, module)
-    for name in ("streamed_answers", "whole_answers", "completion_server", "openvino_settings", "openvino_model"):
+    for name in ("completion_server", "openvino_kernels", "openvino_model"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     spec = importlib.util.spec_from_file_location("openvino_server", WORKERS / "openvino_server.py")
     assert spec is not None

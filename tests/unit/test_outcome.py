@@ -13,10 +13,9 @@ from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render_whole
 from bitbench.reports.document.words import paragraph, say
-from bitbench.study.objective import Objective
-from bitbench.study.search import SearchLimits
+from bitbench.study.objective import Objective, SearchLimits
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.unit.synthetic import LOCK, make_plan, make_records, make_trial
 
 OBJECTIVE = Objective(metric="ttft", statistic="p99", limit=0.2)
@@ -31,11 +30,12 @@ def trials(*outcomes: Outcome) -> list[TrialRecord]:
 def test_rejected_trials_are_counted_once_with_what_to_do() -> None:
     late = trials(Outcome.CLIENT_BOUND, Outcome.CLIENT_BOUND, Outcome.OK)
     assert advice(make_records(PLAN, late)) == (
-        "2 of 3 trials were rejected because this machine was busy. Free a core, or lower the concurrency."
+        "2 of 3 trials did not count: the client had to wait for a core. "
+        "Nothing is missing: what they should show was measured again."
     )
     given_up = trials(Outcome.OK, Outcome.CLIENT_BOUND, Outcome.CLIENT_BOUND)
     assert advice(make_records(PLAN, given_up)) == (
-        "2 of 3 trials were rejected because this machine was busy. "
+        "2 of 3 trials did not count: the client had to wait for a core. "
         "Free a core, then measure again with the same command; or lower the concurrency."
     )
     assert advice(make_records(PLAN, trials(Outcome.OK, Outcome.CRASHED))) is None

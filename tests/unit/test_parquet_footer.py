@@ -7,9 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bitbench.records.parquet_footer import group_sizes
-from bitbench.records.requests import REQUEST_COLUMNS
-from bitbench.records.strict_reader import arrow_schema, rows_from
+from bitbench.records.strict_reader import arrow_schema, group_sizes, rows_from
+from bitbench.records.tables import REQUEST_COLUMNS
 from tests.length import by_length
 
 MUTATIONS = by_length(3_000, 100_000)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

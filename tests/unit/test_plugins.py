@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines import registry
-from bitbench.util.errors import StudyFileError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode, StudyFileError
 from bitbench.util.plugins import PluginWarning
 from tests.command_line import bitbench
 

@@ -10,12 +10,10 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from bitbench.measure.machine.device_memory import DeviceMemory
+from bitbench.measure.machine.gpus import Gpu, Nvml, memory_of
 from bitbench.measure.machine.host import collect_host_facts
-from bitbench.measure.machine.memory import MemoryWatch, read_memory
-from bitbench.measure.machine.noise import measure_noise
-from bitbench.measure.machine.nvml import Nvml
-from bitbench.measure.machine.speed import SpeedProbe
+from bitbench.measure.machine.noise import SpeedProbe, measure_noise
+from bitbench.measure.machine.watches import MemoryWatch, read_memory
 from bitbench.records.trial import Outcome
 from tests.busy_machine import wait_for
 from tests.unit.fake_nvml import FakeGpu, FakeNvml
@@ -97,16 +95,16 @@ def test_shared_pages_do_not_reach_the_limit(family: int) -> None:
     assert watch.failure is None
 
 
-def gpus(*held: dict[int, int | None]) -> tuple[FakeNvml, DeviceMemory]:
+def gpus(*held: dict[int, int | None]) -> tuple[FakeNvml, list[Gpu]]:
     library = FakeNvml([FakeGpu(processes=dict(one)) for one in held])
-    return library, DeviceMemory(Nvml(library).gpus())
+    return library, Nvml(library).gpus()
 
 
 def test_device_memory_is_that_of_the_tree_on_all_devices(family: int) -> None:
     child = psutil.Process(family).children()[0].pid
     library, devices = gpus({family: 5 * MIB, 1: 999 * MIB}, {child: 2 * MIB})
     second = library.gpus[1].processes
-    with MemoryWatch(family, None, stop=lambda: None, devices=devices) as watch:
+    with MemoryWatch(family, None, stop=lambda: None, gpus=devices) as watch:
         assert watch.read().device_bytes == 7 * MIB
         second[child] = 100 * MIB
         # Between two readings: only the watching thread sees it.
@@ -127,8 +125,8 @@ def test_without_a_device_there_is_no_device_memory() -> None:
 
 def test_processes_that_nvml_does_not_show_have_unknown_device_memory() -> None:
     """As in a container, where it gives the process ids of the host."""
-    assert gpus({12345678: MIB})[1].used_by({os.getpid()}) is None
-    assert gpus({})[1].used_by({os.getpid()}) is None
+    assert memory_of({os.getpid()}, gpus({12345678: MIB})[1]) is None
+    assert memory_of({os.getpid()}, gpus({})[1]) is None
 
 
 def test_a_process_that_is_gone_has_unknown_memory() -> None:

@@ -23,7 +23,7 @@ from bitbench.engines.processes import (
     spawn,
     wait_until_healthy,
 )
-from bitbench.util.child_environment import engine_environment
+from bitbench.util.child_processes import engine_environment
 from tests.busy_machine import wait_for
 
 # An engine like vLLM: a root, a child in a session of its own, and an orphan whose parent has ended.
@@ -57,7 +57,7 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from bitbench.engines.processes import spawn
-from bitbench.util.child_environment import engine_environment
+from bitbench.util.child_processes import engine_environment
 engine = spawn([sys.executable, "-c", {tree!r}, {folder!r}, "polite", "lives"],
       env=engine_environment({{}}), log_file=Path({log!r}))
 time.sleep(600)
@@ -141,7 +141,7 @@ def test_nothing_is_left_after_kill_9_of_the_parent(tmp_path: Path, folder: Path
 import os, sys, time
 from pathlib import Path
 from bitbench.engines.processes import spawn
-from bitbench.util.child_environment import engine_environment
+from bitbench.util.child_processes import engine_environment
 engine = spawn([sys.executable, "-c", {TREE!r}, {str(folder)!r}, "polite", "lives"],
       env=engine_environment({{}}), log_file=Path({str(tmp_path / "engine.log")!r}))
 if {forked_helper} and os.fork() == 0:

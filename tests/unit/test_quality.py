@@ -15,20 +15,17 @@ from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.measure.estimate import Estimator
-from bitbench.measure.expand import expand, loads_of
 from bitbench.measure.group import run_group
+from bitbench.measure.plan import expand, loads_of
 from bitbench.measure.progress import Progress
 from bitbench.measure.quality import QualityDraft, QualityKit
-from bitbench.measure.quality_study import QualityOptions, quality_study
-from bitbench.measure.run_context import RunContext
+from bitbench.measure.runner import QualityOptions, quality_study
+from bitbench.measure.trial import RunContext
 from bitbench.ports import Endpoint, Launch, Load
-from bitbench.quality.asking import ask_answers, score_together, score_windows
-from bitbench.quality.corpus import read_corpus
-from bitbench.quality.material import cut, make_prompts
-from bitbench.quality.measure import QualityJob, measure_again
-from bitbench.quality.prompt_logprobs import PromptLogprobs
+from bitbench.quality.logprobs import AskingFailed, InstanceConnection, PromptLogprobs
+from bitbench.quality.material import cut, make_prompts, read_corpus
+from bitbench.quality.measure import QualityJob, ask_answers, measure_again, score_together, score_windows
 from bitbench.quality.tasks import TaskTools, run_tasks
-from bitbench.quality.wire import AskingFailed, InstanceConnection
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import SCORE_COLUMNS, Condition, CorpusFacts, Prompt, QualityMaterial, QualityRecord
 from bitbench.records.strict_reader import arrow_schema
@@ -117,11 +114,11 @@ def test_windows_are_spread_over_each_part_and_begin_as_the_model_wants_it() -> 
 
 
 def test_every_token_but_the_first_of_a_window_is_scored(server: QualityServer) -> None:
-    seen: list[int] = []
+    seen: list[str] = []
     with InstanceConnection(server.endpoint, 5.0) as connection:
         table = score_windows(PromptLogprobs(connection), WINDOWS, 3, seen.append)
     rows = table.to_pylist()
-    assert seen == [0, 1]
+    assert seen == ["window 1 of 2", "window 2 of 2"]
     assert [(row["window"], row["position"], row["token"]) for row in rows] == [
         (0, 1, 5), (0, 2, 9), (0, 3, 2), (1, 1, 3), (1, 2, 60), (1, 3, 4),
     ]  # fmt: skip

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bitbench.quality.asking import Asker, ask_answers, asker_of, score_windows
-from bitbench.quality.wire import AskingFailed, InstanceConnection
+from bitbench.quality.logprobs import AskingFailed, InstanceConnection
+from bitbench.quality.measure import Asker, ask_answers, asker_of, score_windows
 from bitbench.records.quality import Prompt
 from bitbench.records.trial import Outcome
 from bitbench.study.quality import Scoring

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from bitbench.measure.estimate import guess_quality_s
-from bitbench.quality.asking import Asker, ask_answers, asker_of, score_windows
-from bitbench.quality.wire import AskingFailed, InstanceConnection
+from bitbench.quality.logprobs import AskingFailed, InstanceConnection
+from bitbench.quality.measure import Asker, ask_answers, asker_of, score_windows
 from bitbench.records.quality import Prompt
 from bitbench.records.trial import Outcome
 from bitbench.study.quality import Quality, Scoring

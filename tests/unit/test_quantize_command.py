@@ -10,8 +10,7 @@ import pytest
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from bitbench.study.recipe import Backend
-from bitbench.util.errors import QuantizeError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode, QuantizeError
 from tests.command_line import Answer, bitbench
 from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
 

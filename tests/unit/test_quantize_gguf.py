@@ -15,12 +15,10 @@ import psutil
 import pytest
 
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import maker_of
+from bitbench.quantize.backends import QuantizeProgress, Work, maker_of
 from bitbench.quantize.calibration import CalibrationText
-from bitbench.quantize.gguf_header import read_tensors
-from bitbench.quantize.manifest import StoredBits, WorkerFacts
-from bitbench.quantize.stored import stored_bits
-from bitbench.quantize.work import QuantizeProgress, Work
+from bitbench.quantize.checkpoint import read_tensors
+from bitbench.quantize.manifest import StoredBits, WorkerFacts, stored_bits
 from bitbench.quantize.workers.convert_to_gguf import splits_like_gpt2
 from bitbench.study.recipe import TensorRule
 from bitbench.util.errors import ModelError, QuantizeError
@@ -240,7 +238,7 @@ from pathlib import Path
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import maker_of
 from bitbench.quantize.calibration import CalibrationText
-from bitbench.quantize.work import Work
+from bitbench.quantize.backends import Work
 recipe = catalog.find("gguf-q4_0")
 folder, lock_fd = Path(sys.argv[2]), os.open("/dev/null", os.O_RDONLY)
 work = Work(Path(sys.argv[1]), recipe, None, 0, folder, Path(sys.argv[3]), lock_fd, folder / "kept")

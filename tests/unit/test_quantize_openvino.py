@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import maker_of
-from bitbench.quantize.effort import guess_make_s
-from bitbench.quantize.manifest import StoredBits, WorkerFacts
-from bitbench.quantize.stored import stored_bits, weight_bytes
-from bitbench.quantize.work import Work
+from bitbench.quantize.backends import Work, guess_make_s, maker_of
+from bitbench.quantize.manifest import StoredBits, WorkerFacts, stored_bits, weight_bytes
 from bitbench.util.errors import QuantizeError
 from tests.unit.stand_in_environment import stand_in_python
 

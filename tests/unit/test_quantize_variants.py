@@ -11,10 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from bitbench.quantize import backends, catalog, variants
-from bitbench.quantize.backends import Maker
+from bitbench.quantize.backends import Maker, OnProgress, Work
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.variants import SourceModel, VariantRequest
-from bitbench.quantize.work import OnProgress, Work
 from bitbench.study.recipe import Backend, Recipe
 from bitbench.util.errors import ModelError, QuantizeError, RecipeError
 from tests.unit.quantize_stand_in import StandIn, write_model
@@ -172,7 +171,7 @@ def test_what_a_dead_process_left_is_removed_but_not_what_a_living_one_makes(
     place = tmp_path / "variants"
     (place / ".making-dead" / "checkpoint").mkdir(parents=True)
     (place / ".making-alive").mkdir()
-    with variants.locks.hold(place, "alive"):
+    with variants.hold(place, "alive"):
         ensure(order(model), tmp_path)
     assert names(tmp_path) == [".making-alive", order(model).folder_name]
 

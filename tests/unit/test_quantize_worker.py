@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from bitbench.quantize import catalog
-from bitbench.quantize.backends.llmcompressor import compress
+from bitbench.quantize.backends import QuantizeProgress, Work, compress_llmcompressor
 from bitbench.quantize.calibration import CalibrationText
-from bitbench.quantize.work import QuantizeProgress, Work
 from bitbench.quantize.workers.llmcompressor_worker import MODIFIERS, layers_of, pattern_of
 from bitbench.util.errors import QuantizeError
 
@@ -36,7 +35,7 @@ def test_parts_become_progress_with_an_estimate(work: Work) -> None:
     parts = [(0, 0, 2), (0, 1, 2), (0, 2, 2), (1, 0, 2), (1, 2, 2)]
     play(work, *(f'{{"event": "part", "step": {s}, "part": {p}, "parts": {n}}}' for s, p, n in parts), DONE)
     seen: list[QuantizeProgress] = []
-    facts = compress(work, seen.append)
+    facts = compress_llmcompressor(work, seen.append)
     assert facts.samples == 3
     assert [(p.step, p.part, p.parts) for p in seen[1:]] == [
         ("smoothquant", 0, 2), ("smoothquant", 1, 2), ("smoothquant", 2, 2), ("gptq", 0, 2), ("gptq", 2, 2),
@@ -64,7 +63,7 @@ def test_parts_become_progress_with_an_estimate(work: Work) -> None:
 def test_each_bad_ending_is_a_sentence(work: Work, line: str, ending: str, message: str) -> None:
     play(work, line, ending=ending)
     with pytest.raises(QuantizeError, match=message):
-        compress(work, lambda _: None)
+        compress_llmcompressor(work, lambda _: None)
 
 
 def test_the_worker_does_not_outlive_an_interruption(work: Work) -> None:
@@ -75,7 +74,7 @@ def test_the_worker_does_not_outlive_an_interruption(work: Work) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compress(work, interrupt)
+        compress_llmcompressor(work, interrupt)
     if (work.folder / "pid").exists():
         with pytest.raises(ProcessLookupError):
             os.kill(int((work.folder / "pid").read_text()), 0)

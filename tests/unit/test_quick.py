@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bitbench.cli.quick import _URL
-from bitbench.cli.quick_display import chart
+from bitbench.cli.quick import _URL, chart
+from bitbench.measure.endpoint import CLIMB_S, GROWTH, MOST_STREAMS, TRIALS, Ladder, at_streams
 from bitbench.measure.plan import plan_study
-from bitbench.measure.quick import CLIMB_S, GROWTH, MOST_STREAMS, TRIALS, Ladder, at_streams
 from bitbench.measure.quick_study import QuickField, field_of, missing, read_names, study_of, write_study
 from bitbench.measure.workplace import Workplace
 from bitbench.models import hub

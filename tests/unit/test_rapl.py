@@ -6,9 +6,9 @@ import pytest
 
 from bitbench.analysis.summarize import summarize
 from bitbench.analysis.trial import measure
-from bitbench.measure.machine import rapl
-from bitbench.measure.machine.rapl import EnergyMeter, energy_zones
-from bitbench.records.study_records import StudyRecords
+from bitbench.measure.machine import watches
+from bitbench.measure.machine.watches import EnergyMeter, energy_zones
+from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import Energy
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document
@@ -40,7 +40,7 @@ def test_packages_and_their_memory_are_counted_once(tmp_path: Path) -> None:
 
 
 def test_a_counter_that_begins_again_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rapl, "READ_PERIOD_S", 3600.0)  # the meter is read below
+    monkeypatch.setattr(watches, "READ_PERIOD_S", 3600.0)  # the meter is read below
     package = zone(tmp_path, "0", "package-0", RANGE_UJ - 1_000_000)
     with EnergyMeter(energy_zones(tmp_path)) as meter:
         package.write_text("2000000")

@@ -7,7 +7,7 @@ import pytest
 
 from bitbench.analysis.rate_search import GROWTH, RateTrial, answer, next_rate
 from bitbench.analysis.results.summary import RateAnswer, SearchStop
-from bitbench.study.search import SearchLimits
+from bitbench.study.objective import SearchLimits
 
 LIMITS = SearchLimits(start=1.0, lowest=1 / 16, highest=4096.0)
 

@@ -9,9 +9,7 @@ from itertools import islice, pairwise
 import pytest
 
 from bitbench.loadgen.answer import read_answer
-from bitbench.util.http.limits import PLAIN_BYTES
-from bitbench.util.http.parts import PythonParts
-from bitbench.util.http.response import ResponseReader
+from bitbench.util.http.response import PLAIN_BYTES, PythonParts, ResponseReader
 from tests.length import by_length
 from tests.unit.native_or_python import HAS_NATIVE
 from tests.unit.read_socket import SocketReading

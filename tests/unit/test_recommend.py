@@ -11,7 +11,7 @@ from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
-from bitbench.api.deploy import deploy_words
+from bitbench.api.recommend import deploy_words
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.answers.recommend import recommendation_document
@@ -21,8 +21,7 @@ from bitbench.study.plan import Config, Point, ProcessorNote
 from bitbench.study.study import Count, EngineSetup, Measure
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from bitbench.util.errors import UsageError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode, UsageError
 from tests.command_line import bitbench
 from tests.unit.synthetic import make_lock, make_plan, make_trial, summarize
 

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.log_speeds import Floats
+from bitbench.analysis.pairs import Floats
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.estimate import CountedEvent, Finding, Verdict
 from bitbench.analysis.results.recommendation import Limits

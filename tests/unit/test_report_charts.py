@@ -9,13 +9,10 @@ import pytest
 from bitbench.analysis.results.summary import ConfigQuality, RequestSpread, StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.charts.curves import by_input_length, by_load, length_figures, load_figures
-from bitbench.reports.charts.figure import LABEL_GAP, Figure, axis_for
-from bitbench.reports.charts.ratios import MOST_LANES, ratio_figure
-from bitbench.reports.charts.requests import request_figures
-from bitbench.reports.charts.style import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, config
-from bitbench.reports.charts.svg import svg
-from bitbench.reports.charts.trade import Reach, on_front, trade_figures
-from bitbench.reports.charts.trials import trials_figure
+from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LABEL_GAP, LIGHT, MOST_SERIES, Figure, axis_for, config
+from bitbench.reports.charts.rows import MOST_LANES, ratio_figure, request_figures, trials_figure
+from bitbench.reports.charts.trade import beats, trade_figures
+from bitbench.reports.document.html import svg
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
@@ -217,11 +214,10 @@ def test_an_interval_far_beyond_all_means_does_not_take_the_figure() -> None:
 
 
 def test_who_is_worse_only_within_noise_stays_on_the_front() -> None:
-    quick_large = [Reach(100, 95, 105), Reach(-9, -9, -9)]
-    slow_small = [Reach(50, 45, 55), Reach(-1, -1, -1)]
-    beaten = [Reach(40, 38, 42), Reach(-2, -2, -2)]
-    within_noise = [Reach(48, 40, 56), Reach(-1, -1, -1)]
-    assert on_front([quick_large, slow_small, beaten, within_noise]) == [True, True, False, True]
+    quick_large, slow_small = [(100, 95, 105), (-9, -9, -9)], [(50, 45, 55), (-1, -1, -1)]
+    beaten, within_noise = [(40, 38, 42), (-2, -2, -2)], [(48, 40, 56), (-1, -1, -1)]
+    configs = [quick_large, slow_small, beaten, within_noise]
+    assert [own for own in configs if any(beats(other, own) for other in configs)] == [beaten]
 
 
 def test_speed_against_memory() -> None:

@@ -17,15 +17,15 @@ from bitbench.reports.sections.conditions import (
     host_section,
     imported,
     instances_section,
+    method_section,
+    reproduce_section,
     warm_up_section,
 )
 from bitbench.reports.sections.failures import MAX_CAUSE, failures_section, refusals_section
 from bitbench.reports.sections.memory import memory_section
-from bitbench.reports.sections.method import method_section, reproduce_section
 from bitbench.reports.sections.workloads import workload_section
 from bitbench.study.base import Json
-from bitbench.study.imported import ImportedFile, ImportSource
-from bitbench.study.plan import Expectation, Plan, Support
+from bitbench.study.plan import Expectation, ImportedFile, ImportSource, Plan, Support
 from bitbench.study.study import Count, EngineSetup, Measure
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS

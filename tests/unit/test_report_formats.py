@@ -7,28 +7,29 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.api.forms import ReportedStudy, study_text
-from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
-from bitbench.reports.forms.choices import Form, formats
-from bitbench.reports.forms.tidy import trial_columns
-from bitbench.study.kernel_device import KernelDevice
-from bitbench.util.exit_codes import ExitCode
+from bitbench.api.results import study_text
+from bitbench.features.kernels.computing import KernelMachine, KernelRun, KernelTiming
+from bitbench.reports.document.data import trial_columns
+from bitbench.reports.formats import Form, formats
+from bitbench.reports.write import StudyReport
+from bitbench.study.hardware import KernelDevice
+from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
 from tests.unit.reported_studies import demo_report, hostile_report
 from tests.unit.study_folders import write_folder
 
 
 @pytest.fixture(scope="module")
-def demo() -> ReportedStudy:
+def demo() -> StudyReport:
     return demo_report()
 
 
 @pytest.fixture(scope="module")
-def hostile() -> ReportedStudy:
+def hostile() -> StudyReport:
     return hostile_report()
 
 
-def test_csv_has_one_row_per_trial_and_no_formula(hostile: ReportedStudy, demo: ReportedStudy) -> None:
+def test_csv_has_one_row_per_trial_and_no_formula(hostile: StudyReport, demo: StudyReport) -> None:
     rows = list(csv.DictReader(io.StringIO(study_text(demo, Form.CSV))))
     assert len(rows) == len(demo.records.trials)
     assert list(rows[0]) == trial_columns()
@@ -39,7 +40,7 @@ def test_csv_has_one_row_per_trial_and_no_formula(hostile: ReportedStudy, demo: 
     assert "'=1+1" in engines
 
 
-def test_json_has_the_figures_and_what_they_mean(hostile: ReportedStudy, demo: ReportedStudy) -> None:
+def test_json_has_the_figures_and_what_they_mean(hostile: StudyReport, demo: StudyReport) -> None:
     content = json.loads(study_text(demo, Form.JSON))
     assert content["bitbench_report"] == 1
     assert content["definitions"]["ttft_s"]["unit"] == "s"

@@ -14,8 +14,8 @@ from bitbench.reports.document.data import document_data
 from bitbench.reports.document.html import page
 from bitbench.reports.document.markdown import markdown, phrase_text, section_parts
 from bitbench.reports.document.terminal import render
+from bitbench.reports.sections.conditions import precision_section
 from bitbench.reports.sections.lead import lead
-from bitbench.reports.sections.method import precision_section
 from bitbench.reports.sections.ranked import rank
 from bitbench.reports.study import study_document
 from bitbench.study.plan import Config

@@ -12,7 +12,7 @@ from bitbench.reports import files
 from bitbench.reports.document.markdown import markdown as rendered
 from bitbench.reports.files import write_report
 from bitbench.reports.study import study_document
-from bitbench.reports.write import report_document
+from bitbench.reports.write import StudyReport
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.study_folders import write_folder
@@ -212,7 +212,7 @@ def test_a_report_removes_the_figures_of_the_one_before_and_no_other_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "svg", lambda _: "<svg/>")
-    document = report_document(write_folder(kind, tmp_path / "study"), tmp_path)
+    document = StudyReport(write_folder(kind, tmp_path / "study"), tmp_path).document
     figures = write_report(document, "0", tmp_path / "study").parent / "figures"
     assert list(figures.iterdir())
     (figures / "mine.svg").write_text("mine")

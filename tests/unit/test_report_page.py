@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.reports.document.html import page
-from bitbench.reports.document.vega import vega_bundle
+from bitbench.reports.document.html import page, vega_bundle
 from bitbench.reports.study import study_document
 from tests.unit.synthetic import demo_study, summarize
 

@@ -3,7 +3,7 @@
 import pytest
 
 from bitbench.reports.document.model import Name
-from bitbench.reports.shape import shape
+from bitbench.reports.sections.workloads import shape
 from bitbench.study.base import Json
 from bitbench.study.workload import Workload
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from bitbench.analysis.results.summary import RateAnswer, SearchStop, StudySummary
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.charts.curves import load_figures
-from bitbench.reports.charts.svg import svg
+from bitbench.reports.document.html import svg
 from bitbench.reports.document.markdown import markdown, phrase_text
 from bitbench.reports.document.model import Chart, Document, Mark, Table
 from bitbench.reports.document.terminal import render
@@ -21,7 +21,7 @@ from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.unit.synthetic import make_plan, make_trial, summarize
 
 RATES = (10.0, 40.0, 160.0)

@@ -11,9 +11,9 @@ from rich.console import Console
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.api.results import Results
 from bitbench.records.folder import StudyFolder
+from bitbench.reports.document.data import json_text
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render
-from bitbench.reports.forms.tidy import json_text
 from bitbench.reports.study import study_document
 from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_lock, make_plan
@@ -102,7 +102,7 @@ def test_the_table_of_figures_has_the_pooled_tail(tmp_path: Path) -> None:
     (point,) = summary.points
     per_trial = point.model_copy(update={"metrics": {**point.metrics, "ttft_p99_s": point.metrics["ttft_s"]}})
     results = Results(StudyFolder(tmp_path), tmp_path)
-    vars(results)["summary"] = summary.model_copy(update={"points": (per_trial,)})
+    results._of.summary = summary.model_copy(update={"points": (per_trial,)})
     rows = {row["metric"]: row for row in results.points.to_arrow().to_pylist()}
     assert rows["ttft_p99_s"]["mean"] == pytest.approx(0.2)
     assert (rows["ttft_p99_s"]["high"], rows["ttft_p99_s"]["note"]) == (None, "slowest of 72")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.util.errors import StoreError
-from bitbench.util.safe_files import SafeFolder, open_to_read
+from bitbench.util.files import SafeFolder, open_to_read
 from tests.strangers import dangling_link, hard_link, link_to_file, link_to_folder, pipe
 
 OUTSIDE = ("..", "../x", "a/../../x", "a/..", "/tmp/x", "", ".", "a\0b")

@@ -12,13 +12,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bitbench.analysis.summarize import summarize
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.html import page
 from bitbench.reports.document.markdown import markdown
-from bitbench.reports.document.model import Document, Quantity, Range, Row, TableCell, Unit
+from bitbench.reports.document.model import Document, Quantity, Row, TableCell, Unit
 from bitbench.reports.document.terminal import render
-from bitbench.reports.write import report_document
+from bitbench.reports.write import StudyReport
 from bitbench.study.base import Json
 from tests.unit.report_figures import (
     Number,
@@ -68,8 +67,7 @@ def document(study: str, tmp_path_factory: pytest.TempPathFactory) -> Document:
     home = tmp_path_factory.mktemp(study)
     recorded = Path(__file__).parents[1] / "features" / "explain" / "data" / study
     folder = StudyFolder.existing(recorded) if recorded.exists() else write_folder(study, home / study)
-    records = folder.read()
-    return report_document(folder, home, summarize(records), records)
+    return StudyReport(folder, home).document
 
 
 def before(study: str) -> dict[str, Json]:
@@ -88,7 +86,7 @@ def points_before(study: str) -> Points:
 def says(text: str, point: TableCell) -> bool:
     """Every number of the point, in its order, and no other. Extremes that are equal are written once."""
     written, held = numbers_in(text), numbers_of(point)
-    if isinstance(point, Quantity) and point.range is Range.EXTREMES and len(written) == 1:
+    if isinstance(point, Quantity) and point.range == "extremes" and len(written) == 1:
         held = held[:1]
     return len(written) == len(held) and all(map(Number.is_like, written, held))
 

@@ -12,7 +12,7 @@ from bitbench.engines.endpoint import EndpointUnusable, offered_models
 from bitbench.loadgen.client import run_job
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.study.workload import Arrival, Workload
-from bitbench.util.quotation import HIDDEN, QUOTED_LENGTH, quote
+from bitbench.util.text import HIDDEN, QUOTED_LENGTH, quote
 from tests.unit.canary import KEY, WRITTEN, traces
 from tests.unit.certificate import make_certificate
 from tests.unit.hostile_modes import OK_HEAD, chunk

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from bitbench.analysis.divergence import Scores
-from bitbench.analysis.quality import baseline_of, by_position, has_quantized_cache
-from bitbench.analysis.settings import summarize_settings
+from bitbench.analysis.configs import summarize_settings
+from bitbench.analysis.quality import Scores, baseline_of, by_position, has_quantized_cache
 from bitbench.analysis.summarize import summarize
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import EngineMetrics, InstanceFacts, TrialMetrics
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document

@@ -8,10 +8,8 @@ from bitbench.measure.progress import LOST_REPEATS, Progress, excused
 from bitbench.measure.runner import pace_of
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
-from bitbench.records.host import HostFacts
-from bitbench.records.lock import Lock
-from bitbench.records.lost import without_lost
-from bitbench.records.trial import NOT_THE_ENGINES, Outcome, TrialMetrics
+from bitbench.records.lock import HostFacts, Lock
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome, TrialMetrics, without_lost
 from bitbench.util.errors import NotComparableError
 from tests.unit.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned

@@ -8,7 +8,7 @@ from itertools import cycle, product
 
 import pytest
 
-from bitbench.analysis.families import claim
+from bitbench.analysis.claims import claim
 from bitbench.analysis.results.summary import AgainstBaseline
 from tests.length import by_length
 from tests.unit.machine_simulation import CALM, MACHINES, Schedule

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from bitbench.engines.sglang_log import read_facts as read_sglang
-from bitbench.engines.slow_kernels import slowness_warnings
-from bitbench.engines.vllm_log import read_facts as read_vllm
+from bitbench.engines.kernels import slowness_warnings
+from bitbench.engines.sglang import read_facts as read_sglang
+from bitbench.engines.vllm import read_facts as read_vllm
 from bitbench.study.variant import ModelFacts
 
 DATA = Path(__file__).parent / "data"

@@ -16,7 +16,7 @@ import pytest
 from bitbench.engines.left_over import end_left_over, left_over
 from bitbench.engines.processes import ServerProcess
 from bitbench.engines.starts import Preparation, StartCommand, Started, Starts
-from bitbench.util.child_environment import engine_environment
+from bitbench.util.child_processes import engine_environment
 from tests.busy_machine import wait_for
 
 # An engine that says what it is, has a child in a session of its own, and stays.
@@ -185,7 +185,7 @@ DRIVER = """
 import sys, time
 from pathlib import Path
 from bitbench.engines.processes import spawn
-from bitbench.util.child_environment import engine_environment
+from bitbench.util.child_processes import engine_environment
 place = Path(sys.argv[1])
 engine = spawn([sys.executable, "-I", str(place / "engine.py"), str(place / "facts")],
       env=engine_environment({}), log_file=place / "log")

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from bitbench.analysis.adjustment import adjust, machine_speed
-from bitbench.analysis.log_speeds import Floats, LogSpeeds
+from bitbench.analysis.pairs import Floats, LogSpeeds
+from bitbench.analysis.sequential import adjust, machine_speed
 from bitbench.study.plan import Config
 
 NAMES = tuple(Config(variant="none", engine=name) for name in "abcd")

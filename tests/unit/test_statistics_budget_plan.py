@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bitbench.analysis.budget_plan import (
+from bitbench.analysis.budget import (
     FIRST_GUESS,
     LEAST_START_SD,
     Design,
@@ -16,7 +16,7 @@ from bitbench.analysis.budget_plan import (
     plan_blocks,
     variance_components,
 )
-from bitbench.analysis.log_speeds import LogSpeeds
+from bitbench.analysis.pairs import LogSpeeds
 from bitbench.study.plan import Config
 
 # Eight configs of a real study: 110 s to start them all, 22 s for a trial of each.

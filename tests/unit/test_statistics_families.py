@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bitbench.analysis.families import Claims, claim, nothing_claimed
-from bitbench.analysis.interim_looks import End, Look, continuing, end, looks
-from bitbench.analysis.log_speeds import LogSpeeds
-from bitbench.analysis.pairs import PairedRatio, PairTable, paired_ratios
+from bitbench.analysis.claims import Claims, End, Look, claim, continuing, end, looks, nothing_claimed
+from bitbench.analysis.pairs import LogSpeeds, PairedRatio, PairTable, paired_ratios
 from bitbench.analysis.results.summary import AgainstBaseline
 from bitbench.study.plan import Config
 
@@ -158,7 +156,7 @@ def test_looks_spend_by_the_time() -> None:
 
 def test_the_last_look_takes_what_is_left() -> None:
     made = looks([200, 400], 500, 0.05)
-    assert made == [Look(blocks=2, elapsed_s=400, alpha=0.05, is_last=True)]
+    assert made == [Look(blocks=2, alpha=0.05, is_last=True)]
     assert looks([200], 500, 0.05) == []
 
 
@@ -186,7 +184,7 @@ def test_looks_never_spend_more_than_is_allowed(blocks: list[float], budget_s: f
 
 
 def test_when_a_study_ends() -> None:
-    usual, last = (Look(blocks=2, elapsed_s=1, alpha=0.01, is_last=is_last) for is_last in (False, True))
+    usual, last = (Look(blocks=2, alpha=0.01, is_last=is_last) for is_last in (False, True))
     still_open, done = nothing_claimed(EVERYONE, BASE), claims({}, {ONE})
     assert end({"w": done, "v": still_open}, BASE, usual) is None
     assert end({"w": done, "v": still_open}, BASE, last) is End.BUDGET

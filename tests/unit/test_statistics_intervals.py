@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bitbench.analysis.intervals import Resampler, Sample, estimate, sample, sides, uncertainty
-from bitbench.analysis.stopping import enough_instances
+from bitbench.analysis.precision import enough_instances
 from bitbench.analysis.unpaired import compare
 from bitbench.study.study import Count, Measure
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from bitbench.analysis.log_speeds import LogSpeeds, TrialKey, log_speeds
-from bitbench.analysis.pairs import PairTable, lent_degrees_of_freedom, paired_ratios
+from bitbench.analysis.pairs import LogSpeeds, PairTable, TrialKey, lent_degrees_of_freedom, log_speeds, paired_ratios
 from bitbench.study.plan import Config
 
 A, B, C, D = (Config(variant="none", engine=name) for name in "abcd")

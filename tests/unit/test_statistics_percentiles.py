@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bitbench.analysis.log_speeds import Floats
-from bitbench.analysis.percentiles import events_for_an_upper_end, percentile
+from bitbench.analysis.pairs import Floats
+from bitbench.analysis.requests import events_for_an_upper_end, percentile
 from bitbench.analysis.results.estimate import CountedEvent, PercentileEstimate, Verdict, carries, check
 from bitbench.study.metrics import OBJECTIVES
 from tests.length import by_length

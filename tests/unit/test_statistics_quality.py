@@ -5,13 +5,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.divergence import divergence, scores_of
 from bitbench.analysis.quality import (
     DEFINITIONS,
     compare_answers,
+    divergence,
     estimates_of,
     first_difference,
     runs_in_a_loop,
+    scores_of,
     summarize_quality,
 )
 from bitbench.analysis.results.summary import ConfigQuality

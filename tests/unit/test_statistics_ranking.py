@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.analysis.families import holm
+from bitbench.analysis.claims import holm
 from bitbench.analysis.results.summary import AgainstBaseline, Ranking
 from bitbench.records.trial import TrialMetrics
 from bitbench.study.study import Measure

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bitbench.analysis.log_speeds import LogRatio
+from bitbench.analysis.pairs import LogRatio
 from bitbench.analysis.unpaired import Starts, compare_speeds
 from bitbench.study.plan import Config, Point
 from tests.unit.simulated_claims import allowed

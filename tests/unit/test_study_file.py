@@ -8,9 +8,8 @@ import pytest
 import yaml
 
 from bitbench.study.base import Json
-from bitbench.study.starter import starter
 from bitbench.study.study import Study
-from bitbench.study.study_file import parse_study, read_study, study_schema
+from bitbench.study.study_file import parse_study, read_study, starter, study_schema
 from bitbench.study.workload import BUILT_IN_WORKLOADS, OPEN_LOOP_CONCURRENCY, WARM_UP_TOKENS, Workload
 from bitbench.util.errors import StudyFileError
 

@@ -9,17 +9,15 @@ import pytest
 from bitbench.api import interface
 from bitbench.engines.registry import engine
 from bitbench.measure import runner
-from bitbench.measure.observer import LogObserver
-from bitbench.measure.quality_study import STUDY_FILE, QualityOptions, run_quality
+from bitbench.measure.offers import LogObserver
+from bitbench.measure.runner import STUDY_FILE, QualityOptions, run_quality
 from bitbench.measure.trust import FOLDER, Trust, trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
-from bitbench.study.source import StudySource
-from bitbench.study.starter import starter
 from bitbench.study.study import Argument, EngineSetup, Study
-from bitbench.util.errors import NotTrustedError, StoreError, StudyFileError
-from bitbench.util.exit_codes import ExitCode
-from bitbench.util.safe_files import SafeFolder
+from bitbench.study.study_file import StudySource, starter
+from bitbench.util.errors import ExitCode, NotTrustedError, StoreError, StudyFileError
+from bitbench.util.files import SafeFolder
 from tests.command_line import bitbench
 from tests.pseudo_terminal import on_terminal
 

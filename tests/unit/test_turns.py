@@ -7,14 +7,10 @@ from pathlib import Path
 import pytest
 
 from bitbench.measure.estimate import guess_quality_s
-from bitbench.quality.asking import converse
-from bitbench.quality.conversations import conversations, tasks
+from bitbench.quality.conversations import conversations, fault_of, tasks
+from bitbench.quality.logprobs import InstanceConnection, NextToken, PromptLogprobs
 from bitbench.quality.material import make_material, make_scripts
-from bitbench.quality.measure import QualityJob, measure_quality
-from bitbench.quality.next_token import NextToken
-from bitbench.quality.prompt_logprobs import PromptLogprobs
-from bitbench.quality.validity import fault_of
-from bitbench.quality.wire import InstanceConnection
+from bitbench.quality.measure import QualityJob, converse, measure_quality
 from bitbench.records.quality import Script, TurnAnswer, TurnPrompt
 from bitbench.study.quality import CONVERSATION_TURNS, CONVERSATIONS, Quality, Scoring, Turns
 from bitbench.study.variant import ModelFacts, Variant
@@ -212,7 +208,7 @@ def test_what_is_measured_has_conversations_where_they_are_asked_for(server: Qua
     material = MATERIAL.model_copy(update={"scripts": (script_of("a"), script_of("b", 2))})
     job = QualityJob(server.endpoint, Scoring.PROMPT_LOGPROBS, Quality(top_tokens=3), material, None, 5.0)
     steps: list[str] = []
-    found = measure_quality(job, steps.append).conversations
+    found = measure_quality(job, steps.append)[1]["conversations"]
     assert [(one.name, one.broke_at) for one in found] == [("a", 3), ("b", None)]
     assert "conversation 2 of 2" in steps
 

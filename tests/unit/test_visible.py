@@ -6,9 +6,9 @@ import sys
 import pytest
 from rich.text import Text
 
-from bitbench.cli.streams import visible_streams
+from bitbench.cli import visible_streams
 from bitbench.cli.terminal import Terminal
-from bitbench.util.visible import visible
+from bitbench.util.text import visible
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines import cuda_toolkit, vllm_log
-from bitbench.engines.cuda_toolkit import complete_toolkit, toolkit_variables
+from bitbench.engines import kernels, vllm
+from bitbench.engines.kernels import complete_toolkit, path_of, read_choices, toolkit_variables
 from bitbench.engines.vllm import VllmEngine, command_line, environment_variables
-from bitbench.engines.vllm_kernels import path_of, read_choices
 from bitbench.records.trial import InstanceFacts, KernelPath, Outcome
-from bitbench.study.capability import Capability
+from bitbench.study.hardware import Capability
 from bitbench.study.variant import AtLoad, ModelFacts
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.test_vllm_engine import SMOLLM2, failure_of, launch, options
@@ -32,7 +31,7 @@ CONFIGURATION = (
 def facts(*messages: str, quantization: str = "None") -> InstanceFacts:
     prefix = "(Worker_TP0 pid=1) INFO 11-15 02:18:36 [worker.py:1] "
     lines = [CONFIGURATION.format(quantization=quantization), *(prefix + message for message in messages)]
-    return vllm_log.read_facts("\n".join(lines), SMOLLM2)
+    return vllm.read_facts("\n".join(lines), SMOLLM2)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +70,7 @@ def test_only_what_vllm_can_compress_at_load_is_told_to_it(method: str, is_refus
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """As the lock installs it, on a machine without a toolkit of its own."""
-    monkeypatch.setattr(cuda_toolkit, "_INSTALLED", tmp_path / "usr-local-cuda")
+    monkeypatch.setattr(kernels, "_INSTALLED", tmp_path / "usr-local-cuda")
     toolkit = tmp_path / "env" / "lib" / "python3.11" / "site-packages" / "nvidia" / "cu13"
     for name in ("bin/nvcc", "lib/libcudart.so.13", "include/cuda.h"):
         (toolkit / name).parent.mkdir(parents=True, exist_ok=True)
@@ -285,4 +284,4 @@ def test_how_it_fails_on_a_gpu(message: str, outcome: Outcome, tmp_path: Path) -
 
 
 def test_a_model_without_facts_has_no_cache_per_token() -> None:
-    assert vllm_log.read_facts(CONFIGURATION.format(quantization="None"), ModelFacts()).kv_bytes_per_token is None
+    assert vllm.read_facts(CONFIGURATION.format(quantization="None"), ModelFacts()).kv_bytes_per_token is None

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines import vllm_log
+from bitbench.engines import vllm
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.engines.vllm import VllmEngine, command_line, environment_variables
 from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
@@ -126,7 +126,7 @@ def test_workloads_that_do_not_fit_are_refused() -> None:
 
 
 def test_facts_of_an_eager_start() -> None:
-    facts = vllm_log.read_facts(recorded("eager"), SMOLLM2)
+    facts = vllm.read_facts(recorded("eager"), SMOLLM2)
     assert facts.engine_version == "0.32.0"
     assert facts.kv_cache_tokens == 46_592
     assert facts.kv_cache_bytes == 2**30
@@ -142,7 +142,7 @@ def test_facts_of_an_eager_start() -> None:
 
 
 def test_facts_of_a_compiled_start() -> None:
-    facts = vllm_log.read_facts(recorded("compiled"), SMOLLM2)
+    facts = vllm.read_facts(recorded("compiled"), SMOLLM2)
     assert facts.compile_s == 119.0  # from 02:16:36 to 02:18:35
     assert facts.weight_load_s == 0.24
 
@@ -150,7 +150,7 @@ def test_facts_of_a_compiled_start() -> None:
 def test_compile_time_as_vllm_says_it_where_it_does() -> None:
     prefix = "(EngineCore pid=1) INFO 11-15 02:18:36 [core.py:402] "
     said = "init engine (profile, create kv cache, warmup model) took 50.00 s (compilation: 41.50 s)"
-    assert vllm_log.read_facts(prefix + said, SMOLLM2).compile_s == 41.5
+    assert vllm.read_facts(prefix + said, SMOLLM2).compile_s == 41.5
 
 
 def test_selected_kernels_are_kept_in_its_own_words_and_once() -> None:
@@ -160,14 +160,12 @@ def test_selected_kernels_are_kept_in_its_own_words_and_once() -> None:
         "Using CPUWNA16LinearKernel for CompressedTensorsWNA16",
         "Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].",
     ]
-    facts = vllm_log.read_facts(
-        "\n".join(prefix + line for line in [*said, said[0], "Using max model len 512"]), SMOLLM2
-    )
+    facts = vllm.read_facts("\n".join(prefix + line for line in [*said, said[0], "Using max model len 512"]), SMOLLM2)
     assert facts.kernels == tuple(said)
 
 
 def test_a_log_without_any_known_line_gives_no_facts() -> None:
-    facts = vllm_log.read_facts("hello\n", SMOLLM2)
+    facts = vllm.read_facts("hello\n", SMOLLM2)
     assert facts.engine_version is None
     assert facts.kv_cache_tokens is None
     assert facts.prefix_caching is None
@@ -192,7 +190,7 @@ def test_memory_as_vllm_says_it_on_a_gpu(cache: str, model: ModelFacts, bytes_pe
         "Available KV cache memory: 60.25 GiB\n"
         "GPU KV cache size: 1,000,000 tokens, Maximum concurrency for 8,192 tokens per request: 122.07x\n"
     )
-    facts = vllm_log.read_facts(log, model)
+    facts = vllm.read_facts(log, model)
     assert facts.weight_bytes_loaded == 15 * 2**30
     assert facts.kv_cache_bytes == round(120.5 * 2**30)
     assert facts.kv_cache_tokens == 1_000_000
@@ -211,9 +209,9 @@ def failure_of(log: str, exit_code: int, tmp_path: Path) -> Failure:
             env={},
             endpoint=Endpoint(url="http://127.0.0.1:9", model="m", api_key="k"),
             log_file=tmp_path / "engine.log",
-            read_facts=vllm_log.read_facts,
-            unsupported=vllm_log.UNSUPPORTED,
-            message_of=vllm_log.message_of,
+            read_facts=vllm.read_facts,
+            unsupported=vllm.UNSUPPORTED,
+            message_of=vllm.message_of,
         )
     )
     try:

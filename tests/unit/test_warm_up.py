@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import bitbench
-from bitbench.measure.warm_up import LIMIT_S, MOST_ROUNDS, is_steady, wants_round
+from bitbench.measure.group import LIMIT_S, MOST_ROUNDS, is_steady, wants_round
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Point
 from bitbench.study.study import Argument

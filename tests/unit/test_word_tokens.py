@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.loadgen.prompts import PromptSource
-from bitbench.measure.run_context import RunContext
-from bitbench.models.words import LEAST_WORDS, word_token_ids
+from bitbench.loadgen.requests import PromptSource
+from bitbench.measure.trial import RunContext
+from bitbench.models.folder import LEAST_WORDS, word_token_ids
 from bitbench.study.plan import Config
 from bitbench.study.variant import ModelFacts
 from bitbench.study.workload import BUILT_IN_WORKLOADS

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.models import fetch
+from bitbench.models import catalog
 from bitbench.ports import Endpoint
-from bitbench.quality.corpus import Corpus
-from bitbench.quality.material import make_material
+from bitbench.quality.material import Corpus, make_material
 from bitbench.quality.tasks import TaskOutcome, TaskTools, run_tasks
 from bitbench.study.quality import Quality, Scoring
 from bitbench.util.errors import ModelError, QualityError
@@ -138,8 +137,8 @@ def test_tasks_that_fail_say_why_and_leave_the_others_alone(outcome: TaskOutcome
 
 def test_a_gguf_file_becomes_a_checkpoint(tmp_path: Path) -> None:
     python = stand_in_python(tmp_path / "env", transformers=GGUF, torch="bfloat16 = 'bf16'\n")
-    fetch._convert(tmp_path / "model.gguf", tmp_path / "checkpoint", python)
+    catalog._convert(tmp_path / "model.gguf", tmp_path / "checkpoint", python)
     written = {path.name: json.loads(path.read_text()) for path in (tmp_path / "checkpoint").iterdir()}
     assert written == {"AutoModelForCausalLM.json": {}, "AutoTokenizer.json": {}}
     with pytest.raises(ModelError, match=r"^Could not convert bad.gguf: OSError: not a GGUF file$"):
-        fetch._convert(tmp_path / "bad.gguf", tmp_path / "checkpoint", python)
+        catalog._convert(tmp_path / "bad.gguf", tmp_path / "checkpoint", python)

@@ -1,5 +1,5 @@
-"""What the records of a study say of a config: how it started, what it is and takes, what its engine counted, and what
-went wrong in its points."""
+"""What the records of a study say of a config beside its figures: how it started, what it takes, what its engine
+counted, which kernels it chose, and what a setting of its engine changes."""
 
 import re
 from collections import Counter
@@ -9,15 +9,58 @@ from typing import TypeVar
 
 import numpy as np
 
+from bitbench.analysis.intervals import uncertainty
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.results.sides import Side, Source
-from bitbench.analysis.results.summary import ConfigSummary, EngineSummary, FailureGroup, MemorySummary
-from bitbench.records.study_records import StudyRecords
-from bitbench.records.trial import EngineMetrics, Failure, InstanceRecord, KernelPath, Memory, Outcome, TrialRecord
+from bitbench.analysis.results.summary import ConfigSummary, EngineSummary, FailureGroup, MemorySummary, SettingSummary
+from bitbench.records.folder import StudyRecords
+from bitbench.records.roof import Attainable
+from bitbench.records.trial import Failure, InstanceRecord, KernelPath, Memory, Outcome, TrialRecord
+from bitbench.study.base import Record
+from bitbench.study.model_cost import StepCost
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.secrets import without_secret_options
 from bitbench.study.variant import NO_MODEL, Variant
-from bitbench.study.workload import Workload
+from bitbench.study.workload import Workload, typical
+
+
+class Source(Record):
+    """A file of the study folder, and which of its records; without ids: all of it."""
+
+    file: str
+    ids: tuple[str, ...] = ()
+
+
+class PhaseSide(Record):
+    """One config in one phase. `cost` is what its stored form asks for."""
+
+    step: Estimate  # seconds
+    cost: StepCost | None = None
+    loaded_cost: StepCost | None = None  # of weights that were expanded while they were loaded; else None
+    attainable: Attainable | None = None  # by `cost`; None where the machine's roof is not known
+
+    @property
+    def roof_share(self) -> float | None:
+        return None if self.attainable is None else self.attainable.seconds / self.step.value
+
+
+class Side(Record):
+    """What a config is: how much it weighs, and which kernels its instances chose."""
+
+    config: Config
+    is_quantized: bool
+    # As its recipe leaves it; of what is compressed at load: as loaded; of what computes in float32: in that type.
+    stored_bytes: int | None
+    loaded_bytes: int | None  # as the engine says; None where it does not
+    kernels: tuple[str, ...]
+    path: KernelPath | None  # of most of its layers
+    is_expanded: bool  # it was loaded as dense weights
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()  # of the engine, about its own speed
+    kv_bytes_per_token: int | None = None  # as the engine says; None where it does not
+    engine: EngineSummary | None = None  # what it counted at this workload
+    trials: Source
+    instances: Source
+
 
 # Weights that an engine holds in so much more than they are stored in were expanded: 8 bits to 16 is 1.65 times even
 # with an embedding that stays as it is; rounding up to blocks and scales kept apart is a few per cent.
@@ -29,10 +72,7 @@ _NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def summarize_config(
-    config: Config,
-    variant: Variant | None,
-    instances: Sequence[InstanceRecord],
-    trials: Sequence[TrialRecord],
+    config: Config, variant: Variant | None, instances: Sequence[InstanceRecord], trials: Sequence[TrialRecord]
 ) -> ConfigSummary:
     """From all instances and trials of a study, what those of this config say."""
     own = [record for record in instances if record.config == config]
@@ -78,10 +118,7 @@ def _distinct(values: Iterable[T]) -> tuple[T, ...]:
 
 
 def summarize_memory(
-    config: Config,
-    variant: Variant | None,
-    instances: Sequence[InstanceRecord],
-    trials: Iterable[TrialRecord],
+    config: Config, variant: Variant | None, instances: Sequence[InstanceRecord], trials: Iterable[TrialRecord]
 ) -> MemorySummary:
     """`instances`: those of this config that came up. Memory counts where a trial was measured and is ok."""
     facts = [record.facts for record in instances]
@@ -124,20 +161,20 @@ def summarize_engine(trials: Sequence[TrialRecord]) -> EngineSummary | None:
     if not known:
         return None
 
-    def total(figure: Callable[[EngineMetrics], float | None]) -> float | None:
-        values = [value for metrics in known if (value := figure(metrics)) is not None]
-        return sum(values) if values else None
+    def values(figure: str) -> list[float]:
+        return [value for metrics in known if (value := getattr(metrics, figure)) is not None]
 
-    queues = [metrics.queue_s for metrics in known if metrics.queue_s is not None]
-    drafts, accepted = total(lambda metrics: metrics.drafts), total(lambda metrics: metrics.accepted_tokens)
-    proposed = total(lambda metrics: metrics.draft_tokens)
+    def total(figure: str) -> float | None:
+        return sum(values(figure)) if values(figure) else None
+
+    drafts, proposed, accepted = total("drafts"), total("draft_tokens"), total("accepted_tokens")
     return EngineSummary(
         trials=len(known),
-        queue_s=float(np.mean(queues)) if queues else None,
-        waiting=max((metrics.waiting for metrics in known if metrics.waiting is not None), default=None),
-        preemptions=total(lambda metrics: metrics.preemptions),
-        cached_tokens=total(lambda metrics: metrics.cached_tokens),
-        kv_use=max((metrics.kv_use for metrics in known if metrics.kv_use is not None), default=None),
+        queue_s=float(np.mean(values("queue_s"))) if values("queue_s") else None,
+        waiting=max(values("waiting"), default=None),
+        preemptions=total("preemptions"),
+        cached_tokens=total("cached_tokens"),
+        kv_use=max(values("kv_use"), default=None),
         acceptance_length=1 + accepted / drafts if drafts and accepted is not None else None,
         acceptance_rate=accepted / proposed if proposed and accepted is not None else None,
     )
@@ -154,20 +191,18 @@ def side_of(of: StudyRecords, config: Config, workload: Workload) -> Side:
     stored = loaded if variant and variant.at_load else variant.weight_bytes if variant else None
     if variant and variant.is_dense and _dtype(of.plan, config) == "float32" and variant.facts.parameters:
         stored = FLOAT32_BYTES * variant.facts.parameters
-    kernels = tuple(dict.fromkeys(kernel for known in facts for kernel in known.kernels))
-    is_quantized = bool(variant and variant.form is not None and not variant.is_dense)
     path = _path(instances)
     is_expanded = path is KernelPath.DEQUANTIZED and loaded is not None and stored is not None
     return Side(
         config=config,
-        is_quantized=is_quantized,
+        is_quantized=bool(variant and variant.form is not None and not variant.is_dense),
         stored_bytes=stored,
         loaded_bytes=loaded,
-        kernels=kernels,
+        kernels=_distinct(kernel for known in facts for kernel in known.kernels),
         path=path,
         is_expanded=is_expanded and (loaded or 0) > EXPANDED * (stored or 0),
-        notes=tuple(dict.fromkeys(note for known in facts for note in known.notes)),
-        warnings=tuple(dict.fromkeys(warning for known in facts for warning in known.warnings)),
+        notes=_distinct(note for known in facts for note in known.notes),
+        warnings=_distinct(warning for known in facts for warning in known.warnings),
         kv_bytes_per_token=next(filter(None, (known.kv_bytes_per_token for known in facts)), None),
         engine=summarize_engine(trials),
         trials=Source(file=TRIALS, ids=tuple(trial.id for trial in trials)),
@@ -195,3 +230,75 @@ def _path(instances: Sequence[InstanceRecord]) -> KernelPath | None:
     if len(counts) > 1:
         del counts[KernelPath.DENSE]  # an output head that stays as it is
     return counts.most_common(1)[0][0] if counts else None
+
+
+LEAST_LENGTHS = 3  # through two points every line is exact
+
+
+def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
+    """Of configs whose weights also run in another setup of their engine; empty where all is unknown."""
+    trials: dict[Config, list[TrialRecord]] = {config: [] for config in with_other_settings(of.plan)}
+    for trial in of.trials:
+        if trial.counts and trial.point.config in trials:
+            trials[trial.point.config].append(trial)
+    kv_bytes = {instance.config: size for instance in of.instances if (size := instance.facts.kv_bytes_per_token)}
+    contexts = _contexts(of)
+    found = []
+    for config, own in trials.items():
+        counted = summarize_engine(own)
+        found.append(
+            SettingSummary(
+                config=config,
+                kv_bytes_per_token=kv_bytes.get(config),
+                step_slope=_mean(_slopes(own, contexts), of.study.measure.confidence),
+                acceptance_length=counted.acceptance_length if counted else None,
+            )
+        )
+    figures = ((own.kv_bytes_per_token, own.step_slope, own.acceptance_length) for own in found)
+    return tuple(found) if any(figure is not None for of_config in figures for figure in of_config) else ()
+
+
+def with_other_settings(plan: Plan) -> list[Config]:
+    """The same under two names is no other setting."""
+    setups = {setup.name: setup for setup in plan.study.engines}
+    known = [config for config in plan.configs if config.engine in setups]
+    settings: dict[tuple[str, str], set[str]] = {}
+    for config in known:
+        chosen = setups[config.engine].model_dump_json(exclude={"name"})
+        settings.setdefault((config.variant, setups[config.engine].engine), set()).add(chosen)
+    return [config for config in known if len(settings[config.variant, setups[config.engine].engine]) > 1]
+
+
+def _contexts(of: StudyRecords) -> dict[str, float]:
+    """Of workloads with a single stream: how many tokens precede one of an answer, on average."""
+    return {
+        workload.name: typical(workload.input_tokens) + typical(workload.output_tokens) / 2
+        for workload in of.study.workloads
+        if workload.concurrency == 1 and not workload.open_loop and "input_tokens" not in workload.unknown
+    }
+
+
+def _slopes(trials: Sequence[TrialRecord], contexts: Mapping[str, float]) -> list[float]:
+    """What a token takes longer for each token of context: of each start the slope of a line through its lengths. None
+    of a start with fewer than three."""
+    points: dict[str, dict[float, list[float]]] = {}
+    for trial in trials:
+        at, seconds = contexts.get(trial.point.workload), trial.metrics.tpot_s
+        if at is not None and seconds is not None:
+            points.setdefault(trial.instance_id, {}).setdefault(at, []).append(seconds)
+    return [
+        float(np.polyfit(list(lengths), [np.mean(values) for values in lengths.values()], 1)[0])
+        for lengths in points.values()
+        if len(lengths) >= LEAST_LENGTHS
+    ]
+
+
+def _mean(slopes: Sequence[float], confidence: float) -> Estimate | None:
+    """Over starts; an interval that lies below zero is noise and is shown as such."""
+    if not slopes:
+        return None
+    mean, known = float(np.mean(slopes)), uncertainty([[slope] for slope in slopes])
+    if known is None:
+        return Estimate(value=mean)
+    half = known.half_width(confidence)
+    return Estimate(value=mean, low=mean - half, high=mean + half, confidence=confidence)

@@ -1,4 +1,8 @@
-"""How well a mean is known: trials nest in instances, and both vary.
+"""How well a mean is known when trials nest in instances and both vary, and the quantiles and tails that such
+intervals and tests rest on.
+
+scipy takes longer to import than all of bitbench: it is imported here alone, by the first figure that needs it, so
+that a command that computes none starts without it.
 
 Two trials of one instance share its memory layout, its thread placement and its compiled code, so they are not
 independent, and the number that counts is the number of instances. The estimate is the mean of instance means.
@@ -11,22 +15,84 @@ width is shared between the two sides when the values are skewed. The *width* is
 
     se² = max(variance of instance means / I, variance within instances / trials),   df = I − 1.
 
-The second term is a floor: instance means that happen to lie close together must not look more exact than the
-trials they are made of. With one instance only trials can be resampled (df = J − 1); such an interval says nothing
-about the next start, and the estimate is marked so. With one trial there is no interval.
+The second term is a floor: instance means that happen to lie close together must not look more exact than the trials
+they are made of. With one instance only trials can be resampled (df = J − 1); such an interval says nothing about the
+next start, and the estimate is marked so. With one trial there is no interval.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from functools import cache
+from itertools import accumulate
+from math import comb, sqrt
 
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.analysis.distributions import t_reach
 from bitbench.analysis.results.estimate import Basis, Estimate
 
 Floats = npt.NDArray[np.float64]
+
+
+def t_quantile(degrees_of_freedom: float, share: float) -> float:
+    """Of Student's t: what this share of it lies below."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(degrees_of_freedom, share))
+
+
+def t_reach(degrees_of_freedom: float, confidence: float) -> float:
+    """How far an interval with this confidence extends to each side, in standard errors."""
+    return t_quantile(degrees_of_freedom, (1 + confidence) / 2)
+
+
+def t_p_value(degrees_of_freedom: float, distance: float) -> float:
+    """Two-sided, of a mean that lies this many standard errors from what is assumed."""
+    from scipy.special import stdtr
+
+    return 2 * float(stdtr(degrees_of_freedom, -abs(distance)))
+
+
+def chi_square_quantile(degrees_of_freedom: float, share_above: float) -> float:
+    from scipy.special import chdtri
+
+    return float(chdtri(degrees_of_freedom, share_above))
+
+
+def f_tail(numerator_freedom: float, denominator_freedom: float, value: float) -> float:
+    """The share of F that lies above."""
+    from scipy.special import fdtrc
+
+    return float(fdtrc(numerator_freedom, denominator_freedom, value))
+
+
+def normal_quantile(share: float) -> float:
+    from scipy.special import ndtri
+
+    return float(ndtri(share))
+
+
+def normal_below(values: Floats) -> Floats:
+    """The share of the normal distribution that lies below each."""
+    from scipy.special import ndtr
+
+    below: Floats = ndtr(values)
+    return below
+
+
+def fair_coin_p_value(heads: int, tosses: int) -> float:
+    """Two-sided: how likely so few heads are, or fewer, where heads are the rarer side."""
+    ways: int = 2**tosses
+    return min(1.0, 2 * sum(comb(tosses, count) for count in range(heads + 1)) / ways)
+
+
+@cache
+def fair_coin_quantile(tosses: int, share: float) -> int:
+    """The least number of heads that this share of all series of tosses does not exceed."""
+    series = accumulate(comb(tosses, heads) for heads in range(tosses + 1))
+    return next(heads for heads, count in enumerate(series) if count / 2**tosses >= share)
+
+
 Groups = Sequence[Sequence[float]]  # one group per instance, one value per trial
 
 DRAWS = 2000  # the 2.5 % quantile then rests on 50 draws: within 5 % of the half width, which only shifts the sides

@@ -1,24 +1,31 @@
-"""Did a trial at some rate hold its objectives, and would it have held them for longer?
+"""Whether objectives are met: by one trial, which is finite, and by everything that was measured of a point.
 
 A trial is finite, so a rate slightly beyond what a server can serve may keep its p99 within the limit until the trial
 ends. At (1 + ε) times the capacity the queue grows by ε requests for each one served, so a request that is planned t
 seconds after the start waits ε·t longer: after T seconds the p99 has grown by about ε·T. A limit that leaves d
-seconds above the unloaded time is passed only in a trial of T ≥ d / ε: for d = 200 ms and ε = 3 % that is 7 s, for
-d = 5 s nearly three minutes. So the growth itself is looked at too: a latency that rises by more than `GROWTH_LIMIT`
-seconds per second, and by more than its own noise explains, will pass any limit if one only waits. A trial then
-needs to be long against one request (`TRIAL_LATENCIES`) instead of against d / ε.
+seconds above the unloaded time is passed only in a trial of T ≥ d / ε: for d = 200 ms and ε = 3 % that is 7 s, for d
+= 5 s nearly three minutes. So the growth itself is looked at too: a latency that rises by more than `GROWTH_LIMIT`
+seconds per second, and by more than its own noise explains, will pass any limit if one only waits. A trial then needs
+to be long against one request (`TRIAL_LATENCIES`) instead of against d / ε.
+
+A percentile is that of the requests of all trials (`percentiles`), and is met only where its interval has an upper
+end. A mean is that of the trials. In either case the interval decides, never the figure alone, and one start decides
+nothing about the next. Of a server that bitbench did not start its trials decide.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from math import ceil
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from bitbench.analysis.distributions import t_quantile
+from bitbench.analysis.intervals import t_quantile
+from bitbench.analysis.requests import events_for_an_upper_end
+from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, check
+from bitbench.analysis.results.summary import PointSummary
 from bitbench.records.request_rows import Floats, RequestRows, statistic
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialRecord
+from bitbench.study.metrics import OBJECTIVES, Metric
 from bitbench.study.objective import Objective
 from bitbench.util.units import show_seconds
 
@@ -33,19 +40,18 @@ GROWTH_CONFIDENCE = 0.95
 
 
 def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> ObjectiveResult | None:
-    """From the request rows of one trial (core.recorded.requests) alone. None without objectives."""
+    """From the request rows of one trial (records.tables) alone. None without objectives."""
     if not objectives:
         return None
     rows = RequestRows(requests)
     ok, planned = rows.is_ok, rows.planned
-    growth = _growth(planned[ok], rows.latency[ok])
+    slope, is_real = _growth(planned[ok], rows.latency[ok]) or (None, False)
     missed, excess_s = _missed(rows, objectives)
     if not ok.all():
         missed = f"{int((~ok).sum())} of {ok.size} requests failed"
-    slope = growth.slope if growth else None
-    if missed is None and growth and growth.is_real and growth.slope > GROWTH_LIMIT:
+    if missed is None and slope is not None and is_real and slope > GROWTH_LIMIT:
         missed = f"the queue is growing (latency +{show_seconds(slope)} per second); the offered rate exceeds capacity"
-        excess_s = growth.slope * float(np.ptp(planned))
+        excess_s = slope * float(np.ptp(planned))
     return ObjectiveResult(holds=missed is None, why_not=missed, excess_s=excess_s, growth=slope)
 
 
@@ -78,7 +84,12 @@ def good_share(requests: pa.Table, objectives: Sequence[Objective]) -> float | N
     rows = RequestRows(requests)
     if not objectives or not rows.is_ok.any():
         return None
-    return float(_good(rows, objectives).mean())
+    good = rows.is_ok.copy()
+    for metric in {objective.metric for objective in objectives}:
+        loosest = max(objective.limit for objective in objectives if objective.metric == metric)
+        with np.errstate(invalid="ignore"):
+            good &= ~(rows.time(metric) > loosest)  # one token has no time per further token: nothing to miss
+    return float(good.mean())
 
 
 def _missed(rows: RequestRows, objectives: Sequence[Objective]) -> tuple[str | None, float | None]:
@@ -90,31 +101,12 @@ def _missed(rows: RequestRows, objectives: Sequence[Objective]) -> tuple[str | N
             return f"{objective.name} is not defined: no answer had more than one token", None
         excess_s = value - objective.limit
         if excess_s > (worst[1] if worst else 0.0):
-            worst = (
-                f"{objective.name} is {show_seconds(value)}, limit {show_seconds(objective.limit)}",
-                excess_s,
-            )
+            worst = f"{objective.name} is {show_seconds(value)}, limit {show_seconds(objective.limit)}", excess_s
     return worst or (None, None)
 
 
-def _good(rows: RequestRows, objectives: Sequence[Objective]) -> npt.NDArray[np.bool_]:
-    good = rows.is_ok.copy()
-    for metric in {objective.metric for objective in objectives}:
-        loosest = max(objective.limit for objective in objectives if objective.metric == metric)
-        with np.errstate(invalid="ignore"):
-            good &= ~(rows.time(metric) > loosest)  # one token has no time per further token: nothing to miss
-    return good
-
-
-class _Growth(NamedTuple):
-    """Slope of the latency over the trial, and whether it is more than its own noise."""
-
-    slope: float
-    is_real: bool
-
-
-def _growth(planned: Floats, latency: Floats) -> _Growth | None:
-    """None: too few requests."""
+def _growth(planned: Floats, latency: Floats) -> tuple[float, bool] | None:
+    """Slope of the latency over the trial, and whether it is more than its own noise. None: too few requests."""
     if planned.size < 2 * SEGMENTS:
         return None
     # The server fills up during the first latencies, and a shared one slows down meanwhile: that is no queue.
@@ -132,4 +124,76 @@ def _growth(planned: Floats, latency: Floats) -> _Growth | None:
     slope = float((centred * mean).sum() / spread)
     residual = mean - mean.mean() - slope * centred
     error = float(np.sqrt((residual**2).sum() / (SEGMENTS - 2) / spread))
-    return _Growth(slope, slope > t_quantile(SEGMENTS - 2, GROWTH_CONFIDENCE) * error)
+    return slope, slope > t_quantile(SEGMENTS - 2, GROWTH_CONFIDENCE) * error
+
+
+CONTAINS = "its interval contains the limit"
+NOT_MEASURED = "it was not measured"
+ONE_START = "one start does not cover a restart"
+
+
+def judge_objective(objective: Objective, point: PointSummary) -> Finding:
+    metric = OBJECTIVES[objective.name]
+    tail, mean = point.tails.get(metric.column), point.metrics.get(metric.column)
+    if tail is not None:
+        verdict = check(tail, objective.limit)
+        reason = _what_would_tell(tail) if verdict is Verdict.INCONCLUSIVE else ""
+    elif mean is not None:
+        verdict, reason = judge_trials(
+            mean, objective.limit, was_running=point.was_running, too_few=_too_few(metric, point)
+        )
+        if objective.statistic != "mean":
+            mean = mean.model_copy(update={"note": "per trial"})
+    elif any(run.holds is False and run.failed_requests for run in point.runs):
+        verdict, reason = Verdict.MISSED, "requests failed"
+    else:
+        verdict, reason = Verdict.INCONCLUSIVE, NOT_MEASURED
+    return Finding(
+        name=objective.name, unit="s", limit=objective.limit, estimate=tail or mean, verdict=verdict, reason=reason
+    )
+
+
+def judge_trials(
+    known: Estimate | None, limit: float, *, was_running: bool = False, too_few: str = ""
+) -> tuple[Verdict, str]:
+    """Of a mean over trials: the verdict, and why it is inconclusive. `too_few`: why a limit cannot be met by what was
+    kept; that it is missed can be seen, since what few requests say of a tail is too low."""
+    if known is None:
+        return Verdict.INCONCLUSIVE, NOT_MEASURED
+    if known.interval is None:
+        return Verdict.INCONCLUSIVE, "one trial has no interval"
+    if not known.covers_starts and not was_running:
+        return Verdict.INCONCLUSIVE, ONE_START
+    verdict = check(known, limit)
+    if verdict is Verdict.MISSED or not (too_few or verdict is Verdict.INCONCLUSIVE):
+        return verdict, ""
+    return Verdict.INCONCLUSIVE, too_few or CONTAINS
+
+
+def _what_would_tell(found: PercentileEstimate) -> str:
+    if found.clusters < 2:
+        return ONE_START
+    if found.high is not None:
+        return CONTAINS
+    needed = events_for_an_upper_end(found.percent, found.clusters, found.confidence)
+    if found.events >= needed:
+        return "starts or trials differ too much for an upper end; more of them would tell"
+    more = _rounded_up(needed - found.events)
+    return f"{found.events:,} {found.event.value} are too few for an upper end; about {more:,} more would tell"
+
+
+def _rounded_up(count: int) -> int:
+    """To two digits: it is a guess."""
+    unit = int(10.0 ** max(len(str(count)) - 2, 0))
+    return ceil(count / unit) * unit
+
+
+def _too_few(metric: Metric, point: PointSummary) -> str:
+    """Why percentiles of single trials do not show that a limit is met; empty where their requests are enough."""
+    fewest = min((run.requests for run in point.runs if run.outcome is Outcome.OK), default=0)
+    if fewest >= metric.needs:
+        return ""
+    return (
+        f"its requests were not kept, and the {metric.statistic} of a single trial means something from "
+        f"{metric.needs:,} requests on"
+    )

@@ -1,4 +1,14 @@
-"""How much faster is one config than another, from differences within blocks?
+"""How much faster one config is than another, from differences of log speeds within blocks, with degrees of freedom
+lent by other pairs.
+
+A block contains one fresh start of each config, a round one trial of each. Where trials of a config follow each other
+instead of alternating, a round is the trial's place among those of its start that count.
+
+Configs of a workload vary about alike, so they lend to each other in full (as in limma; Smyth 2004). Workloads may
+not: trials of one request vary more than trials of 64. Each lends in proportion to how well its variance agrees with
+that of the workload itself, (smaller / larger)², and then half, because the workloads of one start share its luck.
+Without that proportion a workload with twice the spread of its neighbours made false claims in up to 12 % of
+simulated studies; with it in at most 5 %, and the calm ones keep their narrow intervals.
 
 Configs that run in the same block share the mood of the machine, so their difference is known better than either
 figure. Of each pair a block gives one number, the mean over common rounds of the difference of log speeds:
@@ -16,19 +26,127 @@ they are compared by way of it, block by block: d_ij = d_i0 − d_j0. Such diffe
 other.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from math import sqrt
+from math import exp, isfinite, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.analysis.log_speeds import Floats, LogRatio, LogSpeeds
-from bitbench.analysis.variance_shrinkage import LENDING_LIMIT, Pool, from_other_workloads
+from bitbench.analysis.intervals import t_p_value, t_reach
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.study.plan import Config
+
+Floats = npt.NDArray[np.float64]
+
+
+class TrialKey(NamedTuple):
+    """Which trial of a workload: of which config, in which block and round."""
+
+    config: Config
+    block: int
+    round: int
+
+
+@dataclass(frozen=True, eq=False)
+class LogSpeeds:
+    """log(figure) where more is better, −log(figure) where less is: larger always means faster."""
+
+    configs: tuple[Config, ...]
+    values: Floats  # config × block × round; NaN where there is no trial that counts
+
+
+def log_speeds(figures: Mapping[TrialKey, float | None], *, higher_is_better: bool) -> LogSpeeds:
+    """A figure that is missing or not positive has no logarithm, and is taken as missing."""
+    configs = tuple(dict.fromkeys(turn.config for turn in figures))
+    sign = 1.0 if higher_is_better else -1.0
+    return LogSpeeds(configs, spread_out({turn: sign * _log(figure) for turn, figure in figures.items()}, configs))
+
+
+def spread_out(values: Mapping[TrialKey, float], configs: tuple[Config, ...]) -> Floats:
+    """As an array of config × block × round; blocks and rounds that no config has take no place."""
+    row = {config: place for place, config in enumerate(configs)}
+    block = {number: place for place, number in enumerate(sorted({turn.block for turn in values}))}
+    round_ = {number: place for place, number in enumerate(sorted({turn.round for turn in values}))}
+    out = np.full((len(row), len(block), len(round_)), np.nan)
+    for turn, value in values.items():
+        out[row[turn.config], block[turn.block], round_[turn.round]] = value
+    return out
+
+
+def _log(figure: float | None) -> float:
+    return log(figure) if figure is not None and isfinite(figure) and figure > 0 else np.nan
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogRatio:
+    """A ratio of two speeds as a difference of logarithms, so that B against A is A against B with the sign turned:
+    Student's t around `log_mean`."""
+
+    log_mean: float
+    standard_error: float
+    degrees_of_freedom: float
+
+    @cached_property
+    def p_value(self) -> float:
+        """Two-sided, of equal speeds."""
+        if self.standard_error == 0:
+            return float(self.log_mean == 0)
+        return t_p_value(self.degrees_of_freedom, self.log_mean / self.standard_error)
+
+    def half_width(self, confidence: float) -> float:
+        """Of the interval, on the scale of logarithms."""
+        return t_reach(self.degrees_of_freedom, confidence) * self.standard_error
+
+    def ratio(self, confidence: float) -> Estimate:
+        half = self.half_width(confidence)
+        return Estimate(
+            value=exp(self.log_mean),
+            low=exp(self.log_mean - half),
+            high=exp(self.log_mean + half),
+            confidence=confidence,
+            p_value=self.p_value,
+        )
+
+
+# Nothing varies quite alike: more than this many degrees of freedom narrow an interval by little (Student's t falls
+# from 2.31 at 8 to 1.96) and would drown what a pair itself says of its variance.
+LENDING_LIMIT = 8.0
+SHARE_OF_OTHER_WORKLOADS = 0.5
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A variance, and the degrees of freedom that it rests on."""
+
+    variance: float
+    degrees_of_freedom: float
+
+
+def from_other_workloads(own: Pool, others: Iterable[Pool]) -> Pool:
+    """What they lend together to the workload whose variance is `own`."""
+    loans = [
+        Pool(other.variance, SHARE_OF_OTHER_WORKLOADS * other.degrees_of_freedom * _agreement(own, other))
+        for other in others
+    ]
+    return pooled(loans)
+
+
+def pooled(pools: Iterable[Pool]) -> Pool:
+    known = [pool for pool in pools if pool.degrees_of_freedom > 0]
+    total = sum(pool.degrees_of_freedom for pool in known)
+    if total == 0:
+        return Pool(0.0, 0.0)
+    return Pool(sum(pool.variance * pool.degrees_of_freedom for pool in known) / total, total)
+
+
+def _agreement(own: Pool, other: Pool) -> float:
+    smaller, larger = sorted((own.variance, other.variance))
+    return (smaller / larger) ** 2 if larger > 0 else 1.0
+
 
 Places = npt.NDArray[np.intp]
 Flags = npt.NDArray[np.bool_]

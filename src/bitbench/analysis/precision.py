@@ -1,17 +1,21 @@
-"""How exact the ratios of a study are, where their noise comes from, and what one more block would bring."""
+"""How exact the figures of a study are, when that is enough, and why a point has no more trials than it has."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import fmean, median
 
-from bitbench.analysis.budget_plan import variance_components
-from bitbench.analysis.distributions import t_reach
+from bitbench.analysis.budget import variance_components
+from bitbench.analysis.claims import continuing
 from bitbench.analysis.elapsed import block_ends
-from bitbench.analysis.model_groups import ModelGroup, log_speeds_of
+from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, t_reach, uncertainty
 from bitbench.analysis.pairs import PairedRatio
-from bitbench.analysis.results.summary import Precision
+from bitbench.analysis.ranking import ModelGroup, log_speeds_of
+from bitbench.analysis.results.summary import Precision, StopReason
 from bitbench.analysis.sequential import SequentialAnalysis
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyRecords
+from bitbench.records.trial import TrialRecord
+from bitbench.study.plan import Point
+from bitbench.study.study import Measure
 
 
 def precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialAnalysis]) -> Precision | None:
@@ -45,9 +49,52 @@ def precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialAnalysis]) 
 
 def _narrower(pair: PairedRatio, confidence: float) -> float:
     """The half width after one more block, as a share of today's: more degrees of freedom, and a smaller error."""
-    now, then = (t_reach(freedom, confidence) for freedom in _freedom(pair))
+    now, then = (t_reach(pair.degrees_of_freedom + more, confidence) for more in (0, 1))
     return then / now * sqrt(pair.blocks / (pair.blocks + 1))
 
 
-def _freedom(pair: PairedRatio) -> tuple[float, float]:
-    return pair.degrees_of_freedom, pair.degrees_of_freedom + 1
+# Stopping as soon as the interval looks narrow picks the moments at which it is too narrow by luck: with 3 to 6
+# instances and 2 % noise 7 % of equal pairs were then told apart instead of 5 %. So the half width of the *final*
+# interval must be within the target even at the upper limit (of this confidence) of its own uncertainty: 3.7 % at
+# 1 % noise, 4.8 % at 2 %, over 600 simulated studies each; at 0.9 it was 5.5 %.
+SURENESS = 0.97
+
+
+def enough_instances(groups: Groups, measure: Measure) -> bool:
+    """Are these instances (one non-empty group of primary metric values each) enough?"""
+    if len(groups) < measure.starts.min:
+        return False
+    if len(groups) >= measure.starts.max:
+        return True
+    known = uncertainty(groups)
+    if known is None:
+        return False
+    # Upper confidence limit of a standard deviation / its estimate (chi-square).
+    factor = sqrt(known.degrees_of_freedom / chi_square_quantile(known.degrees_of_freedom, SURENESS))
+    return known.half_width(measure.confidence) * factor <= measure.target_precision * abs(mean_of_means(groups))
+
+
+def stop_reason(
+    field: ModelGroup, point: Point, counted: Sequence[TrialRecord], found: SequentialAnalysis, *, failed: bool
+) -> StopReason:
+    """`counted`: its trials that count; `failed`: a trial or a start of this point failed."""
+    measure = field.plan.study.measure
+    if field.plan.imported_from is not None:
+        return StopReason.IMPORTED
+    blocks = len({trial.block for trial in counted})
+    if blocks < measure.starts.min:  # with a budget, the looks say when there are enough
+        return StopReason.FAILED if failed else StopReason.UNFINISHED
+    limit = StopReason.LIMIT if measure.budget is None or blocks >= measure.starts.max else StopReason.BUDGET
+    if (claims := found.claims.get(point.workload)) is not None:
+        if point.config not in continuing(claims, field.baseline):
+            return StopReason.DECIDED
+        return limit if found.end is not None else StopReason.UNFINISHED
+    return StopReason.DECIDED if _is_precise_alone(counted, found, measure) and blocks < measure.starts.max else limit
+
+
+def _is_precise_alone(counted: Sequence[TrialRecord], found: SequentialAnalysis, measure: Measure) -> bool:
+    """With no other to compare with, its own precision decides."""
+    groups: dict[int, list[float]] = {}
+    for trial in counted:
+        groups.setdefault(trial.block, []).append(getattr(trial.metrics, found.primary_metric.metric) or 0.0)
+    return len(groups) > 1 and enough_instances(list(groups.values()), measure)

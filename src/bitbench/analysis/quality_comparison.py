@@ -4,14 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
-from bitbench.analysis.changes import Pair
-from bitbench.analysis.divergence import Scores
-from bitbench.analysis.gate import GateCondition
-from bitbench.analysis.quality import PERPLEXITY, RISE, estimates_of, last_alone, short_scores
+from bitbench.analysis.changes import GateCondition, Pair, change_verdict
+from bitbench.analysis.quality import PERPLEXITY, RISE, Scores, estimates_of, last_alone, short_scores
 from bitbench.analysis.results.comparison import QUALITY, ChangeVerdict, ComparedPoint, GateResult, Unpaired
 from bitbench.analysis.results.estimate import Estimate, Verdict
+from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import QualityRecord
-from bitbench.records.study_records import StudyRecords
 from bitbench.study.plan import Config, Point
 
 # A rise below this is no loss that anybody would act on; it keeps another order of summation from being called worse.
@@ -110,16 +108,8 @@ def _compared(pair: Pair, first: MeasuredQuality, second: MeasuredQuality, confi
         before=Estimate(value=before),
         after=Estimate(value=found[PERPLEXITY].value),
         ratio=ratio,
-        verdict=_verdict(ratio),
+        verdict=change_verdict(ratio, ChangeVerdict.WORSE, ChangeVerdict.BETTER, SMALLEST_RISE),
     )
-
-
-def _verdict(ratio: Estimate) -> ChangeVerdict:
-    if ratio.interval is None:
-        return ChangeVerdict.UNKNOWN
-    if ratio.is_above(1 + SMALLEST_RISE):
-        return ChangeVerdict.WORSE
-    return ChangeVerdict.BETTER if ratio.is_below(1 - SMALLEST_RISE) else ChangeVerdict.TIE
 
 
 def _ratio(rise: Estimate) -> Estimate:

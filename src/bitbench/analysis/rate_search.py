@@ -26,13 +26,13 @@ from math import log
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.analysis.distributions import normal_below
+from bitbench.analysis.intervals import normal_below
 from bitbench.analysis.objectives import held
 from bitbench.analysis.results.summary import RateAnswer, SearchStop
 from bitbench.records.trial import TrialRecord
-from bitbench.study.arrival import mean_rate
-from bitbench.study.search import SearchLimits
+from bitbench.study.objective import SearchLimits
 from bitbench.study.study import Study
+from bitbench.study.workload import mean_rate
 
 Floats = npt.NDArray[np.float64]
 

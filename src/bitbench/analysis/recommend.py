@@ -8,11 +8,11 @@ nothing, as in `gate`. A figure that was not measured meets no limit.
 from collections.abc import Iterable, Sequence
 from math import expm1, inf
 
+from bitbench.analysis.objectives import CONTAINS, judge_objective, judge_trials
 from bitbench.analysis.quality import KL, RISE, has_quantized_cache, loses_by_cache
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, check
 from bitbench.analysis.results.recommendation import MEMORY, QUALITY_LOSS, Choice, Judged, Limits, Recommendation
 from bitbench.analysis.results.summary import ConfigQuality, PointSummary, Ranking, StudySummary
-from bitbench.analysis.service_levels import CONTAINS, judge_objective, judge_trials
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.study.plan import Config
 from bitbench.study.study import Study
@@ -30,7 +30,7 @@ def recommend(
     price_per_hour: float | None = None,
 ) -> Recommendation:
     """`workloads`, `engines`: all unless given. The baseline stays that of the study, whatever its engine."""
-    on_engine = _on_engines(summary, engines)
+    setups = _wanted_setups(summary, engines)
     memory = next((name for name in MEMORIES if any(name in point.metrics for point in summary.points)), MEMORIES[-1])
     choices = []
     for part in summary.by_model:
@@ -38,8 +38,8 @@ def recommend(
             judged = [
                 _judge(part, point, ranking, limits, memory=memory, price=price_per_hour)
                 for point in _in_order(part, ranking)
-                if point.point.config in on_engine
-            ] or [judged for judged in _refused(part, ranking.workload) if judged.config in on_engine]
+                if point.point.config.engine in setups
+            ] or [judged for judged in _refused(part, ranking.workload) if judged.config.engine in setups]
             choices.append(_choose(part, ranking, judged))
     return Recommendation(
         study=summary.study.name,
@@ -61,16 +61,13 @@ def _wanted(summary: StudySummary, workloads: Sequence[str]) -> list[Ranking]:
     return [known[name] for name in dict.fromkeys(workloads)] or list(known.values())
 
 
-def _on_engines(summary: StudySummary, engines: Sequence[str]) -> set[Config]:
-    tried = [point.point.config for point in summary.points]
-    configs = {*tried, *(refusal.point.config for refusal in summary.refusals)}
+def _wanted_setups(summary: StudySummary, engines: Sequence[str]) -> set[str]:
     setups = summary.study.engines
     missing = [name for name in engines if not any(name in (setup.name, setup.engine) for setup in setups)]
     if missing:
         known = ", ".join(setup.name for setup in setups)
         raise UsageError(f"this study has no engine {missing[0]}; it has {known}")
-    wanted = {setup.name for setup in setups if not engines or setup.name in engines or setup.engine in engines}
-    return {config for config in configs if config.engine in wanted}
+    return {setup.name for setup in setups if not engines or setup.name in engines or setup.engine in engines}
 
 
 def _in_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
@@ -79,13 +76,7 @@ def _in_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
 
 
 def _judge(
-    summary: StudySummary,
-    point: PointSummary,
-    ranking: Ranking,
-    limits: Limits,
-    *,
-    memory: str,
-    price: float | None,
+    summary: StudySummary, point: PointSummary, ranking: Ranking, limits: Limits, *, memory: str, price: float | None
 ) -> Judged:
     config = point.point.config
     entry = next((entry for entry in ranking.entries if entry.config == config), None)

@@ -1,11 +1,89 @@
-"""Every point of a study against the roof of its machine."""
+"""Prefill and decode of each point apart: how long a step takes, how long it would take under the machine's roof,
+and which group an operator of it belongs to."""
 
-from bitbench.analysis.configs import side_of, variant_of
-from bitbench.analysis.phases import phase_side, step_sample
+import re
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+from pydantic import Field
+
+from bitbench.analysis.configs import PhaseSide, Side, side_of, variant_of
+from bitbench.analysis.intervals import Resampler, Sample, estimate, sample
 from bitbench.analysis.results.comparison import RoofShare
-from bitbench.records.profile import Phase
-from bitbench.records.roof import PointRoof
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyRecords
+from bitbench.records.profile import Phase, ProfileGroup
+from bitbench.records.roof import MachineRoof, PointRoof, attainable
+from bitbench.records.trial import TrialRecord
+from bitbench.study.base import Spec
+from bitbench.study.model_cost import StepCost, decode_cost, prefill_cost, why_not
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Arrival, Workload, typical
+from bitbench.util import yaml_file
+
+
+def step_sample(phase: Phase, workload: Workload, trials: Sequence[TrialRecord]) -> Sample | None:
+    """Seconds per step, from trials of one point that count; None where they do not tell.
+
+    A decode step gives each sequence one token, so it lasts as long as the time per output token. The prefill of a
+    batch is the time in which its requests wait for their first tokens; in a closed loop with several streams prefills
+    mix with decoding, and there is no such time.
+    """
+    groups: dict[str, list[float]] = {}
+    for trial in trials:
+        seconds = trial.metrics.tpot_s if phase is Phase.DECODE else _prefill_s(workload, trial)
+        if seconds is not None:
+            groups.setdefault(trial.instance_id, []).append(seconds)
+    if not groups:
+        return None
+    seed = [crc32(f"{trials[0].point.name} {phase.value}".encode())]
+    return sample(list(groups.values()), Resampler(np.random.default_rng(seed)))
+
+
+def _prefill_s(workload: Workload, trial: TrialRecord) -> float | None:
+    is_one_batch = workload.arrival.kind is Arrival.BATCH or workload.concurrency == 1
+    throughput = trial.metrics.input_throughput
+    if not is_one_batch or workload.open_loop or throughput is None or workload.turns > 1:
+        return None
+    return workload.concurrency * typical(workload.input_tokens) / throughput
+
+
+def phase_side(
+    phase: Phase,
+    workload: Workload,
+    variant: Variant,
+    side: Side,
+    *,
+    seconds: Sample,
+    confidence: float,
+    roof: MachineRoof | None,
+) -> PhaseSide:
+    kv_token_bytes = side.kv_bytes_per_token
+    cost = _cost(phase, workload, variant, side.stored_bytes, kv_token_bytes)
+    return PhaseSide(
+        step=estimate(seconds, confidence),
+        cost=cost,
+        loaded_cost=_cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes) if side.is_expanded else None,
+        attainable=attainable(cost, roof, in_int8=promises_int8(variant)) if cost and roof else None,
+    )
+
+
+def promises_int8(variant: Variant) -> bool:
+    """Its form lets the layers multiply 8-bit integers with each other."""
+    return any(mark in (variant.form or "") for mark in ("w8a8-int", "int8da-int8w"))
+
+
+def _cost(
+    phase: Phase, workload: Workload, variant: Variant, weight_bytes: int | None, kv_token_bytes: int | None
+) -> StepCost | None:
+    if weight_bytes is None or why_not(variant.facts) or "input_tokens" in workload.unknown:
+        return None
+    prompt, answer = typical(workload.input_tokens), typical(workload.output_tokens)
+    if phase is Phase.PREFILL:
+        return prefill_cost(variant.facts, weight_bytes, workload.concurrency, prompt, kv_token_bytes)
+    return decode_cost(variant.facts, weight_bytes, workload.concurrency, prompt + answer / 2, kv_token_bytes)
 
 
 def roof_shares(before: StudyRecords, after: StudyRecords) -> tuple[RoofShare, ...]:
@@ -41,3 +119,39 @@ def point_roofs(of: StudyRecords) -> tuple[PointRoof, ...]:
                         )
                     )
     return tuple(found)
+
+
+_FILE = Path(__file__).with_name("operator_groups.yaml")
+
+
+class Rule(Spec):
+    group: ProfileGroup
+    names: tuple[str, ...] = Field(description="regular expressions for the whole name")
+    owns: bool = Field(default=False, description="what such an operator calls belongs to its group, whatever it is")
+
+
+class GroupTable(Spec):
+    rules: tuple[Rule, ...]
+
+    def group_of(self, name: str) -> tuple[ProfileGroup, bool]:
+        """The group, and whether the operators that it calls go with it."""
+        return _group_of(self, name)
+
+
+@cache
+def _patterns(table: GroupTable) -> tuple[tuple[re.Pattern[str], Rule], ...]:
+    return tuple((re.compile("|".join(f"(?:{name})" for name in rule.names)), rule) for rule in table.rules)
+
+
+@cache
+def _group_of(table: GroupTable, name: str) -> tuple[ProfileGroup, bool]:
+    for pattern, rule in _patterns(table):
+        if pattern.fullmatch(name):
+            return rule.group, rule.owns
+    return ProfileGroup.OTHER, False
+
+
+@cache
+def built_in_table() -> GroupTable:
+    text = _FILE.read_text(encoding="utf-8")
+    return yaml_file.parse(text, GroupTable, name=_FILE.name, outline="`rules:` and a list", error=ValueError)

@@ -7,13 +7,12 @@ variance estimates recovery (Zou and Donner 2008), on logarithms: what each side
 from collections.abc import Sequence
 from math import exp, hypot, log
 
-from bitbench.analysis.changes import Pair
-from bitbench.analysis.gate import MAX_RATE, GateCondition
+from bitbench.analysis.changes import MAX_RATE, GateCondition, Pair, change_verdict
 from bitbench.analysis.rate_search import answer, rate_trials
 from bitbench.analysis.results.comparison import SEARCH, ChangeVerdict, ComparedPoint, Comparison, GateResult, Replicate
 from bitbench.analysis.results.estimate import Basis, Estimate, Verdict
 from bitbench.analysis.results.summary import MetricDefinition, RateAnswer
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyRecords
 from bitbench.study.plan import Point
 from bitbench.study.workload import Workload
 from bitbench.util.errors import CannotCompareError
@@ -78,7 +77,7 @@ def _compared(pair: Pair, first: RateAnswer, second: RateAnswer) -> ComparedPoin
         before=before,
         after=after,
         ratio=ratio,
-        verdict=_verdict(ratio),
+        verdict=change_verdict(ratio, ChangeVerdict.CARRIES_MORE, ChangeVerdict.CARRIES_LESS),
     )
 
 
@@ -123,11 +122,3 @@ def _ratio(before: RateAnswer, after: RateAnswer) -> Estimate | None:
     below = hypot(log(after.rate / after.low), log(before.high / before.rate))
     above = hypot(log(after.high / after.rate), log(before.rate / before.low))
     return Estimate(value=ratio, low=ratio * exp(-below), high=ratio * exp(above), confidence=before.confidence)
-
-
-def _verdict(ratio: Estimate | None) -> ChangeVerdict:
-    if ratio is None or ratio.interval is None:
-        return ChangeVerdict.UNKNOWN
-    if ratio.is_above(1):
-        return ChangeVerdict.CARRIES_MORE
-    return ChangeVerdict.CARRIES_LESS if ratio.is_below(1) else ChangeVerdict.TIE

@@ -1,4 +1,16 @@
-"""What a study may claim by now: its records, looked at after each block, with one error for all looks together."""
+"""What a study may claim by now: its records, at the machine's mean speed, looked at after each block with one error
+for all looks together.
+
+A probe is a fixed piece of work, timed before and after each trial while all engines rest. Configs depend on the
+machine's speed to different degrees, so each has a slope of its own. Few rounds say little about it; it is shrunk
+towards the slope that all have in common:
+
+    γ    = Σ x·y / Σ x²        x, y: centred within each start; s²: variance of what it leaves
+    γ_c  = k·Sxy_c/Sxx_c + (1 − k)·γ,   k = Sxx_c / (Sxx_c + s² / SLOPE_SD²)
+    y'   = y − γ_c·(x − x̄)     x̄: over all trials of the workload, so ratios are those at the study's mean speed
+
+The probe is a covariate and a diagnosis, never a reason to drop a trial.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,20 +20,99 @@ from statistics import mean
 
 import numpy as np
 
-from bitbench.analysis.adjustment import adjust, machine_speed
+from bitbench.analysis.claims import FIRST_LOOK, Claims, End, Look, claim, continuing, end, looks, spend
 from bitbench.analysis.elapsed import Elapsed
-from bitbench.analysis.families import Claims, claim
-from bitbench.analysis.interim_looks import FIRST_LOOK, End, Look, continuing, end, looks
-from bitbench.analysis.intervals import Sample
-from bitbench.analysis.log_speeds import Floats, LogSpeeds, TrialKey, log_speeds, spread_out
-from bitbench.analysis.pairs import PairTable, paired_ratios
+from bitbench.analysis.intervals import Sample, f_tail
+from bitbench.analysis.pairs import Flags, Floats, LogSpeeds, PairTable, TrialKey, log_speeds, paired_ratios, spread_out
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.unpaired import compare_speed
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Memory, TrialRecord
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config, Plan, Point
-from bitbench.study.study import Measure
+
+SLOPE_SD = 0.35  # of the slopes of configs: those of twelve kernels against the mean of the others were 0.43 to 1.5
+LEAST_ROUNDS = 8  # of each config, over all blocks; the slope of fewer is noise
+GUARD_LEVEL = 0.01
+
+
+@dataclass(frozen=True, eq=False)
+class Adjustment:
+    """Figures at the machine's mean speed. `explained` is None where nothing was adjusted."""
+
+    speeds: LogSpeeds
+    explained: float | None  # share of the variance within starts that the probe accounts for
+
+
+def machine_speed(before_s: Floats, after_s: Floats) -> Floats:
+    """log speed of the machine around each trial, from the probe's seconds; all config × block × round.
+
+    An engine may leave something behind that slows the probe: where the readings after some config differ from
+    those after others, only the reading before counts, which the configs of a random order share alike.
+    """
+    before, after = np.log(before_s), np.log(after_s)
+    return -before if _depends_on_config(after) else -(before + after) / 2
+
+
+def adjust(speeds: LogSpeeds, machine: Floats) -> Adjustment:
+    """`machine`: as from `machine_speed`. A trial without a reading is taken to have met the mean of its block."""
+    values = speeds.values
+    there = np.isfinite(values)
+    if not np.isfinite(machine[there]).any() or there.sum((1, 2)).min() < LEAST_ROUNDS:
+        return Adjustment(speeds, None)
+    x = _complete(np.where(there, machine, np.nan), there)
+    x_centred, y_centred = _centred(x, there), _centred(values, there)
+    slopes = _slopes(x_centred, y_centred, degrees_of_freedom=int(there.sum() - there.any(2).sum() - 1))
+    total = float((y_centred**2).sum())
+    if slopes is None or total == 0:
+        return Adjustment(speeds, None)
+    left = float(((y_centred - slopes * x_centred) ** 2).sum())
+    return Adjustment(LogSpeeds(speeds.configs, values - slopes * (x - x[there].mean())), 1 - left / total)
+
+
+def _slopes(x: Floats, y: Floats, degrees_of_freedom: int) -> Floats | None:
+    """One per config, shaped to be multiplied with values; None where the machine was always alike."""
+    sxy, sxx = (x * y).sum((1, 2)), (x * x).sum((1, 2))
+    if sxx.sum() == 0:
+        return None
+    common = sxy.sum() / sxx.sum()
+    noise = ((y - common * x) ** 2).sum() / max(degrees_of_freedom, 1)
+    # k·Sxy/Sxx + (1 − k)·γ with k = Sxx/(Sxx + prior), written so that Sxx may be 0.
+    prior = noise / SLOPE_SD**2
+    slopes = (sxy + prior * common) / np.where(sxx + prior > 0, sxx + prior, 1.0)
+    return np.asarray(slopes[:, np.newaxis, np.newaxis])
+
+
+def _complete(readings: Floats, there: Flags) -> Floats:
+    """Missing readings of trials from the mean of their block, or of all."""
+    known = np.isfinite(readings)
+    counts = known.sum((0, 2))
+    of_block = np.where(counts > 0, np.nansum(readings, axis=(0, 2)) / np.maximum(counts, 1), np.nanmean(readings))
+    return np.where(there & ~known, of_block[np.newaxis, :, np.newaxis], readings)
+
+
+def _centred(values: Floats, there: Flags) -> Floats:
+    """Within each start; 0 where there is no trial."""
+    counts = np.maximum(there.sum(2, keepdims=True), 1)
+    means = np.where(there, values, 0.0).sum(2, keepdims=True) / counts
+    return np.where(there, values - means, 0.0)
+
+
+def _depends_on_config(after: Floats) -> bool:
+    """F test of configs, with rounds as blocks: the machine's own drift is shared by the readings of a round."""
+    by_round = after.reshape(len(after), -1)
+    complete = by_round[:, np.isfinite(by_round).all(0)]
+    configs, rounds = complete.shape
+    if configs < 2 or rounds < 2:
+        return False
+    centred = complete - complete.mean(0)
+    effects = centred.mean(1, keepdims=True)
+    between = rounds * float((effects**2).sum()) / (configs - 1)
+    within = float(((centred - effects) ** 2).sum()) / ((configs - 1) * (rounds - 1))
+    if within == 0:
+        return bool(between > 0)
+    return f_tail(configs - 1, (configs - 1) * (rounds - 1), between / within) < GUARD_LEVEL
+
 
 # Of two configs none is the best of many: the baseline was given, and the other is chosen only if it is faster.
 LEAST_TO_CONFIRM = 3
@@ -42,13 +133,11 @@ def primary_metric_of(plan: Plan) -> PrimaryMetric:
 
 def baseline_of(plan: Plan) -> Config | None:
     """The config the study names, or the first on the engine it names; without a name the first of all."""
-    refused = (refusal.point.config for refusal in plan.refusals)
-    configs = list(dict.fromkeys([*plan.configs, *refused]))
-    wanted = plan.study.baseline
+    asked, wanted = plan.asked, plan.study.baseline
     if wanted is None:
-        return configs[0] if configs else None
-    by_name = (config for config in configs if config.name == wanted)
-    by_engine = (config for config in configs if config.engine == wanted)
+        return asked[0] if asked else None
+    by_name = (config for config in asked if config.name == wanted)
+    by_engine = (config for config in asked if config.engine == wanted)
     return next(by_name, None) or next(by_engine, None)
 
 
@@ -60,7 +149,6 @@ class SequentialAnalysis:
     speeds: Mapping[str, LogSpeeds]
     tables: Mapping[str, PairTable]
     claims: Mapping[str, Claims]
-    looks: Sequence[Look]
     end: End | None  # None: it goes on, or was never looked at
     explained: Mapping[str, float]  # share of the variation within starts that the probe accounts for
 
@@ -108,31 +196,22 @@ def standing(
     """`trials`: all of the study; those that do not count, or are of no point of the plan, are passed over. `others`:
     for the time that they took."""
     counted = _counted(plan, trials)
-    taken = looks_taken(plan, trials, others, baseline)
     claims: dict[str, Claims] = {}
     ended: End | None = None
-    for look, seen in taken:
+    for look, seen in looks_taken(plan, trials, others, baseline):
         for workload, table in pair_tables(seen, primary_metric, baseline).items():
             claims[workload] = claim(
-                table,
-                baseline,
-                look.alpha,
-                equal_within=plan.study.measure.equal_within,
-                earlier=claims.get(workload),
+                table, baseline, look.alpha, equal_within=plan.study.measure.equal_within, earlier=claims.get(workload)
             )
         ended = end(claims, baseline, look)
         if ended is not None:
             break
     speeds, explained = _speeds(counted, primary_metric)
-    made = [look for look, _ in taken]
-    return SequentialAnalysis(primary_metric, speeds, paired_ratios(speeds, baseline), claims, made, ended, explained)
+    return SequentialAnalysis(primary_metric, speeds, paired_ratios(speeds, baseline), claims, ended, explained)
 
 
 def looks_taken(
-    plan: Plan,
-    trials: Sequence[TrialRecord],
-    others: Sequence[InstanceRecord | QualityRecord],
-    baseline: Config | None,
+    plan: Plan, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord], baseline: Config | None
 ) -> list[tuple[Look, list[TrialRecord]]]:
     """Each look at a study, with the trials that it could see."""
     counted = _counted(plan, trials)
@@ -182,9 +261,10 @@ def _looks(plan: Plan, baseline: Config | None, rounds: Mapping[int, int], elaps
     measure = plan.study.measure
     alpha = 1 - measure.confidence
     if plan.imported_from is not None:  # it was all there at once
-        return [Look(len(rounds), 0.0, alpha, is_last=True)] if len(rounds) >= FIRST_LOOK else []
-    if measure.budget is None:
-        return _looks_by_count(measure, len(rounds), alpha)
+        return [Look(len(rounds), alpha, is_last=True)] if len(rounds) >= FIRST_LOOK else []
+    if measure.budget is None:  # that of starts is what looks have to share
+        first, most = max(FIRST_LOOK, measure.starts.min), measure.starts.max
+        return spend(alpha, ((blocks, blocks / most, blocks >= most) for blocks in range(first, len(rounds) + 1)))
     found = elapsed.block_ends()
     timed = [block for block in rounds if block in found]
     done = [rounds[block] for block in timed]
@@ -213,20 +293,6 @@ def kept_back_s(plan: Plan, baseline: Config | None, elapsed: Elapsed, block: in
     two_s = [taken_s.pop(baseline)] if baseline in taken_s else []
     two_s += sorted(taken_s.values(), reverse=True)[: 2 - len(two_s)]
     return sum(everyone.values()) * sum(two_s) / all_s if all_s else 0.0
-
-
-def _looks_by_count(measure: Measure, blocks: int, alpha: float) -> list[Look]:
-    """Without a budget of time, that of starts is what looks have to share."""
-    found: list[Look] = []
-    spent = 0.0
-    for number in range(max(FIRST_LOOK, measure.starts.min), blocks + 1):
-        is_last = number >= measure.starts.max
-        reached = alpha if is_last else alpha * number / measure.starts.max
-        found.append(Look(number, 0.0, reached - spent, is_last))
-        spent = reached
-        if is_last:
-            break
-    return found
 
 
 def _speeds(

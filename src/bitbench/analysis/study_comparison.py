@@ -1,14 +1,14 @@
-"""Two studies against each other, paired by point: ratios, verdicts, and the limits that were set."""
+"""Two studies against each other: whether they may be compared, and then, paired by point, ratios, verdicts and the
+limits that were set.
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+Every fact that moves figures must be the same, or be allowed by name.
+"""
 
-from bitbench.analysis.changes import Change, Changes, Pair, changes_between, changes_within
-from bitbench.analysis.comparability import differences
-from bitbench.analysis.families import tested_at
-from bitbench.analysis.gate import MAX_RATE, GateCondition, judge
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+
+from bitbench.analysis.changes import MAX_RATE, Changes, GateCondition, Pair, changes_between, changes_within, judge
+from bitbench.analysis.claims import tested_at
 from bitbench.analysis.intervals import estimate
-from bitbench.analysis.prefix_cache import cached_prompts
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.quality_comparison import compare_quality, quality_pairs
@@ -27,14 +27,101 @@ from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.analysis.roofline import roof_shares
 from bitbench.analysis.search_comparison import are_searches, compare_searches, refuse_other_question
-from bitbench.analysis.trial import DEFINITIONS
+from bitbench.analysis.trial import DEFINITIONS, cached_prompts
 from bitbench.analysis.unpaired import SHARE_OF_ERROR
-from bitbench.records.study_records import StudyRecords
-from bitbench.records.trial import Outcome
+from bitbench.records.folder import StudyRecords
+from bitbench.records.lock import TELLING_FACTS
+from bitbench.records.trial import InstanceRecord, Outcome
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config, Point
+from bitbench.study.secrets import is_secret
 from bitbench.study.workload import Workload
 from bitbench.util.errors import CannotCompareError
+
+Shown = str | None  # None: not known
+
+
+def differences(
+    before: StudyRecords, after: StudyRecords, pairs: Iterable[tuple[Config, Config]]
+) -> tuple[list[Difference], list[Fact]]:
+    """What differs between the sides, for the configs that are compared; and what neither side knows."""
+    found: list[Difference] = []
+    unknown: dict[Fact, bool] = {}
+    for fact, subject, first, second in _facts(before, after, list(pairs)):
+        if first == second:
+            unknown[fact] = unknown.get(fact, True) and first is None
+            continue
+        unknown[fact] = False
+        found.append(Difference(fact=fact, subject=subject, before=first or "unknown", after=second or "unknown"))
+    return found, [fact for fact, is_unknown in unknown.items() if is_unknown]
+
+
+def _facts(
+    before: StudyRecords, after: StudyRecords, pairs: Sequence[tuple[Config, Config]]
+) -> Iterator[tuple[Fact, str, Shown, Shown]]:
+    yield Fact.TOOL, "", tool_of(before), tool_of(after)
+    for name in TELLING_FACTS:
+        yield Fact.HOST, name, before.lock.host.shown(name), after.lock.host.shown(name)
+    packages = [side.lock.environments for side in (before, after)]
+    for environment in packages[0].keys() & packages[1].keys():
+        for package in sorted(packages[0][environment].keys() | packages[1][environment].keys()):
+            first, second = (side[environment].get(package) for side in packages)
+            yield Fact.ENVIRONMENT, f"{environment}: {package}", first, second
+    for config, other in pairs:
+        yield Fact.KERNEL, other.name, kernels_of(before, config), kernels_of(after, other)
+        for fact, read in CONFIG_FACTS.items():
+            yield fact, other.name, read(before, config), read(after, other)
+
+
+def tool_of(side: StudyRecords) -> str:
+    """With our version: the client is part of what is measured."""
+    origin = side.plan.imported_from
+    return origin.tool if origin else f"bitbench {side.lock.bitbench or ''}".strip()
+
+
+def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[StudyRecords, Config], Shown]:
+    """What the instances of a config say, each thing once."""
+
+    def shown(side: StudyRecords, config: Config) -> Shown:
+        said = (word for record in side.instances if record.config == config for word in read(record))
+        return ", ".join(sorted(set(said))) or None
+
+    return shown
+
+
+def kernels_of(side: StudyRecords, config: Config) -> Shown:
+    """The kernel of each kind of layers, or the engine's words where it does not tell them apart."""
+    return _CHOICES(side, config) or _WORDS(side, config)
+
+
+_CHOICES = _of_instances(lambda record: (choice.shown for choice in record.facts.kernel_choices))
+_WORDS = _of_instances(lambda record: record.facts.kernels)
+
+
+def _arguments(side: StudyRecords, config: Config) -> Shown:
+    setup = side.plan.study.engine(config.engine)
+    dtype = side.plan.chosen_dtypes.get(config)
+    environment = {f"${name}": value for name, value in setup.env.items()}
+    given = {**({"dtype": dtype} if dtype else {}), **setup.args, **environment}
+    chosen = {name: value for name, value in given.items() if not is_secret(name)}  # a key changes no figure
+    if side.was_running(config):
+        chosen.pop("url", None)  # nor does the port that a server listens on
+    if not chosen and side.plan.imported_from:
+        return None
+    return ", ".join(f"{name}={value}" for name, value in sorted(chosen.items())) or "none"
+
+
+CONFIG_FACTS: dict[Fact, Callable[[StudyRecords, Config], Shown]] = {
+    Fact.ENGINE_VERSION: _of_instances(
+        lambda record: [record.facts.engine_version] if record.facts.engine_version is not None else []
+    ),
+    Fact.ARGUMENTS: _arguments,
+    Fact.PREFIX_CACHING: _of_instances(
+        lambda record: [] if record.facts.prefix_caching is None else ["on" if record.facts.prefix_caching else "off"]
+    ),
+    Fact.ARTIFACT: lambda side, config: side.plan.variant(config.variant).content_hash,
+}
+
 
 CACHE_SHARES_APART = 0.1  # of two sides that both used a cache: with such shares they did not do the same work
 SHAPE = tuple(field for field in Workload.model_fields if field != "name")
@@ -161,7 +248,7 @@ def _compared(
         ),
         unpaired=(*(_unpaired(sides, changes, pairs, wanted[0]) if wanted else ()), *quality.unpaired),
         cached=tuple(cached.values()),
-        gates=(*_gates(asked, measure.confidence, count, cached), *quality.gates),
+        gates=(*_gates(asked, changes, measure.confidence, count, cached), *quality.gates),
     )
 
 
@@ -212,48 +299,38 @@ def _verdict(ratio: Estimate | None, *, is_apart: bool, definition: MetricDefini
     return ChangeVerdict.FASTER if (ratio.value > 1) is definition.higher_is_better else ChangeVerdict.SLOWER
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """One limit on one pair of points."""
-
-    condition: GateCondition
-    pair: Pair
-    has_before: bool
-    change: Change | None
-
-
-def _asked(pairs: Sequence[Pair], changes: Changes, conditions: Sequence[GateCondition]) -> list[_Asked]:
+def _asked(
+    pairs: Sequence[Pair], changes: Changes, conditions: Sequence[GateCondition]
+) -> list[tuple[GateCondition, Pair]]:
     """A point without a figure on one side cannot be judged; without one on either it is not asked.
 
     Unless that is so of all points: a limit that nothing was held against was not kept.
     """
-    asked: list[_Asked] = []
+    asked: list[tuple[GateCondition, Pair]] = []
     for condition in conditions:
         known = [
             pair for pair in pairs if changes.before(pair, condition.metric) or changes.after(pair, condition.metric)
         ]
-        asked += [
-            _Asked(
-                condition,
-                pair,
-                changes.before(pair, condition.metric) is not None,
-                changes.find(pair, condition.metric),
-            )
-            for pair in known or pairs
-        ]
+        asked += [(condition, pair) for pair in known or pairs]
     return asked
 
 
-def _gates(asked: Sequence[_Asked], confidence: float, count: int, cached: Container[Pair]) -> Iterator[GateResult]:
+def _gates(
+    asked: Sequence[tuple[GateCondition, Pair]],
+    changes: Changes,
+    confidence: float,
+    count: int,
+    cached: Container[Pair],
+) -> Iterator[GateResult]:
     """`count`: how many limits are judged at once, those of quality included."""
-    for question in asked:
-        condition, pair = question.condition, question.pair
-        if question.change is not None:
-            judged = judge(condition, pair, question.change, confidence, count)
+    for condition, pair in asked:
+        change = changes.find(pair, condition.metric)
+        if change is not None:
+            judged = judge(condition, pair, change, confidence, count)
             unsure = {"verdict": Verdict.INCONCLUSIVE, "reason": CACHED_ON_ONE_SIDE, "needed": None}
             yield judged.model_copy(update=unsure) if pair in cached else judged
         else:
-            side = "candidate" if question.has_before else "baseline"
+            side = "candidate" if changes.before(pair, condition.metric) else "baseline"
             yield condition.result(pair, None, Verdict.INCONCLUSIVE, f"the {side} lacks this figure")
 
 

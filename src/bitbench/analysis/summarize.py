@@ -5,27 +5,21 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.analysis.configs import failures_of, summarize_config, summarize_engine
-from bitbench.analysis.confirmation import confirmations
+from bitbench.analysis.configs import failures_of, summarize_config, summarize_engine, summarize_settings
 from bitbench.analysis.crossover import find_crossovers
 from bitbench.analysis.intervals import Resampler, Sample, estimate, mean_of_means, sample
-from bitbench.analysis.model_groups import ModelGroup, field_of, fields_of
-from bitbench.analysis.objectives import held
-from bitbench.analysis.precision import precision
-from bitbench.analysis.prefix_cache import cached_prompts
+from bitbench.analysis.objectives import held, judge_objective
+from bitbench.analysis.precision import precision, stop_reason
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
-from bitbench.analysis.ranking import rank
+from bitbench.analysis.ranking import ModelGroup, confirmations, field_of, fields_of, rank
 from bitbench.analysis.rate_search import answer, rate_trials
 from bitbench.analysis.requests import read_requests, spreads, tails
 from bitbench.analysis.results.summary import ComparedModel, Outlier, PointSummary, Ranking, Run, StudySummary, WarmUp
 from bitbench.analysis.sequential import Speeds, baseline_of, primary_metric_of
-from bitbench.analysis.service_levels import judge_objective
-from bitbench.analysis.settings import summarize_settings
-from bitbench.analysis.stopping import stop_reason
-from bitbench.analysis.trial import DEFINITIONS
+from bitbench.analysis.trial import DEFINITIONS, cached_prompts
 from bitbench.feature import Offer, report_parts, sparing
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.study.base import Record
 from bitbench.study.metrics import METRICS, PRIMARY_METRICS
@@ -269,10 +263,7 @@ def _rankings(of: StudyRecords, fields: Mapping[ModelGroup, Speeds]) -> tuple[Ra
     }
     return tuple(
         _rank(field, workload.name, speeds).model_copy(
-            update={
-                "model": field.model if len(fields) > 1 else None,
-                "confirmed": confirmed[field].get(workload.name),
-            }
+            update={"model": field.model if len(fields) > 1 else None, "confirmed": confirmed[field].get(workload.name)}
         )
         for workload in of.study.workloads
         for field, speeds in fields.items()

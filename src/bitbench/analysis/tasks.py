@@ -10,15 +10,10 @@ four cells, which keeps it honest where few answers flip.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import hypot, sqrt
 
-from bitbench.analysis.distributions import fair_coin_p_value, normal_quantile
-from bitbench.analysis.families import holm
+from bitbench.analysis.claims import holm
+from bitbench.analysis.intervals import fair_coin_p_value, normal_quantile
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.results.summary import (
-    ConfigQuality,
-    NeedleDepth,
-    TaskEstimate,
-    TaskFlips,
-)
+from bitbench.analysis.results.summary import ConfigQuality, NeedleDepth, TaskEstimate, TaskFlips
 from bitbench.records.quality import TaskAnswer, TaskResult
 from bitbench.study.quality import BUILT_IN
 
@@ -102,10 +97,7 @@ def compare_answers_right(lost: int, gained: int, asked: int, confidence: float)
     spread = sqrt(max(flipped + 2 * ADDED - count * centre**2, 0.0)) / count
     half = normal_quantile((1 + confidence) / 2) * spread
     difference = Estimate(
-        value=(gained - lost) / asked,
-        low=max(centre - half, -1.0),
-        high=min(centre + half, 1.0),
-        confidence=confidence,
+        value=(gained - lost) / asked, low=max(centre - half, -1.0), high=min(centre + half, 1.0), confidence=confidence
     )
     return TaskFlips(
         lost=lost, gained=gained, difference=difference, p_value=fair_coin_p_value(min(lost, gained), flipped)

@@ -1,16 +1,23 @@
-"""One trial in numbers, by the definitions of `study.metrics`."""
+"""One trial in numbers, by the definitions of `study.metrics`; how much of it a prefix cache answered; and whether
+numbers that somebody states are the same."""
 
+import json
+import math
 from collections.abc import Sequence
+from statistics import fmean
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bitbench.analysis.objectives import good_share
-from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.records.figures import figure
-from bitbench.records.request_rows import RequestRows
-from bitbench.records.trial import Energy, TrialMetrics
+from bitbench.analysis.results.summary import CachedPrompts, MetricDefinition
+from bitbench.records.folder import StudyRecords
+from bitbench.records.request_rows import RequestRows, figure
+from bitbench.records.trial import Energy, EngineMetrics, TrialMetrics
+from bitbench.study.base import Json
 from bitbench.study.metrics import METRICS, FigureSource
 from bitbench.study.objective import Objective
+from bitbench.study.plan import Point
 
 RECORDED = {  # the figures of a trial: speed and memory
     metric.column: metric
@@ -21,7 +28,7 @@ DEFINITIONS = {column: MetricDefinition.of(metric) for column, metric in RECORDE
 
 
 def measure(table: pa.Table, objectives: Sequence[Objective] = (), energy: Energy | None = None) -> TrialMetrics:
-    """The figures of one trial from its request rows (core.recorded.requests); only complete requests count.
+    """The figures of one trial from its request rows (records.tables); only complete requests count.
     `energy`: what its devices took meanwhile."""
     rows = RequestRows(table).complete()
     found = TrialMetrics(**{column: figure(RECORDED[column], rows) for column in TrialMetrics.model_fields})
@@ -35,3 +42,78 @@ def measure(table: pa.Table, objectives: Sequence[Objective] = (), energy: Energ
             "cpu_energy_per_token": cpus_j / tokens if cpus_j is not None and tokens else None,
         }
     )
+
+
+CACHED = 0.01  # of a trial's prompt tokens: less is a token or two that prompts have in common by chance
+
+
+def cached_share(counted: EngineMetrics | None, requests: pa.Table) -> float | None:
+    """Of the prompt tokens of a trial, what came from a cache: by the engine's own counter, which sees all its clients,
+    else by the usage of the answers. None where neither says."""
+    cached = counted.cached_tokens if counted is not None else None
+    if cached is None:
+        cached = pc.sum(requests["cached_tokens"]).as_py()
+    asked = pc.sum(requests["input_tokens"]).as_py()
+    return None if cached is None or not asked else min(cached / asked, 1.0)
+
+
+def cached_prompts(of: StudyRecords, point: Point) -> CachedPrompts | None:
+    """Over the trials that count; None where none used a cache, or the study asked for one."""
+    shares = [trial.cached_share for trial in of.counted(point) if trial.cached_share is not None]
+    trials = sum(share >= CACHED for share in shares)
+    if not trials or _is_asked_for(of, point):
+        return None
+    return CachedPrompts(trials=trials, share=fmean(shares))
+
+
+def _is_asked_for(of: StudyRecords, point: Point) -> bool:
+    """By prompts that share a prefix, or by an engine that was started with its cache on."""
+    workload = of.study.workload(point.workload)
+    if workload.shared_prefix is not None or workload.conversation is not None:
+        return True
+    own = (instance.facts for instance in of.instances if instance.config == point.config)
+    return any(facts.prefix_caching and not facts.was_running for facts in own)
+
+
+# Sums of the same doubles in another order differ by a few units in the last of 16 digits; a bootstrap takes the
+# difference of such sums. What a person would read differs only from a million times as much on.
+TOLERANCE = 1e-9
+_NOT_STATED = "not stated"
+
+
+def compare_values(stated: Json, computed: Json, where: str = "", *, whole: bool = False) -> tuple[int, list[str]]:
+    """Return how many numbers were compared, and each place where the two differ, with both values. What is not stated
+    is no difference, unless it must be the `whole`."""
+    if isinstance(stated, dict) and isinstance(computed, dict):
+        pairs = [
+            (stated.get(name, _NOT_STATED), computed[name], f"{where}.{name}" if where else str(name))
+            for name in sorted(computed if whole else stated.keys() & computed.keys())
+        ]
+    elif isinstance(stated, list) and isinstance(computed, list) and len(stated) == len(computed):
+        pairs = [(*both, f"{where}[{index}]") for index, both in enumerate(zip(stated, computed, strict=True))]
+    else:
+        is_number = _is_number(computed) or _is_number(stated)
+        is_equal = _is_equal(stated, computed)
+        return int(is_number), [] if is_equal else [f"{where}: {_shown(stated)}, not {_shown(computed)}"]
+    compared, different = 0, list[str]()
+    for left, right, place in pairs:
+        count, differences = compare_values(left, right, place, whole=whole)
+        compared += count
+        different += differences
+    return compared, different
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_equal(stated: object, computed: object) -> bool:
+    if isinstance(stated, bool) or isinstance(computed, bool):
+        return stated is computed
+    if isinstance(stated, int | float) and isinstance(computed, int | float):
+        return math.isclose(stated, computed, rel_tol=TOLERANCE, abs_tol=TOLERANCE * 1e-3)
+    return stated == computed
+
+
+def _shown(value: object) -> str:
+    return json.dumps(value)[:60]

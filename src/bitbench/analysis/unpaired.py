@@ -23,11 +23,9 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from bitbench.analysis.distributions import t_p_value
-from bitbench.analysis.intervals import Sample, Uncertainty, sides
-from bitbench.analysis.log_speeds import Floats, LogRatio
+from bitbench.analysis.intervals import Sample, Uncertainty, sides, t_p_value
+from bitbench.analysis.pairs import LENDING_LIMIT, Floats, LogRatio, Pool, from_other_workloads, pooled
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.variance_shrinkage import LENDING_LIMIT, Pool, from_other_workloads, pooled
 from bitbench.study.plan import Point
 
 Starts = Sequence[Sequence[float]]  # logarithms of a speed or a time: one group per start, one value per trial

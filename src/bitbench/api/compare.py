@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bitbench.analysis.gate import parse_condition, parse_metric
+from bitbench.analysis.changes import parse_condition, parse_metric
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_configs, compare_studies
@@ -12,34 +12,36 @@ from bitbench.study.plan import Config, Plan
 from bitbench.util.errors import UsageError
 
 
-def compare_folders(
-    baseline: Path,
-    candidate: Path | None = None,
+def compare(
+    baseline: str | Path,
+    candidate: str | Path | None = None,
     *,
     variants: tuple[str, str] | None = None,
     fail_if: Sequence[str] = (),
-    allow: Sequence[Fact] = (),
+    allow: Sequence[Fact | str] = (),
     metrics: Sequence[str] = (),
     allow_inconclusive: bool = False,
 ) -> Comparison:
-    """Point by point: `candidate` with `baseline`, or the two `variants` of `baseline` with each other.
+    """Compare two study folders point by point, or two `variants` of one.
 
-    `fail_if` are limits such as "output_throughput < -3%", `allow` the facts that may differ, `metrics` what is shown
-    besides the study's primary metric. `allow_inconclusive`: a limit that an interval contains counts as met.
+    `fail_if` are limits such as "output_throughput < -3%"; `allow` are facts that may differ; `metrics` are shown
+    besides the primary metric; `allow_inconclusive` counts a limit that an interval contains as met.
     """
     conditions = [parse_condition(text) for text in fail_if]
     shown = [parse_metric(name) for name in metrics]
-    if (candidate is None) is (variants is None):
-        raise UsageError("give two study folders, or one and --variants OLD NEW")
-    if variants is not None and allow:
-        raise UsageError("--allow is for two study folders; between variants of one, what differs is named and allowed")
-    before = StudyFolder.existing(baseline).read()
-    if variants is not None:
-        found = compare_configs(before, _pairs(before.plan, *variants), metrics=shown, conditions=conditions)
+    allowed = [Fact(fact) for fact in allow]
+    if candidate is not None and variants is None:
+        before, after = (StudyFolder.existing(Path(folder)).read() for folder in (baseline, candidate))
+        found = compare_studies(before, after, metrics=shown, conditions=conditions, allowed=allowed)
+    elif candidate is None and variants is not None:
+        if allowed:
+            raise UsageError(
+                "--allow is for two study folders; between variants of one, what differs is named and allowed"
+            )
+        both = StudyFolder.existing(Path(baseline)).read()
+        found = compare_configs(both, _pairs(both.plan, *variants), metrics=shown, conditions=conditions)
     else:
-        assert candidate is not None
-        after = StudyFolder.existing(candidate).read()
-        found = compare_studies(before, after, metrics=shown, conditions=conditions, allowed=allow)
+        raise UsageError("give two study folders, or one and --variants OLD NEW")
     return found.model_copy(update={"allow_inconclusive": allow_inconclusive})
 
 

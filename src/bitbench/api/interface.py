@@ -1,27 +1,21 @@
-"""The Python interface: what `import bitbench` offers. Every function does what the command of its name does."""
+"""The Python interface: what `import bitbench` offers, with `compare` and `recommend` of the files beside this one.
+Every function does what the command of its name does."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bitbench.analysis.results.comparison import Comparison
-from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.results.recommendation import Recommendation
-from bitbench.api.compare import compare_folders
-from bitbench.api.recommend import limits_of, recommend_from
 from bitbench.api.results import Results
 from bitbench.measure import runner
 from bitbench.measure.load_study import API_KEY_ENV, LoadOptions, prepare_load
-from bitbench.measure.observer import LogObserver
-from bitbench.measure.offers import executor_at, load_client
+from bitbench.measure.offers import LogObserver, executor_at, load_client
 from bitbench.measure.plan import plan_study
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder
-from bitbench.study.checked import checked, checked_objectives
 from bitbench.study.plan import Plan
-from bitbench.study.source import StudySource
 from bitbench.study.study import Study
+from bitbench.study.study_file import StudySource, checked, checked_objectives
 from bitbench.util.units import parse_fraction
 
 Place = str | Path
@@ -127,50 +121,6 @@ def read(folder: Place) -> Results:
 def report(folder: Place) -> Path:
     """Write the report of a study folder from its records; the path is that of its page."""
     return read(folder).report()
-
-
-def compare(
-    baseline: Place,
-    candidate: Place | None = None,
-    *,
-    variants: tuple[str, str] | None = None,
-    fail_if: Sequence[str] = (),
-    allow: Sequence[Fact | str] = (),
-    metrics: Sequence[str] = (),
-    allow_inconclusive: bool = False,
-) -> Comparison:
-    """Compare two study folders point by point, or two `variants` of one.
-
-    `fail_if` are limits such as "output_throughput < -3%"; `allow` are facts that may differ; `metrics` are shown
-    besides the primary metric; `allow_inconclusive` counts a limit that an interval contains as met.
-    """
-    return compare_folders(
-        Path(baseline),
-        None if candidate is None else Path(candidate),
-        variants=variants,
-        fail_if=fail_if,
-        allow=[Fact(fact) for fact in allow],
-        metrics=metrics,
-        allow_inconclusive=allow_inconclusive,
-    )
-
-
-def recommend(
-    folder: Place,
-    *,
-    slo: str | Mapping[str, str | float] | None = None,
-    max_memory: str | int | None = None,
-    max_quality_loss: str | float | None = None,
-    price_per_hour: float | None = None,
-    workloads: Sequence[str] = (),
-    engines: Sequence[str] = (),
-) -> Recommendation:
-    """The fastest config that meets the limits with confidence, and what rules out the others."""
-    limits = limits_of(slo, max_memory, max_quality_loss)
-    place = StudyFolder.existing(Path(folder))
-    return recommend_from(
-        place, default_home(), limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour
-    )
 
 
 def _asked(study: AskedFor) -> Path | Study:

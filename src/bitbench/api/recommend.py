@@ -1,41 +1,102 @@
-"""What to run under limits, from a study folder."""
+"""What to run under limits, from a study folder, and the command that serves it as it was measured."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bitbench.analysis.recommend import recommend
-from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
-from bitbench.api.deploy import deploy_words
-from bitbench.records.folder import StudyFolder
-from bitbench.records.study_records import StudyRecords
-from bitbench.reports.write import report_summary
-from bitbench.study.checked import checked, checked_objectives
+from bitbench.analysis.recommend import recommend as recommend_of
+from bitbench.analysis.results.recommendation import Limits, Recommendation
+from bitbench.engines import registry
+from bitbench.engines.environments import python_in, python_of
+from bitbench.measure.plan import as_arguments, loads_of
+from bitbench.measure.workplace import default_home
+from bitbench.ports import Deployable, Launch
+from bitbench.records.folder import StudyFolder, StudyRecords
+from bitbench.reports.write import StudyReport
+from bitbench.study.plan import Config
+from bitbench.study.secrets import is_secret
+from bitbench.study.study_file import checked, checked_objectives
+from bitbench.study.variant import Variant
+from bitbench.util.errors import EngineEnvironmentError, ModelError, StudyFileError
 from bitbench.util.units import parse_bytes, parse_fraction
 
+_HOME = "$BITBENCH_HOME"
 
-def recommend_from(
-    folder: StudyFolder,
-    home: Path,
-    limits: Limits,
+
+def deploy_words(records: StudyRecords, config: Config, home: Path) -> tuple[str, ...]:
+    """Words for a shell, quoted, keys hidden, in the engine's environment below `home` where that is installed. None
+    where the engine has no such command, has nothing to load, or is unknown here."""
+    plan = records.plan
+    setup = plan.study.engine(config.engine)
+    try:
+        engine = registry.engine(setup.engine)
+    except StudyFileError:
+        return ()
+    if not isinstance(engine, Deployable):
+        return ()
+    capabilities = [
+        known for accelerator in records.lock.host.accelerators if (known := accelerator.compute_capability)
+    ]
+    variant = plan.variant(config.variant)
+    launch = Launch(
+        setup=as_arguments(setup, engine),
+        variant=variant,
+        python=_python(setup.environment(engine.environment), variant, home),
+        log_file=Path(),
+        loads=loads_of(plan, setup, engine.scoring),
+        seed=0,
+        dtype=plan.chosen_dtypes.get(config),
+        capability=min(capabilities, default=None),
+    )
+    try:
+        variables, words = engine.deployment(launch)
+    except ModelError:
+        return ()
+    shown = [f"{name}={'•••' if is_secret(name) else shlex.quote(value)}" for name, value in variables.items()]
+    return (*shown, *map(_quoted, words))
+
+
+def _python(environment: str | None, variant: Variant, home: Path) -> Path | None:
+    """Where the variant is below a home that shared records do not name, so is the environment."""
+    if environment is None:
+        return None
+    if variant.path is not None and variant.path.parts[0] == _HOME:
+        return python_in(Path(_HOME) / "envs" / environment)
+    try:
+        return python_of(environment, home)
+    except EngineEnvironmentError:
+        return None
+
+
+def _quoted(word: str) -> str:
+    """A shell still fills in the home that shared records name instead of their own."""
+    inside = word.removeprefix(_HOME)
+    return shlex.quote(word) if inside == word else f'"{_HOME}"{shlex.quote(inside)}'
+
+
+def recommend(
+    folder: str | Path,
     *,
+    slo: str | Mapping[str, str | float] | None = None,
+    max_memory: str | int | None = None,
+    max_quality_loss: str | float | None = None,
+    price_per_hour: float | None = None,
     workloads: Sequence[str] = (),
     engines: Sequence[str] = (),
-    price_per_hour: float | None = None,
 ) -> Recommendation:
-    """The fastest config within the limits on these engines, for each of these workloads; or on all, for all."""
-    records = folder.read()
-    summary = report_summary(folder, home, records)
-    found = recommend(summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
-    return found.model_copy(update={"choices": tuple(_with_command(records, choice, home) for choice in found.choices)})
+    """The fastest config that meets the limits with confidence, and what rules out the others."""
+    limits = _limits(slo, max_memory, max_quality_loss)
+    home = default_home()
+    of = StudyReport(StudyFolder.existing(Path(folder)), home)
+    found = recommend_of(of.summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
+    choices = [
+        choice.model_copy(update={"deploy": deploy_words(of.records, choice.chosen, home)}) if choice.chosen else choice
+        for choice in found.choices
+    ]
+    return found.model_copy(update={"choices": tuple(choices)})
 
 
-def _with_command(records: StudyRecords, choice: Choice, home: Path) -> Choice:
-    if choice.chosen is None:
-        return choice
-    return choice.model_copy(update={"deploy": deploy_words(records, choice.chosen, home)})
-
-
-def limits_of(
+def _limits(
     slo: str | Mapping[str, str | float] | None, max_memory: str | int | None, max_quality_loss: str | float | None
 ) -> Limits:
     """As a person writes them (`4GB`, `1%`), or as numbers: bytes, and a share of one."""

@@ -1,4 +1,5 @@
-"""A study folder as a person works with it in Python: typed records, figures with intervals, and tables."""
+"""A study folder as a person works with it in Python: typed records, figures with intervals, tables, and its
+published forms as text."""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -8,11 +9,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PointSummary, StudySummary
+from bitbench.feature import offered
+from bitbench.measure.offers import folder_report
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
-from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import InstanceRecord, TrialRecord
-from bitbench.reports.write import report_document, report_summary, write_report
+from bitbench.reports.document.data import csv_text, json_text
+from bitbench.reports.formats import Form
+from bitbench.reports.write import StudyReport
 from bitbench.study.base import Json
 from bitbench.study.metrics import find
 from bitbench.study.plan import Plan
@@ -21,6 +25,7 @@ from bitbench.util.errors import StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
 
 R = TypeVar("R")
 
@@ -68,43 +73,39 @@ class Results:
     """What a study folder holds. Tables of records have the columns of `bitbench query`."""
 
     def __init__(self, folder: StudyFolder, home: Path) -> None:
-        self._folder, self._home = folder, home
+        self._of = StudyReport(folder, home)
 
     def __repr__(self) -> str:
         return f"<bitbench.Results of {self.study.name}: {len(self.trials)} trials in {self.path}>"
 
     @property
     def path(self) -> Path:
-        return self._folder.path
-
-    @cached_property
-    def _read(self) -> StudyRecords:
-        return self._folder.read()
+        return self._of.folder.path
 
     @property
     def plan(self) -> Plan:
-        return self._read.plan
+        return self._of.records.plan
 
     @property
     def study(self) -> Study:
-        return self._read.study
+        return self._of.records.study
 
-    @cached_property
+    @property
     def summary(self) -> StudySummary:
         """Everything that a report says, in numbers: rankings, ties, causes, estimates with their intervals."""
-        return report_summary(self._folder, self._home, self._read)
+        return self._of.summary
 
     @cached_property
     def trials(self) -> Records[TrialRecord]:
-        return Records(self._read.trials, lambda: self._table("trials"))
+        return Records(self._of.records.trials, lambda: self._table("trials"))
 
     @cached_property
     def instances(self) -> Records[InstanceRecord]:
-        return Records(self._read.instances, lambda: self._table("instances"))
+        return Records(self._of.records.instances, lambda: self._table("instances"))
 
     @cached_property
     def quality(self) -> Records[QualityRecord]:
-        return Records(self._read.quality, lambda: self._table("quality"))
+        return Records(self._of.records.quality, lambda: self._table("quality"))
 
     @property
     def requests(self) -> ResultTable:
@@ -118,13 +119,13 @@ class Results:
 
     def report(self) -> Path:
         """Write report/ and give the path of its page, index.html."""
-        document = report_document(self._folder, self._home, self.summary, self._read)
-        return write_report(self._folder, self._home, document).with_name("index.html")
+        self._of.write()
+        return self._of.page
 
     def _table(self, name: str) -> "pa.Table":
         from bitbench.records.arrow_tables import study_table
 
-        return study_table(self._read, name).drop_columns(["folder", "study"])  # the same in each row
+        return study_table(self._of.records, name).drop_columns(["folder", "study"])  # the same in each row
 
 
 def _figures(summary: StudySummary) -> "pa.Table":
@@ -159,3 +160,28 @@ def _shown(name: str, point: PointSummary) -> Estimate:
     known = find(name)
     tail = point.tails.get(name) if known is not None and known.is_tail else None
     return point.metrics[name] if tail is None else tail
+
+
+def form_text(path: Path, form: str, home: Path) -> str:
+    """One of the `formats` of what a folder holds. Raises StoreError where it holds nothing that it could show."""
+    if form in (offers := offered("folder_formats")):
+        return str(offers[form].load()(path))
+    if form == Form.HTML and (found := folder_report(path)) is not None:
+        from bitbench.reports.document.html import page, vega_bundle
+
+        return page(found.document, vega_bundle(home))
+    of = StudyReport(StudyFolder.existing(path), home)
+    if form == Form.HTML:  # the page is made by the report itself, with its figures; this is a copy of it
+        of.write()
+        return of.page.read_text(encoding="utf-8")
+    return study_text(of, form)
+
+
+def study_text(of: StudyReport, form: str) -> str:
+    """One of the `formats` of a study."""
+    match form:
+        case Form.CSV:
+            return csv_text(of.summary, of.records.trials)
+        case Form.JSON:
+            return json_text(of.summary, of.records.trials, of.document)
+    return str(offered("formats")[form].load()(of))

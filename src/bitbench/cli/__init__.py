@@ -1,18 +1,25 @@
-"""Arguments in, exit code out. Every import that costs time is made by the command that needs it."""
+"""Arguments in, exit code out; what a terminal would obey or hide is spelled out. Imports that cost time are made where
+they are needed, so that --help stays quick.
+
+Whatever is written plainly passes here: texts, tables of data, usage errors, warnings, tracebacks. What is drawn with
+colours passes `terminal`.
+"""
 
 import sys
+import traceback
 import warnings
-from typing import Any, cast
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO, cast
 
-from bitbench.util.exit_codes import ExitCode
-
-RESUMED = ("run", "load", "quality")  # which fill a folder, trial by trial; and those of features
+from bitbench.util import machine_faults
+from bitbench.util.errors import BitbenchError, ExitCode
+from bitbench.util.plugins import PluginWarning
+from bitbench.util.text import visible
 
 
 def main() -> None:
     """The console script: a person gets one sentence, a traceback only with --debug."""
-    from bitbench.cli.streams import visible_streams
-
     with visible_streams():
         code = _run()
         if code is ExitCode.STOPPED:
@@ -22,16 +29,13 @@ def main() -> None:
 
 
 def _can_resume(command: str) -> bool:
-    from bitbench.feature import commands
+    from bitbench.cli.app import all_commands
 
-    added = commands()
-    return command in RESUMED or (command in added and added[command][0].resumes)
+    known = all_commands()
+    return command in known and known[command][0].resumes
 
 
 def _run() -> ExitCode:
-    from bitbench.util import machine_faults
-    from bitbench.util.errors import BitbenchError
-
     try:
         with warnings.catch_warnings():
             _show_plugin_warnings_as_a_line()
@@ -80,8 +84,6 @@ def _end_what_is_left_over() -> None:
 def _fail(message: str, code: ExitCode) -> ExitCode:
     """Says it, with the traceback of the exception that is handled where --debug asks for it."""
     if "--debug" in sys.argv[1:]:
-        import traceback
-
         traceback.print_exc()
     else:
         _say(message)
@@ -91,10 +93,10 @@ def _fail(message: str, code: ExitCode) -> ExitCode:
 def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
     """A program that asked for JSON gets its one document here, too."""
     if "--json" in sys.argv[1:]:
-        from bitbench.cli.json_answers import error_text, has_answer
+        from bitbench.cli.json_answers import answer_text, answers
 
-        if has_answer(word := _command_word()):
-            print(error_text(word, message, code))
+        if (word := _command_word()) in answers():
+            print(answer_text(word, None, code, message))
     return code
 
 
@@ -103,8 +105,6 @@ def _command_word() -> str:
 
 
 def _show_plugin_warnings_as_a_line() -> None:
-    from bitbench.util.plugins import PluginWarning
-
     show_others = warnings.showwarning
 
     def show(message: Warning | str, category: type[Warning], *rest: Any, **named: Any) -> None:
@@ -120,3 +120,36 @@ def _say(message: str, kind: str = "error", style: str = "bold red") -> None:
     from bitbench.cli.terminal import Terminal
 
     Terminal(stderr=True).print(f"{kind}:", message, style=style, soft_wrap=True)
+
+
+class _VisibleStream:
+    """A stream on which nothing but lines and tabs is obeyed. `Terminal` writes to what is behind it."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
+
+    def write(self, text: str) -> int:
+        self.rich_proxied_file.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "buffer":  # bytes would pass unseen
+            raise AttributeError(name)
+        return getattr(self.rich_proxied_file, name)
+
+
+@contextmanager
+def visible_streams() -> Iterator[None]:
+    """Standard error always, standard output where it is a terminal: a file or a pipe gets data as it is."""
+    out, err = sys.stdout, sys.stderr
+    if out.isatty():
+        sys.stdout = cast("TextIO", _VisibleStream(out))
+    sys.stderr = cast("TextIO", _VisibleStream(err))
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = out, err

@@ -6,8 +6,11 @@ from typing import Annotated
 import typer
 
 from bitbench.analysis.results.facts import Fact
-from bitbench.cli.choices import Described
+from bitbench.api.compare import compare as compared
 from bitbench.cli.options import AllowInconclusive, AsJson, Format, end_with_json
+from bitbench.cli.outcome import end_with_answer
+from bitbench.cli.terminal import Terminal
+from bitbench.reports.answers.compare import comparison_document
 
 
 def compare(
@@ -35,12 +38,7 @@ def compare(
     exceeded with confidence. 2: inconclusive, with the starts or trials that would decide. 3: nothing to compare was
     measured. 65: not comparable.
     """
-    from bitbench.api.compare import compare_folders
-    from bitbench.cli.outcome import end_with_answer
-    from bitbench.cli.terminal import Terminal
-    from bitbench.reports.answers.compare import comparison_document
-
-    comparison = compare_folders(
+    comparison = compared(
         baseline,
         candidate,
         variants=variants,
@@ -50,5 +48,5 @@ def compare(
         allow_inconclusive=allow_inconclusive,
     )
     if as_json:
-        end_with_json(Described.COMPARE, comparison, comparison.exit_code)
+        end_with_json("compare", comparison, comparison.exit_code)
     end_with_answer(comparison_document(comparison), Terminal(), comparison.exit_code, form)

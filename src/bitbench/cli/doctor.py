@@ -1,23 +1,35 @@
 """`bitbench doctor`: what this machine can run, and the commands that add the rest."""
 
+import importlib.util
+import os
+import shutil
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Annotated
 
+import typer
 from rich.table import Table
 from rich.text import Text
 
-from bitbench.cli.choices import Described
-from bitbench.cli.json_answers import doctor_answer
-from bitbench.cli.machine_check import Checkup, EngineState, examine
-from bitbench.cli.options import end_with_json
+from bitbench.cli.options import AsJson, end_with_json
 from bitbench.cli.terminal import Terminal
+from bitbench.engines import registry
+from bitbench.engines.environments import list_environments
+from bitbench.measure.compatibility import on_processor
+from bitbench.measure.machine.gpus import GpuSurvey, survey_gpus
+from bitbench.measure.machine.host import collect_host_facts, processor_level
 from bitbench.measure.machine.noise import measure_noise
+from bitbench.measure.machine.watches import energy_zones
 from bitbench.measure.quick_study import EXAMPLE
+from bitbench.measure.readiness import known_environments, main_versions
+from bitbench.measure.workplace import default_home
 from bitbench.models import library
-from bitbench.records.host import Accelerator, HostFacts, HostNoise
+from bitbench.records.lock import HostFacts, HostNoise
 from bitbench.reports.document.words import plural
-from bitbench.util.exit_codes import ExitCode
+from bitbench.study.base import Record
+from bitbench.study.hardware import Level
+from bitbench.util.errors import ExitCode
 from bitbench.util.units import UNKNOWN, show_bytes, show_percent
 
 # A difference smaller than the spread of a fixed piece of work needs many trials to be seen.
@@ -29,16 +41,44 @@ NO_NATIVE_PART = (
 NO_ENERGY = "unknown: no counter in /sys/class/powercap that may be read (virtual machines have none; root may)"
 
 
-def print_doctor(home: Path, *, measure: bool) -> NoReturn:
-    """As JSON."""
-    end_with_json(Described.DOCTOR, doctor_answer(examine(home), measure_noise() if measure else None), ExitCode.DONE)
+class DoctorEngine(Record):
+    name: str
+    is_ready: bool
+    versions: dict[str, str]
+    to_fix: str | None  # the command that installs it
+    on_this_processor: tuple[str, ...] = ()  # what instructions that the processor lacks mean for it
 
 
-def show_doctor(home: Path, *, measure: bool) -> None:
-    console = Terminal()
-    found = examine(home)
+class DoctorModel(Record):
+    name: str
+    path: str | None  # null: not downloaded
+    to_fix: str | None
+
+
+class DoctorAnswer(Record):
+    host: HostFacts
+    level: Level | None  # of the processor; null: not known, or engines run on an accelerator
+    home: str
+    free_bytes: int
+    has_native_part: bool
+    reads_cpu_energy: bool = False  # whether the processors' own counters can be read
+    gpu_problems: tuple[str, ...] = ()  # what keeps engines from computing on the GPUs
+    engines: tuple[DoctorEngine, ...]
+    models: tuple[DoctorModel, ...]
+    noise: HostNoise | None  # null with --quick
+
+
+def doctor(
+    quick: Annotated[bool, typer.Option("--quick", help="Skip the measurement of the machine's noise.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what this machine can run, and what is missing."""
+    console, found = Terminal(), examine(default_home())
+    if as_json:
+        noise = None if quick else measure_noise()
+        end_with_json("doctor", found.model_copy(update={"noise": noise}), ExitCode.DONE)
     console.print(_host_table(found))
-    console.print(f"  home      {home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
+    console.print(f"  home      {found.home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
     console.print()
     console.print(_engine_lines(found.engines), soft_wrap=True)
     if means := [engine for engine in found.engines if engine.on_this_processor]:
@@ -46,16 +86,75 @@ def show_doctor(home: Path, *, measure: bool) -> None:
         console.print(_processor_lines(means), soft_wrap=True)
     console.print()
     console.print(_model_lines(found.models), soft_wrap=True)
-    if measure:
+    if not quick:
         console.print()
         with console.status("measuring this machine's noise"):
             noise = measure_noise()
         console.print(noise_lines(noise), soft_wrap=True)
     console.print()
-    console.print(_next_line(), soft_wrap=True)
+    console.print(
+        Text.assemble(("Next", "bold"), f"  {EXAMPLE}: asks before it creates what is missing"), soft_wrap=True
+    )
 
 
-def _host_table(found: Checkup) -> Table:
+def examine(home: Path) -> DoctorAnswer:
+    """Starts nothing and measures nothing; how steady the machine is, `measure.machine.noise.measure_noise` says."""
+    made = {known.name: known for known in list_environments(home) if known.complete}
+    known_here = known_environments()
+    level = None if survey_gpus().is_usable else processor_level()
+    engines = []
+    for name, engine in registry.engines().items():
+        environment = engine.environment
+        is_ready = environment is None or environment in made
+        engines.append(
+            DoctorEngine(
+                name=name,
+                is_ready=is_ready,
+                versions=main_versions(made[environment], known_here) if environment in made else {},
+                to_fix=None if is_ready else f"bitbench env create {environment}",
+                on_this_processor=tuple(on_processor(name, level)),
+            )
+        )
+    models = [
+        DoctorModel(
+            name=model.name,
+            path=None if model.path is None else str(model.path),
+            to_fix=None if model.path else f"bitbench model get {model.name}",
+        )
+        for model in library.list_models(home)
+    ]
+    return DoctorAnswer(
+        host=collect_host_facts(),
+        level=level,
+        home=str(home),
+        free_bytes=shutil.disk_usage(_existing_parent(home)).free,
+        has_native_part=importlib.util.find_spec("bitbench._native") is not None,
+        engines=tuple(engines),
+        models=tuple(models),
+        reads_cpu_energy=bool(energy_zones()),
+        gpu_problems=gpu_problems(survey_gpus()),
+        noise=None,
+    )
+
+
+def gpu_problems(found: GpuSurvey) -> tuple[str, ...]:
+    """Kernels are compiled when an engine starts: Triton needs a C compiler and Python's headers for that."""
+    problems = [found.problem] if found.problem else []
+    if found.accelerators and not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
+        problems.append("No C compiler is on the PATH, which Triton needs; install gcc or clang.")
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    if found.accelerators and not headers.exists():
+        problems.append(f"{headers} is missing, which Triton needs; install Python's development files (python3-dev).")
+    return tuple(problems)
+
+
+def _existing_parent(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _host_table(found: DoctorAnswer) -> Table:
     host = found.host
     table = Table(box=None, show_header=False, title="This machine", title_justify="left", title_style="bold")
     table.add_row("processor", processor_words(host))
@@ -65,8 +164,11 @@ def _host_table(found: Checkup) -> Table:
     kernel = f"kernel {host.kernel}" if host.kernel else ""
     table.add_row("system", ", ".join(part for part in (host.os, kernel, f"Python {host.python}") if part))
     table.add_row("governor", host.governor or "unknown (virtual machines often hide it)")
-    names = ", ".join(f"{device.name} ({_accelerator(device)})" for device in host.accelerators)
-    table.add_row("accelerator", names or "none: engines run on the CPU")
+    names = []
+    for device in host.accelerators:
+        capability = f", compute capability {device.capability}" if device.capability else ""
+        names.append(f"{device.name} ({show_bytes(device.memory_bytes)}{capability})")
+    table.add_row("accelerator", ", ".join(names) or "none: engines run on the CPU")
     for problem in found.gpu_problems:
         table.add_row("", Text(problem, "yellow"))
     table.add_row("CPU energy", "readable" if found.reads_cpu_energy else NO_ENERGY)
@@ -81,42 +183,32 @@ def processor_words(host: HostFacts) -> str:
     return ", ".join([host.cpu_model or UNKNOWN, *known])
 
 
-def _accelerator(device: Accelerator) -> str:
-    capability = f", compute capability {device.capability}" if device.capability else ""
-    return f"{show_bytes(device.memory_bytes)}{capability}"
-
-
-def _engine_lines(engines: Sequence[EngineState]) -> Text:
+def _engine_lines(engines: Sequence[DoctorEngine]) -> Text:
     """A line each, so that a command stays whole where the terminal is narrow."""
     lines = [Text("Engines", "bold")]
     width = max((len(engine.name) for engine in engines), default=0)
     for engine in engines:
-        shown = ", ".join(f"{package} {version}" for package, version in (engine.versions or {}).items())
+        shown = ", ".join(f"{package} {version}" for package, version in engine.versions.items())
         ready = Text.assemble(("ready", "green"), f"  {shown or 'needs no environment'}")
         state = ready if engine.is_ready else Text.assemble(("missing", "yellow"), f": {engine.to_fix}")
         lines.append(Text.assemble(f"  {engine.name:<{width}}  ", state))
     return Text("\n").join(lines)
 
 
-def _processor_lines(engines: Sequence[EngineState]) -> Text:
+def _processor_lines(engines: Sequence[DoctorEngine]) -> Text:
     lines = [Text("What this processor lacks means", "bold")]
     for engine in engines:
         lines += [Text(f"  {engine.name}"), *(Text(f"    {meaning}") for meaning in engine.on_this_processor)]
     return Text("\n").join(lines)
 
 
-def _model_lines(models: Sequence[library.KnownModel]) -> Text:
+def _model_lines(models: Sequence[DoctorModel]) -> Text:
     lines = [Text("Models", "bold")]
     for model in models:
         ready = Text.assemble(("ready", "green"), f" at {model.path}")
-        state = ready if model.path else Text(f"not downloaded: bitbench model get {model.name}")
+        state = ready if model.path else Text(f"not downloaded: {model.to_fix}")
         lines.append(Text.assemble(f"  {model.name}  ", state))
     return Text("\n").join(lines)
-
-
-def _next_line() -> Text:
-    """What works now, whatever is installed."""
-    return Text.assemble(("Next", "bold"), f"  {EXAMPLE}: asks before it creates what is missing")
 
 
 def noise_lines(noise: HostNoise) -> Text:

@@ -1,15 +1,18 @@
-"""What `--help` prints: commands and options in panels, on one screen. Without rich, so that it stays quick."""
+"""What `--help` prints: commands and options in panels, on one screen; and commands that are imported when they are
+called. Without rich, so that it stays quick."""
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from textwrap import wrap
 from typing import Any, get_args, get_type_hints
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
+from typer.main import get_command, get_group
 
-from bitbench.feature import Panel
+from bitbench.feature import Command, Offer, Panel
 
 WORDS = {int: "N", float: "NUMBER", Path: "PATH"}
 REFERENCE = "docs/cli.md"
@@ -159,3 +162,28 @@ def _text(parameter: Any) -> str:
         return f"{text.removesuffix('.')} (required)."
     default = default_of(parameter) if getattr(parameter, "show_default", True) else ""
     return f"{text.removesuffix('.')} [default: {default}]." if default else text
+
+
+class LazyCommand(TyperCommand):
+    """Stands for a command, or a group of some, whose code is not imported yet."""
+
+    def __init__(self, command: Command, offer: Offer) -> None:
+        super().__init__(
+            name=command.name, help=command.help, rich_help_panel=command.panel, hidden=command.panel is None
+        )
+        self._offer = offer
+
+    @cached_property
+    def whole(self) -> TyperCommand | TyperGroup:
+        """The command itself, with its options. Imports it."""
+        found = self._offer.load()
+        if isinstance(found, typer.Typer):
+            return get_group(found)
+        application = typer.Typer(add_completion=False, rich_markup_mode=None)
+        application.command(self.name, cls=PlainCommand)(found)
+        command = get_command(application)
+        assert isinstance(command, TyperCommand)
+        return command
+
+    def make_context(self, *given: Any, **named: Any) -> Any:
+        return self.whole.make_context(*given, **named)

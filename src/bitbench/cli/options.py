@@ -1,16 +1,17 @@
-"""What several commands share: options, and the end of one that answers with a document or as JSON."""
+"""What several commands share: options, the values in them, and the end of a command that answers as JSON."""
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from pathlib import Path
+from typing import Annotated, NoReturn
 
 import typer
 
-from bitbench.study.kernel_device import KernelDevice
-
-if TYPE_CHECKING:
-    from bitbench.study.base import Record
-    from bitbench.study.environment import Device
-    from bitbench.util.exit_codes import ExitCode
+from bitbench.cli.json_answers import answer_text
+from bitbench.study.base import Record
+from bitbench.study.environment import Device
+from bitbench.study.hardware import Capability, KernelDevice, parse_capability
+from bitbench.util.errors import ExitCode, UsageError
+from bitbench.util.units import parse_seconds
 
 
 class Format(StrEnum):
@@ -18,6 +19,7 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
+StudyFile = Annotated[Path, typer.Argument(help="The study file.", metavar="STUDY")]
 AllowInconclusive = Annotated[
     bool, typer.Option("--allow-inconclusive", help="End with 0 where an interval contains a limit.")
 ]
@@ -31,14 +33,55 @@ OnDevice = Annotated[
 ]
 
 
-def chosen(device: "KernelDevice | None") -> "Device | None":
+def chosen(device: KernelDevice | None) -> Device | None:
     """As a Workplace takes it."""
     return None if device is None else "cuda" if device is KernelDevice.CUDA else "cpu"
 
 
-def end_with_json(command: str, answer: "Record", exit_code: "ExitCode") -> NoReturn:
+def end_with_json(command: str, answer: Record, exit_code: ExitCode) -> NoReturn:
     """The only thing on stdout."""
-    from bitbench.cli.json_answers import answer_text
-
     typer.echo(answer_text(command, answer, exit_code))
     raise typer.Exit(exit_code)
+
+
+def words(text: str | None) -> tuple[str, ...]:
+    """`a, b` as ("a", "b")."""
+    return tuple(word.strip() for word in (text or "").split(",") if word.strip())
+
+
+def numbers(text: str, option: str) -> tuple[float, ...]:
+    """Positive ones, each once, in their order. Raises UsageError with the option and what it takes."""
+    try:
+        found = tuple(dict.fromkeys(float(word) for word in words(text)))
+    except ValueError:
+        found = ()
+    if not found or not all(0 < number < float("inf") for number in found):
+        raise UsageError(f"{option}: expected numbers such as 1,2,4, got {text!r}")
+    return found
+
+
+def counts(text: str, option: str) -> tuple[int, ...]:
+    """Likewise, whole ones."""
+    found = numbers(text, option)
+    if any(number != int(number) for number in found):
+        raise UsageError(f"{option}: expected whole numbers such as 1,2,4, got {text!r}")
+    return tuple(int(number) for number in found)
+
+
+def seconds(text: str, option: str) -> float:
+    """`10m`, `90s`."""
+    try:
+        found = parse_seconds(text)
+    except ValueError as problem:
+        raise UsageError(f"{option}: {problem}") from None
+    if not 0 < found < float("inf"):
+        raise UsageError(f"{option}: expected a time above zero, got {text!r}")
+    return found
+
+
+def compute_capability(text: str, option: str) -> Capability:
+    """`8.9`."""
+    try:
+        return parse_capability(text)
+    except ValueError as problem:
+        raise UsageError(f"{option}: {problem}") from None

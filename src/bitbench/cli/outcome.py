@@ -1,7 +1,6 @@
 """The terminal when a study has ended: its tables, advice, the path of the report, and what its exit code says."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -12,48 +11,28 @@ from bitbench.analysis.objectives import held
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli.options import Format
 from bitbench.measure.progress import excused
-from bitbench.records.folder import StudyFolder
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render
 from bitbench.reports.document.words import plural
-from bitbench.reports.drawing import Drawing
-from bitbench.reports.write import report_document, report_summary, write_report
-from bitbench.util.exit_codes import ExitCode
-
-
-@dataclass(frozen=True)
-class Reported:
-    """A study folder whose report was written."""
-
-    records: StudyRecords
-    summary: StudySummary
-    document: Document
-    page: Path
-
-    def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
-        """A folder of operator profiles alone has no trial, and is no failure."""
-        if self.records.profiles and not self.records.trials:
-            return ExitCode.DONE
-        return self.summary.exit_code(allow_inconclusive=allow_inconclusive)
+from bitbench.reports.write import Drawing, StudyReport
+from bitbench.util.errors import ExitCode
 
 
 def write_outcome(
     folder: StudyFolder, home: Path, on_summary: Callable[[StudySummary, StudyRecords], None] = lambda *_: None
-) -> Reported:
+) -> StudyReport:
     """`on_summary` is called before the report is drawn, which takes seconds."""
+    reported = StudyReport(folder, home)
     with Drawing() as drawing:
-        records = folder.read()
-        summary = report_summary(folder, home, records)
-        on_summary(summary, records)
-        document = report_document(folder, home, summary, records)
-        page = write_report(folder, home, document, drawing).with_name("index.html")
-    return Reported(records, summary, document, page)
+        on_summary(reported.summary, reported.records)
+        reported.write(drawing)
+    return reported
 
 
-def show_outcome(reported: Reported, console: Console, exit_code: ExitCode) -> None:
+def show_outcome(reported: StudyReport, console: Console, exit_code: ExitCode) -> None:
     render(reported.document, console)
     if (said := advice(reported.records)) is not None:
         console.print(said)
@@ -102,13 +81,11 @@ def advice(records: StudyRecords) -> str | None:
         rejected = [trial for trial in rejected if held(trial, records.study.objectives) is None]
     if not rejected:
         return None
-    were = "was" if len(rejected) == 1 else "were"
-    newest = {
-        (trial.point, trial.block): trial for trial in measured
-    }  # a point that was given up ends with a rejection
+    late = f"{len(rejected)} of {plural(len(measured), 'trial')} did not count: the client had to wait for a core."
+    if records.lock.search is not None:
+        return f"{late} Free a core, or lower the concurrency."
+    newest = {(trial.point, trial.block): trial for trial in measured}
     given_up = {trial.id for trial in newest.values() if trial.outcome is Outcome.CLIENT_BOUND}
-    again = records.lock.search is None and not given_up.isdisjoint(excused(measured))
-    return (
-        f"{len(rejected)} of {plural(len(measured), 'trial')} {were} rejected because this machine was busy. "
-        f"Free a core{', then measure again with the same command;' if again else ','} or lower the concurrency."
-    )
+    if given_up.isdisjoint(excused(measured)):
+        return f"{late} Nothing is missing: what they should show was measured again."
+    return f"{late} Free a core, then measure again with the same command; or lower the concurrency."

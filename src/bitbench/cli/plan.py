@@ -1,33 +1,36 @@
-"""`bitbench plan`: what a study would do."""
+"""`bitbench plan`: what a study would do, what it would use, and the one question about that."""
 
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
-from rich.console import RenderableType
+import typer
+from rich.console import Console, RenderableType
 from rich.padding import Padding
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
+from bitbench.cli.options import AsJson, OnDevice, StudyFile, chosen, end_with_json
 from bitbench.cli.terminal import Terminal
-from bitbench.cli.trust import uses_table
 from bitbench.measure.plan import Amount, PlanAnswer, amount_of, estimator_of, look_ahead
-from bitbench.measure.trust import Trust
+from bitbench.measure.trust import Trust, trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.models.library import source_of
 from bitbench.reports.document.model import plain_text
-from bitbench.reports.document.text import MAX_NAME
-from bitbench.reports.document.words import listing, plural
+from bitbench.reports.document.words import MAX_NAME, listing, plural
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.failures import refusals_by_reason
+from bitbench.reports.sections.failures import configs_by_workloads, refusals_by_reason
 from bitbench.reports.sections.quality import rounded_sentences
+from bitbench.study.environment import Use
 from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Config, Plan, Support
-from bitbench.study.prompts import show_length
 from bitbench.study.variant import NO_MODEL, Variant
-from bitbench.util.exit_codes import ExitCode
+from bitbench.study.workload import show_length
+from bitbench.util.errors import ExitCode, NotTrustedError
 from bitbench.util.units import show_about, show_bytes
 
+NOT_NEEDED = "not needed"
+LONGEST_SHOWN = 300  # characters; what follows is counted, so that nothing scrolls away behind it
 MOST_MARKS = 1_000  # points that are shown one by one; a larger plan is shown in counts
 MOST_LINES = 100  # workloads and variants that have a line each
 MOST_NAMES = 30  # configs that are named where they share a remark
@@ -40,15 +43,26 @@ TOO_LONG = ": `measure: {budget: 2h}` in the file limits it."
 _YES, _NO, _ONCE = Text("✓", "green"), Text("no", "yellow"), Text("once", "yellow")
 
 
-def answer_plan(path: Path, at: Workplace) -> PlanAnswer:
-    plan, ready = look_ahead(path, at)
-    return PlanAnswer(
-        plan=plan,
+def plan(study: StudyFile, *, device: OnDevice = None, as_json: AsJson = False) -> None:
+    """Show what a study would run and how long it may take.
+
+    Prints the points, the variants and environments that are missing, and a time estimate. Runs nothing. Exit
+    code 3: every point is refused.
+    """
+    at = Workplace(asked_device=chosen(device))
+    planned, ready = look_ahead(study, at)
+    answer = PlanAnswer(
+        plan=planned,
         environments=dict(ready.environments),
         missing_models=ready.missing_models,
         before_run=ready.commands,
-        amount=amount_of(plan, estimator_of(plan, at), ready.making_s),
+        amount=amount_of(planned, estimator_of(planned, at), ready.making_s),
     )
+    code = exit_code_of(planned)
+    if as_json:
+        end_with_json("plan", answer, code)
+    show_plan(answer, trust_in(study, at.home))
+    raise typer.Exit(code)
 
 
 def exit_code_of(plan: Plan) -> ExitCode:
@@ -69,6 +83,47 @@ def show_plan(answer: PlanAnswer, trust: Trust) -> None:
     if answer.amount.seconds[0] > LONG_S:
         console.print(Text.assemble(("long", "yellow"), TOO_LONG))
     show_commands(console, "Needed before `bitbench run`:", answer.before_run)
+
+
+def confirm(trust: Trust, console: Console, *, trusts: bool) -> None:
+    """Ask where somebody can answer; `trusts` is the answer of --trust. Elsewhere `measure_study` refuses."""
+    if trust.is_given:
+        return
+    if not trusts:
+        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return
+        console.print(f"{trust.source.file} uses what has not been allowed on this machine:")
+        console.print(uses_table(trust.asked, trust))
+        if not typer.confirm("Allow it, now and in future?"):
+            raise NotTrustedError("not allowed: nothing was run")
+    trust.give()
+
+
+def uses_table(uses: tuple[Use, ...], trust: Trust) -> Table:
+    table = Table(
+        "",
+        Column("What it would use", overflow="fold"),
+        Column("for what", overflow="fold"),
+        "permission",
+        box=None,
+        header_style="bold",
+        pad_edge=False,
+    )
+    asked = set(trust.asked)
+    given = Text("given", "green") if trust.is_given else Text("asks first", "yellow")
+    for use in (use for use in uses if use in asked):  # a row each, so that none can hide behind another
+        table.add_row(use.kind.value, _cut(use.what), _cut(use.purpose), given)
+    harmless: dict[tuple[str, str], list[str]] = {}
+    for use in (use for use in uses if use not in asked):
+        harmless.setdefault((use.kind.value, use.purpose), []).append(use.what)
+    for (kind, purpose), used in harmless.items():
+        table.add_row(kind, _cut(", ".join(used)), _cut(purpose), NOT_NEEDED)
+    return table
+
+
+def _cut(text: str) -> str:
+    hidden = len(text) - LONGEST_SHOWN
+    return text if hidden <= 0 else f"{text[:LONGEST_SHOWN]}… ({hidden:,} more characters)"
 
 
 def show_heading(console: Terminal, plan: Plan, labels: Labels) -> None:
@@ -173,10 +228,10 @@ def _points(plan: Plan, labels: Labels) -> Table:
 def remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
     """What will not run or gain nothing: each reason once, then all that it is about."""
     about: dict[tuple[str, str], list[Config]] = {}
-    for refusal in refusals_by_reason(plan.refusals):
-        for refused, workloads in refusal.affected.configs_by_workloads():
+    for reason, points in refusals_by_reason(plan.refusals).items():
+        for refused, workloads in configs_by_workloads(points):
             where = "" if len(workloads) == len(plan.study.workloads) else f" on {plain_text(listing(workloads))}"
-            about.setdefault((f"refused{where}", refusal.reason), []).extend(refused)
+            about.setdefault((f"refused{where}", reason), []).extend(refused)
     for expected in plan.expectations:
         about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.config)
     for noted in plan.processor_notes:
@@ -220,11 +275,9 @@ def _environments(found: Mapping[str, str | None]) -> Iterator[Text]:
     """Those that are missing are in the commands as well."""
     ready = [name for name, problem in found.items() if problem is None]
     missing = [name for name, problem in found.items() if problem is not None]
-    if ready:
-        yield Text(f"{'environment' if len(ready) == 1 else 'environments'} {', '.join(ready)}: installed")
-    if missing:
-        names = f"{'environment' if len(missing) == 1 else 'environments'} {', '.join(missing)}: "
-        yield Text.assemble(names, ("not installed", "yellow"))
+    for names, state in ((ready, Text("installed")), (missing, Text("not installed", "yellow"))):
+        if names:
+            yield Text.assemble(f"{'environment' if len(names) == 1 else 'environments'} {', '.join(names)}: ", state)
 
 
 def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Text:

@@ -1,19 +1,32 @@
-"""The terminal while a study runs: progress, the last results, and the time left."""
+"""The terminal while a study runs; and the bar of whatever takes long."""
 
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from bitbench.records.load_progress import LoadProgress
 from bitbench.records.quality import QualityRecord
-from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.records.trial import InstanceRecord, LoadProgress, Outcome, TrialRecord
 from bitbench.reports.document.words import plural
 from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.util.units import show_bytes, show_duration, show_seconds, significant
 
 WIDE = 80  # characters from which a line may hold all figures of a trial, and is wrapped where names are long
+
+
+def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
+    """What is done, these columns, and the time that passed and is left, in the field `left`."""
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        *columns,
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[left]}", markup=False),
+        console=console,
+        transient=True,
+        refresh_per_second=2,  # drawing costs processor time that the engine under test, or the work, would miss
+        disable=not console.is_terminal,
+    )
 
 
 class RunDisplay:
@@ -24,17 +37,8 @@ class RunDisplay:
         self._remaining_s: float | None = None
         self._told_at = time.monotonic()
         self._is_narrow = console.width < WIDE
-        self._progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            *([] if self._is_narrow else [BarColumn(bar_width=24)]),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}", markup=False),
-            console=console,
-            transient=True,
-            refresh_per_second=2,  # drawing costs processor time that the engine under test would miss
-            disable=not console.is_terminal,
-        )
+        bar = [] if self._is_narrow else [BarColumn(bar_width=24)]
+        self._progress = progress_bar(console, *bar, MofNCompleteColumn())
         self._task = self._progress.add_task("preparing", total=None, left="")
 
     def __enter__(self) -> "RunDisplay":

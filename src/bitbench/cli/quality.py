@@ -5,7 +5,13 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.parsing import words
+from bitbench.cli.options import words
+from bitbench.cli.outcome import end_with_outcome
+from bitbench.cli.progress import RunDisplay
+from bitbench.cli.terminal import Terminal
+from bitbench.measure import runner
+from bitbench.measure.runner import QualityOptions
+from bitbench.measure.workplace import Workplace
 
 
 def quality(
@@ -37,12 +43,6 @@ def quality(
     Measures perplexity, KL divergence, greedy answers and tasks. Fills a study folder and reports; the same
     command resumes an interrupted one.
     """
-    from bitbench.cli.outcome import end_with_outcome
-    from bitbench.cli.progress import RunDisplay
-    from bitbench.cli.terminal import Terminal
-    from bitbench.measure.quality_study import QualityOptions, run_quality
-    from bitbench.measure.workplace import Workplace
-
     options = QualityOptions(
         model=model,
         recipes=words(recipes),
@@ -56,5 +56,5 @@ def quality(
     )
     at, console = Workplace(), Terminal()
     with RunDisplay(console) as display:
-        folder = run_quality(at, options, into, display)
+        folder = runner.run_quality(at, options, into, display)
     end_with_outcome(folder, at.home, console)

@@ -1,20 +1,25 @@
-"""`bitbench quantize`, `bitbench recipes` and `bitbench variant`: create, list and inspect variants."""
+"""`bitbench quantize`: create a variant of a model, or check a checkpoint for defects."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.progress import BarColumn
 
-from bitbench.cli.help import PlainTyper
-from bitbench.cli.options import OnDevice, chosen
-from bitbench.util.exit_codes import ExitCode
-
-if TYPE_CHECKING:
-    from bitbench.cli.terminal import Terminal
+from bitbench.cli.progress import progress_bar
+from bitbench.cli.terminal import Terminal
+from bitbench.measure.variants import make_variant, order_variant
+from bitbench.measure.workplace import default_home
+from bitbench.models import library
+from bitbench.quantize import catalog, variants
+from bitbench.quantize.backends import QuantizeProgress
+from bitbench.quantize.defects import find_defects, ignored_by_configuration
+from bitbench.util.errors import ExitCode, UsageError
+from bitbench.util.units import show_bytes, show_duration
 
 MOST_SHOWN = 20  # defects of a checkpoint
-
-app = PlainTyper(help="List, show and remove quantized variants.")
+_LINES_PER_STEP = 4  # in a log, where a bar cannot be drawn
 
 
 def quantize(
@@ -39,15 +44,6 @@ def quantize(
     A checkpoint with NaN, infinite or zero scales, experts that calibration never reached, or layers left unquantized
     against the recipe is refused. With --check DIR: exit code 1 where that checkpoint has such a defect.
     """
-    from bitbench.cli.quantize_progress import QuantizeDisplay
-    from bitbench.cli.terminal import Terminal
-    from bitbench.measure.variants import make_variant, order_variant
-    from bitbench.measure.workplace import default_home
-    from bitbench.models import library
-    from bitbench.quantize import catalog, variants
-    from bitbench.util.errors import UsageError
-    from bitbench.util.units import show_bytes, show_duration
-
     home, console = default_home(), Terminal()
     if check is not None:
         _check(check, console)
@@ -70,10 +66,8 @@ def quantize(
     )
 
 
-def _check(folder: Path, console: "Terminal") -> None:
+def _check(folder: Path, console: Terminal) -> None:
     """Print each defect; exits with code 1 where there are any."""
-    from bitbench.quantize.defects import find_defects, ignored_by_configuration
-
     found = find_defects(folder, ignored_by_configuration(folder))
     for defect in found[:MOST_SHOWN]:
         console.print(str(defect), soft_wrap=True)
@@ -84,97 +78,29 @@ def _check(folder: Path, console: "Terminal") -> None:
     console.print(f"{folder}: no defects found", soft_wrap=True)
 
 
-def recipes(
-    name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML, to copy and change.")] = None,
-    bits: Annotated[int | None, typer.Option(help="Only recipes whose weights have so many bits.")] = None,
-    why: Annotated[bool, typer.Option("--why", help="Explain what does not run, or not faster.")] = False,
-    device: OnDevice = None,
-    capability: Annotated[
-        str | None,
-        typer.Option(metavar="X.Y", help="Compute capability of the GPU, such as 8.9 [default: that of this machine]."),
-    ] = None,
-) -> None:
-    """List recipes and the engines that run them.
+class QuantizeDisplay:
+    """A bar in a terminal; elsewhere a line for each stage and some for each step."""
 
-    With a name: print that recipe as YAML, to copy and change.
-    """
-    from bitbench.cli.compatibility import legend, reasons, recipes_table
-    from bitbench.cli.parsing import compute_capability
-    from bitbench.cli.terminal import Terminal
-    from bitbench.engines import registry
-    from bitbench.measure.workplace import Workplace
-    from bitbench.quantize import catalog
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._bar = progress_bar(console, BarColumn(bar_width=24))
+        self._task = self._bar.add_task(title, total=None, left="")
 
-    if name is not None:
-        typer.echo(catalog.built_in_file(name).read_text(encoding="utf-8"), nl=False)
-        return
-    asked = None if capability is None else compute_capability(capability, "--capability")
-    at = Workplace(asked_device="cuda" if asked else chosen(device))
-    console, on = Terminal(), asked or at.capability
-    known = [recipe for recipe in catalog.built_in_recipes() if bits is None or recipe.weight_bits == bits]
-    if not known:
-        console.print(f"no recipe has weights of {bits} bits; `bitbench recipes` lists all", soft_wrap=True)
-        return
-    engines = [engine_name for engine_name, engine in registry.engines().items() if engine.needs_model]
-    console.print(recipes_table(known, engines, at.device, on))
-    more = "" if why else " `bitbench recipes --why` says what does not run, and why."
-    console.print(f"\n{legend(at.device, on)}{more}")
-    for paragraph in reasons(known, engines, at.device, on) if why else ():
-        console.print(paragraph)
+    def __enter__(self) -> "QuantizeDisplay":
+        self._bar.start()
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
 
-@app.command("list")
-def list_() -> None:
-    """List variants and their sizes."""
-    from rich.table import Column, Table
+    def update(self, now: QuantizeProgress) -> None:
+        left = "" if now.remaining_s is None else f"about {show_duration(now.remaining_s)} left"
+        self._bar.update(
+            self._task, description=f"{self._title}: {now.place}", total=now.parts, completed=now.part, left=left
+        )
+        if not self._console.is_terminal and self._is_worth_a_line(now):
+            self._console.print(f"{self._title}: {now.place}{', ' + left if left else ''}", soft_wrap=True)
 
-    from bitbench.cli.quantize_facts import show_bits
-    from bitbench.cli.terminal import Terminal
-    from bitbench.measure.workplace import default_home
-    from bitbench.quantize import variants
-    from bitbench.util.units import show_bytes
-
-    there = variants.list_variants(default_home())
-    console = Terminal()
-    if not there:
-        console.print("no variants yet; create one with: bitbench quantize MODEL --recipe NAME")
-        return
-    table = Table(
-        Column("variant", overflow="fold"), "weights", "bits per weight", "made", box=None, header_style="bold"
-    )
-    for variant in there:
-        facts = variant.manifest
-        bits = show_bits(facts.bits_per_weight)
-        table.add_row(variant.folder.name, show_bytes(facts.weight_bytes), bits, facts.created_at[:10])
-    console.print(table)
-    console.print(f"{show_bytes(sum(variant.manifest.size_bytes for variant in there))}")
-
-
-@app.command()
-def show(
-    name: Annotated[str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print the whole manifest.")] = False,
-) -> None:
-    """Show what a variant was made from, how, and its size."""
-    from bitbench.cli.quantize_facts import facts_table
-    from bitbench.cli.terminal import Terminal
-    from bitbench.measure.workplace import default_home
-    from bitbench.quantize import variants
-
-    variant = variants.get(name, default_home())
-    if as_json:
-        typer.echo(variant.manifest.model_dump_json(indent=2))
-        return
-    Terminal().print(facts_table(variant))
-
-
-@app.command()
-def rm(name: Annotated[str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")]) -> None:
-    """Remove a variant; the same recipe recreates it."""
-    from bitbench.measure.workplace import default_home
-    from bitbench.quantize import variants
-    from bitbench.util.units import show_bytes
-
-    variant = variants.get(name, default_home())
-    variants.remove(variant)
-    typer.echo(f"{variant.folder.name} removed: {show_bytes(variant.manifest.size_bytes)} freed")
+    def _is_worth_a_line(self, now: QuantizeProgress) -> bool:
+        return not now.parts or now.part % max(1, now.parts // _LINES_PER_STEP) == 0

@@ -2,19 +2,44 @@
 
 import re
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, Literal, NoReturn
 
 import typer
+from rich.bar import Bar
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bitbench.cli.terminal import Terminal
-    from bitbench.measure.quick_study import MissingPart
-    from bitbench.measure.workplace import Workplace
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.cli.load import LoadDisplay, trial_line
+from bitbench.cli.model import Steps
+from bitbench.cli.outcome import advice, write_outcome
+from bitbench.cli.progress import RunDisplay
+from bitbench.cli.terminal import Terminal
+from bitbench.engines.environments import create
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.measure import runner
+from bitbench.measure.endpoint import GROWTH, find_servers, named_server, new_folder, prepare_server, streams_of
+from bitbench.measure.load_study import PreparedLoad
+from bitbench.measure.plan import estimator_of, plan_study
+from bitbench.measure.quick_study import TOTAL_S, MissingPart, field_of, missing, read_names, study_of, write_study
+from bitbench.measure.readiness import get_model, known_environment
+from bitbench.measure.trust import trust_in
+from bitbench.measure.workplace import Workplace
+from bitbench.records.folder import StudyRecords
+from bitbench.records.trial import LoadProgress, Outcome, TrialRecord
+from bitbench.reports.answers.quick import comparison_document, server_document
+from bitbench.reports.document.terminal import render_whole
+from bitbench.util.errors import NotReadyError, UsageError
+from bitbench.util.machine_faults import require_linux
+from bitbench.util.units import show_about, show_bytes, show_seconds, significant
 
 _URL = re.compile(r".+://.*|[^/]+:\d+(/v1)?/?")  # a GGUF file of a hub has a slash before its colon
+FIGURES_WIDTH = 32  # of streams, two figures and the gaps
+WIDEST_BAR = 30
+_JUSTIFIED: tuple[Literal["left", "right"], ...] = ("right", "right", "left", "right", "left")
 
 
 def quick(
@@ -40,28 +65,13 @@ def quick(
     With names: which variant is faster, by how much, and what it loses, in about five minutes. Says what is missing
     and what that costs, and asks once before creating it. Writes a study file to go on from.
     """
-    from bitbench.measure.quick import new_folder
-
     names, place = what or [], into or new_folder()
     if not names or _URL.fullmatch(names[0]):
         _measure_server(names, place)
     _compare(names, place, yes=yes)
 
 
-def _measure_server(urls: "Sequence[str]", place: Path) -> NoReturn:
-    from bitbench.analysis.results.summary import StudySummary
-    from bitbench.cli.outcome import advice, write_outcome
-    from bitbench.cli.quick_display import QuickDisplay, chart
-    from bitbench.cli.terminal import Terminal
-    from bitbench.loadgen.workers import LoadWorkers
-    from bitbench.measure.quick import GROWTH, find_servers, named_server, prepare_server
-    from bitbench.measure.runner import measure_endpoint
-    from bitbench.measure.workplace import Workplace
-    from bitbench.records.study_records import StudyRecords
-    from bitbench.reports.answers.quick import server_document
-    from bitbench.reports.document.terminal import render_whole
-    from bitbench.util.errors import UsageError
-
+def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
     if len(urls) > 1:
         raise UsageError("one server at a time; to compare two, write a study with two endpoints (docs/endpoints.md)")
     at, console = Workplace(), Terminal()
@@ -69,7 +79,7 @@ def _measure_server(urls: "Sequence[str]", place: Path) -> NoReturn:
     with LoadWorkers() as client:
         prepared = prepare_server(server, client, place)
         with QuickDisplay(console, prepared) as display:
-            folder = measure_endpoint(prepared, display, client, at)
+            folder = runner.measure_endpoint(prepared, display, client, at)
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
         console.print()
@@ -85,27 +95,13 @@ def _measure_server(urls: "Sequence[str]", place: Path) -> NoReturn:
     raise typer.Exit(reported.exit_code(allow_inconclusive=True))
 
 
-def _compare(names: "Sequence[str]", place: Path, *, yes: bool) -> NoReturn:
-    from bitbench.analysis.results.summary import StudySummary
-    from bitbench.cli.outcome import advice, write_outcome
-    from bitbench.cli.progress import RunDisplay
-    from bitbench.cli.terminal import Terminal
-    from bitbench.measure.plan import estimator_of, plan_study
-    from bitbench.measure.quick_study import field_of, missing, read_names, study_of, write_study
-    from bitbench.measure.runner import measure_study
-    from bitbench.measure.trust import trust_in
-    from bitbench.measure.workplace import Workplace
-    from bitbench.records.study_records import StudyRecords
-    from bitbench.reports.answers.quick import comparison_document
-    from bitbench.reports.document.terminal import render_whole
-    from bitbench.util.linux import require_linux
-    from bitbench.util.units import show_about
-
+def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
     require_linux()
     at, console, wanted = Workplace(), Terminal(), read_names(names)
     field = field_of(wanted, at)
     while lacking := missing(field, at):
-        yes = _agreed(lacking, names, console, yes=yes)
+        _agree(lacking, names, console, yes=yes)
+        yes = True
         if all(need.kind == "variant" for need in lacking):
             break
         for need in lacking:
@@ -118,7 +114,7 @@ def _compare(names: "Sequence[str]", place: Path, *, yes: bool) -> NoReturn:
         f"Wrote {source.file}; measuring on {', '.join(field.engines)}, about {show_about(high_s)}", soft_wrap=True
     )
     with RunDisplay(console) as display:
-        folder = measure_study(source, place, display, at)
+        folder = runner.measure_study(source, place, display, at)
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
         console.print()
@@ -132,48 +128,79 @@ def _compare(names: "Sequence[str]", place: Path, *, yes: bool) -> NoReturn:
     raise typer.Exit(reported.exit_code(allow_inconclusive=True))
 
 
-def _agreed(lacking: "Sequence[MissingPart]", names: "Sequence[str]", console: "Terminal", *, yes: bool) -> bool:
+def _agree(lacking: Sequence[MissingPart], names: Sequence[str], console: Terminal, *, yes: bool) -> None:
     """Show what is missing and what it costs, and ask. Raises NotReadyError without a terminal, or for a no."""
-    from rich.table import Table
-
-    from bitbench.measure.quick_study import TOTAL_S
-    from bitbench.util.errors import NotReadyError
-    from bitbench.util.units import show_about, show_bytes
-
     table = Table("missing", "", "time", "disk", box=None, pad_edge=False, header_style="bold")
     for need in lacking:
         takes = "unknown" if need.seconds is None else f"about {show_about(need.seconds)}"
         size = "unknown" if need.size_bytes is None else show_bytes(need.size_bytes)
         table.add_row(need.kind, need.name, takes, size)
     console.print(table)
-    seconds, size = (
-        sum(need.seconds or 0.0 for need in lacking),
-        show_bytes(sum(need.size_bytes or 0 for need in lacking)),
-    )
+    seconds = sum(need.seconds or 0.0 for need in lacking)
+    size = show_bytes(sum(need.size_bytes or 0 for need in lacking))
     known = all(need.seconds is not None and need.size_bytes is not None for need in lacking)
     total = f"Together about {show_about(seconds)} and {size}, then " if known else "Then "
     console.print(f"{total}about {show_about(TOTAL_S)} to measure.")
     if yes:
-        return True
+        return
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise NotReadyError(f"nothing was created; to create it: bitbench quick {' '.join(names)} --yes")
     if not typer.confirm("Create it?"):
         raise NotReadyError("nothing was created")
-    return True
 
 
-def _create(need: "MissingPart", at: "Workplace", console: "Terminal") -> None:
+def _create(need: MissingPart, at: Workplace, console: Terminal) -> None:
     """Variants are created by the run that needs them."""
-    from rich.text import Text
-
-    from bitbench.cli.models import Steps
-    from bitbench.engines.environments.creation import create
-    from bitbench.measure.models import get_model
-    from bitbench.measure.readiness import known_environment
-
     with console.status(Text(f"{need.kind} {need.name}")) as status:
         steps = Steps(console, status, need.name)
         if need.kind == "environment":
             create(known_environment(need.name, at.home), at.home, device=at.device, on_step=steps.step)
         elif need.kind == "model":
             get_model(need.name, at.home, on_step=steps.step, on_progress=steps.progress)
+
+
+class QuickDisplay(LoadDisplay):
+    """An Observer. Without a terminal it prints a line for each trial; the chart comes at the end."""
+
+    def __init__(self, console: Console, prepared: PreparedLoad) -> None:
+        super().__init__(console, prepared)
+        self._ended: list[TrialRecord] = []
+
+    def trial_finished(self, record: TrialRecord) -> None:
+        self._ended.append(record)
+        if not self._console.is_terminal or record.outcome is not Outcome.OK:
+            self._print(trial_line(record, f"{len(self._ended):>2}", None, is_narrow=self._is_narrow))
+
+    def _panel(self, progress: LoadProgress) -> Group:
+        ended = progress.succeeded + progress.failed
+        ttft = f", TTFT {show_seconds(progress.ttft.p50_s)}" if progress.ttft else ""
+        now = f"{self._name}: {ended:,} of {progress.requests:,} requests, {progress.chunks_per_s:,.0f} tok/s{ttft}"
+        return Group(chart(self._ended, self._console.width), Text(now, style="dim", no_wrap=True, overflow="ellipsis"))
+
+
+def chart(trials: Sequence[TrialRecord], width: int) -> Table:
+    """Throughput and first token against streams: means over the trials that count, each beside its bar."""
+    drawn = Table.grid(padding=(0, 1))
+    for justify in _JUSTIFIED:
+        drawn.add_column(justify=justify, no_wrap=True)
+    counted = [trial for trial in trials if trial.outcome is Outcome.OK]
+    levels = sorted({streams_of(trial) for trial in counted})
+    of_level = {level: [trial.metrics for trial in counted if streams_of(trial) == level] for level in levels}
+    served = {level: _mean(metrics.output_throughput for metrics in found) for level, found in of_level.items()}
+    first_s = {level: _mean(metrics.ttft_p50_s for metrics in found) for level, found in of_level.items()}
+    bar_width = max(min((width - FIGURES_WIDTH) // 2, WIDEST_BAR), 1)
+
+    def bar(figures: dict[int, float], level: int, color: str) -> Bar:
+        return Bar(max(*figures.values(), 1e-9), 0, figures[level], width=bar_width, color=color)
+
+    if levels:
+        drawn.add_row("streams", "tok/s", "", "TTFT p50", "", style="bold")
+    for level in levels:
+        shown = significant(served[level]), show_seconds(first_s[level])
+        drawn.add_row(f"{level}", shown[0], bar(served, level, "green"), shown[1], bar(first_s, level, "yellow"))
+    return drawn
+
+
+def _mean(figures: Iterable[float | None]) -> float:
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) / len(known) if known else 0.0

@@ -5,8 +5,11 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.choices import Described
+from bitbench.api.recommend import recommend as recommended
 from bitbench.cli.options import AsJson, Format, end_with_json
+from bitbench.cli.outcome import end_with_answer
+from bitbench.cli.terminal import Terminal
+from bitbench.reports.answers.recommend import recommendation_document
 
 
 def recommend(
@@ -40,21 +43,15 @@ def recommend(
     were ruled out, which tie with it, and the command that serves it. Exit code 0: each workload has an answer. 1: for
     one, no config meets the limits. 2: for one, the trials are inconclusive. 3: no config has a result.
     """
-    from bitbench.api.recommend import limits_of, recommend_from
-    from bitbench.cli.outcome import end_with_answer
-    from bitbench.cli.terminal import Terminal
-    from bitbench.measure.workplace import default_home
-    from bitbench.records.folder import StudyFolder
-    from bitbench.reports.answers.recommend import recommendation_document
-
-    found = recommend_from(
-        StudyFolder.existing(folder),
-        default_home(),
-        limits_of(slo, max_memory, max_quality_loss),
+    found = recommended(
+        folder,
+        slo=slo,
+        max_memory=max_memory,
+        max_quality_loss=max_quality_loss,
         workloads=workload or [],
         engines=engine or [],
         price_per_hour=price_per_hour,
     )
     if as_json:
-        end_with_json(Described.RECOMMEND, found, found.exit_code)
+        end_with_json("recommend", found, found.exit_code)
     end_with_answer(recommendation_document(found), Terminal(), found.exit_code, form)

@@ -5,8 +5,17 @@ from typing import Annotated
 
 import typer
 
+from bitbench.api.results import form_text
 from bitbench.cli.options import AllowInconclusive
-from bitbench.reports.forms.choices import formats
+from bitbench.cli.outcome import end_with_outcome
+from bitbench.cli.terminal import Terminal
+from bitbench.measure.offers import folder_report
+from bitbench.measure.workplace import default_home
+from bitbench.records.folder import StudyFolder
+from bitbench.reports.document.terminal import render
+from bitbench.reports.formats import formats
+from bitbench.util.errors import UsageError
+from bitbench.util.files import SafeFolder
 
 
 def known_format(name: str) -> str:
@@ -39,8 +48,6 @@ def report(
     For a folder filled by `bitbench kernels`: its table and chart. With --format: one of the published table formats,
     or the records as data. Without it the exit code is that of `bitbench run`.
     """
-    from bitbench.util.errors import UsageError
-
     if form is None and output is not None:
         raise UsageError("--output needs --format; without it the report is written to STUDY_DIR/report")
     if form is None:
@@ -50,10 +57,6 @@ def report(
 
 
 def _write_form(folder: Path, form: str, output: Path | None) -> None:
-    from bitbench.api.forms import form_text
-    from bitbench.measure.workplace import default_home
-    from bitbench.util.safe_files import SafeFolder
-
     text = form_text(folder, form, default_home())
     if output is None:
         typer.echo(text, nl=False)
@@ -64,13 +67,6 @@ def _write_form(folder: Path, form: str, output: Path | None) -> None:
 
 
 def _report(folder: Path, *, allow_inconclusive: bool) -> None:
-    from bitbench.cli.outcome import end_with_outcome
-    from bitbench.cli.terminal import Terminal
-    from bitbench.measure.offers import folder_report
-    from bitbench.measure.workplace import default_home
-    from bitbench.records.folder import StudyFolder
-    from bitbench.reports.document.terminal import render
-
     if (found := folder_report(folder)) is not None:
         render(found.document, Terminal())
         typer.echo(f"\n{found.ending}")

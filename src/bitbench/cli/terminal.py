@@ -1,6 +1,6 @@
 """What is drawn for people: our own colours and lines; names, errors and answers from elsewhere are only text.
 
-Everything else that is written passes `streams`.
+Everything else that is written passes `visible_streams` of the package.
 """
 
 import os
@@ -12,7 +12,7 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from bitbench.util.visible import visible
+from bitbench.util.text import visible
 
 PIPE_WIDTH = 10_000  # characters: in a pipe or a file a table is whole and a paragraph one line, for grep
 

@@ -12,29 +12,17 @@ from pydantic import Field, ValidationError, field_validator
 
 from bitbench.engines import registry
 from bitbench.engines.options import check_arguments
-from bitbench.ports import (
-    NO_ARGUMENTS,
-    NO_KV_CACHE_TYPES,
-    Counting,
-    Endpoint,
-    Instance,
-    InstanceFailed,
-    Launch,
-    Vocabulary,
-)
+from bitbench.engines.server import EngineDefaults
+from bitbench.ports import Counting, Endpoint, Instance, InstanceFailed, Launch, Vocabulary
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
 from bitbench.study.base import Json, Spec
-from bitbench.study.environment import Environment
-from bitbench.study.quality import Scoring
+from bitbench.study.environment import Use, UseKind
 from bitbench.study.study import EngineSetup
-from bitbench.study.use import Use, UseKind
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
-from bitbench.util.http.connection import BadAnswer, PlainAnswer, PlainConnection
-from bitbench.util.http.limits import MODEL_NAMES, PLAIN_BYTES
-from bitbench.util.http.redirects import REDIRECTS, redirection
-from bitbench.util.http.samples import fetch_samples
-from bitbench.util.quotation import quote
+from bitbench.util.http.connection import REDIRECTS, BadAnswer, PlainAnswer, PlainConnection, fetch_samples, redirection
+from bitbench.util.http.response import MODEL_NAMES, PLAIN_BYTES
+from bitbench.util.text import quote
 from bitbench.util.units import show_duration
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
@@ -91,20 +79,13 @@ def _is_loopback(url: str) -> bool:
         return host == "localhost"
 
 
-class EndpointEngine:
+class EndpointEngine(EngineDefaults):
     """`ports.Engine` whose instance runs before it is started."""
 
     name = "endpoint"
-    environment: str | None = None
-    own_environment: Environment | None = None
     needs_model = False
-    scoring: Scoring | None = None
     start_s = 0.1
     overhead_bytes = 0
-    can_profile = False
-    quick_args = NO_ARGUMENTS
-    kv_cache_types = NO_KV_CACHE_TYPES
-    speed_only = frozenset[str]()
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         check_arguments(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")

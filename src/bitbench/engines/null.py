@@ -11,20 +11,17 @@ from pydantic import BeforeValidator, Field
 from bitbench import __version__
 from bitbench.engines.options import argument_uses, check_arguments, spelled
 from bitbench.engines.processes import free_port, random_key
-from bitbench.engines.server import ServerInstance, ServerPlan
+from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
 from bitbench.engines.starts import Preparation
-from bitbench.engines.workers.null_answers import DRAFT_COUNTERS, MODEL
-from bitbench.engines.workers.null_server import KEY_VARIABLE
-from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
+from bitbench.engines.workers.null_server import DRAFT_COUNTERS, KEY_VARIABLE, MODEL
+from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.base import Fraction, Seconds, Spec
-from bitbench.study.environment import Environment
-from bitbench.study.quality import Scoring
+from bitbench.study.environment import Use
 from bitbench.study.study import EngineSetup
-from bitbench.study.use import Use
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
-from bitbench.util.child_python import own
+from bitbench.util.child_processes import own
 from bitbench.util.units import show_seconds
 
 _MODULE = "bitbench.engines.workers.null_server"
@@ -71,20 +68,13 @@ class NullArguments(Spec):
     memory_mb: int = Field(default=1_000, gt=0, description="memory that `fail: memory` fills before it is ready")
 
 
-class NullEngine:
+class NullEngine(EngineDefaults):
     """A core.ports.Engine that runs in bitbench's own interpreter."""
 
     name = "null"
-    environment: str | None = None
-    own_environment: Environment | None = None
     needs_model = False
-    scoring: Scoring | None = None
     start_s = 0.5
     overhead_bytes = 60 * 2**20
-    can_profile = False
-    quick_args = NO_ARGUMENTS
-    kv_cache_types = NO_KV_CACHE_TYPES
-    speed_only = frozenset[str]()
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         if importlib.util.find_spec("bitbench._native") is None:
@@ -96,9 +86,6 @@ class NullEngine:
         if not setup.args.keys() <= NullArguments.model_fields.keys():
             return ()  # `refuse` says what is wrong
         return argument_uses(setup, spelled(dict.fromkeys(NullArguments.model_fields, "")))
-
-    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
-        return True
 
     def start(self, launch: Launch) -> Instance:
         arguments = NullArguments.model_validate(launch.setup.args)

@@ -7,21 +7,18 @@ from typing import Literal
 
 from pydantic import Field
 
-from bitbench.engines.limits import refuse_long_context, refuse_text
-from bitbench.engines.options import argument_uses, check_arguments, spelled
+from bitbench.engines.options import argument_uses, check_arguments, refuse_long_context, refuse_text, spelled
 from bitbench.engines.processes import free_port, random_key
-from bitbench.engines.server import ServerInstance, ServerPlan, printed_facts
-from bitbench.ports import NO_ARGUMENTS, Endpoint, Instance, Launch
+from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_facts
+from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
 from bitbench.study.base import Json, Spec
-from bitbench.study.environment import Environment
+from bitbench.study.environment import Environment, Use
 from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
-from bitbench.study.use import Use
 from bitbench.study.variant import Variant, is_dense
 from bitbench.study.workload import Workload
-from bitbench.util.child_python import isolated
-from bitbench.util.errors import EngineEnvironmentError, ModelError
+from bitbench.util.child_processes import isolated
 
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "openvino_server.py"
@@ -58,7 +55,7 @@ _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
 _SPEED_ONLY = frozenset({"threads"})
 
 
-class OpenvinoEngine:
+class OpenvinoEngine(EngineDefaults):
     """`ports.Engine` over `workers/openvino_server.py`."""
 
     name = "openvino"
@@ -69,12 +66,9 @@ class OpenvinoEngine:
         main_packages=("openvino-genai", "openvino", "optimum-intel", "nncf", "transformers", "torch"),
     )
     environment: str | None = "openvino"
-    needs_model = True
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
     start_s = 10.0
     overhead_bytes = 300 * 2**20
-    can_profile = False
-    quick_args = NO_ARGUMENTS
     kv_cache_types = _KV_CACHE_TYPES
     speed_only = _SPEED_ONLY
 
@@ -88,9 +82,6 @@ class OpenvinoEngine:
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
         return argument_uses(setup, spelled(dict.fromkeys(OpenvinoArguments.model_fields, "")))
-
-    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
-        return True
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()
@@ -112,10 +103,7 @@ class OpenvinoEngine:
 
 
 def command_line(launch: Launch, port: int) -> list[str]:
-    if launch.python is None:
-        raise EngineEnvironmentError("OpenVINO needs its environment; create it with: bitbench env create openvino")
-    if launch.variant.path is None:
-        raise ModelError("OpenVINO needs a model; add one under `models` in the study.")
+    python, model = launch.required_python("OpenVINO"), launch.required_model("OpenVINO")
     chosen = _named(launch.setup)
     if launch.dtype is not None:
         chosen.setdefault("dtype", launch.dtype)
@@ -126,7 +114,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
         for name, value in sorted(chosen.items())
     ]
     return [
-        *isolated(launch.python, _SERVER, f"--model={launch.variant.path}", f"--port={port}"),
+        *isolated(python, _SERVER, f"--model={model}", f"--port={port}"),
         *(f"--context-tokens={launch.context_tokens}", f"--concurrency={launch.concurrency}", *options),
     ]
 

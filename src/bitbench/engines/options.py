@@ -1,4 +1,5 @@
-"""A study's `args`: checked against what an engine takes, or as words of a server's command line."""
+"""Arguments of engines: how they are spelled, checked and trusted, and what a model or a setup cannot do with a
+workload."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -6,10 +7,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pydantic import ValidationError
 
 from bitbench.study.base import Spec
+from bitbench.study.environment import Use, UseKind
 from bitbench.study.study import Argument, EngineSetup
-from bitbench.study.use import Use, UseKind
+from bitbench.study.variant import Variant
+from bitbench.study.workload import Api, Workload, show_length
 from bitbench.util.errors import StudyFileError
-from bitbench.util.near_miss import did_you_mean
+from bitbench.util.text import did_you_mean
 from bitbench.util.units import BY_HAND
 
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.,:+%-]*")
@@ -89,3 +92,34 @@ def check_arguments(args: Mapping[str, Argument], wanted: type[Spec], *, who: st
             raise StudyFileError(needed, ("args",)) from None
         problem = error["msg"].removeprefix("Value error, ")
         raise StudyFileError(f"{whose} argument {name}: {problem}", ("args", name)) from None
+
+
+def refuse_long_context(variant: Variant, workload: Workload) -> str | None:
+    """Why the workload does not fit into the model's context, or None."""
+    limit = variant.facts.context_tokens
+    if limit is None or workload.context_tokens <= limit:
+        return None
+    turns = "" if workload.turns == 1 else f", {workload.turns} times"
+    return (
+        f"{workload.name} needs a context of {workload.context_tokens:,} tokens "
+        f"({show_length(workload.input_tokens)} in and {show_length(workload.output_tokens)} out{turns}), "
+        f"but {variant.model} supports {limit:,}."
+    )
+
+
+def refuse_set_context(setup: EngineSetup, option: str, workload: Workload) -> str | None:
+    """Why the workload does not fit into the context that the study's own argument sets, or None."""
+    longest = spelled(setup.args).get(option)
+    if not isinstance(longest, int) or workload.context_tokens <= longest:
+        return None
+    return (
+        f"{workload.name} needs a context of {workload.context_tokens:,} tokens, but {option} of {setup.name} is "
+        f"{longest:,}."
+    )
+
+
+def refuse_text(engine: str, workload: Workload) -> str | None:
+    """Why a server that takes nothing but token ids cannot be asked this, or None."""
+    if workload.text is None and workload.api is Api.COMPLETIONS:
+        return None
+    return f"{workload.name} sends text, but the {engine} engine takes only token ids; remove `text` and `api`."

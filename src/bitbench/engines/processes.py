@@ -1,6 +1,7 @@
-"""Server processes that cannot outlive bitbench: start, watch, read the log of, and end a whole process tree.
+"""Server processes that cannot outlive bitbench: start, watch, read the log of, tell who listens on the port of, and
+end a whole process tree; and tools that are run to their end.
 
-The work is done by `guardian.py`, two small processes between bitbench and the engine.
+The work of guarding is done by `guardian.py`, two small processes between bitbench and the engine.
 """
 
 import contextlib
@@ -13,16 +14,78 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 
 from bitbench.engines.guardian import GRACE_S, KILL_S, MARK_VARIABLE, descendants, send
 from bitbench.engines.left_over import kill_all, marked, new_mark
-from bitbench.engines.listeners import describe_holders, listening_sockets, sockets_of
-from bitbench.util.child_python import NOWHERE, isolated
+from bitbench.util.child_processes import NOWHERE, isolated, tool_environment
 from bitbench.util.errors import BitbenchError
-from bitbench.util.safe_files import SafeFolder
+from bitbench.util.files import SafeFolder
+
+_LISTENING = "0A"  # TCP_LISTEN of the kernel's tcp_states.h
+_ADDRESS, _STATE, _INODE = 1, 3, 9  # fields of a line in /proc/net/tcp
+
+
+def _kernel_hex(address: bytes) -> str:
+    """As /proc/net/tcp writes it: words of 32 bits, each as a number of this machine."""
+    words = (address[place : place + 4] for place in range(0, len(address), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words)
+
+
+_LOOPBACK = (
+    _kernel_hex(socket.inet_aton("127.0.0.1")),
+    _kernel_hex(socket.inet_pton(socket.AF_INET6, "::ffff:127.0.0.1")),
+)
+_ANY_ADDRESS = (_kernel_hex(bytes(4)), _kernel_hex(bytes(16)))
+
+
+def listening_sockets(port: int) -> set[str]:
+    """The sockets, by inode, one of which gets what connects to this port of 127.0.0.1: those of the address itself,
+    or, where it has none, those of all addresses. Several share it where they asked for that (SO_REUSEPORT)."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for table in ("tcp", "tcp6"):
+        with contextlib.suppress(OSError):  # a kernel without IPv6
+            for line in Path("/proc/net", table).read_text(encoding="ascii").splitlines()[1:]:
+                fields = line.split()
+                address, _, hex_port = fields[_ADDRESS].partition(":")
+                if fields[_STATE] == _LISTENING and int(hex_port, 16) == port:
+                    found[address].add(fields[_INODE])
+    return _at(found, _LOOPBACK) or _at(found, _ANY_ADDRESS)
+
+
+def _at(found: Mapping[str, set[str]], addresses: Iterable[str]) -> set[str]:
+    return {inode for address in addresses for inode in found.get(address, ())}
+
+
+def sockets_of(pids: Iterable[int]) -> set[str]:
+    """The inodes of all sockets that these processes have open."""
+    return {inode for pid in pids for inode in _sockets(pid)}
+
+
+def describe_holders(inodes: set[str]) -> str:
+    """`process 123 (python3)`: who has one of these sockets open, as far as this user may see it."""
+    for path in Path("/proc").glob("[0-9]*"):
+        if inodes & _sockets(int(path.name)):
+            with contextlib.suppress(OSError):
+                return f"process {path.name} ({(path / 'comm').read_text(encoding='utf-8', errors='replace').strip()})"
+    return "a process of another user"
+
+
+def _sockets(pid: int) -> set[str]:
+    """Empty where it is gone, or another user's."""
+    found = set()
+    with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):  # closed in the meantime
+                target = os.readlink(entry.path)  # noqa: PTH115 - it is no path: "socket:[4711]"
+                if target.startswith("socket:["):
+                    found.add(target.removeprefix("socket:[").removesuffix("]"))
+    return found
+
 
 _GUARDIAN = Path(__file__).with_name("guardian.py")
 # The guardian gives the tree 3 s to end by itself (guardian.GRACE_S), then kills it; the rest is for a busy machine.
@@ -221,6 +284,53 @@ def _answers(url: str) -> bool:
             return connection.getresponse().status == http.HTTPStatus.OK
         except (OSError, http.client.HTTPException):
             return False
+
+
+_RECENT_LINES = 400
+
+
+def run_tool(
+    command: Sequence[str | Path], *, words: str = "", folder: Path = NOWHERE
+) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end with these words on its standard input; what it prints, on either way, is its `stdout`."""
+    return subprocess.run(
+        command,
+        input=words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        check=False,
+        cwd=folder,
+        env=tool_environment(),
+    )
+
+
+def run_logged(
+    command: Sequence[str | Path],
+    log: IO[bytes],
+    on_line: Callable[[str], None],
+    *,
+    folder: Path,
+    variables: Mapping[str, str] | None = None,
+) -> tuple[int, list[str]]:
+    """Run a tool to its end, with its output in the log and each line told; its exit code and its last lines."""
+    recent: deque[str] = deque(maxlen=_RECENT_LINES)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        cwd=folder,
+        env=tool_environment(variables),
+    ) as process:
+        for line in process.stdout or ():
+            log.write(line.encode())
+            recent.append(line.strip())
+            on_line(line)
+    return process.returncode, list(recent)
 
 
 def free_port() -> int:

@@ -6,15 +6,10 @@ from typing import cast
 from bitbench.ports import Engine
 from bitbench.study.study import Study
 from bitbench.util.errors import PluginError, StudyFileError
-from bitbench.util.near_miss import did_you_mean
 from bitbench.util.plugins import load_plugin, warn_of_plugin
+from bitbench.util.text import did_you_mean
 
 GROUP = "bitbench.engines"
-
-
-def engine_names() -> tuple[str, ...]:
-    """All that are installed, also those that cannot be loaded."""
-    return tuple(_points())
 
 
 def engine(name: str) -> Engine:

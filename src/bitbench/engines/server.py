@@ -1,4 +1,5 @@
-"""What every engine that is an HTTP server shares: start, wait until ready, say why it died, stop.
+"""What every engine that is an HTTP server shares: start, wait until ready, say why it died (the kernel's memory
+killer included), stop.
 
 An engine's own file says the rest: command line, environment variables, endpoint, and how to read its log.
 """
@@ -6,22 +7,60 @@ An engine's own file says the rest: command line, environment variables, endpoin
 import json
 import re
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bitbench.engines.kernel_kills import count_kernel_kills
 from bitbench.engines.processes import PortTaken, ProcessEnded, wait_until_healthy
 from bitbench.engines.starts import ConfigStarts, Preparation, StartCommand, Starts
 from bitbench.engines.workers.vllm_forks import UNLIKE
-from bitbench.ports import Endpoint, InstanceFailed
+from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, InstanceFailed
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
 from bitbench.study.base import Json
+from bitbench.study.environment import Environment
+from bitbench.study.quality import Scoring
+from bitbench.study.study import EngineSetup
 from bitbench.util import machine_faults
-from bitbench.util.child_environment import engine_environment
-from bitbench.util.quotation import printable, without_key
+from bitbench.util.child_processes import engine_environment
+from bitbench.util.text import printable, without_key
 from bitbench.util.units import show_duration
+
+_VMSTAT = Path("/proc/vmstat")
+_OWN_GROUPS = Path("/proc/self/cgroup")
+_GROUPS = Path("/sys/fs/cgroup")
+
+
+def count_kernel_kills() -> int:
+    """A number that grows with each kill on this machine or in our control group; only its growth means anything.
+
+    The machine's count includes the group's, but a container may show only one of them.
+    """
+    return sum(_counted(path) for path in (_VMSTAT, *_group_files()))
+
+
+def _group_files() -> Iterator[Path]:
+    """Where our own control group counts: cgroup 2 in memory.events, cgroup 1 in memory.oom_control."""
+    try:
+        lines = _OWN_GROUPS.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            yield _GROUPS / path.lstrip("/") / "memory.events"
+        elif "memory" in controllers.split(","):
+            yield _GROUPS / "memory" / path.lstrip("/") / "memory.oom_control"
+
+
+def _counted(path: Path) -> int:
+    """0 where the file is missing, or has no such line."""
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+
 
 _SEARCHED_LINES = 2000  # a failed start of vLLM prints about 300, with one traceback per process
 _SHOWN_BEFORE, _SHOWN_AFTER = 8, 3  # log lines around the one that says why
@@ -49,6 +88,22 @@ def printed_facts(lines: Iterable[str]) -> dict[str, Json]:
     """What a server of our own says of itself in its log; empty where that line is missing."""
     line = next((line for line in lines if line.startswith(_FACTS)), None)
     return {} if line is None else dict(json.loads(line.removeprefix(_FACTS)))
+
+
+class EngineDefaults:
+    """What holds for a `ports.Engine` that says nothing else."""
+
+    environment: str | None = None
+    own_environment: Environment | None = None
+    needs_model = True
+    scoring: Scoring | None = None
+    can_profile = False
+    quick_args = NO_ARGUMENTS
+    kv_cache_types = NO_KV_CACHE_TYPES
+    speed_only = frozenset[str]()
+
+    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
+        return True
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from bitbench.engines.guardian import descendants
 from bitbench.engines.processes import ServerProcess, spawn
 from bitbench.records.trial import StartKind
-from bitbench.util.safe_files import SafeFolder
+from bitbench.util.files import SafeFolder
 
 _PARENT = Path(__file__).parent / "workers" / "prepared_parent.py"
 # What OpenMP and the loader read once, when torch is loaded.

@@ -3,21 +3,18 @@
 import re
 from pathlib import Path
 
-from bitbench.engines.limits import refuse_long_context, refuse_text
-from bitbench.engines.options import argument_uses, check_names, spelled
+from bitbench.engines.options import argument_uses, check_names, refuse_long_context, refuse_text, spelled
 from bitbench.engines.processes import free_port, random_key
-from bitbench.engines.server import ServerInstance, ServerPlan, printed_facts
+from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_facts
 from bitbench.engines.starts import Preparation
-from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
+from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
-from bitbench.study.environment import Environment
+from bitbench.study.environment import Environment, Use
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
-from bitbench.study.use import Use
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import Workload
-from bitbench.util.child_python import isolated
-from bitbench.util.errors import EngineEnvironmentError, ModelError
+from bitbench.util.child_processes import isolated
 
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
@@ -40,7 +37,7 @@ _UNSUPPORTED = re.compile(
 )
 
 
-class TransformersEngine:
+class TransformersEngine(EngineDefaults):
     """`ports.Engine` over `workers/transformers_server.py`."""
 
     name = "transformers"
@@ -51,14 +48,10 @@ class TransformersEngine:
         main_packages=("transformers", "torch", "triton"),
     )
     environment: str | None = "transformers"
-    needs_model = True
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
     start_s = 15.0
     overhead_bytes = 700 * 2**20
     can_profile = True
-    quick_args = NO_ARGUMENTS
-    kv_cache_types = NO_KV_CACHE_TYPES
-    speed_only = frozenset[str]()
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         check_names(setup.args, _ARGUMENTS, who="transformers")
@@ -70,9 +63,6 @@ class TransformersEngine:
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
         return argument_uses(setup, spelled(dict.fromkeys(_ARGUMENTS, "")))
-
-    def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
-        return True
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()
@@ -102,12 +92,7 @@ class TransformersEngine:
 
 
 def command_line(launch: Launch, port: int) -> list[str]:
-    if launch.python is None:
-        raise EngineEnvironmentError(
-            "transformers needs its environment; create it with: bitbench env create transformers"
-        )
-    if launch.variant.path is None:
-        raise ModelError("transformers needs a model; add one under `models` in the study.")
+    python, model = launch.required_python("transformers"), launch.required_model("transformers")
     options = [
         f"--{name.replace('_', '-')}={launch.setup.args[name]}" for name in _ARGUMENTS if name in launch.setup.args
     ]
@@ -117,7 +102,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
         options.append(f"--quantize={launch.variant.at_load.quantize}")
     if launch.trace_folder is not None:
         options.append(f"--trace-folder={launch.trace_folder}")
-    return isolated(launch.python, _SERVER, f"--model={launch.variant.path}", f"--port={port}", *options)
+    return isolated(python, _SERVER, f"--model={model}", f"--port={port}", *options)
 
 
 def read_facts(log: str, model: ModelFacts) -> InstanceFacts:

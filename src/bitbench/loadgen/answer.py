@@ -1,14 +1,79 @@
-"""What a complete (or broken) stream said, read after it was timed."""
+"""What came back, read after it was timed: the events of a stream, what it said, and the rows of requests/*.parquet."""
 
 import json
+import re
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from enum import Enum, auto
 from typing import NamedTuple
 
-from bitbench.loadgen.sse import Event, TooMuch, events
+import pyarrow as pa
+
+from bitbench.loadgen.connection import Exchange
+from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.study.base import Json
-from bitbench.util.http.limits import EVENT_BYTES, AnswerLimits
-from bitbench.util.http.response import ResponseReader
-from bitbench.util.quotation import quote
+from bitbench.util.http.connection import REDIRECTS, redirection
+from bitbench.util.http.response import EVENT_BYTES, AnswerLimits, ResponseReader, trial_decoding_s
+from bitbench.util.text import quote
+from bitbench.util.units import show_bytes
+
+# A line ends with CRLF, LF or CR, and an empty line ends an event.
+_EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
+_CLOCK_EACH = 64  # events between two looks at the clock
+
+
+class Event(NamedTuple):
+    data: bytes
+    arrived: float  # when the last byte of it did; events of one read have one time
+
+
+class TooMuch(Exception):
+    """The body holds more than its limits allow; says what."""
+
+
+def events(response: ResponseReader, limits: AnswerLimits) -> Iterator[Event]:
+    """The events that carry data, in order. Comments, pings and other fields are passed over.
+
+    An event that the end of the body cut off before its empty line counts too: some servers end with a bare
+    `data: [DONE]`, and one that is really cut does not parse. Raises TooMuch; events without data count, too.
+    """
+    body, part_ends, times = response.body, response.part_ends, response.times
+    until = time.thread_time() + limits.decoding_s
+    start = 0
+    for number, (end, following) in enumerate(_boundaries(body)):
+        if number >= limits.events:
+            raise TooMuch(f"the stream has more than {limits.events:,} events")
+        if number % _CLOCK_EACH == 0 and time.thread_time() > until:
+            raise TooMuch("the answers took too long to decode")
+        data = _data(body[start:end])
+        if data is not None:
+            yield Event(data, times[bisect_left(part_ends, following)])
+        start = following
+    data = _data(body[start:])
+    if data is not None:
+        yield Event(data, times[-1])
+
+
+def _boundaries(body: bytes) -> Iterator[tuple[int, int]]:
+    """Where each event ends and where the next one begins."""
+    if b"\r" in body:
+        yield from (boundary.span() for boundary in _EVENT_END.finditer(body))
+        return
+    end = body.find(b"\n\n")  # what nearly every server writes; a tenth of the time
+    while end >= 0:
+        yield end, end + 2
+        end = body.find(b"\n\n", end + 2)
+
+
+def _data(event: bytes) -> bytes | None:
+    if len(event) > EVENT_BYTES:
+        raise TooMuch(f"an event is larger than {show_bytes(EVENT_BYTES)}")
+    lines = [
+        line[6:] if line.startswith(b"data: ") else line[5:] for line in event.splitlines() if line.startswith(b"data:")
+    ]
+    return b"\n".join(lines) if lines else None
+
 
 _DONE = b"[DONE]"
 # Where a chat server puts what a model thinks before it answers; both names are in use.
@@ -152,3 +217,82 @@ def _sentence(message: dict[str, Json], key: str) -> str | None:
     if isinstance(found, dict):
         found = found.get("message") or found.get("detail")
     return quote(str(found), key) if found else None
+
+
+_ARROW_TYPES = {
+    "int16": pa.int16(),
+    "int32": pa.int32(),
+    "float64": pa.float64(),
+    "string": pa.string(),
+    "list<float64>": pa.list_(pa.float64()),
+}
+
+_TOO_MANY = 429  # HTTP's "Too Many Requests"
+_SHOWN = 80  # characters of a header
+
+REQUEST_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.arrow_type]) for column in REQUEST_COLUMNS])
+
+
+def request_table(exchanges: Sequence[Exchange], zero: float, key: str) -> pa.Table:
+    """One row per request that was begun, in planned order; times count from `zero`. The key is in none of them."""
+    ordered = sorted(exchanges, key=lambda exchange: exchange.request.number)
+    tokens = sum(exchange.request.most_output_tokens for exchange in ordered)
+    until = time.thread_time() + trial_decoding_s(tokens)
+    return pa.Table.from_pylist([_row(exchange, zero, until, key) for exchange in ordered], schema=REQUEST_SCHEMA)
+
+
+def _row(exchange: Exchange, zero: float, until: float, key: str) -> dict[str, Json]:
+    request = exchange.request
+    left_s = min(exchange.limits.decoding_s, until - time.thread_time())
+    answer = read_answer(exchange.response, exchange.limits._replace(decoding_s=left_s), key)
+    status, error = _status(exchange, answer, key)
+    chunk_times = [arrived - zero for arrived in answer.chunk_times]
+    return {
+        "request": request.number,
+        "planned_s": exchange.planned - zero,
+        "scheduled_s": None if request.at_s is None else exchange.planned - zero,
+        "sent_s": None if exchange.sent is None else exchange.sent - zero,
+        "first_token_s": chunk_times[0] if chunk_times else None,
+        "first_answer_s": None if answer.first_answer is None else answer.first_answer - zero,
+        "last_token_s": chunk_times[-1] if chunk_times else None,
+        "end_s": None if exchange.end is None else exchange.end - zero,
+        "chunk_s": chunk_times,
+        "asked_input_tokens": request.asked_input_tokens,
+        "asked_output_tokens": request.asked_output_tokens,
+        "input_tokens": answer.input_tokens,
+        "output_tokens": answer.output_tokens,
+        "cached_tokens": answer.cached_tokens,
+        "status": status,
+        "http_status": exchange.response.http_status,
+        "error": error,
+    }
+
+
+def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, str | None]:
+    """One of REQUEST_STATUSES and, but for ok, a sentence."""
+    response = exchange.response
+    if response.oversized:
+        limit, tokens = show_bytes(exchange.limits.body_bytes), exchange.request.most_output_tokens
+        return "oversized", f"the answer is larger than {limit}, several times what {tokens:,} output tokens take"
+    if response.malformed is not None:
+        return "broken", f"the answer is not HTTP: {response.malformed.show(key)}"
+    if response.http_status not in (None, 200):
+        return _refusal(response, key)
+    if exchange.failure is not None:
+        status, error = exchange.failure
+        if status == "broken" and answer.chunk_times:
+            error += f", after {len(answer.chunk_times)} chunks"
+        return status, error
+    return answer.problem or ("ok", None)
+
+
+def _refusal(response: ResponseReader, key: str) -> tuple[str, str]:
+    """A status other than 200."""
+    said = server_sentence(response.body, key)
+    if response.http_status == _TOO_MANY:
+        wait = quote(response.headers.get("retry-after", ""), key, _SHOWN)
+        when = f"; it says to try again after {wait}{' s' if wait.isdigit() else ''}" if wait else ""  # or a date
+        return "rate_limited", f"{said.rstrip('.')}{when}"
+    if response.http_status in REDIRECTS:
+        return "http_error", redirection(response.headers, key)
+    return "http_error", said

@@ -10,12 +10,11 @@ from typing import NamedTuple
 
 import uvloop
 
-from bitbench.loadgen.dispatch import Dispatcher
+from bitbench.loadgen.answer import request_table
+from bitbench.loadgen.dispatch import Dispatcher, LimitWatch
 from bitbench.loadgen.health import HealthMonitor, client_health
-from bitbench.loadgen.limits import LimitWatch
 from bitbench.loadgen.progress import RunningFigures, Snapshot
 from bitbench.loadgen.requests import plan_requests
-from bitbench.loadgen.table import request_table
 from bitbench.ports import LoadJob, LoadResult
 
 # A sleeping process is scheduled 20 to 80 µs after its time, more on a busy machine; the last moment is not slept.
@@ -60,9 +59,11 @@ async def run_part(
     await dispatcher.open_connections()
     with _without_garbage_collection():
         zero = _begin(choose_zero(), monitor, is_shared=part.workers > 1)
-        dispatcher.start(zero)  # the first thing after zero: what is due then is late by all that comes before
+        dispatcher.zero = zero
+        dispatcher.send_due()  # the first thing after zero: what is due then is late by all that comes before
+        dispatcher.keep_sending()
         started_at = datetime.now(UTC) + timedelta(seconds=zero - monotonic())
-        limits.start()
+        limits.look()
         if figures is not None:
             figures.start(zero, dispatcher.in_flight)
         await dispatcher.finished

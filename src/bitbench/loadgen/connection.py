@@ -1,19 +1,103 @@
-"""One connection, one request at a time, one timestamp per read."""
+"""Connections that are ready before a request needs one: one request at a time on each, one timestamp per read, by
+native code where it is built."""
 
 import asyncio
 import os
 import socket
+import ssl
 import struct
 import time
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from bitbench.loadgen.receiver import Receiver
 from bitbench.loadgen.requests import PlannedRequest
-from bitbench.util.http.limits import AnswerLimits
-from bitbench.util.http.parts import Parts, new_parts
-from bitbench.util.http.response import ResponseReader
+from bitbench.ports import Endpoint
+from bitbench.util.http.connection import address
+from bitbench.util.http.response import AnswerLimits, Parts, ResponseReader, new_parts
+from bitbench.util.timerfd import Timer
+
+if TYPE_CHECKING:
+    from bitbench._native import Parts as NativeParts
+
+
+try:
+    from bitbench._native import Receiver as NativeReceiver
+except ImportError:  # no compiler when it was installed
+    NativeReceiver = None  # type: ignore[assignment,misc]
+
+# Reads that are looked into before the sockets are read again: a head takes 20 µs, and first tokens come in bursts.
+_AT_ONCE = 16
+
+
+class Reader(Protocol):
+    """Whose socket is read."""
+
+    unseen: int  # reads of it that wait to be looked into
+
+    def take(self, data: bytes, arrived: float, noticed: float) -> None:
+        """Something that is more than one more chunk: when the kernel had it, and when it was read."""
+
+    def lost(self, problem: OSError | None, noticed: float) -> None:
+        """The other side has closed the connection, or it broke."""
+
+
+class Receiver:
+    """Tells a connection of its reads in turn; whole chunks go where they belong without a word.
+
+    The `timers` of the event loop must not wait while chunks are read.
+    """
+
+    def __init__(self, timers: Iterable[Timer]) -> None:
+        self._native = NativeReceiver()
+        for timer in timers:
+            self._native.yield_to(timer.fileno())
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._native.fileno(), self._receive)
+        self._readers: dict[int, Reader] = {}
+        self._waiting: deque[tuple[Reader, bytes, int, float, float]] = deque()
+        self._comes_back = False
+
+    def watch(self, descriptor: int, reader: Reader) -> None:
+        self._native.watch(descriptor)
+        self._readers[descriptor] = reader
+
+    def forget(self, descriptor: int, reader: Reader) -> None:
+        """Before it is closed. If it is already, its number may be another one's."""
+        if self._readers.get(descriptor) is reader:
+            del self._readers[descriptor]
+            self._native.forget(descriptor)
+
+    def keep_chunks(self, descriptor: int, reader: Reader, parts: Parts) -> None:
+        """From now until a read is something else. Not while one waits: what comes next would be kept before it."""
+        if reader.unseen == 0:
+            self._native.keep_chunks(descriptor, cast("NativeParts", parts))
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._native.fileno())
+
+    def _receive(self) -> None:
+        for descriptor, data, error, arrived, noticed in self._native.receive(may_wait=not self._waiting):
+            reader = self._readers[descriptor]
+            reader.unseen += 1
+            self._waiting.append((reader, data, error, arrived, noticed))
+        for _ in range(min(_AT_ONCE, len(self._waiting))):
+            reader, data, error, arrived, noticed = self._waiting.popleft()
+            reader.unseen -= 1
+            if data:
+                reader.take(data, arrived, noticed)
+            else:
+                reader.lost(OSError(error, os.strerror(error)) if error else None, noticed)
+        if self._waiting and not self._comes_back:
+            self._comes_back = True
+            self._loop.call_soon(self._come_back)
+
+    def _come_back(self) -> None:
+        self._comes_back = False
+        self._receive()
+
 
 # struct tcp_info of linux/tcp.h: 8 bytes, then 32-bit numbers of which the twelfth is tcpi_last_data_recv: how many
 # milliseconds ago the kernel received data. It counts in ticks of 1 to 10 ms, so one value is coarse, but their mean
@@ -38,7 +122,7 @@ class Exchange:
     # How long the first part of the answer lay in the kernel until this process came to read it.
     unread_s: float | None = None
     unread_step_s: float = 0.0  # what that is known to
-    # One of core.recorded.requests.REQUEST_STATUSES and a sentence, where the client itself knows that it failed.
+    # One of records.tables.REQUEST_STATUSES and a sentence, where the client itself knows that it failed.
     failure: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
@@ -125,11 +209,25 @@ class Connection(asyncio.Protocol):
         now = monotonic()
         parts = self._parts
         if parts is None or not parts.take_chunk(data, now):
-            self._take(data, now, now, _TICK_S)
+            self.take(data, now, now, _TICK_S)
 
-    def take(self, data: bytes, arrived: float, noticed: float) -> None:
-        """A read of the receiver."""
-        self._take(data, arrived, noticed, 0.0)
+    def take(self, data: bytes, arrived: float, noticed: float, unread_step_s: float = 0.0) -> None:
+        """A read of the receiver, or without one, which then knows when the kernel had it to a tick."""
+        if self._exchange is None:  # bytes that answer no request: the two sides disagree about where they are
+            self.close()
+            return
+        exchange, response = self._exchange, self._exchange.response
+        complete = response.feed(data, arrived)
+        if exchange.unread_s is None and len(response.parts):
+            exchange.unread_s = self._since_received_s() if unread_step_s else noticed - arrived
+            exchange.unread_step_s = unread_step_s
+            self._listener.answer_began(exchange)
+        if complete:
+            self._end(noticed)
+        elif response.between_chunks and self._receiver is not None and self._descriptor is not None:
+            self._receiver.keep_chunks(self._descriptor, self, response.parts)
+        else:
+            self._parts = response.parts if response.between_chunks else None
 
     def lost(self, problem: OSError | None, noticed: float) -> None:
         """By the receiver, which reads it no more."""
@@ -160,23 +258,6 @@ class Connection(asyncio.Protocol):
         if self._receiver is not None and self._descriptor is not None:
             self._receiver.forget(self._descriptor, self)
 
-    def _take(self, data: bytes, arrived: float, noticed: float, unread_step_s: float) -> None:
-        if self._exchange is None:  # bytes that answer no request: the two sides disagree about where they are
-            self.close()
-            return
-        exchange, response = self._exchange, self._exchange.response
-        complete = response.feed(data, arrived)
-        if exchange.unread_s is None and len(response.parts):
-            exchange.unread_s = self._since_received_s() if unread_step_s else noticed - arrived
-            exchange.unread_step_s = unread_step_s
-            self._listener.answer_began(exchange)
-        if complete:
-            self._end(noticed)
-        elif response.between_chunks and self._receiver is not None and self._descriptor is not None:
-            self._receiver.keep_chunks(self._descriptor, self, response.parts)
-        else:
-            self._parts = response.parts if response.between_chunks else None
-
     def _since_received_s(self) -> float:
         assert self._socket is not None
         facts = self._socket.getsockopt(
@@ -203,3 +284,101 @@ class Connection(asyncio.Protocol):
         if not exchange.response.persistent:
             self.close()
         self._listener.ended(self, exchange)
+
+
+# Servers close connections that are idle; uvicorn, under vLLM, SGLang and others, after 5 s, the shortest in use. One
+# that is closed as a request is on its way fails that request, so ours are given up before.
+IDLE_LIMIT_S = 4.0
+_OPENED_AT_ONCE = 128  # connections opened together: a server's queue for them is often as short
+
+
+class ConnectionPool:
+    """Gives out the connection that was used last, so that no more of them stay open than are needed."""
+
+    def __init__(self, endpoint: Endpoint, listener: Listener, timeout_s: float, timers: Iterable[Timer]) -> None:
+        self.host, self.port, encrypted = address(endpoint.url)
+        self._encryption = _encryption() if encrypted else None
+        self._receiver = None if encrypted else Receiver(timers) if NativeReceiver is not None else None
+        self._listener = listener
+        self._timeout_s = timeout_s
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
+        self._opening = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def take(self) -> Connection | None:
+        """A connection that is free now, or None."""
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+            self._open.discard(connection)
+        return None
+
+    def give_back(self, connection: Connection) -> None:
+        if connection.usable:
+            self._idle.append(connection)
+        else:
+            self._open.discard(connection)
+
+    async def open(self) -> Connection:
+        """A new connection, in the hands of the caller. Raises OSError, also where it takes too long."""
+        opening = asyncio.get_running_loop().create_connection(
+            lambda: Connection(self._listener), self.host, self.port, ssl=self._encryption
+        )
+        _, connection = await asyncio.wait_for(opening, self._timeout_s)
+        if self._receiver is not None and connection.usable:
+            connection.be_read_by(self._receiver)
+        self._open.add(connection)
+        return connection
+
+    async def fill(self, count: int) -> None:
+        """Have `count` free connections, or as many as the server takes: who finds none opens one and sees why."""
+        while count > 0:
+            together = min(count, _OPENED_AT_ONCE)
+            count -= together
+            opened = await asyncio.gather(*(self.open() for _ in range(together)), return_exceptions=True)
+            for connection in opened:
+                if isinstance(connection, Connection):
+                    self._idle.append(connection)
+                elif not isinstance(connection, OSError):
+                    raise connection
+                else:
+                    return
+
+    def keep_ready(self, count: int) -> None:
+        """Begin to open what is missing of `count` free connections, and close those that were free too long."""
+        old = monotonic() - IDLE_LIMIT_S
+        stale = 0
+        while stale < len(self._idle) and self._idle[stale].idle_since < old:
+            self._idle[stale].close()
+            self._open.discard(self._idle[stale])
+            stale += 1
+        del self._idle[:stale]
+        for _ in range(count - len(self._idle) - self._opening):
+            self._opening += 1
+            task = asyncio.get_running_loop().create_task(self._open_ahead())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    def close(self) -> None:
+        for connection in self._open:
+            connection.close()
+        for task in self._tasks:
+            task.cancel()
+        if self._receiver is not None:
+            self._receiver.close()
+
+    async def _open_ahead(self) -> None:
+        try:
+            self._idle.append(await self.open())
+        except OSError:
+            pass  # the request that finds no connection tries again, and says why
+        finally:
+            self._opening -= 1
+
+
+def _encryption() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["http/1.1"])
+    return context

@@ -1,19 +1,111 @@
-"""Begins each request when it is due, on a connection that is open already, and keeps what came back."""
+"""Begins each request when it is due, on a connection that is open already, keeps what came back, and gives up what
+is past a limit."""
 
 import asyncio
 from bisect import bisect_right, insort
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
-from bitbench.loadgen.connection import Connection, Exchange
-from bitbench.loadgen.kept import KeptAnswers
-from bitbench.loadgen.pool import ConnectionPool
+from bitbench.loadgen.connection import Connection, ConnectionPool, Exchange
 from bitbench.loadgen.progress import RunningFigures
 from bitbench.loadgen.requests import PlannedRequest
 from bitbench.ports import LoadJob
 from bitbench.util import machine_faults
 from bitbench.util.errors import LoadError
+from bitbench.util.http.response import TRIAL_BYTES, ResponseReader
 from bitbench.util.timerfd import Timer
+from bitbench.util.units import show_bytes, show_seconds
+
+# Bytes of answers that are kept as they came: a million events of 200 bytes. What comes after them is compressed, in a
+# thread, to a seventieth: that took 1.5 µs of a core for each event, so short trials do without.
+AS_THEY_CAME_BYTES = 256_000_000
+
+
+class KeptAnswers:
+    """Takes answers that have ended."""
+
+    def __init__(self) -> None:
+        self._added_bytes = 0
+        self._saved_bytes = 0  # written by the compressor's thread alone
+        self._compressor: ThreadPoolExecutor | None = None
+
+    @property
+    def held_bytes(self) -> int:
+        return self._added_bytes - self._saved_bytes
+
+    def add(self, response: ResponseReader) -> None:
+        self._added_bytes += response.held_bytes
+        if self._added_bytes < AS_THEY_CAME_BYTES:
+            return
+        if self._compressor is None:
+            self._compressor = ThreadPoolExecutor(1)
+        self._compressor.submit(self._compress, response)
+
+    def _compress(self, response: ResponseReader) -> None:
+        before = response.held_bytes
+        response.compress()
+        self._saved_bytes += before - response.held_bytes
+
+    def close(self) -> None:
+        if self._compressor is not None:
+            self._compressor.shutdown(wait=True)
+
+
+# How often each stream is looked at, as a share of the shorter limit: it is given up at most 5 % late.
+_RESOLUTION = 0.05
+_SLOWEST_ROUND_S = 0.5
+# Streams that are looked at together: 256 take 0.1 ms, a pause that no token notices; thousands would take longer.
+_AT_ONCE = 256
+
+
+class LimitWatch:
+    """Goes round all streams in flight, some at a time."""
+
+    def __init__(
+        self, job: LoadJob, in_flight: dict[int, tuple[Exchange, Connection | None]], kept: KeptAnswers
+    ) -> None:
+        self._job = job
+        self._in_flight = in_flight
+        self._kept = kept
+        self._flying_bytes = 0  # of the streams that this round has looked at
+        self._full = False  # since the last round
+        self._round: list[tuple[Exchange, Connection | None]] = []
+        self._round_s = min(_SLOWEST_ROUND_S, _RESOLUTION * min(job.stall_timeout_s, job.request_timeout_s))
+        self._next: asyncio.TimerHandle | None = None
+
+    def look(self) -> None:
+        """Now and from then on, until stopped."""
+        if not self._round:
+            self._full = self._flying_bytes + self._kept.held_bytes > TRIAL_BYTES
+            self._flying_bytes = 0
+            self._round = list(self._in_flight.values())
+        now = monotonic()
+        for exchange, connection in self._round[-_AT_ONCE:]:
+            if connection is not None and exchange.end is None:  # connecting has a limit of its own
+                self._check(exchange, connection, now)
+        del self._round[-_AT_ONCE:]
+        is_full = not self._round and self._flying_bytes + self._kept.held_bytes > TRIAL_BYTES
+        pause_s = 0.0 if is_full else self._round_s / (1 + len(self._in_flight) // _AT_ONCE)
+        self._next = asyncio.get_running_loop().call_later(pause_s, self.look)
+
+    def stop(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+
+    def _check(self, exchange: Exchange, connection: Connection, now: float) -> None:
+        job = self._job
+        self._flying_bytes += exchange.response.held_bytes
+        heard = exchange.response.last_byte or exchange.sent or now
+        if self._full:
+            connection.abort(
+                "oversized", f"the answers of this trial take more than {show_bytes(TRIAL_BYTES)} of memory"
+            )
+        elif now - exchange.planned > job.request_timeout_s:
+            connection.abort("timeout", f"not complete after {show_seconds(job.request_timeout_s)}")
+        elif now - heard > job.stall_timeout_s:
+            connection.abort("stalled", f"no byte for {show_seconds(job.stall_timeout_s)}")
+
 
 # Connections are open this long before the requests that need them; opening one takes two or three round trips.
 _AHEAD_S = 0.25
@@ -42,17 +134,16 @@ class Dispatcher:
         self._go_on = job.go_on_after_failure
         self._figures = figures
         self.kept = KeptAnswers()
-        self._pool = ConnectionPool(job.endpoint, self, min(job.stall_timeout_s, job.request_timeout_s))
+        self._timer = Timer()
+        timeout_s = min(job.stall_timeout_s, job.request_timeout_s)
+        self._pool = ConnectionPool(job.endpoint, self, timeout_s, (self._timer, *timers))
         self._streams: dict[int, deque[PlannedRequest]] = {}  # what is still to come on each, first one first
         self._scheduled = _with_times(plan, self._streams)
         self._next = 0  # of the scheduled ones
         self._thinking: list[tuple[float, int, PlannedRequest]] = []  # due after a pause on their stream, in order
         self._to_come = len(plan)
         self._busy: set[int] = set()
-        self._zero = 0.0
-        self._timer = Timer()
-        for timer in (self._timer, *timers):
-            self._pool.yield_to(timer)
+        self.zero = 0.0  # known when all is prepared
         self._tasks: set[asyncio.Task[None]] = set()
         self._failed = False
 
@@ -60,12 +151,10 @@ class Dispatcher:
         """For the requests that are due at the start. Those that do not open now are tried when they are needed."""
         await self._pool.fill(self._due_before(_AHEAD_S))
 
-    def start(self, zero: float) -> None:
-        self._zero = zero
-        self._send_due()
-        asyncio.get_running_loop().add_reader(self._timer.fileno(), self._send_due)
+    def keep_sending(self) -> None:
+        """What is due from now on, once what was due at time zero has been sent."""
+        asyncio.get_running_loop().add_reader(self._timer.fileno(), self.send_due)
         self._look_ahead()
-        self._finish_if_idle()
 
     def close(self) -> None:
         asyncio.get_running_loop().remove_reader(self._timer.fileno())
@@ -91,7 +180,7 @@ class Dispatcher:
         self.kept.add(exchange.response)
         self._finish_if_idle()
 
-    def _send_due(self) -> None:
+    def send_due(self) -> None:
         """Begin all that is due, and set the timer for the next."""
         self._timer.acknowledge()
         while not self._stopped:
@@ -116,7 +205,7 @@ class Dispatcher:
     def _next_due(self) -> float | None:
         times = [thinking[0] for thinking in self._thinking[:1]]
         if self._next < len(self._scheduled):
-            times.append(self._zero + self._scheduled[self._next][0])
+            times.append(self.zero + self._scheduled[self._next][0])
         return min(times, default=None)
 
     def _continue(self, stream: int, before: Exchange) -> None:
@@ -126,14 +215,14 @@ class Dispatcher:
             return
         assert before.end is not None
         request = waiting[0]
-        due = before.end + request.think_s if request.at_s is None else self._zero + request.at_s
+        due = before.end + request.think_s if request.at_s is None else self.zero + request.at_s
         if due <= before.end:
             waiting.popleft()
             self._begin(request, due, before.end)
         elif request.at_s is None:
             insort(self._thinking, (due, request.number, request))
             if self._thinking[0][2] is request:
-                self._send_due()  # which sets the timer
+                self.send_due()  # which sets the timer
 
     def _begin(self, request: PlannedRequest, planned: float, ready: float) -> None:
         exchange = Exchange(request, planned, ready)
@@ -181,12 +270,12 @@ class Dispatcher:
     def _due_before(self, after_zero_s: float) -> int:
         """How many requests with a known time are due from now until then."""
         scheduled = bisect_right(self._scheduled, after_zero_s, lo=self._next, key=lambda due: due[0]) - self._next
-        return scheduled + bisect_right(self._thinking, self._zero + after_zero_s, key=lambda due: due[0])
+        return scheduled + bisect_right(self._thinking, self.zero + after_zero_s, key=lambda due: due[0])
 
     def _look_ahead(self) -> None:
         if self.finished.done():
             return
-        self._pool.keep_ready(self._due_before(monotonic() - self._zero + _AHEAD_S))
+        self._pool.keep_ready(self._due_before(monotonic() - self.zero + _AHEAD_S))
         asyncio.get_running_loop().call_later(_LOOK_AHEAD_EACH_S, self._look_ahead)
 
 

@@ -1,16 +1,50 @@
-"""The client watches itself: how late it sends, how late it notices things, and how much of a core it takes."""
+"""The client watches itself: how late it sends and notices things, how much of a core it takes, and whether the wall
+clock was set."""
 
 import asyncio
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from bitbench.loadgen.connection import Exchange
-from bitbench.loadgen.wall_clock import WallClock
 from bitbench.records.trial import ClientHealth, WorkerHealth
 from bitbench.util.timerfd import Timer
+
+# Of so many looks the one counts whose two readings were closest: a process that loses its core between them would
+# see a step that is none.
+_LOOKS = 5
+
+
+class WallClock:
+    """Begins to watch when it is made.
+
+    The kernel stamps what it receives with the wall clock, and only its distance to the monotonic clock makes a time of
+    that stamp. A step between the stamp and its reading would be taken for time that an answer lay unread. Both clocks
+    are corrected alike, so their distance changes by a step only, or by a sleep of the machine, in which the monotonic
+    one stands still.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time) -> None:
+        self._monotonic = monotonic
+        self._wall = wall
+        self._distance_s = self._distance()
+
+    def step_s(self) -> float:
+        """By how much it has been set since then; forward is positive."""
+        return self._distance() - self._distance_s
+
+    def _distance(self) -> float:
+        return min(self._look() for _ in range(_LOOKS))[1]
+
+    def _look(self) -> tuple[float, float]:
+        """How long it took, and how far the wall clock was ahead in the middle of it."""
+        before = self._monotonic()
+        wall = self._wall()
+        after = self._monotonic()
+        return after - before, wall - (before + after) / 2
+
 
 # Mean time between two looks. Each one wakes the process, which took 70 µs of a core where it was measured: at 50 a
 # second 0.35 % of it, which an engine that computes on all cores loses. A trial of two seconds still has a p99.
@@ -43,7 +77,8 @@ class HealthMonitor:
         """Shortly before time zero; looks from then on."""
         self._started = zero
         self._cpu_started = time.process_time()
-        self._schedule(self._started)
+        self._due = zero + self._random.expovariate(1 / self._interval_s)
+        self.timer.arm(self._due)
         self._loop.add_reader(self.timer.fileno(), self._look)
 
     def so_far(self, send_lateness_p99_s: float) -> WorkerHealth:
@@ -85,10 +120,6 @@ class HealthMonitor:
         while self._due <= now:
             self._lags.append(now - self._due)
             self._due += self._random.expovariate(1 / self._interval_s)
-        self.timer.arm(self._due)
-
-    def _schedule(self, after: float) -> None:
-        self._due = after + self._random.expovariate(1 / self._interval_s)
         self.timer.arm(self._due)
 
 

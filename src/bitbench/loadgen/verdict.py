@@ -1,7 +1,5 @@
 """Does this trial count? Pure: from the rows and the client's health alone."""
 
-from typing import NamedTuple
-
 import numpy as np
 import pyarrow as pa
 
@@ -50,14 +48,6 @@ _SAID_OF_SUPPORT = ("not support", "unsupported", "not implemented", "maximum co
 
 _NEEDED = ("request", "planned_s", "sent_s", "first_token_s", "end_s", "asked_input_tokens", "asked_output_tokens",
            "input_tokens", "output_tokens", "status", "http_status", "error")  # fmt: skip
-
-
-class _Distortion(NamedTuple):
-    """How much the client may have added to a figure, and how much of it is allowed."""
-
-    what: str
-    added_s: float
-    allowed_s: float
 
 
 def judge(requests: pa.Table, workload: Workload, health: ClientHealth) -> Failure | None:
@@ -134,14 +124,7 @@ def _wrong_tokens(rows: list[dict[str, Json]]) -> Failure | None:
 
 
 def _client_bound(requests: pa.Table, health: ClientHealth) -> Failure | None:
-    for what, added_s, allowed_s in _distortions(requests, health):
-        if added_s > allowed_s:
-            cause = f"client too slow (+{show_seconds(added_s)} on {what}, limit {show_seconds(allowed_s)})"
-            return Failure(outcome=Outcome.CLIENT_BOUND, cause=cause)
-    return None
-
-
-def _distortions(requests: pa.Table, health: ClientHealth) -> list[_Distortion]:
+    """How much the client may have added to each figure, against how much of it is allowed."""
     rows = RequestRows(requests)
     mean_ttft_s = statistic(rows.ttft, "mean") or 0.0
     ttft_p99_s = statistic(rows.ttft, "p99") or 0.0
@@ -151,20 +134,13 @@ def _distortions(requests: pa.Table, health: ClientHealth) -> list[_Distortion]:
     median_gap_s = statistic(rows.itl, "p50")
     own_times = health.kernel_times and (median_gap_s is None or health.loop_lag_p99_s < median_gap_s)
     lag_mean_s, lag_p99_s = (0.0, 0.0) if own_times else (health.loop_lag_mean_s or 0.0, health.loop_lag_p99_s)
-    return [
-        _Distortion(
-            "mean TTFT",
-            float(np.mean(rows.column("sent_s") - rows.planned)) + lag_mean_s,
-            max(MEAN_DELAY_FLOOR_S, MEAN_DELAY_SHARE * mean_ttft_s),
-        ),
-        _Distortion(
-            "TTFT p99",
-            lag_p99_s,
-            max(TAIL_LAG_FLOOR_S, TAIL_TTFT_SHARE * ttft_p99_s),
-        ),
-        _Distortion(
-            "ITL p99",
-            lag_p99_s,
-            max(TAIL_LAG_FLOOR_S, TAIL_LAG_SHARE * gap_p99_s),
-        ),
-    ]
+    delay_s = float(np.mean(rows.column("sent_s") - rows.planned)) + lag_mean_s
+    for what, added_s, allowed_s in (
+        ("mean TTFT", delay_s, max(MEAN_DELAY_FLOOR_S, MEAN_DELAY_SHARE * mean_ttft_s)),
+        ("TTFT p99", lag_p99_s, max(TAIL_LAG_FLOOR_S, TAIL_TTFT_SHARE * ttft_p99_s)),
+        ("ITL p99", lag_p99_s, max(TAIL_LAG_FLOOR_S, TAIL_LAG_SHARE * gap_p99_s)),
+    ):
+        if added_s > allowed_s:
+            cause = f"client too slow (+{show_seconds(added_s)} on {what}, limit {show_seconds(allowed_s)})"
+            return Failure(outcome=Outcome.CLIENT_BOUND, cause=cause)
+    return None

@@ -14,17 +14,10 @@ from typing import BinaryIO
 import uvloop
 
 from bitbench.loadgen.client import run_part
-from bitbench.loadgen.frames import (
-    decode_task,
-    decode_zero,
-    write_failure,
-    write_ready,
-    write_result,
-    write_snapshot,
-)
 from bitbench.loadgen.progress import Snapshot
+from bitbench.loadgen.workers import decode_task, decode_zero, write_message, write_result
+from bitbench.util.child_processes import read_frame
 from bitbench.util.errors import LoadError
-from bitbench.util.frames import read_frame
 
 _PIPE_BYTES = 1_048_576  # what an ordinary user may ask for
 _SNAPSHOT_ROOM = _PIPE_BYTES // 4  # a snapshot has some kilobytes
@@ -37,8 +30,27 @@ def main() -> None:
     _allow_many_connections()
     frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, frames), daemon=True).start()
+
+    def zero_from_parent() -> float:
+        write_message(results)  # that it is ready
+        return decode_zero(frames.get())
+
+    def report(snapshot: Snapshot) -> None:
+        if _waiting_bytes(results) < _SNAPSHOT_ROOM:  # else nobody reads them, and a full pipe would stop the trial
+            write_message(results, snapshot=snapshot)
+
     while True:
-        _run(frames, results)
+        task_frame = frames.get()
+        try:
+            task = decode_task(task_frame)
+            result = uvloop.run(run_part(task.job, task.part, zero_from_parent, report if task.report else None))
+        except LoadError as problem:
+            write_message(results, error=str(problem))
+        except Exception as problem:
+            traceback.print_exc()
+            write_message(results, error=f"{type(problem).__name__}: {problem}")
+        else:
+            write_result(results, result)
 
 
 def _allow_many_connections() -> None:
@@ -54,28 +66,6 @@ def _receive(pipe: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:
             frames.put(read_frame(pipe))
     except EOFError:
         os._exit(0)
-
-
-def _run(frames: "queue.SimpleQueue[bytes]", results: BinaryIO) -> None:
-    def zero_from_parent() -> float:
-        write_ready(results)
-        return decode_zero(frames.get())
-
-    def report(snapshot: Snapshot) -> None:
-        if _waiting_bytes(results) < _SNAPSHOT_ROOM:  # else nobody reads them, and a full pipe would stop the trial
-            write_snapshot(results, snapshot)
-
-    task_frame = frames.get()
-    try:
-        task = decode_task(task_frame)
-        result = uvloop.run(run_part(task.job, task.part, zero_from_parent, report if task.report else None))
-    except LoadError as problem:
-        write_failure(results, str(problem))
-    except Exception as problem:
-        traceback.print_exc()
-        write_failure(results, f"{type(problem).__name__}: {problem}")
-    else:
-        write_result(results, result)
 
 
 def _waiting_bytes(pipe: BinaryIO) -> int:

@@ -7,11 +7,11 @@ from math import ceil, floor, inf
 from statistics import mean
 from typing import Any
 
-from bitbench.analysis.budget_plan import BlockPlan, Design, VarianceComponents, measured_components, plan_blocks
-from bitbench.analysis.confirmation import points_to_confirm
+from bitbench.analysis.budget import BlockPlan, Design, VarianceComponents, measured_components, plan_blocks
+from bitbench.analysis.claims import another_fits
 from bitbench.analysis.elapsed import Elapsed
-from bitbench.analysis.interim_looks import another_fits
-from bitbench.analysis.model_groups import ModelGroup, fields_of, log_speeds_of
+from bitbench.analysis.precision import enough_instances
+from bitbench.analysis.ranking import ModelGroup, fields_of, log_speeds_of, points_to_confirm
 from bitbench.analysis.sequential import (
     SequentialAnalysis,
     baseline_of,
@@ -20,9 +20,7 @@ from bitbench.analysis.sequential import (
     open_points,
     primary_metric_of,
 )
-from bitbench.analysis.stopping import enough_instances
-from bitbench.measure.block_rounds import BlockRounds, Room
-from bitbench.measure.estimate import Estimator
+from bitbench.measure.estimate import BlockRounds, Estimator, Room
 from bitbench.measure.progress import shifts_beside
 from bitbench.ports import Engine
 from bitbench.records.quality import QualityRecord

@@ -9,10 +9,9 @@ from pydantic import Field, field_validator, model_validator
 
 from bitbench.feature import loaded
 from bitbench.study.base import Spec
-from bitbench.study.capability import Capability, CapabilityRange, parse_range
 from bitbench.study.environment import Device
+from bitbench.study.hardware import Capability, CapabilityRange, Instructions, Level, parse_range
 from bitbench.study.plan import Support
-from bitbench.study.processor import Instructions, Level
 from bitbench.study.study import Argument
 from bitbench.study.variant import AtLoad
 from bitbench.util import yaml_file
@@ -147,19 +146,12 @@ def look_up(
             refuse=True,
             checked=_FOLLOWS,
         )
-    for name in _from_the_special_to_the_general(form):
-        for row in _rows_by_place().get((name, engine, device), ()):
+    while form:  # from the special to the general
+        for row in _rows_by_place().get((form, engine, device), ()):
             if row.holds_for(capability):
                 return row
+        form = form.rpartition("/")[0]
     return None
-
-
-def rows_for(form: str, engine: str, device: Device) -> tuple[CompatibilityRow, ...]:
-    """Those of the most special form that has any: more than one where compute capability decides."""
-    known = _rows_by_place()
-    return next(
-        (known[key] for name in _from_the_special_to_the_general(form) if (key := (name, engine, device)) in known), ()
-    )
 
 
 @cache
@@ -186,9 +178,3 @@ def on_processor(engine: str, level: Level | None) -> Iterator[str]:
                 forms.setdefault(lacking, []).append(row.form)
     for lacking, alike in forms.items():
         yield f"{', '.join(alike)}{f', in {lacking.dtype}' if lacking.dtype else ''}: {lacking.why}"
-
-
-def _from_the_special_to_the_general(form: str) -> Iterator[str]:
-    while form:
-        yield form
-        form = form.rpartition("/")[0]

@@ -1,29 +1,136 @@
-"""A group of a block: its configs are started, warmed up, and take turns until each has its trials; then all end.
+"""A group of a block: its configs are started, warmed up until steady, and take turns, one awake and the others
+frozen, until each has its trials.
 
-It touches no study folder. It yields drafts, and whoever drives it stores them and updates `progress` before asking for
-the next one: here that is `measure.loop`.
+It touches no study folder. It yields drafts, and whoever drives it stores them and updates `progress` before asking
+for the next one: here that is `measure.loop`.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
+from types import TracebackType
+from typing import Self
 
-from bitbench.measure.frozen_servers import Residents, TurnConditions
-from bitbench.measure.machine.device_memory import find_devices
-from bitbench.measure.machine.memory import MemoryWatch
+from bitbench.measure.machine.gpus import visible_gpus
+from bitbench.measure.machine.host import cores_of
+from bitbench.measure.machine.noise import SpeedProbe
+from bitbench.measure.machine.watches import MemoryWatch
 from bitbench.measure.progress import Progress
 from bitbench.measure.quality import QualityDraft, measure_config, new_draft, wants_noise_floor, with_failure
-from bitbench.measure.run_context import RunContext
-from bitbench.measure.trial import ReadyInstance, TrialDraft, new_record, now, run_trial, touch
-from bitbench.measure.warm_up import wants_round
-from bitbench.ports import InstanceFailed
+from bitbench.measure.trial import ReadyInstance, RunContext, TrialDraft, new_record, now, run_trial, touch
+from bitbench.ports import InstanceFailed, Observer
 from bitbench.records.quality import Condition
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Group, Member, Point
+from bitbench.study.plan import Config, Group, Member, Point
 from bitbench.study.workload import Workload
+
+AGREEMENT = 0.1  # of the shorter mean latency; rounds of a warm engine differ by a few percent
+MOST_ROUNDS = 8
+LIMIT_S = 60.0  # of all rounds of a workload together
+
+
+def wants_round(workload: Workload, rounds: Sequence[TrialRecord], *, until_steady: bool) -> bool:
+    """Whether this workload needs another round of warm-up. One that is the whole workload is long enough by itself.
+
+    Where the first requests compile or tune kernels, one is not enough: SGLang on a GPU was seen to go from 1,187 to
+    11,266 tok/s over five runs (sglang#4858). On CPUs the records show that one suffices (docs/measurement.md).
+    """
+    if not rounds:
+        return True
+    if not until_steady or workload.warm_up is workload or is_steady(rounds):
+        return False
+    return len(rounds) < MOST_ROUNDS and sum(round_.duration_s or 0.0 for round_ in rounds) < LIMIT_S
+
+
+def is_steady(rounds: Sequence[TrialRecord]) -> bool:
+    """Whether the last two rounds agree."""
+    times = [round_.metrics.latency_s for round_ in rounds[-2:]]
+    known = [time for time in times if time is not None]
+    return len(known) == 2 and max(known) <= (1 + AGREEMENT) * min(known)
+
+
+# Of a core: an idle transformers server takes none, an idle vLLM one percent; more would be seen in the figures.
+MOST_IDLE_CORES = 0.02
+
+
+@dataclass
+class TurnConditions:
+    """What was around a trial, as its record calls it; the reading after it is known when its turn is over."""
+
+    residents: int  # others in memory
+    probe_before_s: float | None = None
+    probe_after_s: float | None = None
+    idle_cores: float | None = None  # that those which cannot be frozen kept busy
+
+
+class Residents:
+    """`can_freeze`: by config. An instance that is alone is left as it is: no freezing, no probe."""
+
+    def __init__(self, can_freeze: Mapping[Config, bool], observer: Observer) -> None:
+        self._can_freeze = can_freeze
+        self._observer = observer
+        self._present: dict[str, ReadyInstance] = {}
+        self._probe = SpeedProbe() if len(can_freeze) > 1 else None
+        self._reading_s: float | None = None
+        self._has_warned = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        for ready in self._present.values():
+            ready.instance.thaw()  # so that they can end by themselves
+
+    def __contains__(self, instance_id: str) -> bool:
+        return instance_id in self._present
+
+    def join(self, ready: ReadyInstance) -> None:
+        self._present[ready.id] = ready
+
+    def leave(self, ready: ReadyInstance) -> None:
+        """Its shift is over, or it cannot be trusted any more: it is ended, and the others go on."""
+        if self._present.pop(ready.id, None) is not None:
+            ready.instance.stop()
+
+    @contextmanager
+    def turn(
+        self, ready: ReadyInstance, touch: Callable[[ReadyInstance], None] | None = None
+    ) -> Iterator[TurnConditions]:
+        """`touch` wakes it up before it is measured: caches, clocks, the first request after a thaw."""
+        turn, probe = TurnConditions(residents=len(self._present) - 1), self._probe
+        if probe is None:
+            yield turn
+            return
+        turn.probe_before_s = probe.read() if touch and self._reading_s is None else self._reading_s
+        turn.idle_cores = self._idle_cores(ready) if touch else None
+        ready.instance.thaw()
+        if touch is not None:
+            touch(ready)
+        try:
+            yield turn
+        finally:
+            if self._can_freeze[ready.config]:
+                ready.instance.freeze()
+            self._reading_s = probe.read() if touch else None
+            turn.probe_after_s = self._reading_s
+
+    def _idle_cores(self, ready: ReadyInstance) -> float | None:
+        """None where all others are frozen."""
+        others = [other for other in self._present.values() if other is not ready]
+        running = [other for other in others if not self._can_freeze[other.config]]
+        if not running:
+            return None
+        cores = cores_of([other.instance.pid for other in running if other.instance.pid is not None])
+        if cores > MOST_IDLE_CORES and not self._has_warned:
+            self._has_warned = True
+            self._observer.warn(f"idle engines keep {cores:.2f} of a core busy; `schedule: visits` avoids that")
+        return cores
+
 
 # After these the instance cannot be trusted with another trial.
 ENDS_THE_INSTANCE = frozenset({Outcome.CRASHED, Outcome.TIMEOUT, Outcome.OOM})
@@ -39,7 +146,9 @@ def run_group(
 ) -> Generator[Draft, None, None]:
     """Start, warm up, take turns, measure quality, end: all at once, or in shifts beside the one that stays."""
     with ExitStack() as stack:
-        residents = stack.enter_context(_residents(group, run))
+        setups = {member.config: run.plan.study.engine(member.config.engine) for member in group.members}
+        can_freeze = {config: run.engine_of(config).can_freeze(setup) for config, setup in setups.items()}
+        residents = stack.enter_context(Residents(can_freeze, run.observer))
         servers = _Servers(group, run, progress, residents, new_instance)
         stays = yield from servers.start([group.stays] if group.stays else [], stack)
         for shift in group.shifts_of_members:
@@ -52,12 +161,6 @@ def run_group(
                 for _, ready in members:
                     residents.leave(ready)
         yield from servers.measure_quality(stays)
-
-
-def _residents(group: Group, run: RunContext) -> Residents:
-    setups = {member.config: run.plan.study.engine(member.config.engine) for member in group.members}
-    can_freeze = {config: run.engine_of(config).can_freeze(setup) for config, setup in setups.items()}
-    return Residents(can_freeze, run.observer)
 
 
 @dataclass(frozen=True)
@@ -96,7 +199,7 @@ class _Servers:
                 while self._can(ready, workload):
                     with self.residents.turn(ready, lambda awake: touch(awake, self.run)) as turn:
                         draft = run_trial(ready, workload, "measured", self._index(ready, workload), self.run)
-                    circumstances = _circumstances(turn, number if in_rounds else None)
+                    circumstances = {**asdict(turn), "round": number if in_rounds else None}
                     draft = TrialDraft(draft.record.model_copy(update=circumstances), draft.requests)
                     self._leave_if_over(ready, draft)
                     yield draft
@@ -122,7 +225,7 @@ class _Servers:
         instance = self.run.start(config, log_file, occasion=str(self.group.block))
         stack.callback(instance.stop)
         limits = self.run.plan.study.limits
-        watch = stack.enter_context(MemoryWatch(instance.pid, limits.memory, instance.stop, find_devices()))
+        watch = stack.enter_context(MemoryWatch(instance.pid, limits.memory, instance.stop, visible_gpus()))
         record = InstanceRecord(
             id=instance_id,
             config=config,
@@ -146,8 +249,7 @@ class _Servers:
 
     def _never_ready(self, member: Member, record: InstanceRecord, failure: Failure) -> Iterator[Draft]:
         """An instance that did not come up is the result of each of its points."""
-        words = {"outcome": failure.outcome, "cause": failure.cause, "log_lines": failure.log_lines}
-        yield record.model_copy(update=words)
+        yield record.model_copy(update=dict(failure))
         for workload in member.workloads:
             point = Point(config=member.config, workload=workload.name)
             yield TrialDraft(
@@ -250,14 +352,3 @@ class _Servers:
 
 def _point(ready: ReadyInstance, workload: Workload) -> Point:
     return Point(config=ready.config, workload=workload.name)
-
-
-def _circumstances(turn: TurnConditions, number: int | None) -> dict[str, float | int | None]:
-    """`number`: None where it took no turns."""
-    return {
-        "round": number,
-        "probe_before_s": turn.probe_before_s,
-        "probe_after_s": turn.probe_after_s,
-        "residents": turn.residents,
-        "idle_cores": turn.idle_cores,
-    }

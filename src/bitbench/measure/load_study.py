@@ -1,29 +1,140 @@
-"""The study that `bitbench load` runs: what is asked of an endpoint, at which points, and how far a search goes."""
+"""The study that `bitbench load` runs: the first contact with an endpoint, what is asked of it at which points, and
+how far a search goes."""
 
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import numpy as np
+import pyarrow as pa
+
 from bitbench.analysis.objectives import TRIAL_LATENCIES
-from bitbench.engines.endpoint import EndpointArguments, base_url
+from bitbench.engines.endpoint import (
+    EndpointArguments,
+    EndpointInstance,
+    EndpointUnusable,
+    base_url,
+    key_from,
+    offered_models,
+)
 from bitbench.loadgen.inputs import check_files
-from bitbench.measure.endpoint_check import FirstContact, first_contact, first_model, refuse_unreachable
-from bitbench.ports import LoadClient
+from bitbench.loadgen.verdict import judge
+from bitbench.measure.trial import load_job
+from bitbench.ports import Endpoint, InstanceFailed, LoadClient, LoadLost
 from bitbench.records.folder import StudyFolder
-from bitbench.records.trial import TrialRecord
-from bitbench.study.arrival import Arrival, mean_rate
+from bitbench.records.request_rows import RequestRows, statistic
+from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialRecord
 from bitbench.study.base import Json
-from bitbench.study.checked import checked
-from bitbench.study.objective import Objective
-from bitbench.study.prompts import Api
-from bitbench.study.search import SearchLimits
-from bitbench.study.study import Argument, Count, EngineSetup, Measure, Study
-from bitbench.study.workload import Workload
-from bitbench.util.errors import UsageError
+from bitbench.study.metrics import PROMISED, Promised
+from bitbench.study.objective import Objective, SearchLimits
+from bitbench.study.study import Argument, Count, EngineSetup, Measure, Study, Timeouts
+from bitbench.study.study_file import checked
+from bitbench.study.workload import Api, Arrival, ClosedLoop, Workload, mean_rate
+from bitbench.util.errors import LoadError, UnreachableError, UsageError
+from bitbench.util.units import show_seconds, written_seconds
+
+REQUESTS = 4  # one after the other; the first may find a cold server and is left out of the latency
+TIMEOUT_S = 120.0
+
+
+@dataclass(frozen=True)
+class FirstContact:
+    """Without load: medians over a few requests, one at a time, and the fastest of them."""
+
+    latency_s: float
+    ttft_s: float
+    requests: int
+    fastest_s: Mapping[Promised, float]  # without a time per token where each answer has one token
+
+
+def first_model(url: str, api_key_env: str) -> str:
+    """The first that the server lists. Raises LoadError where there is none."""
+    try:
+        offered = offered_models(Endpoint(url, "", key_from(api_key_env)))
+    except EndpointUnusable as problem:
+        raise LoadError(_advise(problem.failure, api_key_env)) from None
+    if not offered:
+        raise LoadError(f"{url} lists no models; name one with --model")
+    return offered[0]
+
+
+def first_contact(
+    arguments: EndpointArguments, workload: Workload, load: LoadClient, *, requests: int = REQUESTS
+) -> FirstContact:
+    """A few requests of this workload's shape, one at a time, with prompts that no other contact had: a server may
+    remember them. Raises LoadError: what is wrong and what to do.
+
+    A file that the workload names is looked for from the working directory: no study folder exists yet.
+    """
+    try:
+        endpoint = EndpointInstance(arguments).wait_ready(TIMEOUT_S)
+    except InstanceFailed as failed:
+        raise LoadError(_advise(failed.failure, arguments.api_key_env)) from None
+    alone = workload.model_copy(
+        update={"concurrency": 1, "arrival": ClosedLoop(), "requests": requests, "duration": None}
+    )
+    limits = Timeouts(request=TIMEOUT_S, stall=TIMEOUT_S)
+    try:
+        result = load.run(load_job(endpoint, alone, seed=(secrets.randbits(64), 0), limits=limits))
+    except LoadLost as lost:
+        raise LoadError(str(lost)) from None
+    failure = judge(result.requests, alone, result.health)
+    if failure is not None and failure.outcome not in NOT_THE_ENGINES:
+        raise LoadError(_explain(result.requests, failure.cause, arguments))
+    later = RequestRows(result.requests.slice(1))
+    times = {name: later.time(name) for name in PROMISED}
+    return FirstContact(
+        latency_s=statistic(later.latency, "p50") or 0.0,
+        ttft_s=statistic(later.ttft, "p50") or 0.0,
+        requests=requests - 1,
+        fastest_s={name: float(np.nanmin(found)) for name, found in times.items() if np.isfinite(found).any()},
+    )
+
+
+def refuse_unreachable(objectives: Sequence[Objective], contact: FirstContact) -> None:
+    """Raises UnreachableError for a limit that even the fastest request without load did not meet: load only adds to
+    it, so that a search could but fail."""
+    for objective in objectives:
+        fastest = contact.fastest_s.get(objective.metric)
+        if fastest is not None and fastest > objective.limit:
+            raise UnreachableError(
+                f"{objective.name}={written_seconds(objective.limit)} cannot be met at any rate: without load the "
+                f"fastest of {contact.requests} requests had a {objective.metric} of {show_seconds(fastest)}; nothing "
+                f"was searched"
+            )
+
+
+def _advise(failure: Failure, api_key_env: str) -> str:
+    if failure.outcome is Outcome.CRASHED:
+        return f"{failure.cause}; is the server running, and is this its port?"
+    if "key" in failure.cause:
+        return f"{failure.cause}; set the environment variable {api_key_env}, or name another with --api-key-env"
+    return failure.cause
+
+
+def _explain(requests: pa.Table, cause: str, arguments: EndpointArguments) -> str:
+    """The first request that failed, in one sentence with what to do."""
+    rows: list[dict[str, Json]] = requests.to_pylist()
+    row = next((row for row in rows if row["status"] != "ok"), None)
+    if row is None:  # complete, but not as long as asked
+        return f"{cause.rstrip('.')}; if the server does not support ignore_eos, use --no-ignore-eos"
+    status, said = row["http_status"], str(row["error"] or "no explanation").rstrip(".")
+    if "without usage" in said:
+        return f"{said}; the server must send it when the request has `stream_options: {{include_usage: true}}`"
+    if status in (None, 200):
+        return f"the first request failed: {said}"
+    advice = {
+        401: f"is the right key in the environment variable {arguments.api_key_env}? --api-key-env names another",
+        403: f"is the right key in the environment variable {arguments.api_key_env}? --api-key-env names another",
+        404: "--model names the model, --api chat or completions the kind of endpoint",
+        400: "--no-ignore-eos, --vocabulary, fewer --input-tokens, or --api chat with --text may help",
+    }
+    return f"{arguments.url} says {status}: {said}" + (f"; {advice[status]}" if status in advice else "")
+
 
 API_KEY_ENV = "OPENAI_API_KEY"
 DEFAULT_CONCURRENCIES = (1, 2, 4, 8)
@@ -161,6 +272,7 @@ def search_limits(options: LoadOptions, start: float) -> SearchLimits:
 
 def study_of(options: LoadOptions, arguments: EndpointArguments, workloads: tuple[Workload, ...]) -> Study:
     args: dict[str, Argument] = arguments.model_dump(exclude_defaults=True)
+    trials = 1 if options.is_search else options.trials or DEFAULT_TRIALS
     return checked(
         lambda: Study(
             name=f"load-{_place(arguments.url)}".replace(":", "-"),
@@ -168,10 +280,7 @@ def study_of(options: LoadOptions, arguments: EndpointArguments, workloads: tupl
             engines=(EngineSetup(name=arguments.model, engine="endpoint", args=args),),
             workloads=workloads,
             objectives=options.objectives,
-            measure=Measure(
-                starts=Count(min=1, max=1),
-                trials=_exactly(1 if options.is_search else options.trials or DEFAULT_TRIALS),
-            ),
+            measure=Measure(starts=Count(min=1, max=1), trials=Count(min=trials, max=trials)),
             seed=options.seed or 0,
         )
     )
@@ -181,10 +290,6 @@ def _place(url: str) -> str:
     """`127.0.0.1-8000`: for names of folders and studies."""
     parts = urlsplit(url)
     return f"{parts.hostname}-{parts.port}" if parts.port else str(parts.hostname)
-
-
-def _exactly(count: int) -> Count:
-    return Count(min=count, max=count)
 
 
 def _open_loop(options: LoadOptions, folder: Path | None, rate: float, default_s: float) -> Workload:

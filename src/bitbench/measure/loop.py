@@ -1,21 +1,68 @@
-"""Runs a study on this machine: whatever its records lack, group by group.
+"""The loop of a study on this machine: what its records leave to do, run group by group, each result on disk before
+the next one begins.
 
-Each result is on disk before the next one begins. There is no other state, so a study that was killed at any moment is
-resumed by the same call.
+There is no other state, so a study that was killed at any moment is resumed by the same call.
 """
 
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from itertools import groupby
 
+from bitbench.analysis.sequential import baseline_of
+from bitbench.measure.budget import StudyPace
 from bitbench.measure.group import Draft, run_group
+from bitbench.measure.progress import Progress, Recorded, excused
 from bitbench.measure.quality import QualityDraft
-from bitbench.measure.run_context import RunContext
-from bitbench.measure.schedule import THIS_HOST, Schedule
-from bitbench.measure.trial import TrialDraft
+from bitbench.measure.trial import RunContext, TrialDraft
 from bitbench.ports import Observer
-from bitbench.records.folder import Writer
-from bitbench.records.trial import InstanceRecord
+from bitbench.records.folder import StudyFolder, Writer
+from bitbench.records.quality import QualityRecord
+from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.study.plan import Plan
 from bitbench.util.errors import StoreError
+
+THIS_HOST = "local"  # what records call the machine of a study that runs on one
+
+
+class Schedule:
+    """What is recorded, and what that leaves to do."""
+
+    def __init__(self, plan: Plan, make_pace: Callable[[], StudyPace], folder: StudyFolder) -> None:
+        self._plan, self._make_pace, self._folder = plan, make_pace, folder
+        recorded = self._recorded()
+        self.excused = excused(recorded)  # what an earlier call gave up, this one measures
+        self._begin_with(recorded)
+
+    def reload(self) -> None:
+        """From the folder alone: also after a machine was lost, since that takes back what its block had."""
+        self._begin_with(self._recorded())
+
+    def _begin_with(self, recorded: Sequence[Recorded]) -> None:
+        self.trials: list[TrialRecord] = []
+        self.hosts: dict[int, str] = {}  # on which each block was begun
+        self.pace = self._make_pace()
+        self.progress = Progress(self._plan, self.pace, baseline_of(self._plan), excused=self.excused)
+        for record in recorded:
+            self.add(record)
+
+    def _recorded(self) -> list[Recorded]:
+        return [*self._folder.trials(), *self._folder.quality_records(), *self._folder.instances()]
+
+    def add(self, record: Recorded) -> None:
+        self.progress.add([record])
+        self.pace.add(record)
+        if isinstance(record, QualityRecord):
+            return
+        if isinstance(record, TrialRecord):
+            self.trials.append(record)
+        elif record.outcome is Outcome.LOST:
+            self.hosts.pop(record.block, None)
+        else:
+            self.hosts[record.block] = record.host or THIS_HOST
+
+    @property
+    def measured(self) -> int:
+        return sum(trial.kind == "measured" for trial in self.trials)
 
 
 def run_study(run: RunContext, schedule: Schedule, writer: Writer) -> None:

@@ -1,24 +1,274 @@
-"""What a study would run here, how much that is, and what is missing before it can."""
+"""A study made into a plan: its points, the meaningless ones set aside with the reason, how much it is, and what is
+missing before it can run."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.engines.registry import engines_of
 from bitbench.loadgen.inputs import check_files
+from bitbench.measure.compatibility import CompatibilityRow, look_up
 from bitbench.measure.estimate import Estimator
-from bitbench.measure.expand import expand
 from bitbench.measure.readiness import Readiness, environments_of, packages_of, readiness
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
-from bitbench.ports import Observer
-from bitbench.quality.files import check_quality_files
+from bitbench.ports import Engine, Load, Observer
+from bitbench.quality.material import check_quality_files
+from bitbench.quality.measure import TOGETHER, can_be_asked_together
 from bitbench.study.base import Record
-from bitbench.study.capability import Capability
-from bitbench.study.plan import Plan
-from bitbench.study.source import StudySource
-from bitbench.study.study import Study
-from bitbench.util.errors import StudyFileError
+from bitbench.study.environment import Device
+from bitbench.study.hardware import Capability, Level
+from bitbench.study.plan import Config, Expectation, Plan, Point, ProcessorNote, QualityRefusal, Refusal, Support
+from bitbench.study.quality import Quality, Scoring
+from bitbench.study.study import Checkpoint, EngineSetup, Study
+from bitbench.study.study_file import StudySource
+from bitbench.study.variant import NO_MODEL, Variant
+from bitbench.study.workload import Workload
+from bitbench.util.errors import RecipeError, StudyFileError
+from bitbench.util.text import did_you_mean
+
+Resolve = Callable[[str, str | Checkpoint], Variant]
+
+
+def expand(
+    study: Study,
+    engines: Mapping[str, Engine],
+    resolve: Resolve,
+    device: Device,
+    *,
+    capability: Capability | None = None,
+    level: Level | None = None,
+) -> Plan:
+    """Every model × recipe × engine × workload. `resolve` finds the variant on disk, for a model and a recipe's name or
+    a checkpoint in its place; `capability` is the least among the GPUs, `level` that of the processor where it is what
+    computes; None where there is none or it is unknown."""
+    _check_names(study, engines)
+    _check_shapes(study)
+    _check_environments(study, engines)
+    with_model = list(_variants(study, resolve))
+    without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
+    points, refusals, expectations = [], [], []
+    notes: list[ProcessorNote] = []
+    quality: list[Config] = []
+    quality_refusals: list[QualityRefusal] = []
+    for index, written in enumerate(study.engines):
+        engine = engines[written.engine]
+        setup = as_arguments(written, engine, index)
+        for variant in with_model if engine.needs_model else [without]:
+            config = Config(variant=variant.name, engine=setup.name)
+            row = _known(variant, setup, device, capability)
+            for workload in study.workloads:
+                point = Point(config=config, workload=workload.name)
+                reason = row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
+                if reason is not None:
+                    refusals.append(Refusal(point=point, reason=reason))
+                else:
+                    points.append(point)
+            if study.quality is not None:
+                reason = _no_quality(study.quality, engine, setup, variant, row, index=index)
+                if reason is None:
+                    quality.append(config)
+                else:
+                    quality_refusals.append(QualityRefusal(config=config, reason=reason))
+            if row and not row.refuse and row.verdict is not Support.RUNS:
+                expectations.append(Expectation(config=config, verdict=row.verdict, why=row.why))
+            notes += _processor_notes(config, setup, row, level)
+    asked = [*(point.config for point in points), *(refusal.point.config for refusal in refusals), *quality]
+    used = {config.variant for config in (*asked, *(refusal.config for refusal in quality_refusals))}
+    variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
+    tried = {point.config for point in points}
+    started = {*tried, *quality}
+    plan = Plan(
+        study=study,
+        variants=variants,
+        points=tuple(points),
+        refusals=tuple(refusals),
+        expectations=tuple(expectation for expectation in expectations if expectation.config in tried),
+        quality=tuple(quality),
+        quality_refusals=tuple(quality_refusals),
+        level=level,
+        processor_notes=tuple(note for note in notes if note.config in started),
+    )
+    _check_baseline(plan)
+    for section in study.sections.values():
+        plan = section.change_plan(plan, engines)
+    return plan
+
+
+def _no_quality(
+    quality: Quality,
+    engine: Engine,
+    setup: EngineSetup,
+    variant: Variant,
+    row: CompatibilityRow | None,
+    *,
+    index: int,
+) -> str | None:
+    """Why a config's quality cannot be measured. What is only without speed-up can, also where it is refused."""
+    if not engine.needs_model:
+        return f"{engine.name} does not run bitbench's variants."
+    if variant.facts.random_weights:
+        return no_quality_of_random_weights(variant.model)
+    if engine.scoring is None:
+        return f"The {engine.name} engine returns no log-probabilities, which quality needs."
+    if row is not None and row.refuse and row.verdict is Support.DOES_NOT_RUN:
+        return row.why
+    longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
+    return _refused(engine, setup, variant, longest, index)
+
+
+def no_quality_of_random_weights(model: str) -> str:
+    return f"The weights of {model} are random: it is for speed, memory and kernels, and has no quality."
+
+
+def _refused(engine: Engine, setup: EngineSetup, variant: Variant, workload: Workload, index: int) -> str | None:
+    """Why this cannot run; raises where the setup itself is wrong, with its place in the file."""
+    try:
+        return engine.refuse(setup, variant, workload) or variant.refusal
+    except StudyFileError as error:
+        raise StudyFileError(str(error), ("engines", index, *error.location)) from error
+
+
+def _known(
+    variant: Variant, setup: EngineSetup, device: Device, capability: Capability | None
+) -> CompatibilityRow | None:
+    if not variant.form:
+        return None
+    row = look_up(variant.form, setup.engine, device, variant.at_load, capability=capability)
+    if row is None or not row.refuse:
+        return row
+    if setup.has_own_environment and row.is_of_a_version and row.verdict is Support.DOES_NOT_RUN:
+        return row.model_copy(update={"refuse": False})  # another version than the one that failed: it is tried
+    return row if row.refuses(setup.args) else None
+
+
+def _processor_notes(
+    config: Config, setup: EngineSetup, row: CompatibilityRow | None, level: Level | None
+) -> Iterator[ProcessorNote]:
+    """Nothing where the study says what to compute in: then it is what was asked for."""
+    if row is None or any(name.lstrip("-") == "dtype" for name in setup.args):
+        return
+    for lacking in row.on(level):
+        yield ProcessorNote(config=config, why=lacking.why, dtype=lacking.dtype)
+
+
+def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:
+    """Each with a name of its own, which is what tells configs apart from here on."""
+    found: dict[str, list[Variant]] = {}
+    for model in study.models:
+        own = found[model] = []
+        asked: list[tuple[str | Checkpoint, tuple[str, int]]] = [
+            *((recipe, ("recipes", index)) for index, recipe in enumerate(study.recipes)),
+            *((other, ("variants", index)) for index, other in enumerate(study.variants) if other.of == model),
+        ]
+        for wanted, place in asked:
+            try:
+                variant = resolve(model, wanted)
+            except RecipeError as error:
+                raise StudyFileError(str(error), place) from error
+            if any(other.recipe == variant.recipe for other in own):
+                raise StudyFileError(f"two {place[0]} are called {variant.recipe}; give each its own name", place[:1])
+            own.append(variant)
+    names = _model_names({model: own[0].model_name for model, own in found.items()})
+    for model, own in found.items():
+        yield from (variant.model_copy(update={"name": f"{names[model]}/{variant.recipe}"}) for variant in own)
+
+
+def _model_names(plain: Mapping[str, str]) -> dict[str, str]:
+    """By the study's word for each model: its plain name, or as much of its path as tells it from its namesakes."""
+    names = {}
+    for model, name in plain.items():
+        others = [Path(other).parts for other in plain if plain[other] == name and other != model]
+        parts = Path(model).parts
+        if parts in others:
+            raise StudyFileError(f"{model} is in this study twice, spelled differently", ("models",))
+        lengths = range(1, max(len(path) for path in (parts, *others)) + 1)
+        needed = next(length for length in lengths if parts[-length:] not in [path[-length:] for path in others])
+        names[model] = Path(*parts[-needed:]).as_posix() if others else name
+    return names
+
+
+def _check_names(study: Study, engines: Mapping[str, Engine]) -> None:
+    needs_model = [setup.name for setup in study.engines if engines[setup.engine].needs_model]
+    if needs_model and not study.models:
+        raise StudyFileError(
+            f"{', '.join(needs_model)} needs a model; add `models: [smollm2-135m]`, a hub id (ORG/NAME) or a folder",
+            ("engines",),
+        )
+    unused = [setup for setup in study.engines if not engines[setup.engine].needs_model]
+    if study.models and len(unused) == len(study.engines):
+        raise StudyFileError("no engine of this study runs a model; remove `models`", ("models",))
+
+
+def _check_shapes(study: Study) -> None:
+    for index, workload in enumerate(study.workloads):
+        if workload.unknown:
+            raise StudyFileError(
+                f"{workload.name} was imported without {', '.join(workload.unknown)}; it can be reported, not run",
+                ("workloads", index),
+            )
+
+
+def _check_environments(study: Study, engines: Mapping[str, Engine]) -> None:
+    """Raises StudyFileError where an engine that is not a package in an environment is asked for in another one."""
+    for index, setup in enumerate(study.engines):
+        if not setup.has_own_environment:
+            continue
+        engine, field = engines[setup.engine], "version" if setup.python is None else "python"
+        own = engine.own_environment
+        if engine.environment is None or (own is not None and own.prebuilt is not None):
+            raise StudyFileError(
+                f"{engine.name} is not a package of a Python environment; remove `{field}`, and measure a server of "
+                "your own with the engine `endpoint`",
+                ("engines", index, field),
+            )
+
+
+def _check_baseline(plan: Plan) -> None:
+    wanted = plan.study.baseline
+    if wanted is None:
+        return
+    configs = dict.fromkeys([*plan.configs, *(refusal.point.config for refusal in plan.refusals)])
+    matching = [config for config in configs if wanted in (config.name, config.engine)]
+    if not matching:
+        names = ", ".join(f"`{config.name}`" for config in configs)
+        raise StudyFileError(f"{wanted!r} is not a config of this study; they are {names}", ("baseline",))
+    if len(matching) > 1:
+        names = ", ".join(f"`{config.name}`" for config in matching)
+        raise StudyFileError(f"{wanted!r} is ambiguous: {names}; give the full name", ("baseline",))
+
+
+def loads_of(plan: Plan, setup: EngineSetup, scoring: Scoring | None) -> tuple[Load, ...]:
+    """What an instance of this setup will see: its workloads and the questions about its quality. `scoring`: of its
+    engine."""
+    names = dict.fromkeys(point.workload for point in plan.points if point.config.engine == setup.name)
+    workloads = [plan.study.workload(name) for name in names]
+    loads = [Load(workload.concurrency, workload.context_tokens) for workload in workloads]
+    quality = plan.study.quality
+    if quality is not None and any(config.engine == setup.name for config in plan.quality):
+        loads.append(Load(1, quality.context_tokens))
+        if quality.noise_floor and scoring is not None and can_be_asked_together(scoring):
+            loads.append(Load(TOGETHER, quality.window_tokens + 1))
+    return tuple(loads)
+
+
+def as_arguments(setup: EngineSetup, engine: Engine, index: int = 0) -> EngineSetup:
+    """The setup, number `index` of its study, as the engine is started with it: the type of its KV cache among the
+    arguments. Raises StudyFileError where the engine has no such type, or where the arguments choose one, too."""
+    if setup.kv_cache is None:
+        return setup
+    types = engine.kv_cache_types
+    if setup.kv_cache not in types:
+        known = f"{did_you_mean(setup.kv_cache, types)}it has {', '.join(types)}" if types else "remove `kv_cache`"
+        raise StudyFileError(
+            f"{engine.name} has no KV cache type {setup.kv_cache}; {known}", ("engines", index, "kv_cache")
+        )
+    chosen = types[setup.kv_cache]
+    for name in setup.args:
+        if (option := name.lstrip("-").replace("_", "-")) in chosen:
+            message = f"`kv_cache` chooses {option} already; keep one of the two"
+            raise StudyFileError(message, ("engines", index, "args", name))
+    return setup.model_copy(update={"args": {**chosen, **setup.args}})
 
 
 def plan_study(study: Path | Study | StudySource, at: Workplace) -> Plan:

@@ -217,13 +217,13 @@ class Progress:
             group = self._in_shifts(first, second, rounds) if self._has_left() else None
             if group is None and second is not None:
                 together = self._pace.fit_together(chain([first.config, second.config], others))
-                group = self._together(rounds) if together else self._in_shifts(first, second, rounds)
+                if together:
+                    group = Group(block=self._block, members=tuple(self._wanted()), rounds=rounds)
+                else:
+                    group = self._in_shifts(first, second, rounds)
             alone = Group(block=self._block, members=(first,), rounds=rounds)
             return (group or alone).model_copy(update={"purpose": self._pace.purpose(self._block)})
         return self._quality_alone()
-
-    def _together(self, rounds: int) -> Group:
-        return Group(block=self._block, members=tuple(self._wanted()), rounds=rounds)
 
     def _in_shifts(self, first: Member, second: Member | None, rounds: int) -> Group | None:
         """Those that wait, beside the baseline; None where one does not fit beside it, or it cannot run.

@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bitbench.ports import Endpoint, Engine
-from bitbench.quality.corpus import read_corpus
-from bitbench.quality.material import make_material
+from bitbench.quality.logprobs import AskingFailed
+from bitbench.quality.material import make_material, read_corpus
 from bitbench.quality.measure import (
     QualityJob,
-    QualityResult,
     can_be_asked_together,
     measure_again,
     measure_quality,
     measure_together,
 )
 from bitbench.quality.tasks import ENVIRONMENT, TaskTools
-from bitbench.quality.wire import AskingFailed
 from bitbench.records.folder import Writer
 from bitbench.records.quality import Condition, QualityMaterial, QualityRecord
 from bitbench.records.trial import Failure, Outcome
@@ -119,7 +117,7 @@ def measure_config(
             on_step("the noise between starts")
             scores, said = measure_again(job), dict[str, object]()
         else:
-            scores, said = _said(measure_quality(job, on_step))
+            scores, said = measure_quality(job, on_step)
     except AskingFailed as failed:
         return QualityDraft(with_failure(draft, failed.failure, time.monotonic() - started))
     found = {
@@ -130,17 +128,6 @@ def measure_config(
         **said,
     }
     return QualityDraft(draft.model_copy(update=found), scores)
-
-
-def _said(result: QualityResult) -> "tuple[pa.Table, dict[str, object]]":
-    return result.scores, {
-        "answers": result.answers,
-        "conversations": result.conversations,
-        "tasks": result.tasks.results,
-        "task_answers": result.task_answers,
-        "task_failures": result.tasks.failures,
-        "versions": dict(result.tasks.versions),
-    }
 
 
 def new_draft(
@@ -158,11 +145,4 @@ def new_draft(
 
 
 def with_failure(draft: QualityRecord, failure: Failure, duration_s: float) -> QualityRecord:
-    return draft.model_copy(
-        update={
-            "duration_s": duration_s,
-            "outcome": failure.outcome,
-            "cause": failure.cause,
-            "log_lines": failure.log_lines,
-        }
-    )
+    return draft.model_copy(update={**dict(failure), "duration_s": duration_s})

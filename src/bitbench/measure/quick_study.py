@@ -6,35 +6,32 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.engines import registry
-from bitbench.engines.environments.installed import list_environments
-from bitbench.measure import checkpoints
+from bitbench.engines.environments import list_environments
+from bitbench.measure import variants
 from bitbench.measure.compatibility import look_up
-from bitbench.measure.models import hub_python
 from bitbench.measure.plan import estimator_of, plan_study
-from bitbench.measure.quality_study import baseline_recipe
-from bitbench.measure.readiness import readiness
+from bitbench.measure.readiness import hub_python, readiness
+from bitbench.measure.runner import baseline_recipe
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG
-from bitbench.models.hub_reference import parse_reference
+from bitbench.models.hub import parse_reference
 from bitbench.models.library import GGUF, source_of
 from bitbench.ports import Engine
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import MAKERS
-from bitbench.quantize.effort import guess_make_s
+from bitbench.quantize.backends import MAKERS, guess_make_s
 from bitbench.study.model_cost import expected_weight_bytes
 from bitbench.study.plan import Config, Support
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import DENSE_GGUF_TYPES, Recipe
-from bitbench.study.source import StudySource
 from bitbench.study.study import Checkpoint, EngineSetup, Measure, Study
+from bitbench.study.study_file import StudySource, study_text
 from bitbench.study.variant import DENSE, AtLoad, ModelFacts, Variant, is_dense
 from bitbench.study.workload import Workload
-from bitbench.study.write_study import study_text
 from bitbench.util.errors import ModelError, RecipeError, StoreError, UsageError
-from bitbench.util.near_miss import did_you_mean
-from bitbench.util.safe_files import SafeFolder, read_bytes
+from bitbench.util.files import SafeFolder, read_bytes
+from bitbench.util.text import did_you_mean
 
 SPEED_S, TOTAL_S = 180.0, 300.0  # the budget of the speed trials; with starts and quality, about
 WINDOWS = 8
@@ -67,12 +64,8 @@ class Size:
 SIZES = (Size(128, 32, 128), Size(64, 16, 64), Size(32, 8, 32))  # the first that fits into the time is taken
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a person named: recipes, and models or checkpoints (by their path where they are files)."""
-
-    recipes: tuple[str, ...]
-    models: tuple[str, ...]
+# What a person named: recipes, and models or checkpoints (by their path where they are files).
+Named = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -99,7 +92,7 @@ class MissingPart:
     size_bytes: int | None = None
 
 
-def read_names(names: Sequence[str]) -> Wanted:
+def read_names(names: Sequence[str]) -> Named:
     """Raises UsageError for a name that means nothing, and where there is nothing to compare."""
     recipes = [str(Path(name).resolve()) if catalog.is_file_name(name) else name for name in names if _is_recipe(name)]
     models = [_model(name) for name in names if not _is_recipe(name)]
@@ -107,38 +100,43 @@ def read_names(names: Sequence[str]) -> Wanted:
         raise UsageError(f"name the model before its recipes, such as: {EXAMPLE}")
     if len(names) < 2:
         raise UsageError(f"name what to compare it with, such as: {EXAMPLE}")
-    return Wanted(tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(models)))
+    return tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(models))
 
 
-def field_of(wanted: Wanted, at: Workplace) -> QuickField:
+def field_of(named: Named, at: Workplace) -> QuickField:
     """Raises UsageError where recipes have no model to start from, or no engine runs one of them."""
-    forms = {model: _form(model, at.home) for model in wanted.models}
+    recipes, models = named
+    forms = {model: _form(model, at.home) for model in models}
     origin = next((model for model, form in forms.items() if is_dense(form) and not _is_gguf(form)), None)
-    if wanted.recipes and origin is None:
+    if recipes and origin is None:
         raise UsageError(
-            f"{wanted.recipes[0]} starts from a model that is not quantized, and {wanted.models[0]} is; name that "
-            "model, or only checkpoints"
+            f"{recipes[0]} starts from a model that is not quantized, and {models[0]} is; name that model, or only "
+            "checkpoints"
         )
-    others = tuple(model for model in wanted.models if model != origin)
-    made = [catalog.find(recipe) for recipe in wanted.recipes]
+    others = tuple(model for model in models if model != origin)
+    made = [catalog.find(recipe) for recipe in recipes]
     asked = [(recipe.name, recipe.form, recipe.at_load) for recipe in made]
     asked += [(model, forms[model], None) for model in others]
     engines = tuple(dict.fromkeys(_engine_for(name, form, at_load, at) for name, form, at_load in asked))
     unquantized = [baseline_recipe(engine, at.device) for engine in engines] if origin else [AS_IT_IS]
-    return QuickField(origin, tuple(dict.fromkeys([*unquantized, *wanted.recipes])), others, engines)
+    return QuickField(origin, tuple(dict.fromkeys([*unquantized, *recipes])), others, engines)
 
 
 def missing(field: QuickField, at: Workplace) -> list[MissingPart]:
     """In an order in which they can be created; variants come last, and the run itself creates them. Raises ModelError
     for a model that its hub does not have."""
-    models = [model for model in field.models if not _is_here(model, at.home)]
+    models = [model for model in field.models if (found := _found(model, at.home)) is None or found.path is None]
     made = list(_missing_variants(field, at))
     makers = {MAKERS[catalog.find(variant.name).backend].environment for variant in made}
     engines = registry.engines()
     needed = {environment for name in field.engines if (environment := engines[name].environment)}
-    found = readiness({*needed, *makers}, models, at.home, device=at.device).environments
+    problems = readiness({*needed, *makers}, models, at.home, device=at.device).environments
     return [
-        *(MissingPart("environment", name, *ENVIRONMENTS.get(name, ())) for name, problem in found.items() if problem),
+        *(
+            MissingPart("environment", name, *ENVIRONMENTS.get(name, ()))
+            for name, problem in problems.items()
+            if problem
+        ),
         *(_missing_model(model, at.home) for model in models),
         *made,
     ]
@@ -189,7 +187,7 @@ def _study(field: QuickField, at: Workplace, name: str, size: Size) -> Study:
 
 def _bytes(model: str, home: Path) -> tuple[bool, int]:
     """To be sorted by: what is not quantized first, then the largest."""
-    return not is_dense(_form(model, home)), -checkpoints.look_up(model, home).weight_bytes
+    return not is_dense(_form(model, home)), -variants.look_up(model, home).weight_bytes
 
 
 def _is_recipe(name: str) -> bool:
@@ -223,14 +221,11 @@ def _form(model: str, home: Path) -> str:
     reference = parse_reference(model)
     if reference is not None and reference.file is not None and not Path(model).exists():
         return f"{GGUF}/{DENSE}" if reference.file.upper() in DENSE_GGUF_TYPES else GGUF
-    try:
-        found = checkpoints.look_up(model, home)
-    except ModelError:
-        if Path(model).exists():
-            raise
+    found = _found(model, home)
+    if found is None:
         return DENSE
-    if checkpoints.is_gguf(found) and found.path is not None:
-        return checkpoints.gguf_content(found.path)[1]
+    if variants.is_gguf(found) and found.path is not None:
+        return variants.gguf_content(found.path)[1]
     return found.quantization.form if found.quantization else DENSE
 
 
@@ -258,13 +253,14 @@ def _engine_for(name: str, form: str, at_load: AtLoad | None, at: Workplace) -> 
     return min(efforts, key=lambda engine: efforts[engine])
 
 
-def _is_here(model: str, home: Path) -> bool:
+def _found(model: str, home: Path) -> variants.FoundModel | None:
+    """None where it is on a hub, and unknown here."""
     try:
-        return checkpoints.look_up(model, home).path is not None
+        return variants.look_up(model, home)
     except ModelError:
         if Path(model).exists():
             raise
-        return False
+        return None
 
 
 def _missing_model(model: str, home: Path) -> MissingPart:
@@ -272,7 +268,7 @@ def _missing_model(model: str, home: Path) -> MissingPart:
         return MissingPart("model", model, CATALOG_S, CATALOG[model].weight_bytes)
     reference = None if source_of(model) else parse_reference(model)
     if reference is None:
-        return MissingPart("model", model, size_bytes=checkpoints.look_up(model, home).weight_bytes)
+        return MissingPart("model", model, size_bytes=variants.look_up(model, home).weight_bytes)
     try:
         python = hub_python(home)
     except ModelError:  # an environment that is to be created will have it

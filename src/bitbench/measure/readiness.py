@@ -1,30 +1,35 @@
-"""Which environments and models there are, and the commands that bring what a study lacks."""
+"""Which environments and models there are, the commands that bring what a study lacks, and how a model is got."""
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from bitbench.engines import registry
-from bitbench.engines.environments.installed import (
+from bitbench.engines.environments import (
     InstalledEnvironment,
     folder_of,
     is_foreign,
+    list_environments,
     python_in,
     python_of,
     read_manifest,
     versions,
 )
 from bitbench.feature import loaded
-from bitbench.models.catalog import CATALOG
-from bitbench.models.fetch import ENVIRONMENT
-from bitbench.quality.environment import LMEVAL
+from bitbench.models import hub
+from bitbench.models.catalog import CATALOG, ENVIRONMENT, fetch, find
+from bitbench.models.hub import HubReference, parse_reference
+from bitbench.models.library import source_of
 from bitbench.quality.tasks import ENVIRONMENT as TASKS
-from bitbench.quantize.environment import QUANTIZE
+from bitbench.quality.tasks import LMEVAL
+from bitbench.quantize.backends import QUANTIZE
 from bitbench.study.environment import VERSION, Device, Environment, venv_folder
 from bitbench.study.plan import Plan
-from bitbench.util.errors import EngineEnvironmentError, NotReadyError
+from bitbench.util.errors import EngineEnvironmentError, ModelError, NotReadyError
 
 _AT = "=="  # between an environment's name and the version of its engine
 
@@ -152,3 +157,44 @@ def known_environment(name: str, home: Path) -> Environment:
     if not re.fullmatch(VERSION, version):
         raise EngineEnvironmentError(f"{name} has no version; write it as {plain}{_AT}1.2.3.")
     return known[plain].at(version, home.absolute() / "envs")
+
+
+_NEEDS_THE_LIBRARY = (
+    "Downloading from a hub needs huggingface_hub: install it with pip install 'bitbench[hub]', or create an "
+    "environment that has it with: bitbench env create transformers"
+)
+
+
+def get_model(name: str, home: Path, *, on_step: Callable[[str], None], on_progress: hub.OnProgress) -> list[str]:
+    """Download it, or have its source create it; what came of it, in sentences."""
+    if (source := source_of(name)) is not None:
+        return source.make(name, home, on_progress)
+    reference = None if name in CATALOG else parse_reference(name)
+    if reference is not None:
+        return _from_hub(reference, home, on_progress)
+    find(name)  # raises with the names that exist
+    path = fetch(name, home, python=python_of(ENVIRONMENT, home), on_step=on_step)
+    return [f"{name} is at {path}"]
+
+
+def hub_python(home: Path) -> Path:
+    """A Python with huggingface_hub: ours with the extra `hub`, else that of any environment; raises ModelError."""
+    if find_spec("huggingface_hub") is not None:
+        return Path(sys.executable)
+    for installed in list_environments(home):
+        if installed.complete and "huggingface-hub" in installed.versions:
+            return python_of(installed.name, home)
+    raise ModelError(_NEEDS_THE_LIBRARY)
+
+
+def _from_hub(reference: HubReference, home: Path, on_progress: hub.OnProgress) -> list[str]:
+    got = hub.download(reference, home, python=hub_python(home), on_progress=on_progress)
+    said = [f"{reference} is at {got.model.path} (commit {got.model.commit})"]
+    if got.from_cache:
+        said.append("The hub was not asked: this is what the shared cache has of it.")
+    if got.moved_from is not None:
+        said.append(
+            f"{reference.revision} has moved since the last download; studies that name {reference} now mean the new "
+            f"commit. To keep the old one, write {reference.repository}@{got.moved_from}."
+        )
+    return said

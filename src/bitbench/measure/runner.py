@@ -1,57 +1,62 @@
-"""Puts a run together: plan, engines, load client, quality and schedule; on this machine, on others, on an endpoint."""
+"""Puts a run together: plan, engines, load client, quality and schedule; on this machine, on others, on an endpoint,
+or from the options of `bitbench quality`."""
 
+import os
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
 from bitbench import __version__
-from bitbench.analysis.budget_plan import FEWEST_BLOCKS, BlockPlan
+from bitbench.analysis.budget import FEWEST_BLOCKS, BlockPlan
 from bitbench.analysis.sequential import kept_back
-from bitbench.engines.environments.installed import python_of, versions
+from bitbench.engines.environments import python_of, versions
 from bitbench.engines.registry import engines_of
 from bitbench.engines.starts import Starts
 from bitbench.feature import offered, study_keys
 from bitbench.loadgen.inputs import hash_files
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.budget import OpenPoints, StudyPace
+from bitbench.measure.compatibility import look_up
 from bitbench.measure.endpoint import EndpointRun
 from bitbench.measure.load_study import PreparedLoad
-from bitbench.measure.loop import run_study
-from bitbench.measure.machine.busy import BUSY_CORES, cores_in_use
-from bitbench.measure.machine.memory import available_memory
+from bitbench.measure.loop import THIS_HOST, Schedule, run_study
+from bitbench.measure.machine.host import BUSY_CORES, cores_in_use
 from bitbench.measure.machine.noise import keep_noise, kept_noise, measure_noise
-from bitbench.measure.machine.rapl import EnergyMeter, energy_zones
+from bitbench.measure.machine.watches import EnergyMeter, available_memory, energy_zones
 from bitbench.measure.offers import Executor
-from bitbench.measure.plan import estimator_of, expand_source, ready_plan
+from bitbench.measure.plan import estimator_of, expand_source, no_quality_of_random_weights, ready_plan
 from bitbench.measure.quality import KitMaker, QualityKit
 from bitbench.measure.readiness import environments_of
-from bitbench.measure.run_context import RunContext
-from bitbench.measure.schedule import THIS_HOST, Schedule
-from bitbench.measure.trial import now
+from bitbench.measure.trial import RunContext, now
 from bitbench.measure.trust import trust_in
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
+from bitbench.models import library
 from bitbench.ports import LoadClient, Observer
-from bitbench.quality.files import hash_quality_files
+from bitbench.quality.material import hash_quality_files
+from bitbench.quantize.catalog import built_in_recipes
 from bitbench.records.folder import StudyFolder, Writer
-from bitbench.records.host import HostFacts, HostNoise
-from bitbench.records.lock import Lock
+from bitbench.records.lock import HostFacts, HostNoise, Lock
 from bitbench.reports.document.words import plural
+from bitbench.study.base import Json
+from bitbench.study.environment import Device
+from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan, Point
-from bitbench.study.search import SearchLimits
-from bitbench.study.source import StudySource
+from bitbench.study.quality import is_task_file
 from bitbench.study.study import Study
-from bitbench.study.study_file import parse_study
+from bitbench.study.study_file import StudySource, checked, parse_study, study_text
+from bitbench.study.variant import is_dense
 from bitbench.util import yaml_file
 from bitbench.util.errors import (
     LoadError,
     NotComparableError,
+    QualityError,
     StoreError,
     StudyFileError,
 )
-from bitbench.util.linux import require_linux
-from bitbench.util.safe_files import read_bytes
+from bitbench.util.files import SafeFolder, read_bytes
+from bitbench.util.machine_faults import require_linux
 from bitbench.util.units import show_duration
 
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
@@ -326,3 +331,67 @@ def _bought(planned: BlockPlan) -> str:
     """`3 starts × 4 rounds; ratios to about ±15 %`"""
     size = f"{plural(planned.blocks, 'start')} × {plural(planned.rounds, 'round')}"
     return f"{size}; ratios to about ±{100 * planned.relative_half_width:.0f} %"
+
+
+STUDY_FILE = "quality-study.yaml"
+
+
+@dataclass(frozen=True)
+class QualityOptions:
+    """Whose quality is measured, and on what. None: what a study file without that field means."""
+
+    model: str
+    recipes: tuple[str, ...]
+    engine: str = "transformers"
+    corpus: tuple[Path, ...] = ()
+    windows: int | None = None
+    window_tokens: int | None = None
+    tasks: tuple[str, ...] = ()
+    answers: bool = True
+    seed: int = 0
+
+
+def run_quality(at: Workplace, options: QualityOptions, into: Path | None, observer: Observer) -> StudyFolder:
+    """Run what is left of it. Its study file lies in the folder that is filled, and files that it names are relative
+    to that folder. Raises QualityError for a shape, whose weights are random."""
+    if library.look_up(options.model, at.home).facts.random_weights:
+        raise QualityError(no_quality_of_random_weights(options.model))
+    folder = into or Path(f"quality-{Path(options.model).name}")
+    study = quality_study(options, folder, at.device)
+    text = study_text(study)
+    source = StudySource(study, text, folder, SafeFolder(folder).write(STUDY_FILE, text))
+    trust_in(source, at.home).give()  # all of it was given as an option
+    return measure_study(source, folder, observer, at)
+
+
+def quality_study(options: QualityOptions, folder: Path, device: Device) -> Study:
+    files = [os.path.relpath(path, folder) for path in options.corpus]
+    tasks = [os.path.relpath(task, folder) if is_task_file(task) else task for task in options.tasks]
+    wanted: dict[str, Json] = {
+        "corpus": files,
+        "windows": options.windows,
+        "window_tokens": options.window_tokens,
+        "tasks": tasks,
+        "answer_tokens": None if options.answers else 0,
+    }
+    content: dict[str, Json] = {
+        "name": f"quality-{Path(options.model).name}",
+        "models": [_model(options.model)],
+        "recipes": list(dict.fromkeys([baseline_recipe(options.engine, device), *options.recipes])),
+        "engines": [options.engine],
+        "quality": {name: value for name, value in wanted.items() if value is not None},
+        "seed": options.seed,
+    }
+    return checked(lambda: Study.model_validate(content))
+
+
+def baseline_recipe(engine: str, device: Device) -> str:
+    """The recipe that leaves a model unquantized in the kind of file that this engine reads."""
+    dense = [recipe for recipe in built_in_recipes() if is_dense(recipe.form)]
+    rows = {recipe.name: look_up(recipe.form, engine, device) for recipe in dense}
+    return next((name for name, row in rows.items() if row is None or not row.refuse), dense[0].name)
+
+
+def _model(model: str) -> str:
+    """A folder keeps its meaning wherever the study file lies."""
+    return str(Path(model).resolve()) if Path(model).is_dir() else model

@@ -1,29 +1,130 @@
-"""One trial in an instance that is ready: its load job, the verdict about what came back, and its draft."""
+"""One trial in an instance that is ready: what a run has at hand for it, its load job, the verdict about what came
+back, and its draft."""
 
 import time
 import zlib
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bitbench.analysis.objectives import judge_objectives
-from bitbench.analysis.prefix_cache import cached_share
-from bitbench.analysis.trial import measure
+from bitbench.analysis.trial import cached_share, measure
+from bitbench.engines.starts import Starts
 from bitbench.loadgen.verdict import judge
-from bitbench.measure.machine.engine_metrics import engine_metrics, read_metrics
-from bitbench.measure.machine.gpu_state import disturbance, watch_gpus
-from bitbench.measure.machine.memory import MemoryWatch
-from bitbench.measure.machine.rapl import meter_energy
-from bitbench.measure.run_context import RunContext
-from bitbench.ports import Endpoint, Instance, LoadJob, LoadLost, Vocabulary
-from bitbench.records.trial import NOT_THE_ENGINES, Energy, Failure, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Config, Point, Purpose
+from bitbench.measure.machine.watches import MemoryWatch, disturbance, meter_energy, watch_gpus
+from bitbench.measure.plan import as_arguments, loads_of
+from bitbench.measure.quality import QualityKit
+from bitbench.ports import Endpoint, Engine, Instance, Launch, Load, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
+from bitbench.records.trial import NOT_THE_ENGINES, Energy, EngineMetrics, Failure, Outcome, TrialMetrics, TrialRecord
+from bitbench.study.hardware import Capability
+from bitbench.study.plan import Config, Plan, Point, Purpose
 from bitbench.study.study import Study, Timeouts
+from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import Workload
+from bitbench.util.http.connection import Samples, fetch_samples
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def read_metrics(endpoint: Endpoint) -> Samples | None:
+    """None where the server is known to have none, or does not answer: that is never the failure of a trial."""
+    return fetch_samples(endpoint.url, endpoint.api_key) if endpoint.metrics else None
+
+
+def engine_metrics(endpoint: Endpoint, before: Samples | None, after: Samples | None) -> EngineMetrics | None:
+    """How much counters grew, and what gauges show in the end. None where either reading is missing."""
+    if before is None or after is None:
+        return None
+    raw: dict[str, float] = {}
+    figures: dict[str, float | None] = {}
+    for figure, name in endpoint.metrics.items():
+        if after.kinds.get(name) == "histogram":
+            grown = {part: _growth(before, after, part) for part in (f"{name}_sum", f"{name}_count")}
+            total, count = grown.values()
+            figures[figure] = total / count if total is not None and count else None
+        else:
+            is_counter = after.kinds.get(name) == "counter"
+            grown = {name: _growth(before, after, name) if is_counter else after.values.get(name)}
+            figures[figure] = grown[name]
+        raw |= {part: value for part, value in grown.items() if value is not None}
+    return EngineMetrics.model_validate({**figures, "raw": raw}) if raw else None
+
+
+def _growth(before: Samples, after: Samples, name: str) -> float | None:
+    """None where it is not counted, or was counted from zero again meanwhile."""
+    if (now := after.values.get(name)) is None:
+        return None
+    grown = now - before.values.get(name, 0.0)
+    return grown if grown >= 0 else None
+
+
+# For an engine that does not look at its tokens; any model has at least so many.
+DEFAULT_VOCABULARY = 32_000
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """What a run has at hand; starts every instance."""
+
+    plan: Plan
+    engines: Mapping[str, Engine]
+    python_of: Callable[[str], Path]
+    load: LoadClient
+    observer: Observer
+    folder: Path = Path()  # of the study file: what file names in it are relative to
+    quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
+    capability: Capability | None = None  # the least among the GPUs here
+    words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
+    starts: Starts | None = None  # None: every instance is spawned
+    tunes_kernels: bool = False  # first requests may compile or tune something, as on a GPU: *not yet run on a GPU*
+
+    def engine_of(self, config: Config) -> Engine:
+        return self.engines[self.plan.study.engine(config.engine).engine]
+
+    def vocabulary_of(self, config: Config) -> Vocabulary:
+        """The model's, so that all of its variants get the same prompts."""
+        variant = self.plan.variant(config.variant)
+        if variant.model == NO_MODEL:
+            return Vocabulary(DEFAULT_VOCABULARY)
+        facts = variant.facts
+        return Vocabulary(
+            facts.vocabulary_size or DEFAULT_VOCABULARY, facts.special_token_ids, self.words_of(variant.model)
+        )
+
+    def start(
+        self,
+        config: Config,
+        log_file: Path,
+        *,
+        occasion: str,
+        loads: tuple[Load, ...] | None = None,
+        trace_folder: Path | None = None,
+    ) -> Instance:
+        """Start an instance without waiting. `occasion` is a part of its seed; `loads` are by default those of the
+        study."""
+        plan, engine = self.plan, self.engine_of(config)
+        setup = plan.study.engine(config.engine)
+        environment = setup.environment(engine.environment)
+        return engine.start(
+            Launch(
+                setup=as_arguments(setup, engine),
+                variant=plan.variant(config.variant),
+                python=self.python_of(environment) if environment else None,
+                log_file=log_file,
+                loads=loads or loads_of(plan, setup, engine.scoring),
+                seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{config.name}".encode()),
+                dtype=plan.chosen_dtypes.get(config),
+                top_tokens=plan.study.quality.top_tokens if plan.study.quality else 0,
+                trace_folder=trace_folder,
+                capability=self.capability,
+                starts=self.starts.of(config.name) if self.starts else None,
+            )
+        )
+
 
 TrialKind = Literal["warmup", "measured"]
 
@@ -52,18 +153,6 @@ class ReadyInstance:
     vocabulary: Vocabulary  # of the model that it runs
     watch: MemoryWatch
     purpose: Purpose = Purpose.SELECTION  # of the block
-
-    def record(self, point: Point, kind: TrialKind, index: int, failure: Failure | None) -> TrialRecord:
-        """Of a trial in it, without figures."""
-        return new_record(
-            point,
-            kind=kind,
-            block=self.block,
-            index=index,
-            instance_id=self.id,
-            failure=failure,
-            purpose=self.purpose,
-        )
 
     def explain(self, failure: Failure | None, kind: TrialKind) -> Failure | None:
         """Why what was asked of this instance does not count, from what the client saw; None where it does.
@@ -102,17 +191,18 @@ def run_trial(
         vocabulary=ready.vocabulary,
         folder=run.folder,
     )
+    new = partial(new_record, point, block=ready.block, index=index, instance_id=ready.id, purpose=ready.purpose)
     before = read_metrics(ready.endpoint)
     with watch_gpus(ready.instance.pid) as gpus, meter_energy(ready.instance.pid) as meter:
         try:
             result = run.load.run(job, run.observer.trial_running)
         except LoadLost as lost:
-            return TrialDraft(ready.record(point, "measured", index, Failure(outcome=Outcome.LOST, cause=str(lost))))
+            return TrialDraft(new(kind="measured", failure=Failure(outcome=Outcome.LOST, cause=str(lost))))
     counted = engine_metrics(ready.endpoint, before, read_metrics(ready.endpoint))
     requests = result.requests
     energy = Energy(gpus.use.energy_j if gpus.use else None, meter.energy_j)
     failure = ready.explain(judge(requests, asked, result.health) or disturbance(gpus.use), kind)
-    record = ready.record(point, "measured" if failure else kind, index, failure)  # a warm-up that fails is a result
+    record = new(kind="measured" if failure else kind, failure=failure)  # a warm-up that fails is a result
     found = {
         "started_at": result.started_at,
         "duration_s": result.duration_s,
@@ -196,10 +286,8 @@ def new_record(
         instance_id=instance_id,
         started_at=now(),
         duration_s=0.0,
-        outcome=failure.outcome if failure else Outcome.OK,
-        cause=failure.cause if failure else None,
-        log_lines=failure.log_lines if failure else (),
         purpose=purpose,
+        **(dict(failure) if failure else {"outcome": Outcome.OK}),
     )
 
 

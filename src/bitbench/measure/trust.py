@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.engines.registry import engines_of
-from bitbench.measure.expand import as_arguments
+from bitbench.measure.plan import as_arguments
 from bitbench.models import library
 from bitbench.models.catalog import CATALOG
 from bitbench.models.folder import has_code
-from bitbench.models.hub_reference import parse_reference
+from bitbench.models.hub import parse_reference
 from bitbench.ports import Engine
 from bitbench.quality.tasks import task_files
 from bitbench.quantize import catalog
-from bitbench.study.source import StudySource
+from bitbench.study.environment import Use, UseKind
 from bitbench.study.study import EngineSetup, Study
-from bitbench.study.use import Use, UseKind
-from bitbench.util.child_environment import runs_code
+from bitbench.study.study_file import StudySource
+from bitbench.util.child_processes import runs_code
 from bitbench.util.errors import NotTrustedError, StudyFileError
-from bitbench.util.safe_files import SafeFolder
+from bitbench.util.files import SafeFolder
 
 FOLDER = "trusted"  # in bitbench's home; a file per answer, which says what was allowed
 MOST_TOLD = 5  # uses in an error; `bitbench plan` shows all

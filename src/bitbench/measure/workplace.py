@@ -6,10 +6,9 @@ from pathlib import Path
 
 from bitbench.measure.machine.gpus import survey_gpus
 from bitbench.measure.machine.host import collect_host_facts, processor_level
-from bitbench.records.host import HostFacts
-from bitbench.study.capability import Capability
+from bitbench.records.lock import HostFacts
 from bitbench.study.environment import Device
-from bitbench.study.processor import Level
+from bitbench.study.hardware import Capability, Level
 
 
 def default_home() -> Path:

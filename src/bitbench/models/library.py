@@ -1,4 +1,5 @@
-"""The models in the cache: which exist, how one is downloaded, and what a study's name for one stands for."""
+"""The models in the cache: which exist, how one is downloaded, what a study's name for one stands for, and what is
+known of one that is not downloaded."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,17 +9,37 @@ from typing import Protocol
 
 from bitbench.feature import offered, sparing
 from bitbench.models import hub
-from bitbench.models.catalog import CATALOG, CatalogModel, linear_layers
-from bitbench.models.folder import MANIFEST, read_facts, weight_files
-from bitbench.models.hashes import remembered_hashes
-from bitbench.models.hub_reference import parse_reference
-from bitbench.models.published import published_model
-from bitbench.models.quantized import Quantization, read_quantization
+from bitbench.models.catalog import CATALOG, CatalogModel, folder_of, is_downloaded
+from bitbench.models.folder import MANIFEST, read_facts, remembered_hashes, weight_files
+from bitbench.models.hub import HubReference, parse_reference
+from bitbench.models.quantized import Numbers, Quantization, read_quantization
+from bitbench.models.shapes import SHAPES, Shape, published_shape
 from bitbench.study.model_cost import expected_weight_bytes
 from bitbench.study.variant import ModelFacts
 from bitbench.util.errors import ModelError
-from bitbench.util.model_json import read_object
-from bitbench.util.tensor_files import StoredTensor
+from bitbench.util.model_files import StoredTensor, read_object
+
+# How Qwen names its own quantized checkpoints, and others after it.
+_PROMISED = {
+    "-AWQ": Quantization("awq", Numbers(4), group_size=128),
+    "-GPTQ-Int4": Quantization("gptq", Numbers(4), group_size=128),
+    "-GPTQ-Int8": Quantization("gptq", Numbers(8), group_size=128),
+    "-FP8": Quantization("fp8", Numbers(8, "float"), Numbers(8, "float"), block=(128, 128)),
+}
+
+
+def published_model(reference: HubReference) -> tuple[Shape, Quantization | None] | None:
+    """Its shape, and how it is quantized if its name says that it is; None where the shape is not in the table."""
+    if reference.file is not None:
+        return None
+    if (shape := published_shape(reference.repository)) is not None:
+        return shape, None
+    for ending, quantization in _PROMISED.items():
+        base = published_shape(reference.repository.removesuffix(ending))
+        if base is not None:
+            return base, quantization
+    return None
+
 
 GGUF = "gguf"
 # Weights, their configuration and the tokenizer decide what runs; a README beside them does not.
@@ -159,9 +180,9 @@ def _expected(reference: str, home: Path) -> ExpectedModel | None:
     if (source := source_of(reference)) is not None:
         return None if source.find(reference, home) else source.expect(reference)
     if (model := CATALOG.get(reference)) is not None:
-        if _is_downloaded(model, home):
+        if is_downloaded(model, home):
             return None
-        return ExpectedModel(model.name, model.facts, model.weight_bytes, linear_layers(model.facts))
+        return ExpectedModel(model.name, model.facts, model.weight_bytes, SHAPES[model.name].tensors)
     named = parse_reference(reference)
     published = published_model(named) if named else None
     if named is None or published is None or Path(reference).exists() or hub.find(named, home):
@@ -175,14 +196,10 @@ def _expected(reference: str, home: Path) -> ExpectedModel | None:
     return ExpectedModel(named.name, facts, weight_bytes, shape.tensors, quantization=quantization)
 
 
-def _is_downloaded(model: CatalogModel, home: Path) -> bool:
-    return (home.absolute() / "models" / model.name / MANIFEST).exists()
-
-
 def _known(model: CatalogModel, home: Path) -> KnownModel:
-    folder = home.absolute() / "models" / model.name
-    if not _is_downloaded(model, home):
+    if not is_downloaded(model, home):
         return KnownModel(model.name, model.description, model.licence)
+    folder = folder_of(model, home)
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return KnownModel(
         model.name, model.description, model.licence, folder, size_bytes, parameters=read_facts(folder).parameters
@@ -210,13 +227,12 @@ def _folder_of(reference: str, home: Path) -> Path:
         if (created := source.find(reference, home)) is None:
             raise ModelError(f"{reference} is not created; create it with: bitbench model get {reference}")
         return created
-    if reference in CATALOG:
-        folder = home.absolute() / "models" / reference
-        if not _is_downloaded(CATALOG[reference], home):
+    if (model := CATALOG.get(reference)) is not None:
+        if not is_downloaded(model, home):
             raise ModelError(
                 f"The model {reference} is not downloaded; download it with: bitbench model get {reference}"
             )
-        return folder
+        return folder_of(model, home)
     folder = Path(reference).expanduser().absolute()
     if not (folder / "config.json").is_file():
         if parse_reference(reference) and not folder.is_dir():

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bitbench.study.recipe import COMPRESSED_TENSORS, numbers_form
-from bitbench.util.model_json import read_object
+from bitbench.util.model_files import read_object
 
 FULL_BITS = 16  # of what is not quantized
 _METHOD = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
@@ -52,7 +52,7 @@ class Quantization:
 
     @property
     def form(self) -> str:
-        """The key of `planning/compatibility.yaml`, as `Recipe.form` is for what bitbench makes."""
+        """The key of `measure/compatibility.yaml`, as `Recipe.form` is for what bitbench makes."""
         sparse = "/sparse" if self.is_sparse else ""
         if self.weights is None:
             return self.method
@@ -98,8 +98,8 @@ class Quantization:
 def read_quantization(folder: Path) -> Quantization | None:
     """None for a model that is not quantized. Raises ModelError where a file cannot be read."""
     config = read_object(folder / "config.json")
-    nested = _object(config, "text_config")  # of a model that also sees
-    named = next((found for source in (config, nested) for key in _KEYS if (found := _object(source, key))), None)
+    nested = object_at(config, "text_config")  # of a model that also sees
+    named = next((found for source in (config, nested) for key in _KEYS if (found := object_at(source, key))), None)
     if named is not None:
         return describe(named)
     beside = folder / _MODELOPT_FILE
@@ -113,37 +113,34 @@ def describe(config: Json) -> Quantization:
     method = _ALIASES.get(method, method)
     if not _METHOD.fullmatch(method):
         return Quantization("unknown")
-    return _READERS.get(method, _unknown)(method, config)
+    read = _READERS.get(method)
+    return read(method, config) if read else Quantization(method)
 
 
 def _compressed_tensors(method: str, config: Json) -> Quantization:
-    groups = [group for group in _object(config, "config_groups").values() if isinstance(group, dict)]
+    groups = [group for group in object_at(config, "config_groups").values() if isinstance(group, dict)]
     found = {_of_group(method, group) for group in groups}
-    sparsity = _object(config, "sparsity_config")
+    sparsity = object_at(config, "sparsity_config")
     is_sparse = str(sparsity.get("format", "")).startswith("sparse") or sparsity.get("sparsity_structure") == "2:4"
     only = found.pop() if len(found) == 1 else Quantization(method)
-    cache = _numbers(_object(config, "kv_cache_scheme"))
+    cache = _numbers(object_at(config, "kv_cache_scheme"))
     return replace(only, kv_cache=cache, is_sparse=is_sparse)
 
 
 def _of_group(method: str, group: Json) -> Quantization:
-    weights = _object(group, "weights")
+    weights = object_at(group, "weights")
     return Quantization(
         method,
         _numbers(weights),
-        _numbers(_object(group, "input_activations")),
+        _numbers(object_at(group, "input_activations")),
         _group_size(weights),
         _block(weights.get("block_structure")),
-        is_static=_object(group, "input_activations").get("dynamic") is False,
+        is_static=object_at(group, "input_activations").get("dynamic") is False,
     )
 
 
 def _gptq(method: str, config: Json) -> Quantization:
-    bits = _bits(config, "bits")
-    return Quantization(method, Numbers(bits) if bits else None, group_size=_group_size(config))
-
-
-def _awq(method: str, config: Json) -> Quantization:
+    """Also AWQ, whose first tool wrote other words."""
     bits = _bits(config, "bits") or _bits(config, "w_bit")
     return Quantization(
         method, Numbers(bits) if bits else None, group_size=_group_size(config) or _group_size(config, "q_group_size")
@@ -151,16 +148,15 @@ def _awq(method: str, config: Json) -> Quantization:
 
 
 def _fp8(method: str, config: Json) -> Quantization:
-    eight = Numbers(8, "float")
-    return Quantization(method, eight, eight, block=_block(config.get("weight_block_size")))
+    return Quantization(method, _FP8, _FP8, block=_block(config.get("weight_block_size")))
 
 
 def _modelopt(method: str, config: Json) -> Quantization:
-    said = {**config, **_object(config, "quantization")}
+    said = {**config, **object_at(config, "quantization")}
     algorithm = str(said.get("quant_algo", "")).upper()
     weights, activations, group = _MODELOPT.get(algorithm, (None, None, None))
     cache = _MODELOPT_CACHE.get(str(said.get("kv_cache_quant_algo", "")).upper()) or _numbers(
-        _object(said, "kv_cache_scheme")
+        object_at(said, "kv_cache_scheme")
     )
     return Quantization(method, weights, activations, _group_size(said) if group is None else group, kv_cache=cache)
 
@@ -180,26 +176,22 @@ _MODELOPT: Mapping[str, tuple[Numbers, Numbers | None, int | None]] = {
 _MODELOPT_CACHE = {"FP8": _FP8, "NVFP4": _FP4, "INT8": _INT8}
 
 
-def _mxfp4(method: str, config: Json) -> Quantization:  # noqa: ARG001
-    return Quantization(method, _FP4, group_size=_MX_GROUP)
-
-
 def _bitsandbytes(method: str, config: Json) -> Quantization:
     if config.get("load_in_4bit") is True:
-        return Quantization(method, Numbers(4, "float"))  # nf4 or fp4: both are tables of floats
+        return Quantization(method, _FP4)  # nf4 or fp4: both are tables of floats
     return Quantization(method, _INT8, _INT8) if config.get("load_in_8bit") is True else Quantization(method)
 
 
 def _torchao(method: str, config: Json) -> Quantization:
     """`quant_type` is a name of old, or the configuration's class under the layers that it is for."""
     said = config.get("quant_type")
-    chosen = _object(_object(config, "quant_type"), "default")
+    chosen = object_at(object_at(config, "quant_type"), "default")
     name = said if isinstance(said, str) else str(chosen.get("_type", ""))
     found = _TORCHAO.search(name.replace("_", "").lower())
     if found is None:
         return Quantization(method)
     activations = Numbers(int(found[2]), _kind(found[1])) if found[1] else None
-    sizes = _object(config, "quant_type_kwargs") if isinstance(said, str) else _object(chosen, "_data")
+    sizes = object_at(config, "quant_type_kwargs") if isinstance(said, str) else object_at(chosen, "_data")
     return Quantization(method, Numbers(int(found[4]), _kind(found[3])), activations, _group_size(sizes))
 
 
@@ -211,7 +203,7 @@ def _auto_round(method: str, config: Json) -> Quantization:
 
 
 def _quark(method: str, config: Json) -> Quantization:
-    shared = _object(config, "global_quant_config")
+    shared = object_at(config, "global_quant_config")
     weights, inputs = _first(shared.get("weight")), _first(shared.get("input_tensors"))
     return Quantization(method, _quark_numbers(weights), _quark_numbers(inputs), _group_size(weights))
 
@@ -221,17 +213,13 @@ def _quark_numbers(config: Json) -> Numbers | None:
     return Numbers(int(found[2]), _kind(found[1])) if found else None
 
 
-def _unknown(method: str, config: Json) -> Quantization:  # noqa: ARG001
-    return Quantization(method)
-
-
 _READERS: Mapping[str, Callable[[str, Json], Quantization]] = {
     COMPRESSED_TENSORS: _compressed_tensors,
     "gptq": _gptq,
-    "awq": _awq,
+    "awq": _gptq,
     "fp8": _fp8,
     "modelopt": _modelopt,
-    "mxfp4": _mxfp4,
+    "mxfp4": lambda method, _: Quantization(method, _FP4, group_size=_MX_GROUP),
     "bitsandbytes": _bitsandbytes,
     "torchao": _torchao,
     "auto-round": _auto_round,
@@ -265,7 +253,7 @@ def _block(value: object) -> tuple[int, int] | None:
     return (sizes[0], sizes[1]) if len(sizes) == 2 else None
 
 
-def _object(content: Json, key: str) -> Json:
+def object_at(content: Json, key: str) -> Json:
     value = content.get(key)
     return value if isinstance(value, dict) else {}
 

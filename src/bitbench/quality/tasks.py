@@ -1,4 +1,7 @@
-"""Tasks of lm-eval, in an environment of its own, against the endpoint of an instance that runs."""
+"""Tasks of lm-eval, in an environment of its own, against the endpoint of an instance that runs.
+
+It asks an endpoint, so that it needs no torch and is the same on every machine.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,13 +10,24 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from bitbench.ports import Endpoint
-from bitbench.quality.environment import LMEVAL
 from bitbench.records.quality import TaskAnswer, TaskFailure, TaskResult
 from bitbench.study.base import Json
+from bitbench.study.environment import Environment
 from bitbench.study.quality import LmEvalTask, Quality, Scoring, is_task_file
-from bitbench.util.child_environment import tool_environment
+from bitbench.util.child_processes import tool_environment
 from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
-from bitbench.util.quotation import printable, quote
+from bitbench.util.text import printable, quote
+
+_PINNED = Path(__file__).with_name("pinned")
+
+LMEVAL = Environment(
+    name="lmeval",
+    locks={"cpu": _PINNED / "lmeval-cpu.txt"},
+    source_lock=_PINNED / "lmeval-source.txt",
+    import_check="import lm_eval.models.openai_completions, transformers",
+    main_packages=("lm-eval", "transformers"),
+)
+
 
 ENVIRONMENT = LMEVAL.name
 KEPT = 1000  # characters of an answer

@@ -9,7 +9,7 @@ from bitbench.feature import loaded
 from bitbench.study.recipe import Recipe
 from bitbench.util import yaml_file
 from bitbench.util.errors import RecipeError
-from bitbench.util.near_miss import did_you_mean
+from bitbench.util.text import did_you_mean
 
 _BUILT_IN = Path(__file__).with_name("recipes")
 

@@ -14,12 +14,11 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.quantize.checks import is_ignored, linear_layers
+from bitbench.quantize.checkpoint import is_ignored, linear_layers
 from bitbench.study.recipe import COMPRESSED_TENSORS
 from bitbench.util.errors import ModelError, QuantizeError
-from bitbench.util.model_json import read_object
-from bitbench.util.quotation import printable
-from bitbench.util.tensor_files import StoredTensor, read_header
+from bitbench.util.model_files import StoredTensor, read_header, read_object
+from bitbench.util.text import printable
 
 MOST_TOLD = 5
 _CHUNK_BYTES = 2**24

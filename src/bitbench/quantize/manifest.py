@@ -1,9 +1,17 @@
-"""What lies beside a variant's checkpoint: what it was made from, how, and what came out."""
+"""What lies beside a variant's checkpoint: what it was made from, how, what came out, and what that weighs in bits
+per weight."""
+
+import hashlib
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from pydantic import Field
 
+from bitbench.quantize.checkpoint import GgufTensor, linear_layers, read_tensors
 from bitbench.study.base import Record
 from bitbench.study.recipe import Recipe
+from bitbench.util.model_files import read_headers
 
 MANIFEST_FORMAT = 1
 # History of MANIFEST_FORMAT:
@@ -65,3 +73,73 @@ class Manifest(Record):
     size_bytes: int
     content_hash: str
     files: dict[str, str]  # name to sha256
+
+
+_WEIGHT_SUFFIXES = (".safetensors", ".gguf")
+_OPENVINO_WEIGHTS = "openvino_model.bin"
+
+
+def weight_bytes(folder: Path) -> int:
+    return sum(
+        path.stat().st_size
+        for path in folder.iterdir()
+        if path.suffix in _WEIGHT_SUFFIXES or path.name == _OPENVINO_WEIGHTS
+    )
+
+
+def file_hashes(folder: Path) -> dict[str, str]:
+    hashes = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        with path.open("rb") as file:
+            hashes[str(path.relative_to(folder))] = hashlib.file_digest(file, "sha256").hexdigest()
+    return hashes
+
+
+def content_hash(hashes: Mapping[str, str]) -> str:
+    return hashlib.sha256("".join(f"{name}\0{digest}\n" for name, digest in hashes.items()).encode()).hexdigest()
+
+
+def stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
+    """Counted in weights of the model: a packed tensor's own shape says nothing about them."""
+    if recipe.gguf_type:
+        return _gguf_bits(checkpoint)
+    if recipe.openvino_type:
+        return _openvino_bits(model, checkpoint)
+    before, after = read_headers(model), read_headers(checkpoint)
+    if not before or not after:
+        return StoredBits()
+    weights = sum(math.prod(tensor.shape) for tensor in before.values())
+    stored_bytes = sum(tensor.size_bytes for tensor in after.values())
+    layers = linear_layers(before, recipe.ignored) if recipe.ignored is not None else {}
+    layer_weights = sum(math.prod(tensor.shape) for tensor in layers.values())
+    layer_bytes = sum(
+        tensor.size_bytes for name, tensor in after.items() if _is_of(name, layers) and not name.endswith(".bias")
+    )
+    return StoredBits(
+        linear_layers=round(8 * layer_bytes / layer_weights, 3) if layer_weights else None,
+        whole_model=round(8 * stored_bytes / weights, 3),
+    )
+
+
+def _is_of(tensor: str, layers: Collection[str]) -> bool:
+    """`LAYER.weight_packed`, or one step further down: VPTQ has `LAYER.centroids.weight`."""
+    owner = tensor.rpartition(".")[0]
+    return owner in layers or owner.rpartition(".")[0] in layers
+
+
+def _gguf_bits(checkpoint: Path) -> StoredBits:
+    """A GGUF tensor's shape is that of the model; `blk.` begins the names of the blocks that repeat."""
+    tensors = [tensor for path in checkpoint.glob("*.gguf") for tensor in read_tensors(path)]
+    layers = [tensor for tensor in tensors if tensor.name.startswith("blk.") and len(tensor.shape) > 1]
+    return StoredBits(linear_layers=_bits(layers), whole_model=_bits(tensors))
+
+
+def _openvino_bits(model: Path, checkpoint: Path) -> StoredBits:
+    """Of all weights together: OpenVINO's file of weights does not say which of them are whose."""
+    weights = sum(math.prod(tensor.shape) for tensor in read_headers(model).values())
+    return StoredBits(whole_model=round(8 * weight_bytes(checkpoint) / weights, 3) if weights else None)
+
+
+def _bits(tensors: Sequence[GgufTensor]) -> float | None:
+    weights = sum(tensor.weights for tensor in tensors)
+    return round(8 * sum(tensor.size_bytes for tensor in tensors) / weights, 3) if weights else None

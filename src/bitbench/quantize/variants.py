@@ -1,38 +1,78 @@
-"""Variants on disk: `<home>/variants/MODEL--RECIPE--HASH/`, addressed by what they are made from, created once.
+"""Variants on disk: `<home>/variants/MODEL--RECIPE--HASH/`, addressed by what they are made from, created once, by
+one maker at a time.
 
-A variant is created in a temporary folder and renamed when it is complete, so no partial variant is ever visible.
-The process that creates it holds its lock; a second one waits and then uses the result.
+A variant is created in a temporary folder and renamed when it is complete, so no partial variant is ever visible. The
+process that creates it holds its lock; a second one waits and then uses the result.
 """
 
+import fcntl
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
+from typing import IO
 
 from pydantic import ValidationError
 
-from bitbench.quantize import catalog, locks
-from bitbench.quantize.backends import maker_of
+from bitbench.quantize import catalog
+from bitbench.quantize.backends import OnProgress, QuantizeProgress, Work, maker_of
 from bitbench.quantize.calibration import CalibrationText, read_calibration
-from bitbench.quantize.checks import (
+from bitbench.quantize.checkpoint import (
     MAKE_ROOM,
     refuse_group_size_that_does_not_fit,
     refuse_other_than_causal_lm,
     refuse_without_room,
 )
-from bitbench.quantize.manifest import CalibrationFacts, Manifest, WorkerFacts
-from bitbench.quantize.stored import content_hash, file_hashes, stored_bits, weight_bytes
-from bitbench.quantize.work import OnProgress, QuantizeProgress, Work
+from bitbench.quantize.manifest import (
+    CalibrationFacts,
+    Manifest,
+    WorkerFacts,
+    content_hash,
+    file_hashes,
+    stored_bits,
+    weight_bytes,
+)
 from bitbench.study.base import RECORDED
 from bitbench.study.recipe import Backend, Recipe
 from bitbench.util.errors import QuantizeError, StoreError
-from bitbench.util.safe_files import SafeFolder, read_bytes
-from bitbench.util.tensor_files import read_headers
+from bitbench.util.files import SafeFolder, read_bytes
+from bitbench.util.model_files import read_headers
+
+
+@contextmanager
+def hold(place: Path, name: str, on_wait: Callable[[], None] = lambda: None) -> Iterator[int]:
+    """Waits for the lock of `name`; yields its descriptor, which a child process may inherit to hold it as well."""
+    with _open(place, name) as lock:
+        if not _take(lock):
+            on_wait()
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()
+
+
+@contextmanager
+def try_hold(place: Path, name: str) -> Iterator[bool]:
+    """True where no other process held it."""
+    with _open(place, name) as lock:
+        yield _take(lock)
+
+
+def _open(place: Path, name: str) -> IO[bytes]:
+    """Lock files stay: removing one while another process waits on it would give two holders."""
+    return SafeFolder(place.parent).open_lock(f"{place.name}/.locks/{name}.lock")
+
+
+def _take(lock: IO[bytes]) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
 
 # Counts up when the same recipe would give other weights although no package has changed, as after a new default.
 WORKER_REVISION = 1
@@ -61,8 +101,22 @@ class VariantRequest:
 
     @property
     def key(self) -> str:
-        calibration_hash = self.calibration.content_hash if self.calibration else None
-        return variant_key(self.model.content_hash, self.recipe, calibration_hash, self.versions, self.seed)
+        """What the recipe is called, says about itself and reads its text from does not count; that text does. Nor does
+        a field at its default: one that is added later changes no key."""
+        asked = self.recipe.model_dump(
+            mode="json", exclude_defaults=True, exclude={"name": True, "description": True, "calibration": {"source"}}
+        )
+        if self.calibration is None:
+            asked.pop("calibration", None)
+        content = {
+            "model": self.model.content_hash,
+            "recipe": asked,
+            "calibration": self.calibration.content_hash if self.calibration else None,
+            "seed": self.seed if self.calibration else None,
+            "versions": dict(self.versions),
+            "worker": WORKER_REVISION,
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property
     def folder_name(self) -> str:
@@ -86,27 +140,6 @@ class MadeVariant:
     @property
     def weight_bytes(self) -> int:
         return self.manifest.weight_bytes
-
-
-def variant_key(
-    model_hash: str, recipe: Recipe, calibration_hash: str | None, versions: Mapping[str, str], seed: int
-) -> str:
-    """What the recipe is called, says about itself and reads its text from does not count; that text does. Nor does a
-    field at its default: one that is added later changes no key."""
-    asked = recipe.model_dump(
-        mode="json", exclude_defaults=True, exclude={"name": True, "description": True, "calibration": {"source"}}
-    )
-    if calibration_hash is None:
-        asked.pop("calibration", None)
-    content = {
-        "model": model_hash,
-        "recipe": asked,
-        "calibration": calibration_hash,
-        "seed": seed if calibration_hash else None,
-        "versions": dict(versions),
-        "worker": WORKER_REVISION,
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def order(
@@ -138,7 +171,7 @@ def ensure(
     try:
         SafeFolder(home).make_folder(place.name)
         _remove_leftovers(place)
-        with locks.hold(
+        with hold(
             place,
             wanted.folder_name,
             on_wait=lambda: on_progress(QuantizeProgress("waiting: another process is creating it")),
@@ -179,7 +212,7 @@ def get(name: str, home: Path) -> MadeVariant:
 def remove(variant: MadeVariant) -> None:
     """Renamed before it is deleted, so that a kill in between leaves no variant with files missing."""
     place, name = variant.folder.parent, variant.folder.name
-    with locks.hold(place, name):
+    with hold(place, name):
         doomed = f"{_UNFINISHED}{name}"
         SafeFolder(place).remove_folder(doomed)
         variant.folder.rename(place / doomed)
@@ -285,7 +318,7 @@ def _unfinished_folder(place: Path, name: str) -> Iterator[Path]:
 def _remove_leftovers(place: Path) -> None:
     """Unfinished folders whose lock no process holds: their creators are dead."""
     for folder in place.glob(f"{_UNFINISHED}*"):
-        with locks.try_hold(place, folder.name.removeprefix(_UNFINISHED)) as got_it:
+        with try_hold(place, folder.name.removeprefix(_UNFINISHED)) as got_it:
             if got_it:
                 SafeFolder(place).remove_folder(folder.name)
 

@@ -7,18 +7,14 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import QualityRecord
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.strict_reader import arrow_schema
 from bitbench.records.tables import TABLES
 from bitbench.study.base import Json, Record
 from bitbench.study.workload import Workload
 from bitbench.util.errors import RowsNotKeptError
 
-_TYPES = {
-    "timestamp": pa.timestamp("us"),
-    "list<string>": pa.list_(pa.string()),
-    "list<float64>": pa.list_(pa.float64()),
-}
 _SHAPE = ("concurrency", "input_tokens", "output_tokens")
 
 
@@ -35,8 +31,7 @@ def study_table(of: StudyRecords, name: str, folder: str = ".") -> pa.Table:
 
 
 def table_schema(name: str) -> pa.Schema:
-    columns = TABLES[name].columns
-    return pa.schema([(column.name, _TYPES.get(column.arrow_type, column.arrow_type)) for column in columns])
+    return arrow_schema(TABLES[name].columns)
 
 
 def _rows(of: StudyRecords, name: str) -> Iterator[Mapping[str, Json]]:

@@ -1,4 +1,5 @@
-"""A study on disk. Records are only ever appended; a kill at any moment loses at most the trial that was running.
+"""A study on disk, and all of its records once they are read. Records are only ever appended; a kill at any moment
+loses at most the trial that was running.
 
 study.yaml  lock.json     what was asked; what it was resolved to
 instances.jsonl           one line per engine start
@@ -17,8 +18,10 @@ report/                   can be rebuilt from the rest
 import fcntl
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import IO, TypeVar
@@ -27,10 +30,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bitbench.records.lock import LOCK_FORMAT, Lock
-from bitbench.records.lost import without_lost
 from bitbench.records.profile import PROFILE_FORMAT, OperatorProfile
 from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityMaterial, QualityRecord
-from bitbench.records.requests import REQUEST_COLUMNS
 from bitbench.records.roof import ROOF_FORMAT, MachineRoof
 from bitbench.records.strict_reader import (
     following,
@@ -40,11 +41,62 @@ from bitbench.records.strict_reader import (
     refuse_mixed_classes,
     refuse_strangers,
 )
-from bitbench.records.study_records import StudyRecords
-from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
+from bitbench.records.tables import REQUEST_COLUMNS
+from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord, without_lost
 from bitbench.study.base import Record
+from bitbench.study.plan import Config, Plan, Point
+from bitbench.study.study import Study
 from bitbench.util.errors import RowsNotKeptError, StoreError
-from bitbench.util.safe_files import SafeFolder, read_bytes
+from bitbench.util.files import SafeFolder, read_bytes
+
+
+def _no_rows(record: TrialRecord | QualityRecord, _columns: Sequence[str] | None = None) -> pa.Table:
+    raise RowsNotKeptError(f"the rows of {record.id} were not kept")
+
+
+@dataclass(frozen=True)
+class StudyRecords:
+    """Everything but rows, which are large: these are read when they are asked for."""
+
+    name: str  # of its folder, as it was given
+    lock: Lock
+    trials: Sequence[TrialRecord] = ()
+    instances: Sequence[InstanceRecord] = ()
+    quality: Sequence[QualityRecord] = ()
+    profiles: Sequence[OperatorProfile] = ()
+    roof: MachineRoof | None = None  # None: not measured yet
+    requests_of: Callable[[TrialRecord, Sequence[str] | None], pa.Table] = _no_rows  # with only these columns
+    scores_of: Callable[[QualityRecord], pa.Table] = _no_rows
+
+    @property
+    def plan(self) -> Plan:
+        return self.lock.plan
+
+    @property
+    def study(self) -> Study:
+        return self.lock.plan.study
+
+    @property
+    def starts_and_quality(self) -> list[InstanceRecord | QualityRecord]:
+        """What took time beside the trials."""
+        return [*self.instances, *self.quality]
+
+    def was_running(self, config: Config) -> bool:
+        """Whether bitbench did not start it: its trials are what was repeated, and no start is in question."""
+        return any(instance.facts.was_running for instance in self.instances if instance.config == config)
+
+    def counted(self, point: Point) -> list[TrialRecord]:
+        """The trials of a point that enter its figures."""
+        return list(self._counted.get(point, ()))
+
+    @cached_property
+    def _counted(self) -> dict[Point, list[TrialRecord]]:
+        found: dict[Point, list[TrialRecord]] = {}
+        for trial in self.trials:
+            if trial.counts:
+                found.setdefault(trial.point, []).append(trial)
+        return found
+
 
 R = TypeVar("R", bound=Record)
 # Names that only bitbench gives. What is called otherwise is a person's own, and stays.
@@ -54,7 +106,7 @@ _SCORES = re.compile(r"q\d{4,}\.parquet", re.ASCII)
 _LOG = re.compile(r"i(\d{4,})\.log", re.ASCII)
 _PROFILE = re.compile(r"p(\d{4,})\.json", re.ASCII)
 
-
+_RESTORE = "restore it, or run the study into another folder"
 MOST_SHOWN = 3  # folders that a message names
 
 
@@ -122,18 +174,11 @@ class StudyFolder:
 
     def material(self, model: str) -> QualityMaterial | None:
         """What the variants of a model (by its name in the plan) are asked; None where none was asked yet."""
-        path = self._material_file(model)
-        advice = "restore it, or run the study into another folder"
-        return read_document(path, QualityMaterial, QUALITY_FORMAT, advice) if path.exists() else None
-
-    def _material_file(self, model: str) -> Path:
-        return self.quality / _material_name(model)
+        return _read_if_there(self.quality / _material_name(model), QualityMaterial, QUALITY_FORMAT, _RESTORE)
 
     def profiles(self) -> list[OperatorProfile]:
-        paths = sorted(self.profiles_folder.glob("p*.json"))
-        return [
-            read_document(path, OperatorProfile, PROFILE_FORMAT, "remove it to continue without it") for path in paths
-        ]
+        paths, advice = sorted(self.profiles_folder.glob("p*.json")), "remove it to continue without it"
+        return [read_document(path, OperatorProfile, PROFILE_FORMAT, advice) for path in paths]
 
     def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
         """Its request rows; only these columns are read where some are named."""
@@ -147,15 +192,11 @@ class StudyFolder:
         return self.path / name
 
     def roof(self) -> MachineRoof | None:
-        if not self.roof_file.exists():
-            return None
-        return read_document(self.roof_file, MachineRoof, ROOF_FORMAT, "remove it, and it is measured again")
+        return _read_if_there(self.roof_file, MachineRoof, ROOF_FORMAT, "remove it, and it is measured again")
 
     def lock(self) -> Lock | None:
         """None where no run began."""
-        if not self.lock_file.exists():
-            return None
-        return read_document(self.lock_file, Lock, LOCK_FORMAT, "restore it, or run the study into another folder")
+        return _read_if_there(self.lock_file, Lock, LOCK_FORMAT, _RESTORE)
 
     def refuse_records_without_lock(self) -> None:
         """What a run left here would be taken for results of another one, or overwritten by them."""
@@ -330,6 +371,10 @@ class Writer:
         self._files.remove_matching("quality", _SCORES, kept)
         documents = (self.folder.lock_file, self.folder.roof_file, self.folder.study_file)
         self._files.remove_matching("", _DOCUMENT, frozenset(path.name for path in documents))
+
+
+def _read_if_there(path: Path, kind: type[R], newest: int, advice: str) -> R | None:
+    return read_document(path, kind, newest, advice) if path.exists() else None
 
 
 def _why_not(path: Path) -> str:

@@ -5,7 +5,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from bitbench.records.requests import RequestColumn
+from bitbench.records.tables import RequestColumn
 from bitbench.records.trial import Outcome
 from bitbench.study.base import Record
 from bitbench.study.plan import Config

@@ -1,18 +1,77 @@
-"""The tables of a study: their columns, what these mean, and where a value stands in the records."""
+"""The columns of requests/*.parquet and the tables of a study: what each column means, and where its value stands in
+the records.
+
+Times are seconds on one monotonic clock, counted from the trial's start (its wall clock is `started_at` of the trial
+record). What did not happen is null: a request without a token has no `first_token_s`.
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bitbench.records.requests import REQUEST_COLUMNS
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.metrics import find
+
+
+class RequestColumn(NamedTuple):
+    name: str
+    arrow_type: str
+    meaning: str
+    is_later: bool = False  # rows that were written before it existed lack it: it is null there
+
+
+REQUEST_COLUMNS = (
+    RequestColumn("request", "int32", "number within the trial, in planned order"),
+    RequestColumn("planned_s", "float64", "when it should be sent; latencies count from here"),
+    RequestColumn("scheduled_s", "float64", "planned_s where a schedule said when; null where it followed an answer"),
+    RequestColumn("sent_s", "float64", "when its bytes were handed to the socket"),
+    RequestColumn("first_token_s", "float64", "when the first chunk with text arrived, reasoning or answer"),
+    RequestColumn("first_answer_s", "float64", "when the first chunk of the answer arrived, after any reasoning"),
+    RequestColumn("last_token_s", "float64", "when the last chunk with text arrived"),
+    RequestColumn("end_s", "float64", "when the stream was complete, or had failed"),
+    RequestColumn("chunk_s", "list<float64>", "arrival of each chunk with text; a chunk may carry several tokens"),
+    RequestColumn(
+        "asked_input_tokens", "int32", "prompt tokens asked for; null for text, whose tokens only the server counts"
+    ),
+    RequestColumn("asked_output_tokens", "int32", "output tokens asked for"),
+    RequestColumn("input_tokens", "int32", "prompt tokens, from the engine's usage"),
+    RequestColumn("output_tokens", "int32", "output tokens, from the engine's usage"),
+    RequestColumn(
+        "cached_tokens",
+        "int32",
+        "prompt tokens that came from a prefix cache, from the engine's usage; null: unknown",
+        is_later=True,
+    ),
+    RequestColumn(
+        "status",
+        "string",
+        "ok, refused, http_error, rate_limited, broken, oversized, contradictory, stalled or timeout",
+    ),
+    RequestColumn("http_status", "int16", "status code of the answer"),
+    RequestColumn("error", "string", "what went wrong, in the server's words where it gave some"),
+)
+
+REQUEST_STATUSES = (
+    "ok",  # complete, with usage
+    "refused",  # no connection
+    "http_error",  # the server answered with an error
+    "rate_limited",  # the server said that it has too many requests (HTTP 429)
+    "broken",  # the stream ended before it was complete
+    "oversized",  # the answer was given up: more bytes, events or time to decode than `util.http.limits` allows
+    "contradictory",  # complete, but its chunks are more than the tokens that its usage counts
+    "stalled",  # no byte for longer than the stall limit
+    "timeout",  # longer than the request limit in all
+)
 
 
 class TableColumn(NamedTuple):
     name: str
     arrow_type: str
     meaning: str
-    path: str  # of the value, in a record as JSON and what is joined with it
+    own_path: str | None = None  # of the value, in a record as JSON and what is joined with it; its name unless given
+
+    @property
+    def path(self) -> str:
+        return self.own_path or self.name
 
 
 @dataclass(frozen=True)
@@ -22,10 +81,6 @@ class StudyTable:
     meaning: str
     files: str
     columns: tuple[TableColumn, ...]
-
-
-def _same(name: str, kind: str, meaning: str) -> TableColumn:
-    return TableColumn(name, kind, meaning, name)
 
 
 def _at(path: str, name: str, kind: str, meaning: str) -> TableColumn:
@@ -38,22 +93,22 @@ def _meaning(column: str) -> str:
     return metric.meaning
 
 
-FOLDER = TableColumn("folder", "string", "the study folder, below the one that was opened", "folder")
-STUDY = TableColumn("study", "string", "name of the study", "study")
+FOLDER = TableColumn("folder", "string", "the study folder, below the one that was opened")
+STUDY = TableColumn("study", "string", "name of the study")
 CONFIG = (
     TableColumn("variant", "string", "model/recipe; none where the engine has no model", "point.config.variant"),
     TableColumn("engine", "string", "name of the engine's setup in the study", "point.config.engine"),
 )
-_OWN_CONFIG = tuple(column._replace(path=column.path.removeprefix("point.")) for column in CONFIG)
+_OWN_CONFIG = tuple(column._replace(own_path=column.path.removeprefix("point.")) for column in CONFIG)
 _OUTCOME = (
-    _same(
+    TableColumn(
         "outcome",
         "string",
         "ok, oom, unsupported, timeout, crashed, overloaded, client_bound, disturbed, lost or invalid",
     ),
-    _same("cause", "string", "why it is not ok"),
+    TableColumn("cause", "string", "why it is not ok"),
 )
-_STARTED = _same("started_at", "timestamp", "wall clock, in UTC")
+_STARTED = TableColumn("started_at", "timestamp", "wall clock, in UTC")
 
 STUDIES = StudyTable(
     "one row per study folder",
@@ -62,8 +117,8 @@ STUDIES = StudyTable(
         FOLDER,
         STUDY,
         TableColumn("description", "string", "what the study file says", "plan.study.description"),
-        _same("created_at", "timestamp", "when it was begun, in UTC"),
-        _same("bitbench", "string", "version that ran it"),
+        TableColumn("created_at", "timestamp", "when it was begun, in UTC"),
+        TableColumn("bitbench", "string", "version that ran it"),
         TableColumn("imported_from", "string", "tool whose files it was made from", "plan.imported_from.tool"),
         TableColumn("metric", "string", "metric that is ranked", "plan.study.measure.metric"),
         TableColumn("baseline", "string", "config that others are compared with", "plan.study.baseline"),
@@ -82,28 +137,25 @@ TRIALS = StudyTable(
         FOLDER,
         STUDY,
         TableColumn("trial", "string", "its id", "id"),
-        _same("kind", "string", "measured or warmup; only measured ones count"),
+        TableColumn("kind", "string", "measured or warmup; only measured ones count"),
         *CONFIG,
         TableColumn("workload", "string", "name of the workload", "point.workload"),
-        _same("concurrency", "int32", "requests in flight that the workload allows"),
-        _same("input_tokens", "int32", "tokens of a prompt; null where they vary"),
-        _same("output_tokens", "int32", "tokens of an answer; null where they vary"),
+        TableColumn("concurrency", "int32", "requests in flight that the workload allows"),
+        TableColumn("input_tokens", "int32", "tokens of a prompt; null where they vary"),
+        TableColumn("output_tokens", "int32", "tokens of an answer; null where they vary"),
         TableColumn("instance", "string", "the start of the engine that it ran in", "instance_id"),
-        _same("block", "int32", "round of starts"),
-        _same("index", "int32", "number within its block"),
+        TableColumn("block", "int32", "round of starts"),
+        TableColumn("index", "int32", "number within its block"),
         TableColumn(
-            "purpose",
-            "string",
-            "selection; or confirmation: of the chosen config after the choice, in no other figure",
-            "purpose",
+            "purpose", "string", "selection; or confirmation: of the chosen config after the choice, in no other figure"
         ),
         _STARTED,
-        _same("duration_s", "float64", "how long it took"),
+        TableColumn("duration_s", "float64", "how long it took"),
         *_OUTCOME,
         *(_at("metrics", name, "float64", _meaning(name)) for name in TrialMetrics.model_fields),
         *(_at("memory", name, "int64", _meaning(name)) for name in Memory.model_fields),
-        _same("requests", "int32", "requests that were sent"),
-        _same("failed_requests", "int32", "those without a complete answer"),
+        TableColumn("requests", "int32", "requests that were sent"),
+        TableColumn("failed_requests", "int32", "those without a complete answer"),
     ),
 )
 INSTANCES = StudyTable(
@@ -114,10 +166,10 @@ INSTANCES = StudyTable(
         STUDY,
         TableColumn("instance", "string", "its id", "id"),
         *_OWN_CONFIG,
-        _same("block", "int32", "round of starts"),
-        _same("host", "string", "the machine it ran on; null of an import, and of a server that was running"),
+        TableColumn("block", "int32", "round of starts"),
+        TableColumn("host", "string", "the machine it ran on; null of an import, and of a server that was running"),
         _STARTED,
-        _same("ready_s", "float64", "from start to ready"),
+        TableColumn("ready_s", "float64", "from start to ready"),
         *_OUTCOME,
         _at("facts", "engine_version", "string", "as the engine reports it"),
         _at("facts", "kernels", "list<string>", "kernels it selected"),
@@ -138,8 +190,8 @@ REQUESTS = StudyTable(
     (
         FOLDER,
         STUDY,
-        TableColumn("trial", "string", "id of its trial", "trial"),
-        *(_same(column.name, column.arrow_type, column.meaning) for column in REQUEST_COLUMNS),
+        TableColumn("trial", "string", "id of its trial"),
+        *(TableColumn(column.name, column.arrow_type, column.meaning) for column in REQUEST_COLUMNS),
     ),
 )
 QUALITY = StudyTable(
@@ -152,13 +204,13 @@ QUALITY = StudyTable(
         *_OWN_CONFIG,
         TableColumn("instance", "string", "the start of the engine that it ran in", "instance_id"),
         _STARTED,
-        _same("duration_s", "float64", "how long it took"),
+        TableColumn("duration_s", "float64", "how long it took"),
         *_OUTCOME,
         TableColumn("corpus", "string", "which text", "corpus.description"),
         TableColumn("windows_hash", "string", "equal hashes: the same tokens were scored", "corpus.windows_hash"),
         TableColumn("windows", "int32", "pieces of the text", "corpus.windows"),
-        _same("tokens", "int64", "tokens that were scored"),
-        _same("perplexity", "float64", _meaning("perplexity")),
+        TableColumn("tokens", "int64", "tokens that were scored"),
+        TableColumn("perplexity", "float64", _meaning("perplexity")),
     ),
 )
 TABLES = {"studies": STUDIES, "trials": TRIALS, "instances": INSTANCES, "requests": REQUESTS, "quality": QUALITY}

@@ -1,5 +1,12 @@
-"""What happened: outcomes, trials and instances, as they are written to disk."""
+"""What happened: outcomes, trials and instances as they are written to disk, what a lost machine takes back of them,
+and how a trial goes while it runs.
 
+A block is run by one machine, so that what is special about the machine cancels in ratios. Where a machine was lost,
+the block is repeated as a whole, and what it had before does not count: it would be of another machine. Nothing is
+rewritten for that; it follows from the instance with the outcome `lost`, which comes after those that it takes back.
+"""
+
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
@@ -21,9 +28,8 @@ class Outcome(StrEnum):
     CRASHED = "crashed"  # the process ended, or the connection broke
     OVERLOADED = "overloaded"  # the server refused requests because it has too many
     CLIENT_BOUND = "client_bound"  # our own client was too late: the figures would be ours, not the engine's
-    DISTURBED = (
-        "disturbed"  # the machine, or somebody on it, interfered: killed from outside, no disk, the clock was set
-    )
+    # The machine, or somebody on it, interfered: killed from outside, no disk, the clock was set.
+    DISTURBED = "disturbed"
     LOST = "lost"  # its machine went away, or its block was repeated on another one
     INVALID = "invalid"  # an answer that is not what was asked for, such as a wrong token count
 
@@ -155,11 +161,6 @@ class EngineMetrics(Record):
     # The same by the engine's own names: how much a counter grew, what a gauge showed in the end.
     raw: dict[str, float] = Field(default_factory=dict)
 
-    @property
-    def acceptance_length(self) -> float | None:
-        """Tokens of a step that began with a draft: those that were accepted, and the one that follows them."""
-        return 1 + self.accepted_tokens / self.drafts if self.drafts and self.accepted_tokens is not None else None
-
 
 class GpuUse(Record):
     """What the GPUs that an engine sees did during a trial. None where the driver does not tell."""
@@ -218,7 +219,7 @@ class TrialRecord(Record):
     requests_file: str | None = None
 
     @property
-    def energy(self) -> "Energy":
+    def energy(self) -> Energy:
         return Energy(self.gpus.energy_j if self.gpus is not None else None, self.cpu_energy_j)
 
     @property
@@ -302,3 +303,45 @@ class InstanceRecord(Record):
     facts: InstanceFacts = InstanceFacts()
     memory: Memory = Memory()  # once ready, before the first request
     log_file: str | None
+
+
+REPEATED = "Its machine was lost later in this block, which was repeated as a whole."
+
+
+def without_lost(trials: Sequence[TrialRecord], instances: Iterable[InstanceRecord]) -> list[TrialRecord]:
+    """The trials, with the outcome `lost` where they were taken back."""
+    instances = list(instances)
+    last_lost = {instance.block: place for place, instance in enumerate(instances) if instance.outcome is Outcome.LOST}
+    if not last_lost:
+        return list(trials)
+    gone = {instance.id for place, instance in enumerate(instances) if place < last_lost.get(instance.block, -1)}
+    taken_back = {"outcome": Outcome.LOST, "cause": REPEATED}
+    return [
+        trial.model_copy(update=taken_back) if trial.outcome is Outcome.OK and trial.instance_id in gone else trial
+        for trial in trials
+    ]
+
+
+class Percentiles(Record):
+    """Within 1 % of the values that they stand for."""
+
+    p50_s: float
+    p90_s: float
+    p99_s: float
+
+
+class LoadProgress(Record):
+    """Sums over the client's processes, from the trial's start unless said otherwise."""
+
+    elapsed_s: float
+    requests: int  # of the trial, where all are sent
+    sent: int
+    running: int
+    succeeded: int  # as far as is known before answers are decoded
+    failed: int
+    chunks: int  # parts of answers that came in a read of their own; most carry one token
+    chunks_per_s: float  # since the last message
+    requests_per_s: float  # that ended, since the last message
+    ttft: Percentiles | None  # from the planned time to the first part of an answer
+    itl: Percentiles | None  # gaps between parts, of the answers that have ended
+    client: WorkerHealth  # the worst of each figure

@@ -1,15 +1,14 @@
-"""Writes a document down as files: a page, Markdown, and the charts that Markdown shows."""
+"""The files of a report: a page, Markdown, and its figures."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bitbench.reports.charts.figure import Figure
-from bitbench.reports.charts.svg import svg
-from bitbench.reports.document.html import page
+from bitbench.reports.document.html import page, svg
 from bitbench.reports.document.markdown import FIGURES, markdown
 from bitbench.reports.document.model import Block, Chart, Details, Document
-from bitbench.util.safe_files import SafeFolder
+from bitbench.util.files import SafeFolder
 
 REPORT = "report"  # its folder in that of the study
 PAGE = "index.html"

@@ -1,10 +1,12 @@
-"""Names of configs that fit into a figure, a sentence or a terminal: what all share is said once."""
+"""Names of configs that fit into a figure, a sentence or a terminal: what all share is said once, and what is alike
+is told together."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
+from typing import TypeVar
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.reports.document.text import plain
+from bitbench.reports.document.words import plain
 from bitbench.study.plan import Config
 
 MAX_LABEL = 48
@@ -68,3 +70,15 @@ def distinct(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
 def _same(words: Iterable[str]) -> str | None:
     found = set(words)
     return found.pop() if len(found) == 1 else None
+
+
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """By what they share, in the order in which that first appears."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups

@@ -4,41 +4,40 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.feature import Offer, ReportPlace, report_parts, sparing
+from bitbench.feature import ReportPlace
 from bitbench.records.lock import Lock
 from bitbench.records.trial import InstanceRecord
 from bitbench.reports.charts.curves import length_figures, load_figures
 from bitbench.reports.charts.figure import Figure
-from bitbench.reports.charts.ratios import ratio_figure
-from bitbench.reports.charts.requests import request_figures
+from bitbench.reports.charts.rows import ratio_figure, request_figures, trials_figure
 from bitbench.reports.charts.trade import trade_figures
-from bitbench.reports.charts.trials import trials_figure
 from bitbench.reports.document.model import Block, Chart, Document, Name, Paragraph, Phrase, Section
-from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, say, small_print, strong
+from bitbench.reports.document.numbers import estimated
+from bitbench.reports.document.words import bullets, joined, listing, names, paragraph, say, small_print, strong
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
-from bitbench.reports.quantities import estimated
-from bitbench.reports.sections.answer import remarks
 from bitbench.reports.sections.conditions import (
     configs_section,
     host_section,
     imported,
     instances_section,
+    method_section,
+    precision_section,
+    reproduce_section,
     warm_up_section,
 )
-from bitbench.reports.sections.crossover import crossover_section
-from bitbench.reports.sections.engine_metrics import engine_metrics_section
-from bitbench.reports.sections.failures import failures_section, refusals_section
-from bitbench.reports.sections.lead import Lead, lead
-from bitbench.reports.sections.memory import memory_section
-from bitbench.reports.sections.method import method_section, precision_section, reproduce_section
-from bitbench.reports.sections.objectives import objectives_section, objectives_verdict
+from bitbench.reports.sections.failures import failures_section, refusals_section, remarks
+from bitbench.reports.sections.lead import Lead, lead, of_features
+from bitbench.reports.sections.memory import engine_metrics_section, memory_section, settings_section
 from bitbench.reports.sections.quality import quality_section, quality_sentences
-from bitbench.reports.sections.ranked import estimate_of, titled
-from bitbench.reports.sections.results import results_section
-from bitbench.reports.sections.settings import settings_section
-from bitbench.reports.sections.sweep import sweep_answer, sweep_points, sweep_section
+from bitbench.reports.sections.ranked import (
+    estimate_of,
+    objectives_section,
+    objectives_verdict,
+    results_section,
+    titled,
+)
+from bitbench.reports.sections.sweep import crossover_section, sweep_answer, sweep_points, sweep_section
 from bitbench.reports.sections.workloads import runs_section, workload_section
-from bitbench.study.plan import Plan
 from bitbench.util.units import show_bytes
 
 TRADE = (
@@ -60,10 +59,10 @@ def study_document(
     is_sweep = bool(sweep_points(summary, was_running=was_running))
     openings = [] if is_sweep else [_Opening.of(part, place) for place, part in enumerate(summary.by_model, start=1)]
     measures_speed = bool(summary.study.workloads)
-    quality = [quality_section(summary), *_of_features(summary, ReportPlace.QUALITY)]
+    quality = [quality_section(summary), *of_features(summary, "section", ReportPlace.QUALITY)]
     first = [
         *([sweep_section(summary)] if is_sweep else []),
-        *_of_features(summary, ReportPlace.ANSWER),
+        *of_features(summary, "section", ReportPlace.ANSWER),
         *(opening.results for opening in openings),
         *([] if measures_speed else quality),
     ]
@@ -73,19 +72,19 @@ def study_document(
         precision_section(summary),
         crossover_section(summary),
         settings_section(summary),
-        *_of_features(summary, ReportPlace.SPEED),
+        *of_features(summary, "section", ReportPlace.SPEED),
         memory_section(summary),
-        *_of_features(summary, ReportPlace.MEMORY),
+        *of_features(summary, "section", ReportPlace.MEMORY),
         engine_metrics_section(summary),
         *(quality if measures_speed else []),
-        *_of_features(summary, ReportPlace.CAUSES),
+        *of_features(summary, "section", ReportPlace.CAUSES),
         failures_section(summary),
         refusals_section(summary),
         None if was_running else warm_up_section(summary),
         configs_section(summary, lock),
         instances_section(instances),
         host_section(lock),
-        *_of_features(summary, ReportPlace.CONDITIONS),
+        *of_features(summary, "section", ReportPlace.CONDITIONS),
         method_section(summary),
         reproduce_section(summary, lock),
         runs_section(summary),
@@ -171,7 +170,7 @@ def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> 
     reasons = [reason for opening in openings if opening.lead for reason in opening.lead.more]
     if reasons:
         yield Paragraph(joined(reasons, " "))
-    yield from bullets([*remarks(summary), *quality_sentences(summary), *_sentences_of_features(summary)])
+    yield from bullets([*remarks(summary), *quality_sentences(summary), *of_features(summary, "sentences")])
     if (verdict := objectives_verdict(summary)) is not None:
         yield Paragraph(verdict)
     if summary.study.description:
@@ -194,37 +193,19 @@ def _load_answer(summary: StudySummary) -> Iterator[Block]:
 
 def _of_what(summary: StudySummary, lock: Lock) -> Iterator[Block]:
     """What a reader must know before believing a figure."""
-    if untrained := random_models(lock.plan):
+    # Models of which only the shape is real.
+    if untrained := {variant.model_name for variant in lock.plan.variants if variant.facts.random_weights}:
         yield Paragraph(
             say(
                 strong("Random weights:"),
                 " bitbench filled ",
-                listing(names(untrained)),
+                listing(names(sorted(untrained))),
                 " with random numbers, in the shape of a published model. Speed, memory and kernels are those of that "
                 "shape; nothing here says anything about quality.",
             )
         )
     if summary.imported_from:
         yield imported(summary.imported_from)
-
-
-def random_models(plan: Plan) -> list[str]:
-    """Models of which only the shape is real."""
-    return sorted({variant.model_name for variant in plan.variants if variant.facts.random_weights})
-
-
-def _of_features(summary: StudySummary, place: ReportPlace) -> Iterator[Section | None]:
-    for part, feature in report_parts():
-        if part.place is place and part.name in summary.parts:
-            with sparing(feature):
-                yield Offer(feature, part.section).load()(summary.parts[part.name], summary)
-
-
-def _sentences_of_features(summary: StudySummary) -> Iterator[Words]:
-    for part, feature in report_parts():
-        if part.sentences is not None and part.name in summary.parts:
-            with sparing(feature):
-                yield from Offer(feature, part.sentences).load()(summary.parts[part.name], summary)
 
 
 def _speed_of(summary: StudySummary, shown: Collection[str]) -> Iterator[Section]:

@@ -1,57 +1,154 @@
-"""From a study folder to its report: reads what it needs, and writes the page, Markdown and charts."""
+"""From a study folder to its report: reads what it needs, shortens this machine's paths, and has the figures drawn
+in a process of their own."""
 
-from collections.abc import Callable
+import json
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from pydantic import BaseModel
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.analysis.summarize import summarize
-from bitbench.records.folder import StudyFolder
-from bitbench.records.study_records import StudyRecords
-from bitbench.reports.drawing import Drawing
-from bitbench.reports.paths import shorten_instance, shorten_summary, shortener
-from bitbench.study.plan import Plan
+from bitbench.records.folder import StudyFolder, StudyRecords
+from bitbench.study.base import Json
+from bitbench.util.child_processes import NOWHERE, bitbench_environment, own, read_frame, write_frame
+from bitbench.util.errors import ExitCode
 
 if TYPE_CHECKING:
+    from bitbench.reports.charts.figure import Figure
     from bitbench.reports.document.model import Document
 
 
-def report_summary(folder: StudyFolder, home: Path, records: StudyRecords | None = None) -> StudySummary:
-    """From the records alone: needs neither the engines nor the model. Without the paths of this machine. `records`:
-    where they were read already."""
-    records = records or folder.read()
-    return shorten_summary(summarize(records), path_shortener(folder, records.plan, home))
+Told = TypeVar("Told")
 
 
-def report_document(
-    folder: StudyFolder, home: Path, summary: StudySummary | None = None, records: StudyRecords | None = None
-) -> "Document":
-    """The report of a study, for any of the renderers."""
-    from bitbench.reports.study import study_document  # brings the drawing of charts: a second to import
-
-    records = records or folder.read()
-    short = path_shortener(folder, records.plan, home)
-    return study_document(
-        summary or report_summary(folder, home, records),
-        records.lock,
-        instances=[shorten_instance(instance, short) for instance in records.instances],
-    )
+def shortener(folders: Iterable[Path]) -> Callable[[str], str]:
+    """A function that writes `…/envs/vllm/x.py` for `FOLDER/envs/vllm/x.py`; the longest folder goes first."""
+    known = sorted({str(folder) for folder in folders if len(folder.parts) > 1}, key=len, reverse=True)
+    if not known:
+        return str
+    pattern = re.compile(rf"(?<![\w.-])(?:{'|'.join(re.escape(folder) for folder in known)})(?![\w.-])")
+    return lambda text: pattern.sub("…", text)
 
 
-def write_report(
-    folder: StudyFolder, home: Path, document: "Document | None" = None, drawing: Drawing | None = None
-) -> Path:
-    """Write report/ from the records; the path is that of report.md, and index.html and figures/ lie beside it.
-    `drawing`: begun before."""
-    from bitbench.reports import files
-    from bitbench.reports.document.vega import vega_bundle
-
-    document = document or report_document(folder, home)
-    return files.write_report(document, vega_bundle(home), folder.path, drawing.draw if drawing else None)
+# Where an engine's own words, or a command, stand in a summary and in the record of a start; and what leads to them.
+_TOLD = {"kernels", "commands", "command", "notes", "reason", "cause", "log_lines"}
+_LEADING = {"points", "failures", "failure", "configs", "refusals", "facts"}
 
 
-def path_shortener(folder: StudyFolder, plan: Plan, home: Path) -> Callable[[str], str]:
-    """For what lies in this home, in the study's folder, or in the home in which it was run."""
-    paths = [variant.path for variant in plan.variants if variant.path is not None]
-    homes = [up.parent for path in paths for up in path.parents if up.name in ("models", "variants")]
-    return shortener([home, folder.path.resolve(), Path.home(), *homes])
+def shortened(told: Told, short: Callable[[str], str]) -> Told:
+    """A summary, or a part of one, without the paths that `short` knows."""
+    found: Any = told
+    if isinstance(told, str):
+        found = short(told)
+    elif isinstance(told, tuple):
+        found = tuple(shortened(item, short) for item in told)
+    elif isinstance(told, BaseModel):
+        fields = (_TOLD | _LEADING) & type(told).model_fields.keys()
+        found = told.model_copy(update={field: shortened(getattr(told, field), short) for field in fields})
+    return found  # type: ignore[no-any-return]
+
+
+_COMMAND = own("bitbench.reports.charts.svg_process")
+
+
+class Drawing:
+    """Begins with its context, and ends with it. Where that process cannot draw, this one does."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with suppress(OSError):  # a machine that has no room for a process more
+            self._process = subprocess.Popen(
+                _COMMAND,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=NOWHERE,
+                env=bitbench_environment(),
+            )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._process is not None:
+            self._process.kill()  # it may be getting ready for figures that do not come
+            self._process.communicate()
+
+    def draw(self, figures: Sequence["Figure"]) -> list[str]:
+        """Their SVG; only once."""
+        from bitbench.reports.document.html import standing_alone, svg
+
+        try:
+            return self._drawn_there([standing_alone(figure) for figure in figures])
+        except (OSError, EOFError):
+            return [svg(figure) for figure in figures]
+
+    def _drawn_there(self, specifications: list[dict[str, Json]]) -> list[str]:
+        if self._process is None:
+            raise EOFError
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        write_frame(self._process.stdin, json.dumps(specifications).encode())
+        drawings: list[str] = json.loads(read_frame(self._process.stdout))
+        return drawings
+
+
+class StudyReport:
+    """Of a study folder, from its records alone: needs neither the engines nor the model. Without the paths of this
+    machine. Each part is made when it is first asked for: the document takes a while, and not every form needs it."""
+
+    def __init__(self, folder: StudyFolder, home: Path) -> None:
+        self.folder, self._home = folder, home
+
+    @cached_property
+    def records(self) -> StudyRecords:
+        return self.folder.read()
+
+    @cached_property
+    def summary(self) -> StudySummary:
+        return shortened(summarize(self.records), self._short)
+
+    @cached_property
+    def document(self) -> "Document":
+        """For any of the renderers."""
+        from bitbench.reports.study import study_document  # brings the drawing of charts: a second to import
+
+        return study_document(
+            self.summary, self.records.lock, instances=shortened(tuple(self.records.instances), self._short)
+        )
+
+    @property
+    def page(self) -> Path:
+        """Where `write` puts it."""
+        return self.folder.report / "index.html"
+
+    def write(self, drawing: Drawing | None = None) -> Path:
+        """Write report/; the path is that of report.md, and the page and figures/ lie beside it. `drawing`: begun
+        before."""
+        from bitbench.reports.document.html import vega_bundle
+        from bitbench.reports.files import write_report
+
+        draw = drawing.draw if drawing else None
+        return write_report(self.document, vega_bundle(self._home), self.folder.path, draw)
+
+    def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
+        """A folder of operator profiles alone has no trial, and is no failure."""
+        if self.records.profiles and not self.records.trials:
+            return ExitCode.DONE
+        return self.summary.exit_code(allow_inconclusive=allow_inconclusive)
+
+    @cached_property
+    def _short(self) -> Callable[[str], str]:
+        """For what lies in this home, in the study's folder, or in the home in which it was run."""
+        paths = [variant.path for variant in self.records.plan.variants if variant.path is not None]
+        homes = [up.parent for path in paths for up in path.parents if up.name in ("models", "variants")]
+        return shortener([self._home, self.folder.path.resolve(), Path.home(), *homes])

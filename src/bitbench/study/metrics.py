@@ -103,210 +103,89 @@ def _rate(name: str, label: str, words: str, unit: str, meaning: str) -> Metric:
     return Metric(name, label, words, unit, higher_is_better=True, meaning=meaning)
 
 
-def _memory(name: str, label: str, words: str, meaning: str) -> Metric:
-    return Metric(name, label, words, "bytes", higher_is_better=False, meaning=meaning, source=FigureSource.MEMORY)
+def _other(
+    name: str, label: str, words: str, unit: str, meaning: str, *, source: FigureSource, higher_is_better: bool = False
+) -> Metric:
+    return Metric(name, label, words, unit, higher_is_better, meaning, source)
 
 
-def _quality(name: str, label: str, words: str, unit: str, meaning: str, *, higher_is_better: bool = False) -> Metric:
-    return Metric(name, label, words, unit, higher_is_better, meaning, source=FigureSource.SCORES)
-
-
-def _all() -> Iterator[Metric]:
-    """In the order in which a report explains them; last those that no record holds."""
-    yield from _of_requests()
-    yield from _of_rates()
-    yield _GAPS
-    yield from _of_memory()
-    yield _ENERGY
-    yield _CPU_ENERGY
-    yield from _of_quality()
-    yield from _further_statistics()
-
-
-def _of_requests() -> Iterator[Metric]:
-    yield _rate(
-        "output_throughput",
-        "Output",
-        "output throughput",
-        "tok/s",
-        "Output tokens of all requests / makespan (last end − first planned send).",
-    )
-    yield _time("latency", "mean", *_LATENCY)
-    yield _time("ttft", "mean", *_TTFT)
-    yield _time("ttft", "p50", *_TTFT)
-    yield _time("ttft", "p99", *_TTFT)
-    yield _time(
-        "first_answer",
-        "mean",
-        "First answer",
-        "time to first answer token",
-        "the first token of the answer, after any reasoning, − the planned send",
-        note="; only where reasoning came",
-    )
-    yield _time("tpot", "mean", *_TPOT, note="; not defined for one token")
-    yield _time("tpot", "p99", *_TPOT)
-
-
-def _of_rates() -> Iterator[Metric]:
-    yield _rate(
-        "input_throughput",
-        "Input",
-        "input throughput",
-        "tok/s",
-        "Input tokens / time during which at least one request was waiting for its first token; "
-        "for a batch this is the prefill.",
-    )
-    yield _rate(
-        "overall_throughput",
-        "Overall",
-        "overall throughput",
-        "tok/s",
-        "Input and output tokens of all requests / makespan.",
-    )
-    yield _rate("request_throughput", "Requests", "request throughput", "req/s", "Requests / makespan.")
-    yield _rate(
-        "offered_rate",
-        "Offered",
-        "offered request rate",
-        "req/s",
-        "In open loop: requests on the schedule, less one, / time from the first planned send to the last.",
-    )
-    yield _rate(
-        "achieved_rate",
-        "Achieved",
-        "achieved request rate",
-        "req/s",
-        "In open loop: the same requests, less one, / time from the first end to the last; "
-        "less than offered: the server fell behind.",
-    )
-    yield _rate(
-        "goodput",
-        "Goodput",
-        "goodput",
-        "req/s",
-        "Achieved rate (in a closed loop request throughput) × share of the requests that met the study's objectives "
-        "themselves; of several limits on one time the loosest counts.",
-    )
-
-
-_GAPS = Metric(
-    "itl_p99",
-    "ITL p99",
-    "inter-token latency, 99th percentile",
-    "s",
-    higher_is_better=False,
-    meaning="99th percentile of the gaps between successive chunks of a stream, all requests pooled; "
-    "a chunk may carry several tokens.",
-    time="itl",
-    statistic="p99",
-    needs=NEEDED_FOR_GAPS,
+# In the order in which a report explains them.
+# fmt: off
+_RECORDED = (
+    _rate("output_throughput", "Output", "output throughput", "tok/s",
+          "Output tokens of all requests / makespan (last end − first planned send)."),
+    _time("latency", "mean", *_LATENCY),
+    _time("ttft", "mean", *_TTFT),
+    _time("ttft", "p50", *_TTFT),
+    _time("ttft", "p99", *_TTFT),
+    _time("first_answer", "mean", "First answer", "time to first answer token",
+          "the first token of the answer, after any reasoning, − the planned send",
+          note="; only where reasoning came"),
+    _time("tpot", "mean", *_TPOT, note="; not defined for one token"),
+    _time("tpot", "p99", *_TPOT),
+    _rate("input_throughput", "Input", "input throughput", "tok/s",
+          "Input tokens / time during which at least one request was waiting for its first token; "
+          "for a batch this is the prefill."),
+    _rate("overall_throughput", "Overall", "overall throughput", "tok/s",
+          "Input and output tokens of all requests / makespan."),
+    _rate("request_throughput", "Requests", "request throughput", "req/s", "Requests / makespan."),
+    _rate("offered_rate", "Offered", "offered request rate", "req/s",
+          "In open loop: requests on the schedule, less one, / time from the first planned send to the last."),
+    _rate("achieved_rate", "Achieved", "achieved request rate", "req/s",
+          "In open loop: the same requests, less one, / time from the first end to the last; "
+          "less than offered: the server fell behind."),
+    _rate("goodput", "Goodput", "goodput", "req/s",
+          "Achieved rate (in a closed loop request throughput) × share of the requests that met the study's objectives "
+          "themselves; of several limits on one time the loosest counts."),
+    Metric("itl_p99", "ITL p99", "inter-token latency, 99th percentile", "s", higher_is_better=False,
+           meaning="99th percentile of the gaps between successive chunks of a stream, all requests pooled; "
+           "a chunk may carry several tokens.",
+           time="itl", statistic="p99", needs=NEEDED_FOR_GAPS),
+    _other("peak_bytes", "Memory peak", "peak memory", "bytes",
+           "Largest resident memory of the engine's processes since they started (other workloads included): "
+           "the sum of each process's own high-water mark, so an upper bound; one value per start.",
+           source=FigureSource.MEMORY),
+    _other("resident_bytes", "Memory resident", "resident memory", "bytes",
+           "Proportional set size of the engine's processes at the end of a trial.", source=FigureSource.MEMORY),
+    _other("device_peak_bytes", "Device peak", "peak device memory", "bytes",
+           "Most memory that the engine's processes were seen to hold on all devices since they started (other "
+           "workloads included); one value per start.", source=FigureSource.MEMORY),
+    _other("device_bytes", "Device memory", "device memory", "bytes",
+           "Memory that the engine's processes hold on all devices at the end of a trial.", source=FigureSource.MEMORY),
+    _other("energy_per_token", "Energy", "energy per output token", "J/tok",
+           "Energy that all GPUs which the engine sees took while the trial ran / output tokens of all requests; what "
+           "the rest of the machine took is not in it.", source=FigureSource.COUNTERS),
+    _other("cpu_energy_per_token", "CPU energy", "processors' energy per output token", "J/tok",
+           "Energy that the machine's processors and their memory took while the trial ran, by their own counters "
+           "(RAPL) / output tokens of all requests; the client's share and what the machine takes when idle are in it.",
+           source=FigureSource.COUNTERS),
+    _other("perplexity", "Perplexity", "perplexity", "",
+           "exp of the mean negative log-probability of the tokens that stand in the text, each after those "
+           "before it in its window; the first of a window is not scored.", source=FigureSource.SCORES),
+    _other("perplexity_rise", "Rise", "rise of perplexity", "%",
+           "Perplexity over the baseline's on the same tokens, less 1.", source=FigureSource.SCORES),
+    _other("kl_mean", "KL mean", "mean KL divergence", "nats",
+           "KL divergence of the baseline's next-token distribution from this one's, mean over tokens; from "
+           "the top tokens, with all others as one event: a lower bound.", source=FigureSource.SCORES),
+    _other("kl_p99", "KL p99", "99th percentile of the KL divergence", "nats",
+           "The same divergence at the token that 99 of 100 do not exceed.", source=FigureSource.SCORES),
+    _other("top1_agreement", "Same top token", "top-1 agreement", "%",
+           "Share of places at which the likeliest token is the baseline's.",
+           source=FigureSource.SCORES, higher_is_better=True),
 )
-
-
-_ENERGY = Metric(
-    "energy_per_token",
-    "Energy",
-    "energy per output token",
-    "J/tok",
-    higher_is_better=False,
-    meaning="Energy that all GPUs which the engine sees took while the trial ran / output tokens of all requests; what "
-    "the rest of the machine took is not in it.",
-    source=FigureSource.COUNTERS,
-)
-
-
-_CPU_ENERGY = Metric(
-    "cpu_energy_per_token",
-    "CPU energy",
-    "processors' energy per output token",
-    "J/tok",
-    higher_is_better=False,
-    meaning="Energy that the machine's processors and their memory took while the trial ran, by their own counters "
-    "(RAPL) / output tokens of all requests; the client's share and what the machine takes when idle are in it.",
-    source=FigureSource.COUNTERS,
-)
-
-
-def _of_memory() -> Iterator[Metric]:
-    yield _memory(
-        "peak_bytes",
-        "Memory peak",
-        "peak memory",
-        "Largest resident memory of the engine's processes since they started (other workloads included): "
-        "the sum of each process's own high-water mark, so an upper bound; one value per start.",
-    )
-    yield _memory(
-        "resident_bytes",
-        "Memory resident",
-        "resident memory",
-        "Proportional set size of the engine's processes at the end of a trial.",
-    )
-    yield _memory(
-        "device_peak_bytes",
-        "Device peak",
-        "peak device memory",
-        "Most memory that the engine's processes were seen to hold on all devices since they started (other "
-        "workloads included); one value per start.",
-    )
-    yield _memory(
-        "device_bytes",
-        "Device memory",
-        "device memory",
-        "Memory that the engine's processes hold on all devices at the end of a trial.",
-    )
-
-
-def _of_quality() -> Iterator[Metric]:
-    yield _quality(
-        "perplexity",
-        "Perplexity",
-        "perplexity",
-        "",
-        "exp of the mean negative log-probability of the tokens that stand in the text, each after those "
-        "before it in its window; the first of a window is not scored.",
-    )
-    yield _quality(
-        "perplexity_rise",
-        "Rise",
-        "rise of perplexity",
-        "%",
-        "Perplexity over the baseline's on the same tokens, less 1.",
-    )
-    yield _quality(
-        "kl_mean",
-        "KL mean",
-        "mean KL divergence",
-        "nats",
-        "KL divergence of the baseline's next-token distribution from this one's, mean over tokens; from "
-        "the top tokens, with all others as one event: a lower bound.",
-    )
-    yield _quality(
-        "kl_p99",
-        "KL p99",
-        "99th percentile of the KL divergence",
-        "nats",
-        "The same divergence at the token that 99 of 100 do not exceed.",
-    )
-    yield _quality(
-        "top1_agreement",
-        "Same top token",
-        "top-1 agreement",
-        "%",
-        "Share of places at which the likeliest token is the baseline's.",
-        higher_is_better=True,
-    )
+# fmt: on
 
 
 def _further_statistics() -> Iterator[Metric]:
     """What a service can promise beyond what is recorded."""
-    recorded = {(metric.time, metric.statistic) for metric in _of_requests()}
+    recorded = {(metric.time, metric.statistic) for metric in _RECORDED}
     for time, words in (("latency", _LATENCY), ("ttft", _TTFT), ("tpot", _TPOT)):
         for statistic in STATISTICS:
             if (time, statistic) not in recorded:
                 yield _time(time, statistic, *words, is_recorded=False)
 
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _all()}
+METRICS: dict[str, Metric] = {metric.name: metric for metric in (*_RECORDED, *_further_statistics())}
 OBJECTIVES: dict[str, Metric] = {  # what a service can promise
     metric.name: metric
     for time in PROMISED

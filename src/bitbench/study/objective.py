@@ -1,4 +1,4 @@
-"""What a service promises: a limit on a statistic of its times, such as `ttft_p99: 200ms`."""
+"""What a service promises, such as `ttft_p99: 200ms`, and how far a search for the highest rate that keeps it goes."""
 
 from collections.abc import Mapping
 from typing import Annotated
@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from bitbench.study.base import Seconds, Spec
 from bitbench.study.metrics import OBJECTIVES, PROMISED, STATISTICS, Promised, Statistic, find
-from bitbench.util.near_miss import did_you_mean
+from bitbench.util.text import did_you_mean
 from bitbench.util.units import parse_seconds
 
 
@@ -20,7 +20,7 @@ class Objective(Spec):
 
     @property
     def name(self) -> str:
-        """That of the figure (core.found.metrics): a mean has the plain one."""
+        """That of the figure (study.metrics): a mean has the plain one."""
         return self.metric if self.statistic == "mean" else f"{self.metric}_{self.statistic}"
 
 
@@ -79,3 +79,14 @@ Objectives = Annotated[
         mode="validation",
     ),
 ]
+
+
+class SearchLimits(Spec):
+    """Rates in requests per second; `precision` is the half width of the interval, relative."""
+
+    start: float
+    lowest: float
+    highest: float
+    precision: float = 0.03
+    trials: int = 12
+    confidence: float = 0.95

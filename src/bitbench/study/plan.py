@@ -1,14 +1,28 @@
-"""The matrix of a study: who is compared (configs), on what (workloads), in which order (groups)."""
+"""The matrix of a study: who is compared (configs), on what (workloads), in which order (groups), and which files it
+was imported from."""
 
 from collections.abc import Callable, Collection
 from enum import StrEnum
 
 from bitbench.study.base import Record
-from bitbench.study.imported import ImportSource
-from bitbench.study.processor import Level
+from bitbench.study.hardware import Level
 from bitbench.study.study import Study
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import Workload
+
+
+class ImportedFile(Record):
+    name: str  # without its folder
+    sha256: str
+
+
+class ImportSource(Record):
+    """Another tool's result files, and everything that was assumed, changed or left out on the way."""
+
+    tool: str
+    files: tuple[ImportedFile, ...]
+    notes: tuple[str, ...] = ()
+
 
 UNKNOWN_ENGINE = "unknown"  # an imported file that does not say what ran it
 
@@ -146,11 +160,14 @@ class Plan(Record):
         return tuple(dict.fromkeys([*(point.config for point in self.points), *self.quality]))
 
     @property
+    def asked(self) -> tuple[Config, ...]:
+        """All that are started, then those that were refused."""
+        return tuple(dict.fromkeys([*self.configs, *(refusal.point.config for refusal in self.refusals)]))
+
+    @property
     def models(self) -> tuple[str, ...]:
         """Whose configs are compared with each other, and with no other model's."""
-        model_of = self._model_of()
-        refused = (refusal.point.config for refusal in self.refusals)
-        return tuple(dict.fromkeys(map(model_of, dict.fromkeys([*self.configs, *refused]))))
+        return tuple(dict.fromkeys(map(self._model_of(), self.asked)))
 
     @property
     def rounded_before(self) -> dict[str, str]:
@@ -161,31 +178,26 @@ class Plan(Record):
     def of_model(self, model: str) -> "Plan":
         """The same without the configs of other models."""
         model_of = self._model_of()
-        return self.model_copy(
-            update={
-                "points": tuple(point for point in self.points if model_of(point.config) == model),
-                "refusals": tuple(refusal for refusal in self.refusals if model_of(refusal.point.config) == model),
-                "quality": tuple(config for config in self.quality if model_of(config) == model),
-            }
-        )
+        return self.model_copy(update=self._asked_of(lambda config: model_of(config) == model))
 
     def only(self, configs: Collection[Config]) -> "Plan":
         """The same without all other configs."""
         variants = {config.variant for config in configs}
         return self.model_copy(
             update={
+                **self._asked_of(configs.__contains__),
                 "variants": tuple(variant for variant in self.variants if variant.name in variants),
-                "points": tuple(point for point in self.points if point.config in configs),
-                "refusals": tuple(refusal for refusal in self.refusals if refusal.point.config in configs),
-                "expectations": tuple(
-                    expectation for expectation in self.expectations if expectation.config in configs
-                ),
-                "quality": tuple(config for config in self.quality if config in configs),
-                "quality_refusals": tuple(
-                    quality_refusal for quality_refusal in self.quality_refusals if quality_refusal.config in configs
-                ),
+                "expectations": tuple(noted for noted in self.expectations if noted.config in configs),
+                "quality_refusals": tuple(refusal for refusal in self.quality_refusals if refusal.config in configs),
             }
         )
+
+    def _asked_of(self, is_wanted: Callable[[Config], bool]) -> dict[str, object]:
+        return {
+            "points": tuple(point for point in self.points if is_wanted(point.config)),
+            "refusals": tuple(refusal for refusal in self.refusals if is_wanted(refusal.point.config)),
+            "quality": tuple(config for config in self.quality if is_wanted(config)),
+        }
 
     def _model_of(self) -> Callable[[Config], str]:
         known = {variant.name: variant.compared_as for variant in self.variants}

@@ -13,8 +13,7 @@ from pydantic_core import CoreSchema
 from bitbench.feature import offered
 from bitbench.study.base import RECORDED, Fraction, Spec
 from bitbench.study.study import Argument, Name
-from bitbench.study.tensor_types import tensor_type
-from bitbench.study.variant import DENSE, AtLoad
+from bitbench.study.variant import DENSE, AtLoad, tensor_type
 
 Option = Argument | tuple[str, ...]
 COMPRESSED_TENSORS = "compressed-tensors"  # the format that llm-compressor writes

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from bitbench.study.base import Json
-from bitbench.util.quotation import HIDDEN
+from bitbench.util.text import HIDDEN
 
 _SECRET = re.compile(
     r"api[-_]?key|access[-_]?key|private[-_]?key|token$|secret|passw|passphrase|credential|authorization"

@@ -77,6 +77,22 @@ def _one_environment(setup: Any) -> Any:
     return setup
 
 
+def _named(value: object) -> object:
+    """With a name: `vllm`, `vllm 0.31.0` of a version, `vllm old` of the environment /opt/old."""
+    if value is None or isinstance(value, str):
+        value = {"engine": value}
+    if isinstance(value, dict) and "name" not in value and "engine" in value:
+        which = value.get("version") or _folder_name(value.get("python"))
+        name = f"{value['engine']} {which}" if isinstance(which, str) else value["engine"]
+        value = {**value, "name": name}
+    return value
+
+
+def _folder_name(python: object) -> str | None:
+    """Of a virtual environment, by its path or that of its python."""
+    return venv_folder(Path(python)).name or None if isinstance(python, str) else None
+
+
 class EngineSetup(Spec):
     """An engine with the arguments it is started with. Two setups of one engine are compared like two engines."""
 
@@ -89,11 +105,7 @@ class EngineSetup(Spec):
     python: PythonPath | None = Field(default=None, description=_PYTHON)
     version: Version | None = Field(default=None, description=_VERSION)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, value: object) -> object:
-        return _named(value)
-
+    _short_form = model_validator(mode="before")(_named)
     _either = model_validator(mode="after")(_one_environment)
 
     @property
@@ -124,11 +136,7 @@ class EngineAxes(Spec):
     python: PythonPath | None = Field(default=None, description=_PYTHON)
     version: Version | Versions | None = Field(default=None, description=f"{_VERSION}; with a list, a setup for each")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _short_form(cls, value: object) -> object:
-        return _named(value)
-
+    _short_form = model_validator(mode="before")(_named)
     _either = model_validator(mode="after")(_one_environment)
 
     @model_validator(mode="after")
@@ -162,22 +170,6 @@ class EngineAxes(Spec):
 
 def _listed(values: tuple[str, ...] | str | None) -> tuple[str | None, ...]:
     return values if isinstance(values, tuple) else (values,)
-
-
-def _named(value: object) -> object:
-    """With a name: `vllm`, `vllm 0.31.0` of a version, `vllm old` of the environment /opt/old."""
-    if value is None or isinstance(value, str):
-        value = {"engine": value}
-    if isinstance(value, dict) and "name" not in value and "engine" in value:
-        which = value.get("version") or _folder_name(value.get("python"))
-        name = f"{value['engine']} {which}" if isinstance(which, str) else value["engine"]
-        value = {**value, "name": name}
-    return value
-
-
-def _folder_name(python: object) -> str | None:
-    """Of a virtual environment, by its path or that of its python."""
-    return venv_folder(Path(python)).name or None if isinstance(python, str) else None
 
 
 def _shown(value: Argument | None) -> str:
@@ -338,8 +330,7 @@ class Study(Spec):
     name: Name
     description: str = ""
     models: tuple[str, ...] = Field(
-        default=(),
-        description="a name from `bitbench model list`, a hub id (ORG/NAME@REVISION), or a folder",
+        default=(), description="a name from `bitbench model list`, a hub id (ORG/NAME@REVISION), or a folder"
     )
     recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
     variants: tuple[Checkpoint, ...] = Field(default=(), description="quantized checkpoints of others")

@@ -1,14 +1,22 @@
-"""Read a study file and say, for every mistake in it, the line, the field and what is allowed."""
+"""The study file: read with the line of every mistake, written, begun by `bitbench init`; and other values that a
+person gives."""
 
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import BaseModel
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from bitbench.study.environment import Device
+from bitbench.study.objective import Objective, Objectives
 from bitbench.study.study import EngineAxes, KvCacheTypes, Study
+from bitbench.study.workload import Workload
 from bitbench.util import yaml_file
-from bitbench.util.errors import StudyFileError
+from bitbench.util.errors import StudyFileError, UsageError
+from bitbench.util.units import BY_HAND, written_seconds
 
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
 
@@ -31,12 +39,6 @@ def read_study(path: Path) -> tuple[Study, str]:
         text = f"{text.rstrip()}\nname: {study.name}\n"
         parse_study(text, name=str(path))  # raises where nothing can follow it, as behind a closing brace
     return study, text
-
-
-def with_line(error: StudyFileError, path: Path, text: str) -> StudyFileError:
-    """The same error, with the line of the field that it is about: for what is found out after reading."""
-    line, field = yaml_file.line_of(text, _as_written(error.location, text))
-    return StudyFileError(f"{path}:{line}: {field}: {error}" if field else f"{path}: {error}")
 
 
 class _Engines(BaseModel):
@@ -75,8 +77,7 @@ def _name_of(file: str) -> str:
 
 def _allow_short_forms(schema: dict[str, Any]) -> None:
     """What validators accept besides the full form: a name for an engine, workload or arrival, a number for a range."""
-    from bitbench.study.arrival import Arrival
-    from bitbench.study.workload import BUILT_IN_WORKLOADS
+    from bitbench.study.workload import BUILT_IN_WORKLOADS, Arrival
 
     properties, definitions = schema["properties"], schema["$defs"]
     definitions["Workload"]["required"].remove("concurrency")  # an open loop needs none
@@ -97,3 +98,150 @@ def _allow_short_forms(schema: dict[str, Any]) -> None:
         properties[name] = {"anyOf": [{"type": "string"}, properties[name]]}
     count = definitions["Count"]
     definitions["Count"] = {"anyOf": [{"type": "integer", "minimum": 1}, count]}
+
+
+def study_text(study: Study) -> str:
+    """Reading it again gives an equal study."""
+    content = study.model_dump(mode="json", exclude_defaults=True, exclude={"workloads", "objectives"}, context=BY_HAND)
+    content = {"bitbench": study.bitbench, **content}
+    if study.workloads:
+        content["workloads"] = [_workload(workload) for workload in study.workloads]
+    if study.objectives:
+        content["objectives"] = {objective.name: written_seconds(objective.limit) for objective in study.objectives}
+    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
+    return text
+
+
+def _workload(workload: Workload) -> dict[str, object]:
+    """Defaults are left out but for the kind of an arrival, which says what the rest of it means."""
+    content = workload.model_dump(
+        mode="json", exclude_defaults=True, by_alias=True, exclude={"arrival"}, context=BY_HAND
+    )
+    arrival = workload.arrival.model_dump(mode="json", by_alias=True, context=BY_HAND)
+    content["arrival"] = arrival["kind"] if len(arrival) == 1 else arrival
+    return content
+
+
+@dataclass(frozen=True)
+class StudySource:
+    study: Study
+    text: str  # what its folder keeps as study.yaml
+    folder: Path  # what file names in it are relative to
+    file: Path | None = None
+
+    @classmethod
+    def of(cls, study: "Path | Study | StudySource", folder: Path = Path()) -> "StudySource":
+        """`folder` counts for a study that was made in Python; a file is its own place.
+
+        A file is read here and no more: what is shown to a person, allowed, run and kept is one text.
+        """
+        if isinstance(study, StudySource):
+            return study
+        if isinstance(study, Study):
+            return cls(study, study_text(study), folder)
+        return cls(*read_study(study), study.parent, study)
+
+    def with_budget(self, budget_s: float | None) -> "StudySource":
+        """The same study with another budget; its file stays as it is."""
+        if budget_s is None:
+            return self
+        measure = self.study.measure.with_budget(budget_s)
+        return replace(self, study=self.study.model_copy(update={"measure": measure}))
+
+    def located(self, error: StudyFileError) -> StudyFileError:
+        """The same error, with the line of the field that it is about: for what is found out after reading."""
+        if self.file is None:
+            return error
+        line, field = yaml_file.line_of(self.text, _as_written(error.location, self.text))
+        return StudyFileError(f"{self.file}:{line}: {field}: {error}" if field else f"{self.file}: {error}")
+
+
+_EAGER = """\
+    args: {enforce-eager: true} # no compilation, which takes minutes on a CPU; on a GPU it would cost speed
+"""
+
+
+def starter(device: Device) -> str:
+    """For engines that compute on this: on a GPU eager mode would switch CUDA graphs off."""
+    return _STARTER.replace("EAGER\n", _EAGER if device == "cpu" else "")
+
+
+_STARTER = """\
+# A bitbench study: one question, asked of models × recipes × engines × workloads.
+# `bitbench plan FILE` shows what it would run; `bitbench run FILE` runs it, or resumes it.
+bitbench: 1                     # version of this format
+name: my-study                  # the results go to a folder of this name; default: the name of the file
+
+# The model: a name from `bitbench model list`, or a folder with a Hugging Face checkpoint.
+models: [smollm2-135m]
+# What is compared: the unquantized checkpoint, 8-bit weights and activations, 4-bit weights. Variants are created by
+# `bitbench run`; `bitbench recipes` lists the others.
+recipes: [bf16, w8a8-rtn, w4a16-rtn]
+
+# The engines. Each runs in its own environment: `bitbench env create vllm`.
+engines:
+  - engine: vllm
+EAGER
+    # args: {dtype: float16}    # as the engine spells them; they are recorded with the results. `dtype` is bfloat16, or
+                                # float32 on a processor that would emulate it, unless it is given here
+  # - transformers              # bf16, VPTQ and torchao; others run unquantized there, and are refused
+  # - llamacpp                  # needs recipes of GGUF files, such as gguf-q4_k_m
+
+# The workloads. Built in: interactive, decode_bound, prefill_bound, long_context, medium_batch, base,
+# high_concurrency. Or a shape of your own:
+workloads:
+  - interactive                 # 1 request at a time, 128 tokens in, 64 out
+  - name: chat-8
+    concurrency: 8
+    input_tokens: 256
+    output_tokens: 64
+    arrival: closed_loop        # batch: all at once; closed_loop: each stream sends its next when the last ended
+    requests: 16                # per trial
+  # - name: poisson-5             # an open loop; docs/workloads.md has more kinds
+  #   input_tokens: {min: 64, max: 512}
+  #   output_tokens: 64
+  #   arrival: {kind: poisson, rate: 5}
+  #   duration: 60s
+
+# How long. Starts and rounds are planned from the budget; a config that is already decided is dropped, and the study
+# ends early once everything is decided. `starts: 3` and `trials: 4` instead ask for a fixed number.
+measure:
+  budget: 10m                   # wall time
+  # equal_within: 10%           # a difference that is known to be smaller than this is answered: equal
+
+# quality: {windows: 8}           # what each variant loses; docs/quality.md
+
+limits:
+  start: 10m                    # from start to ready
+  stall: 2m                     # without a token
+  # memory: 8GiB                # what one instance may use
+
+baseline: smollm2-135m/bf16 @ vllm  # what the others are compared to
+seed: 1
+"""
+
+
+T = TypeVar("T")
+
+
+def checked(make: Callable[[], T], *, about: str = "") -> T:
+    """The value, or UsageError with the first thing that is wrong with it.
+
+    `about` is what the person calls the value, such as an option; without it the field that is wrong is named.
+    """
+    try:
+        return make()
+    except ValidationError as invalid:
+        first = invalid.errors()[0]
+        about = about or ".".join(str(part) for part in first["loc"])
+        said = first["msg"].removeprefix("Value error, ")
+    except ValueError as problem:
+        said = str(problem)
+    raise UsageError(f"{about}: {said}" if about else said)
+
+
+def checked_objectives(given: str | Mapping[str, str | float] | None, *, about: str = "--slo") -> tuple[Objective, ...]:
+    """From `ttft_p99=200ms,tpot_p99=20ms`, or from names and limits in seconds."""
+    if given is None:
+        return ()
+    return checked(lambda: TypeAdapter[tuple[Objective, ...]](Objectives).validate_python(given), about=about)

@@ -1,13 +1,203 @@
-"""A workload: request shape and arrival process."""
+"""A workload: when its requests come, what they hold, and how many are in flight."""
 
-from typing import Literal
+from enum import StrEnum
+from math import ceil
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from bitbench.study.arrival import AnyArrival, Arrival, Batch, Trace, mean_rate
-from bitbench.study.base import Seconds, Spec
-from bitbench.study.prompts import Api, Conversation, Length, Lengths, SharedPrefix, TextPrompts, longest, shortest
+from bitbench.study.base import Fraction, Seconds, Spec
+
+RateField = Field(gt=0, le=1_000_000, description="requests per second")
+
+
+class Arrival(StrEnum):
+    BATCH = "batch"  # every request at once, then wait for all of them
+    CLOSED_LOOP = "closed_loop"  # so many streams; each sends its next request when the last one ended
+    CONSTANT = "constant"  # evenly spaced
+    POISSON = "poisson"  # independent users: exponential gaps
+    GAMMA = "gamma"  # gaps that vary more or less than those of independent users
+    RAMP = "ramp"  # a rate that grows, or falls, linearly
+    TRACE = "trace"  # at the times, and with the lengths, of a recorded trace
+
+
+class Batch(Spec):
+    kind: Literal[Arrival.BATCH] = Arrival.BATCH
+
+
+class ClosedLoop(Spec):
+    kind: Literal[Arrival.CLOSED_LOOP] = Arrival.CLOSED_LOOP
+
+
+class Constant(Spec):
+    kind: Literal[Arrival.CONSTANT] = Arrival.CONSTANT
+    rate: float = RateField
+
+
+class Poisson(Spec):
+    kind: Literal[Arrival.POISSON] = Arrival.POISSON
+    rate: float = RateField
+
+
+class Gamma(Spec):
+    """Gaps from a gamma distribution of mean 1 / rate and coefficient of variation 1 / √burstiness."""
+
+    kind: Literal[Arrival.GAMMA] = Arrival.GAMMA
+    rate: float = RateField
+    burstiness: float = Field(
+        gt=0, le=1_000_000, description="shape of the gamma distribution; 1: Poisson; less: bursts"
+    )
+
+
+class Ramp(Spec):
+    """The rate goes linearly from one to the other over the trial, without randomness."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    kind: Literal[Arrival.RAMP] = Arrival.RAMP
+    from_rate: float = Field(alias="from", ge=0, le=1_000_000, description="requests per second at the start")
+    to_rate: float = Field(alias="to", ge=0, le=1_000_000, description="requests per second at the end")
+
+    @model_validator(mode="after")
+    def _something_comes(self) -> "Ramp":
+        if self.from_rate + self.to_rate == 0:
+            raise ValueError("a ramp from 0 to 0 sends nothing; set `from` or `to` above 0")
+        return self
+
+
+class Trace(Spec):
+    """A recorded trace, recognised by its header: Azure's, BurstGPT's or Mooncake's layout."""
+
+    kind: Literal[Arrival.TRACE] = Arrival.TRACE
+    file: str = Field(min_length=1, description="the trace; relative to the study file")
+    speed: float = Field(default=1.0, gt=0, le=1_000_000, description="2 replays it twice as fast")
+
+
+AnyArrival = Annotated[
+    Annotated[Batch | ClosedLoop | Constant | Poisson | Gamma | Ramp | Trace, Field(discriminator="kind")],
+    BeforeValidator(lambda value: {"kind": str(value)} if isinstance(value, str) else value),
+]
+
+
+def mean_rate(arrival: AnyArrival) -> float | None:
+    """Requests per second over the whole trial; None where answers, or a trace, decide."""
+    match arrival:
+        case Constant(rate=rate) | Poisson(rate=rate) | Gamma(rate=rate):
+            return rate
+        case Ramp():
+            return (arrival.from_rate + arrival.to_rate) / 2
+        case _:
+            return None
+
+
+MOST_TOKENS = 10_000_000  # of a prompt or an answer: the longest context that a published model offers
+DEVIATIONS = 3  # where `min` and `max` are when a study does not say: 99.7 % of a normal distribution lie within
+
+
+class Lengths(Spec):
+    """Lengths that vary: evenly from `min` to `max`, or around `mean` with `sd`, never beyond `min` and `max`."""
+
+    min: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    max: int | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    mean: float | None = Field(default=None, ge=1, le=MOST_TOKENS)
+    sd: float | None = Field(default=None, ge=0, le=MOST_TOKENS)
+
+    @model_validator(mode="after")
+    def _one_of_two_forms(self) -> "Lengths":
+        if (self.mean is None) != (self.sd is None):
+            raise ValueError("`mean` and `sd` belong together; give both, or `min` and `max` alone")
+        if self.mean is None and (self.min is None or self.max is None):
+            raise ValueError("give a number, {min, max}, or {mean, sd} with or without `min` and `max`")
+        if not self.shortest <= (self.shortest if self.mean is None else self.mean) <= self.longest:
+            raise ValueError(f"`min` {self.shortest}, `mean` and `max` {self.longest} must be in ascending order")
+        return self
+
+    @property
+    def shortest(self) -> int:
+        if self.min is not None:
+            return self.min
+        assert self.mean is not None
+        assert self.sd is not None
+        return max(1, int(self.mean - DEVIATIONS * self.sd))
+
+    @property
+    def longest(self) -> int:
+        if self.max is not None:
+            return self.max
+        assert self.mean is not None
+        assert self.sd is not None
+        return ceil(self.mean + DEVIATIONS * self.sd)
+
+    @property
+    def typical(self) -> float:
+        return (self.shortest + self.longest) / 2 if self.mean is None else self.mean
+
+    def __str__(self) -> str:
+        spread = "" if self.mean is None else f"{self.mean:,g} ± {self.sd:,g}, "
+        return f"{spread}{self.shortest:,} to {self.longest:,}"
+
+
+def _form(value: object) -> str:
+    return "spread" if isinstance(value, (dict, Lengths)) else "number"
+
+
+Length = Annotated[
+    Annotated[int, Field(ge=1, le=MOST_TOKENS), Tag("number")] | Annotated[Lengths, Tag("spread")], Discriminator(_form)
+]
+
+
+def shortest(length: Length) -> int:
+    return length.shortest if isinstance(length, Lengths) else length
+
+
+def longest(length: Length) -> int:
+    return length.longest if isinstance(length, Lengths) else length
+
+
+def typical(length: Length) -> float:
+    return length.typical if isinstance(length, Lengths) else float(length)
+
+
+def show_length(length: Length) -> str:
+    return str(length) if isinstance(length, Lengths) else f"{length:,}"
+
+
+class Api(StrEnum):
+    COMPLETIONS = "completions"  # /v1/completions: token ids, or text as it is
+    CHAT = "chat"  # /v1/chat/completions: messages, to which the server applies the model's chat template
+
+
+class TextPrompts(Spec):
+    """Prompts from a file: JSON lines with `prompt`, `text` or `messages`, or ShareGPT's JSON, or plain text."""
+
+    file: str = Field(min_length=1, description="the texts; relative to the study file")
+    min_characters: int = Field(default=1, ge=1, description="shorter texts are skipped")
+    max_characters: int | None = Field(default=None, ge=1, description="longer texts are cut")
+
+    @model_validator(mode="after")
+    def _ordered(self) -> "TextPrompts":
+        if self.max_characters is not None and self.max_characters < self.min_characters:
+            raise ValueError(
+                f"max_characters ({self.max_characters}) is smaller than min_characters ({self.min_characters})"
+            )
+        return self
+
+
+class SharedPrefix(Spec):
+    """Some prompts begin alike, as behind a system prompt."""
+
+    tokens: int = Field(ge=1, description="length of the common prefix; part of input_tokens")
+    share: Fraction = Field(default=1.0, gt=0, le=1, description="share of the requests that have one")
+    prefixes: int = Field(default=1, ge=1, description="number of different prefixes, equally frequent")
+
+
+class Conversation(Spec):
+    """Requests that carry what was said before them."""
+
+    turns: int = Field(ge=2, le=1_000, description="requests of one conversation")
+    think: Seconds = Field(default=0.0, ge=0, description="from the end of an answer to the next question")
+
 
 MOST_REQUESTS = 10_000_000  # of a trial: its rows take gigabytes beyond that
 CLOSED_LOOP_ROUNDS = 4  # requests per stream when the study does not say: enough for a median per stream

@@ -1,11 +1,15 @@
-"""Faults of this machine, or of what it allows us: never a result of an engine, and no bug."""
+"""Faults of this machine, or of what it allows us, never a result of an engine and no bug; a machine without Linux
+is one."""
 
 import errno
 import os
+import platform
 import re
 import resource
 import tempfile
 from pathlib import Path
+
+from bitbench.util.errors import PlatformError
 
 _FULL = "the disk is full; free some space"
 _FORBIDDEN = "permission denied; give another folder, or change its permissions"
@@ -55,3 +59,15 @@ def disk_fault(folder: Path) -> str | None:
     except OSError as error:
         return explain(OSError(error.errno, error.strerror, str(folder)))
     return None
+
+
+SYSTEMS = {"Darwin": "macOS"}  # as people call them
+
+
+def require_linux() -> None:
+    """Raises PlatformError elsewhere, before anything is started or written."""
+    if (system := platform.system()) != "Linux":
+        raise PlatformError(
+            f"bitbench measures on Linux only, and this is {SYSTEMS.get(system, system)}; here it reads, compares and "
+            "reports what a Linux machine measured (docs/platforms.md)"
+        )

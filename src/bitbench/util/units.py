@@ -17,7 +17,7 @@ _BYTES = {
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_LONGEST_SHOWN = 60  # characters of a wrong value that a message repeats
+_LONGEST_SHOWN = 60  # characters of a wrong value
 # Possessive: a long row of digits is read once, not once from each digit.
 _QUANTITY = re.compile(r"\s*((?:[0-9]++(?:\.[0-9]++)?|\.[0-9]++)(?:e-?[0-9]+)?)\s*([a-zµ%]*)\s*", re.IGNORECASE)
 
@@ -28,7 +28,7 @@ def parse_seconds(value: object) -> float:
     number, unit = _parse(value, _SECONDS, "a duration such as 250ms, 30s, 10m or 2h")
     seconds = number * _SECONDS[unit or "s"]
     if seconds > LONGEST_WAIT_S:
-        raise ValueError(f"{_shown(value)} is too long; the longest duration is {LONGEST_WAIT_S / 3600:.0f}h")
+        raise ValueError(f"{show_value(value)} is too long; the longest duration is {LONGEST_WAIT_S / 3600:.0f}h")
     if isinstance(value, str) and number and not unit:
         text = value.strip()
         raise ValueError(f"{text} needs a unit; write {text}ms, {text}s or {text}m")
@@ -58,15 +58,15 @@ def parse_fraction(value: object) -> float:
 def _parse(value: object, units: Mapping[str, float], wanted: str) -> tuple[float, str]:
     """The number as it is written, and its unit; empty where it has none."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"expected {wanted}, got {_shown(value)}")
+        raise ValueError(f"expected {wanted}, got {show_value(value)}")
     match = None if _is_huge(value) else _QUANTITY.fullmatch(str(value))
     if match is None:
-        raise ValueError(f"expected {wanted}, got {_shown(value)}")
+        raise ValueError(f"expected {wanted}, got {show_value(value)}")
     number, unit = match.group(1), match.group(2).lower()
     if unit and unit not in units:
-        raise ValueError(f"unknown unit {_shown(unit)} in {_shown(value)}; expected {wanted}")
+        raise ValueError(f"unknown unit {show_value(unit)} in {show_value(value)}; expected {wanted}")
     if not math.isfinite(float(number) * units.get(unit, 1.0)):
-        raise ValueError(f"{_shown(value)} is too large; expected {wanted}")
+        raise ValueError(f"{show_value(value)} is too large; expected {wanted}")
     return float(number), unit
 
 
@@ -94,7 +94,8 @@ def _is_huge(value: object) -> bool:
     return isinstance(value, int) and value.bit_length() > sys.float_info.max_exp
 
 
-def _shown(value: object) -> str:
+def show_value(value: object) -> str:
+    """A wrong value as a message repeats it."""
     shown = "a number of hundreds of digits" if _is_huge(value) else repr(value)
     return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
 

@@ -16,14 +16,13 @@ from yaml.reader import Reader
 from yaml.resolver import Resolver
 from yaml.scanner import Scanner
 
-from bitbench.util.near_miss import did_you_mean
-from bitbench.util.text_file import UnreadableFileError, read_text_file
-from bitbench.util.units import BY_HAND
+from bitbench.util.files import UnreadableFileError, read_text_file
+from bitbench.util.text import did_you_mean
+from bitbench.util.units import BY_HAND, show_value
 
 Location = Sequence[int | str]
 Parsed = TypeVar("Parsed", bound=BaseModel)
 
-LONGEST_SHOWN_VALUE = 60  # characters of a wrong value that a message repeats
 MOST_MISTAKES = 50  # that are told at once; a file with more is of another kind
 # What a file may be. A study of 100,000 points (100 engines, 1,000 workloads) has about 15,000 values in 150 kB, five
 # levels deep.
@@ -142,7 +141,7 @@ class _BoundedLoader(Composer, SafeConstructor, Resolver, _Events):  # type: ign
             return super().construct_object(node, deep)
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
             kind = node.tag.rpartition(":")[2]
-            problem = f"{_shown(node.value)} is not a value of the kind {kind}"
+            problem = f"{show_value(node.value)} is not a value of the kind {kind}"
             raise ConstructorError(None, None, problem, node.start_mark) from None
 
 
@@ -188,28 +187,21 @@ def _describe(mistake: Any, root: yaml.Node, name: str, spec: type[BaseModel]) -
     line, field = _line_of(root, location)
     where = f"{name}:{line}: {field}" if field else f"{name}:{line}"
     if kind == "extra_forbidden":
-        known = _known_fields(spec, location[:-1])
+        known = list(_schema_at(spec, location[:-1]).get("properties", {}))
         return f"{where}: unknown field; {did_you_mean(str(location[-1]), known)}known fields: {', '.join(known)}"
     if kind == "missing":
         parent = f" in `{field}`" if field else ""
         return f"{name}:{line}: the field `{location[-1]}` is missing{parent}"
     if kind in ("union_tag_invalid", "union_tag_not_found"):
         tag = mistake["ctx"]["discriminator"].strip("'")
+        branches = _schema_at(spec, location).get("discriminator", {}).get("mapping", {})
         given = f", but it is {mistake['ctx']['tag']!r}" if kind == "union_tag_invalid" else ""
-        return f"{where}: `{tag}` must be one of {', '.join(_branches(spec, location))}{given}"
+        return f"{where}: `{tag}` must be one of {', '.join(branches)}{given}"
     message = mistake["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     if kind == "value_error":
         return f"{where}: {message}"
-    return f"{where}: {message}, but it is {_shown(value)}"
-
-
-def _shown(value: object) -> str:
-    try:
-        shown = repr(value)
-    except ValueError:  # Python writes no number of thousands of digits
-        return "a number of thousands of digits"
-    return shown if len(shown) <= LONGEST_SHOWN_VALUE else shown[:LONGEST_SHOWN_VALUE] + "…"
+    return f"{where}: {message}, but it is {show_value(value)}"
 
 
 def _line_of(root: yaml.Node, location: Location) -> tuple[int, str]:
@@ -242,14 +234,6 @@ def _dotted(location: Location) -> str:
     for part in location:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
     return text
-
-
-def _known_fields(spec: type[BaseModel], location: Location) -> list[str]:
-    return list(_schema_at(spec, location).get("properties", {}))
-
-
-def _branches(spec: type[BaseModel], location: Location) -> list[str]:
-    return list(_schema_at(spec, location).get("discriminator", {}).get("mapping", {}))
 
 
 def _schema_at(spec: type[BaseModel], location: Location) -> dict[str, Any]:

@@ -8,10 +8,9 @@ from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
-from bitbench.study.environment import Environment
+from bitbench.study.environment import Environment, Use
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
-from bitbench.study.use import Use
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
 

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.records.folder import StudyFolder
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.document.model import Name, Section
 from bitbench.reports.document.words import bullets, say
 from bitbench.study.base import Record

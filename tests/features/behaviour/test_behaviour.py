@@ -4,8 +4,14 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.behaviour.equivalence import ANOTHER_START, TOGETHER
-from bitbench.features.behaviour.survival import Lifetimes, compare_survival, lifetimes, survival
+from bitbench.features.behaviour.computing import (
+    ANOTHER_START,
+    TOGETHER,
+    Lifetimes,
+    compare_survival,
+    lifetimes,
+    survival,
+)
 from bitbench.features.behaviour.types import Behaviour
 from bitbench.features.behaviour.words import behaviour_section, behaviour_sentences
 from bitbench.records.quality import Answer, Condition

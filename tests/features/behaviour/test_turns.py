@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.behaviour.turn_words import turns_section, turns_sentences
-from bitbench.features.behaviour.turns import curves_of
+from bitbench.features.behaviour.computing import curves_of
 from bitbench.features.behaviour.types import Conversations, ConversationSurvival
+from bitbench.features.behaviour.words import turns_section, turns_sentences
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import ConversationRecord, Script, TurnAnswer, TurnPrompt
 from bitbench.reports.document.markdown import markdown, phrase_text, section_parts

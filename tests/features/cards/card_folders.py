@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.cards.file import UNSIGNED, card_bytes, read_card
-from bitbench.features.cards.signature import sign
+from bitbench.features.cards.card import UNSIGNED, card_bytes, read_card, sign
 from bitbench.features.cards.types import CardManifest, PartName
 from bitbench.records.folder import StudyFolder
 from bitbench.records.roof import MachineRoof, Readings

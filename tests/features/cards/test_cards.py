@@ -14,17 +14,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from bitbench.analysis.results.facts import Fact
-from bitbench.features.cards.anonymous import without_places
+from bitbench.features.cards.card import OWNER, read_card, unpack
 from bitbench.features.cards.compare import query_cards
-from bitbench.features.cards.file import read_card
-from bitbench.features.cards.publish import publish
-from bitbench.features.cards.records import OWNER, unpack
+from bitbench.features.cards.publish import publish, without_places
 from bitbench.features.cards.types import CardError, CardManifest, CardPoints, PartName
 from bitbench.features.cards.verify import verify
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import Phase
-from bitbench.util.errors import BitbenchError, StoreError, UsageError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import BitbenchError, ExitCode, StoreError, UsageError
 from tests.command_line import bitbench
 from tests.features.cards.card_folders import (
     Parts,
@@ -67,7 +64,7 @@ def test_every_figure_of_a_card_follows_from_its_records(place: Path) -> None:
 def test_the_same_folder_gives_the_same_bytes_also_after_unpacking(place: Path, tmp_path: Path) -> None:
     verify(place / "plain.card", unpack_into=tmp_path / "twins")
     again = publish(tmp_path / "twins", tmp_path / "again.card", key=None, unsigned=True)
-    assert again.path.read_bytes() == (place / "plain.card").read_bytes()
+    assert Path(again.card).read_bytes() == (place / "plain.card").read_bytes()
     with pytest.raises(StoreError, match="not empty"):
         verify(place / "plain.card", unpack_into=tmp_path / "twins")
 
@@ -210,7 +207,7 @@ def test_trials_that_were_set_aside_are_counted_where_nobody_can_check_why(place
     for line in lines[:7]:
         line["outcome"] = "client_bound"
     (folder / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    card = publish(folder, tmp_path / "better.card", key=None, unsigned=True).path
+    card = Path(publish(folder, tmp_path / "better.card", key=None, unsigned=True).card)
     aside = [sentence for sentence in verify(card).cannot_check if "rightly left out" in sentence]
     before = [sentence for sentence in verify(place / "plain.card").cannot_check if "rightly left out" in sentence]
     assert aside
@@ -223,14 +220,14 @@ def test_a_trial_that_was_taken_out_is_missing_by_its_number(place: Path, tmp_pa
     verify(place / "plain.card", unpack_into=folder)
     lines = (folder / "trials.jsonl").read_text().splitlines(keepends=True)
     (folder / "trials.jsonl").write_text("".join(lines[:40] + lines[41:]))
-    card = publish(folder, tmp_path / "fewer.card", key=None, unsigned=True).path
+    card = Path(publish(folder, tmp_path / "fewer.card", key=None, unsigned=True).card)
     found = verify(card)
     assert found.gaps == ("trial number 41 is missing",)
     assert found.exit_code is ExitCode.INCONCLUSIVE
 
 
 def test_a_card_without_rows_says_what_could_not_be_checked(tmp_path: Path) -> None:
-    card = publish(TWINS, tmp_path / "small.card", key=None, unsigned=True, rows=False).path
+    card = Path(publish(TWINS, tmp_path / "small.card", key=None, unsigned=True, rows=False).card)
     found = verify(card)
     assert found.exit_code is ExitCode.INCONCLUSIVE
     assert found.requests is None
@@ -256,7 +253,7 @@ def test_no_secret_and_no_place_of_the_machine_is_in_a_card(tmp_path: Path) -> N
     command = [f"--model=/data/{CANARY}/model.gguf", "--api-key", CANARY, f"--hf-token={CANARY}", "--port", "80"]
     instances[0]["facts"]["command"] = ["serve", *command]
     (folder / "instances.jsonl").write_text("".join(json.dumps(one) + "\n" for one in instances))
-    card = read_card(publish(folder, tmp_path / "demo.card", key=None, unsigned=True).path)
+    card = read_card(Path(publish(folder, tmp_path / "demo.card", key=None, unsigned=True).card))
     everything = b"".join(card.parts.values()).decode()
     assert CANARY not in everything
     assert "box.lan" not in everything
@@ -300,7 +297,7 @@ def test_a_secret_is_in_no_part_of_a_card(name: str, tmp_path: Path) -> None:
     }.items():
         records = [json.loads(line) | change for line in (folder / file).read_text().splitlines()]
         (folder / file).write_text("".join(json.dumps(one) + "\n" for one in records))
-    card = read_card(publish(folder, tmp_path / "demo.card", key=None, unsigned=True).path)
+    card = read_card(Path(publish(folder, tmp_path / "demo.card", key=None, unsigned=True).card))
     everything = b"".join(card.parts.values()).decode(errors="replace")
     for secret in (CANARY, "CANARY", "canary-host", "10.20.30.40"):
         assert secret not in everything
@@ -317,7 +314,7 @@ def test_the_machines_of_a_fleet_have_no_names_in_a_card(tmp_path: Path) -> None
         instance["host"] = ["gpu7.corp.example", "me@gpu8", "local"][number % 3]
         instance["cause"] = "gpu7.corp.example was lost; me@gpu8 goes on"
     (folder / "instances.jsonl").write_text("".join(json.dumps(one) + "\n" for one in instances))
-    card = publish(folder, tmp_path / "demo.card", key=None, unsigned=True).path
+    card = Path(publish(folder, tmp_path / "demo.card", key=None, unsigned=True).card)
     records = unpack(read_card(card).parts, "demo")
     assert [*records.lock.hosts] == ["machine-001", "machine-002", "local"]
     assert {one.host for one in records.instances} <= {*records.lock.hosts}
@@ -326,7 +323,7 @@ def test_the_machines_of_a_fleet_have_no_names_in_a_card(tmp_path: Path) -> None
     assert b"corp.example" not in content
     assert b"gpu8" not in content
     verify(card, unpack_into=tmp_path / "again")
-    again = publish(tmp_path / "again", tmp_path / "again.card", key=None, unsigned=True).path
+    again = Path(publish(tmp_path / "again", tmp_path / "again.card", key=None, unsigned=True).card)
     assert again.read_bytes() == card.read_bytes()
 
 
@@ -356,7 +353,7 @@ def test_rows_say_nothing_of_a_servers_paths(tmp_path: Path) -> None:
     table = pq.read_table(rows)
     said = pa.array([f"no such file /opt/{CANARY}/x.py"] * table.num_rows)
     pq.write_table(table.set_column(table.schema.get_field_index("error"), "error", said), rows)
-    card = read_card(publish(verify_into, tmp_path / "x.card", key=None, unsigned=True).path)
+    card = read_card(Path(publish(verify_into, tmp_path / "x.card", key=None, unsigned=True).card))
     trial = unpack(card.parts, "x").trials[0]
     assert unpack(card.parts, "x").requests_of(trial, None).column("error").to_pylist() == ["no such file …/x.py"]
 

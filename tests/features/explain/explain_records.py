@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from bitbench.records.folder import StudyRecords
 from bitbench.records.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
 from bitbench.records.roof import MachineRoof
-from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import (
     InstanceFacts,
     InstanceRecord,

@@ -6,17 +6,15 @@ from pathlib import Path
 import pytest
 
 from bitbench.features.explain.computing import explain
-from bitbench.features.explain.gather import explain_variant
+from bitbench.features.explain.explanation import explain_variant
 from bitbench.features.explain.types import Cause, Explanation, Missing, PhaseAccount
 from bitbench.features.explain.words import explanation_document
-from bitbench.records.folder import StudyFolder
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.profile import Phase, ProfileGroup
-from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import KernelPath
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.variant import ExpertFacts
-from bitbench.util.errors import UsageError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode, UsageError
 from tests.command_line import bitbench
 from tests.features.explain.explain_records import DENSE_BYTES, PLAIN, QUANTIZED, QUANTIZED_BYTES, evidence
 from tests.unit.test_model_cost import SMOLLM2
@@ -67,8 +65,8 @@ def test_a_kernel_that_makes_dense_weights_before_each_product_is_named_with_its
         loaded_bytes=QUANTIZED_BYTES,
         groups={PLAIN: plain, QUANTIZED: expands},
     )
-    found, decode, page = explained(of)
-    assert found.causes[0] is Cause.DEQUANTIZATION
+    _, decode, page = explained(of)
+    assert decode.parts[0].cause is Cause.DEQUANTIZATION
     assert decode.parts[0].excess_s == pytest.approx(0.016 - 0.001 / decode.expected_gain, rel=0.01)
     assert "its kernel expands the weights to dense ones before each product, 16.0 ms where the baseline takes" in page
     assert "profiles/p-w8.json" in page

@@ -11,23 +11,20 @@ from pydantic import ValidationError
 
 from bitbench.features.explain import profile_run
 from bitbench.features.explain.asked import ProfileSpec
+from bitbench.features.explain.command import engine_argument, profile_study
 from bitbench.features.explain.computing import summarize_profiles
-from bitbench.features.explain.profile_command import engine_argument
 from bitbench.features.explain.profile_run import run_profiles
-from bitbench.features.explain.profile_study import profile_study
 from bitbench.features.explain.profile_words import profile_document, profile_section
-from bitbench.measure.run_context import RunContext
+from bitbench.measure.trial import RunContext
 from bitbench.ports import Endpoint, InstanceFailed, Launch, LoadJob, LoadResult
 from bitbench.records.folder import StudyFolder
-from bitbench.records.load_progress import LoadProgress
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
-from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, Outcome
+from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, LoadProgress, Outcome
 from bitbench.reports.document.markdown import markdown, section_parts
 from bitbench.study.plan import Plan
 from bitbench.study.study import Study
-from bitbench.study.study_file import parse_study
+from bitbench.study.study_file import parse_study, study_text
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
-from bitbench.study.write_study import study_text
 from bitbench.util.errors import ProfileError, StoreError, UsageError
 from tests.features.explain.test_profiling import event, mark, written
 from tests.unit.synthetic import make_lock, make_plan, make_records

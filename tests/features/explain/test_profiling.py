@@ -8,11 +8,19 @@ from typing import Any
 
 import pytest
 
-from bitbench.analysis.operator_groups import built_in_table
+from bitbench.analysis.roofline import built_in_table
 from bitbench.features.explain import trace as trace_module
-from bitbench.features.explain.operators import divide
-from bitbench.features.explain.steps import Step, StepShape, decode_seconds, prefill_seconds, steps_in
-from bitbench.features.explain.trace import ChromeTrace, Span, read_trace
+from bitbench.features.explain.trace import (
+    ChromeTrace,
+    Span,
+    Step,
+    StepShape,
+    decode_seconds,
+    divide,
+    prefill_seconds,
+    read_trace,
+    steps_in,
+)
 from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.util.errors import ProfileError
 

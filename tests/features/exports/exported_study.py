@@ -1,6 +1,6 @@
 """A study as it is exported: two points, one of them with names that no tool may stumble over."""
 
-from bitbench.features.exports.types import ExportedFigure, ExportedPoint, ExportedStudy
+from bitbench.features.exports.content import ExportedFigure, ExportedPoint, ExportedStudy
 
 HOSTILE_NAME = 'w4 "quoted" \\ back\nline {x="1"}'
 

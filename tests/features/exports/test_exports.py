@@ -5,14 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.exports.content import exported
-from bitbench.features.exports.targets import exporter
+from bitbench.features.exports.command import exporter
+from bitbench.features.exports.content import ExportError, Target, exported
 from bitbench.features.exports.to_prometheus import export, exposition
-from bitbench.features.exports.types import ExportError, Target
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import ImportedStarts, Tool
+from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.measure.workplace import default_home
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from tests.command_line import bitbench
 from tests.features.exports.exported_study import exported_study
 
@@ -52,7 +51,7 @@ def test_a_study_is_exported_with_its_intervals_and_facts(tmp_path: Path, capsys
     files = [DATA / "vllm-serve-1.json", DATA / "vllm-serve-2.json"]
     folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out", "nightly")
     records = folder.read()
-    study = exported(report_summary(folder, default_home(), records), records.lock)
+    study = exported(StudyReport(folder, default_home()).summary, records.lock)
     (point,) = study.points
     (throughput,) = [figure for figure in point.figures if figure.name == "output_throughput"]
     assert study.name == "nightly"

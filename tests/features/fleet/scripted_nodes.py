@@ -13,23 +13,19 @@ import pyarrow.parquet as pq
 from bitbench import __version__
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.trial import measure
-from bitbench.features.fleet.channel import ChannelClosed, Seat
-from bitbench.features.fleet.deliveries import MATERIALS, pack
-from bitbench.features.fleet.messages import Message, decode, encode, message
-from bitbench.features.fleet.orders import BlockOrder
-from bitbench.features.fleet.part_report import PartReport
+from bitbench.features.fleet.channel import ChannelClosed, Message, Seat, decode, encode, message
+from bitbench.features.fleet.orders import MATERIALS, BlockOrder, PartReport, pack
 from bitbench.loadgen.client import WHOLE, WorkerPart
-from bitbench.loadgen.frames import WorkerTask, decode_task
 from bitbench.loadgen.health import client_health
-from bitbench.loadgen.progress import Snapshot
+from bitbench.loadgen.progress import LatencySketch, Snapshot
 from bitbench.loadgen.requests import plan_requests
-from bitbench.loadgen.sketch import LatencySketch
+from bitbench.loadgen.workers import WorkerTask, decode_task
 from bitbench.measure.group import Draft
 from bitbench.measure.quality import QualityDraft
 from bitbench.measure.trial import TrialDraft
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
-from bitbench.quality.asking import _score_table
-from bitbench.records.host import Accelerator, HostFacts
+from bitbench.quality.measure import _score_table
+from bitbench.records.lock import Accelerator, HostFacts
 from bitbench.records.quality import (
     Answer,
     ConversationRecord,

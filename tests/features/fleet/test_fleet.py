@@ -13,27 +13,33 @@ import pytest
 
 from bitbench import __version__
 from bitbench.engines import registry
-from bitbench.features.fleet.address import FixedRoster, roster_of
-from bitbench.features.fleet.channel import MOST_WAITING, Channel, ChannelClosed, PipeChannel, RunLost
-from bitbench.features.fleet.driver import StudyDriver
+from bitbench.features.fleet.channel import (
+    MOST_WAITING,
+    Channel,
+    ChannelClosed,
+    Message,
+    PipeChannel,
+    RunLost,
+    decode,
+    encode,
+    message,
+)
+from bitbench.features.fleet.driver import StudyDriver, refuse_other_classes, refuse_what_one_machine_does
 from bitbench.features.fleet.incoming import BlockResults
-from bitbench.features.fleet.machine_lock import MachineBusy, MachineLock
-from bitbench.features.fleet.machines import ENDED, Fleet, Machine
-from bitbench.features.fleet.messages import Message, decode, encode, message
+from bitbench.features.fleet.machines import ENDED, MOST_LOSSES, QUARANTINE_S, Fleet, Machine, Station
 from bitbench.features.fleet.orders import BlockOrder, differences, make_order
-from bitbench.features.fleet.run import refuse_other_classes, refuse_what_one_machine_does
-from bitbench.features.fleet.station import MOST_LOSSES, QUARANTINE_S, Station
-from bitbench.measure.observer import LogObserver
+from bitbench.features.fleet.roster import FixedRoster, roster_of
+from bitbench.features.fleet.serving import MachineBusy, machine_lock
+from bitbench.measure.loop import Schedule
+from bitbench.measure.offers import LogObserver
 from bitbench.measure.plan import plan_study
 from bitbench.measure.progress import excused
 from bitbench.measure.quality import QualityDraft, new_draft
 from bitbench.measure.runner import pace_of
-from bitbench.measure.schedule import Schedule
 from bitbench.measure.trial import TrialDraft
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
-from bitbench.records.host import HostFacts
-from bitbench.records.lock import Lock
+from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.trial import Memory, Outcome
 from bitbench.study.study import Study
 from bitbench.util.errors import FleetError, NotComparableError, UsageError
@@ -170,7 +176,7 @@ def test_a_node_ends_with_its_driver(tmp_path: Path) -> None:
     channel.close()  # waits for its end
     with pytest.raises(ChannelClosed):
         channel.send(message("ping"))
-    with MachineLock("local-1"):  # and nobody holds the machine any more
+    with machine_lock("local-1"):  # and nobody holds the machine any more
         pass
 
 
@@ -193,8 +199,8 @@ def test_a_node_that_is_set_up_otherwise_refuses(
 
 
 def test_one_block_per_machine(driver: Driver, tmp_path: Path) -> None:
-    with MachineLock("local-1"):
-        with pytest.raises(MachineBusy), MachineLock("local-1"):
+    with machine_lock("local-1"):
+        with pytest.raises(MachineBusy), machine_lock("local-1"):
             pass
         refused = driver.start(order_of(tmp_path))
         assert refused.header.kind == "refused"
@@ -225,7 +231,7 @@ class SilentChannel:
 
 def test_a_machine_that_is_silent_or_lost_is_left_alone_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("bitbench.features.fleet.station.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("bitbench.features.fleet.machines.time.monotonic", lambda: clock[0])
     seat = replace(roster_of("local:1").seats()[0], connect=lambda _: SilentChannel())
     station = Station(seat, lambda: None)
     for losses in range(1, MOST_LOSSES + 1):
@@ -241,7 +247,7 @@ def test_a_machine_that_is_silent_or_lost_is_left_alone_longer_each_time(monkeyp
 
 def test_a_machine_that_completes_a_block_is_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [1000.0]
-    monkeypatch.setattr("bitbench.features.fleet.station.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("bitbench.features.fleet.machines.time.monotonic", lambda: clock[0])
     station = Station(replace(roster_of("local:1").seats()[0], connect=lambda _: SilentChannel()), lambda: None)
     for _ in range(2 * MOST_LOSSES):
         station.greet()
@@ -287,8 +293,8 @@ def test_a_node_ends_without_a_driver_that_listens(sent: bytes) -> None:
 
 FLOOD = """
 import sys
-from bitbench.features.fleet.messages import encode, message
-from bitbench.util.frames import write_frame
+from bitbench.features.fleet.channel import encode, message
+from bitbench.util.child_processes import write_frame
 while True:
     write_frame(sys.stdout.buffer, encode(message("pong", b"x" * 100)))
 """
@@ -404,7 +410,7 @@ class WithAnotherToken:
 
 def test_a_token_that_ray_refuses_is_said_to_be_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setattr("bitbench.features.fleet.ray_cluster._ray", WithAnotherToken)
+    monkeypatch.setattr("bitbench.features.fleet.roster._ray", WithAnotherToken)
     with pytest.raises(FleetError, match="head:6379 cannot be reached: it refuses the token; RAY_AUTH_TOKEN_PATH must"):
         roster_of("ray://head:6379")
 
@@ -420,7 +426,7 @@ def test_workers_of_ray_do_not_import_from_the_folder_of_the_driver(
     """Ray puts the folder that it is started in first on the path of its workers."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
-    monkeypatch.setattr("bitbench.features.fleet.ray_cluster._ray", NotingTheFolder)
+    monkeypatch.setattr("bitbench.features.fleet.roster._ray", NotingTheFolder)
     with pytest.raises(FleetError, match=r"started in /$"):
         roster_of("ray://head:6379")
     assert Path.cwd() == tmp_path

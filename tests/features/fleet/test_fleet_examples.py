@@ -13,7 +13,7 @@ import yaml
 from typer.main import get_command
 
 from bitbench.cli.app import app
-from bitbench.features.fleet.ray_cluster import _wanted
+from bitbench.features.fleet.roster import _wanted
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "fleet"
 

@@ -19,24 +19,21 @@ import pytest
 from bitbench import __version__
 from bitbench.analysis.summarize import summarize
 from bitbench.analysis.trial import measure
-from bitbench.features.fleet import load_fleet, station
-from bitbench.features.fleet.address import FixedRoster
-from bitbench.features.fleet.channel import RunLost, RunRefused
+from bitbench.features.fleet import load_fleet, machines
+from bitbench.features.fleet.channel import Message, RunLost, RunRefused, encode, message
 from bitbench.features.fleet.load_fleet import LoadFleet
-from bitbench.features.fleet.machines import RemoteRun
-from bitbench.features.fleet.messages import Message, encode, message
+from bitbench.features.fleet.machines import RemoteRun, Station
 from bitbench.features.fleet.orders import BlockOrder
-from bitbench.features.fleet.station import Station
+from bitbench.features.fleet.roster import FixedRoster
 from bitbench.measure.group import Draft
 from bitbench.measure.quality import QualityDraft
 from bitbench.measure.trial import TrialDraft
 from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
 from bitbench.records.folder import Writer
-from bitbench.records.host import HostFacts
-from bitbench.records.load_progress import LoadProgress
+from bitbench.records.lock import HostFacts
 from bitbench.records.quality import QualityRecord
 from bitbench.records.strict_reader import checked
-from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.records.trial import InstanceRecord, LoadProgress, TrialRecord
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document
 from bitbench.study.quality import Quality
@@ -354,7 +351,7 @@ def test_no_mutated_message_of_a_load_is_believed_or_a_python_error(monkeypatch:
         (load_fleet, "PING_S", 0.02),
         (load_fleet, "WAIT_S", 0.001),
         (load_fleet, "HELLO_S", 1.0),
-        (station, "PING_S", 0.02),
+        (machines, "PING_S", 0.02),
     ):
         monkeypatch.setattr(module, constant, value)
     source, said = random.Random(SEED), Counter[str]()

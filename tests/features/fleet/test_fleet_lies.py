@@ -15,28 +15,28 @@ import pytest
 
 from bitbench.analysis.trial import measure
 from bitbench.features.fleet import load_fleet
-from bitbench.features.fleet.address import FixedRoster
-from bitbench.features.fleet.deliveries import pack
+from bitbench.features.fleet.channel import Message, encode, message
 from bitbench.features.fleet.driver import StudyDriver
 from bitbench.features.fleet.load_fleet import LoadFleet
 from bitbench.features.fleet.machines import Fleet
-from bitbench.features.fleet.messages import Message, encode, message
+from bitbench.features.fleet.orders import pack
+from bitbench.features.fleet.roster import FixedRoster
 from bitbench.loadgen.client import WorkerPart
-from bitbench.loadgen.frames import WorkerTask
-from bitbench.measure.observer import LogObserver
+from bitbench.loadgen.workers import WorkerTask
+from bitbench.measure.loop import Schedule
+from bitbench.measure.offers import LogObserver
 from bitbench.measure.plan import plan_study
 from bitbench.measure.runner import pace_of
-from bitbench.measure.schedule import Schedule
 from bitbench.measure.trial import TrialDraft
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import Lock
 from bitbench.records.trial import Outcome, TrialRecord
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from bitbench.study.study import Study
+from bitbench.study.study_file import study_text
 from bitbench.study.workload import Workload
-from bitbench.study.write_study import study_text
 from bitbench.util.errors import FleetError
 from tests.features.fleet.scripted_nodes import HOST, Lie, load_results, rows_of, seat
 
@@ -86,7 +86,7 @@ def check_whole(folder: StudyFolder) -> None:
     for trial in measured:
         if trial.counts:
             assert trial.metrics == measure(folder.requests_of(trial))
-    assert report_summary(folder, default_home()).rankings
+    assert StudyReport(folder, default_home()).summary.rankings
 
 
 def of_trial(change: Callable[[dict[str, Any]], object], kind: str = "trial") -> Lie:

@@ -15,26 +15,20 @@ import pytest
 
 import bitbench
 from bitbench import __version__
-from bitbench.features.fleet.address import FixedRoster, roster_of
-from bitbench.features.fleet.channel import NODE, Channel, Seat
-from bitbench.features.fleet.clocks import ClockComparison
-from bitbench.features.fleet.load_fleet import LoadFleet
-from bitbench.features.fleet.load_part import LoadPart
-from bitbench.features.fleet.messages import Message, message
-from bitbench.features.fleet.orders import LoadOrder
-from bitbench.features.fleet.part_report import SKETCHED
-from bitbench.features.fleet.types import LoadNodes
+from bitbench.features.fleet.channel import NODE, Channel, Message, Seat, message
+from bitbench.features.fleet.computing import LoadNodes
+from bitbench.features.fleet.jobs import LoadPart
+from bitbench.features.fleet.load_fleet import ClockComparison, LoadFleet
+from bitbench.features.fleet.orders import SKETCHED, LoadOrder
+from bitbench.features.fleet.roster import FixedRoster, roster_of
 from bitbench.loadgen.client import WorkerPart, run_job
-from bitbench.loadgen.frames import WorkerTask, decode_task, encode_task
-from bitbench.loadgen.sketch import RELATIVE_ERROR
+from bitbench.loadgen.progress import RELATIVE_ERROR
 from bitbench.loadgen.verdict import judge
-from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.observer import LogObserver
-from bitbench.measure.offers import load_client
+from bitbench.loadgen.workers import LoadWorkers, WorkerTask, decode_task, encode_task
+from bitbench.measure.offers import LogObserver, load_client
 from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
-from bitbench.records.load_progress import LoadProgress
 from bitbench.records.request_rows import RequestRows, statistic
-from bitbench.records.trial import ClockReading, Outcome
+from bitbench.records.trial import ClockReading, LoadProgress, Outcome
 from bitbench.study.workload import Workload
 from bitbench.util.errors import FleetError, LoadError, UsageError
 from tests.length import by_length
@@ -105,7 +99,7 @@ def test_streams_stay_with_their_node_and_a_node_may_have_none(tmp_path: Path) -
 def test_a_node_with_several_workers_sends_the_same_part(tmp_path: Path) -> None:
     with running({"ttft": "5ms", "tpot": "1ms"}, tmp_path) as endpoint, LoadWorkers(2) as workers:
         asked = on_schedule(endpoint, 20)
-        result = workers.run_part(asked, WorkerPart(1, 3), lambda: time.monotonic() + 0.1)
+        result = workers.run(asked, part=WorkerPart(1, 3), choose_zero=lambda: time.monotonic() + 0.1)
     assert len(result.health.workers) == 2
     assert result.requests["request"].to_pylist() == [number for number in range(20) if number % 3 == 1]
 

@@ -6,24 +6,22 @@ from pathlib import Path
 import pytest
 
 from bitbench.features.gpu_plan import computing
-from bitbench.features.gpu_plan.classes import DEVICE_CLASSES
 from bitbench.features.gpu_plan.computing import (
     ASSUMED_OVERHEAD_BYTES,
     ASSUMED_ROOF_SHARE,
     ASSUMED_STEP_OVERHEAD_S,
     answer_plan_gpu,
 )
-from bitbench.features.gpu_plan.types import DeviceNeed, DevicePlan
-from bitbench.features.gpu_plan.use import DEFAULT_SHARE, device_use
+from bitbench.features.gpu_plan.devices import DEFAULT_SHARE, DEVICE_CLASSES, DeviceNeed, DevicePlan, device_use
 from bitbench.measure.compatibility import CompatibilityRow
 from bitbench.measure.workplace import Workplace
 from bitbench.models.shapes import SHAPES
-from bitbench.study.capability import Capability
+from bitbench.study.hardware import Capability
 from bitbench.study.model_cost import decode_cost
 from bitbench.study.plan import Plan, Support
 from bitbench.study.study import EngineSetup
 from bitbench.study.study_file import parse_study
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
 
 ROOT = Path(__file__).parents[3]
@@ -216,7 +214,7 @@ def test_compatibility_is_asked_with_the_capability_of_the_class(
         )
 
     monkeypatch.setattr(computing, "look_up", look_up)
-    monkeypatch.setattr("bitbench.measure.expand.look_up", look_up)
+    monkeypatch.setattr("bitbench.measure.plan.look_up", look_up)
     assert only_need(planned(tmp_path, "h100-80gb", recipes="w4a16-rtn")[1]).kernel == "MacheteLinearKernel"
     assert asked == {Capability(9, 0)}
     chosen = planned(tmp_path, "h100-80gb", engines="{engine: vllm, args: {linear-backend: marlin}}")[1]

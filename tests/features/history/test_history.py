@@ -10,14 +10,10 @@ import pytest
 from bitbench.analysis.results.comparison import ChangeVerdict
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_studies
-from bitbench.features.history.chart import history_figure
-from bitbench.features.history.computing import find_point, history
-from bitbench.features.history.types import History
-from bitbench.features.history.words import history_document, sparkline
-from bitbench.records.folder import StudyFolder
-from bitbench.records.study_records import StudyRecords
+from bitbench.features.history.history import History, find_point, history, history_document, history_figure, sparkline
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import InstanceFacts
-from bitbench.reports.charts.svg import svg
+from bitbench.reports.document.html import svg
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Chart, Table
 from bitbench.study.base import Json

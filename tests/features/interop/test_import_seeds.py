@@ -7,16 +7,14 @@ import pytest
 from bitbench.analysis.results.crossover import CrossoverAxis
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.readers.text import decoded
-from bitbench.features.interop.types import ImportedStarts, Tool
-from bitbench.measure.expand import expand
+from bitbench.features.interop.readers.reading import ImportedStarts, Tool, decoded
+from bitbench.measure.plan import expand
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.model import Quantity, Table, Unit, plain_text
-from bitbench.reports.sections.crossover import crossover_section
-from bitbench.reports.write import report_summary, write_report
-from bitbench.util.errors import StoreError, StudyFileError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.reports.sections.sweep import crossover_section
+from bitbench.reports.write import StudyReport
+from bitbench.util.errors import ExitCode, StoreError, StudyFileError
 from tests.command_line import bitbench
 
 DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
@@ -26,8 +24,8 @@ def imported(
     name: str, into: Path, starts: ImportedStarts = ImportedStarts.PER_FILE
 ) -> tuple[StudyFolder, StudySummary, str]:
     folder = import_files([DATA / name], Tool.VENDOR_TABLE, starts, into)
-    report = write_report(folder, default_home())
-    return folder, report_summary(folder, default_home()), report.read_text(encoding="utf-8")
+    report = StudyReport(folder, default_home()).write()
+    return folder, StudyReport(folder, default_home()).summary, report.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +217,7 @@ def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
     """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
     folder = import_files([DATA / "seed-crossing.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_RUN, tmp_path / "out")
-    summary = report_summary(folder, default_home())
+    summary = StudyReport(folder, default_home()).summary
     found = {one.config.variant: one for one in summary.crossovers if one.axis is CrossoverAxis.CONCURRENCY}
     (crossing,) = found["w8a16_awq"].crossings
     assert (crossing.after, crossing.before, crossing.is_sure) == (8, 64, True)

@@ -9,15 +9,14 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from bitbench.analysis.results.summary import PointSummary, StudySummary
-from bitbench.features.interop.files import import_files
-from bitbench.features.interop.readers.tools import read
-from bitbench.features.interop.types import ImportedStarts, ImportFileError, Tool
+from bitbench.features.interop.files import import_files, read
+from bitbench.features.interop.readers.reading import ImportedStarts, ImportFileError, Tool
 from bitbench.measure.workplace import default_home
 from bitbench.reports.document.terminal import render
 from bitbench.reports.study import study_document
-from bitbench.reports.write import report_summary, write_report
-from bitbench.study.arrival import Arrival
+from bitbench.reports.write import StudyReport
 from bitbench.study.study_file import read_study
+from bitbench.study.workload import Arrival
 
 DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
@@ -26,7 +25,8 @@ def imported(
     tool: Tool, into: Path, *names: str, starts: ImportedStarts = ImportedStarts.PER_FILE
 ) -> tuple[StudySummary, str]:
     folder = import_files([DATA / name for name in names], tool, starts, into)
-    return report_summary(folder, default_home()), write_report(folder, default_home()).read_text(encoding="utf-8")
+    report = StudyReport(folder, default_home())
+    return report.summary, report.write().read_text(encoding="utf-8")
 
 
 def means(point: PointSummary) -> dict[str, float]:
@@ -145,7 +145,7 @@ def test_a_result_without_any_request_is_a_result(tmp_path: Path) -> None:
     path = tmp_path / "empty.json"
     path.write_text(json.dumps(content))
     folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
-    report = write_report(folder, default_home()).read_text(encoding="utf-8")
+    report = StudyReport(folder, default_home()).write().read_text(encoding="utf-8")
     assert "**invalid**" in report
     assert "No request was completed." in report
 
@@ -174,7 +174,8 @@ def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: P
 def test_half_a_character_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "result.json"
     path.write_text((DATA / "vllm-serve-1.json").read_text().replace('"smollm2-135m"', '"smol\\ud800"'))
-    summary = report_summary(import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out"), default_home())
+    folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
+    summary = StudyReport(folder, default_home()).summary
     assert summary.points[0].point.config.variant == "smol?"
 
 
@@ -213,8 +214,8 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
     path = tmp_path / ("hostile<b>|.json" if len(name) < 100 else "hostile.json")
     path.write_text(json.dumps(content))
     folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
-    summary = report_summary(folder, default_home())
-    report = write_report(folder, default_home()).read_text(encoding="utf-8")
+    summary = StudyReport(folder, default_home()).summary
+    report = StudyReport(folder, default_home()).write().read_text(encoding="utf-8")
     html = str(MarkdownIt("commonmark").enable("table").render(report))
     for bad in ("<script", "<b>", 'javascript:alert(1)"', "\u202e", "\x1b", "\x00"):
         assert bad not in html

@@ -9,19 +9,18 @@ from docutils.core import publish_doctree
 from docutils.nodes import Element, document, row, table
 from markdown_it import MarkdownIt
 
-from bitbench.api.forms import ReportedStudy, study_text
+from bitbench.api.results import study_text
 from bitbench.features.interop import latex, rst
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers import vendor_backends
+from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.features.interop.rst import escape, grid_table
-from bitbench.features.interop.types import ImportedStarts, Tool
 from bitbench.features.interop.words import imported_section
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.markdown import section_parts
-from bitbench.reports.study import study_document
-from bitbench.reports.write import report_summary
-from bitbench.study.imported import ImportedFile, ImportSource
+from bitbench.reports.write import StudyReport
+from bitbench.study.plan import ImportedFile, ImportSource
 from tests.command_line import bitbench
 from tests.features.interop.test_import_seeds import DATA
 from tests.unit.eight_configs import eight_configs
@@ -29,18 +28,17 @@ from tests.unit.reported_studies import HOSTILE, demo_report, hostile_report, re
 
 
 @pytest.fixture(scope="module")
-def demo() -> ReportedStudy:
+def demo() -> StudyReport:
     return demo_report()
 
 
 @pytest.fixture(scope="module")
-def hostile() -> ReportedStudy:
+def hostile() -> StudyReport:
     return hostile_report()
 
 
-def imported(folder: StudyFolder) -> ReportedStudy:
-    summary, records = report_summary(folder, default_home()), folder.read()
-    return ReportedStudy(summary, records, lambda: study_document(summary, records.lock))
+def imported(folder: StudyFolder) -> StudyReport:
+    return StudyReport(folder, default_home())
 
 
 def parsed(text: str) -> document:
@@ -55,7 +53,7 @@ def points_of(one: Element) -> list[list[str]]:
     return [[entry.astext() for entry in line.children] for line in one.findall(row)]
 
 
-def test_rst_is_valid_and_has_every_point_with_its_reason(demo: ReportedStudy) -> None:
+def test_rst_is_valid_and_has_every_point_with_its_reason(demo: StudyReport) -> None:
     tree = parsed(study_text(demo, "vendor-rst"))
     tables = [points_of(one) for one in tree.findall(table)]
     assert len(tables) == 2  # one engine kind, two batch sizes
@@ -69,7 +67,7 @@ def test_rst_is_valid_and_has_every_point_with_its_reason(demo: ReportedStudy) -
     assert "Requests/s" in tables[1][0]
 
 
-def test_rst_is_valid_whatever_the_names_are(hostile: ReportedStudy) -> None:
+def test_rst_is_valid_whatever_the_names_are(hostile: StudyReport) -> None:
     tree = parsed(study_text(hostile, "vendor-rst"))
     text = tree.astext()
     assert '<script>alert("x")</script>' in text  # as text, which is what it is
@@ -93,10 +91,10 @@ def test_rst_text_is_only_text(text: str) -> None:
     assert points_of(next(iter(tree.findall(table))))[1] == [text]
 
 
-def test_the_markdown_of_runs_can_be_imported_again(demo: ReportedStudy, tmp_path: Path) -> None:
+def test_the_markdown_of_runs_can_be_imported_again(demo: StudyReport, tmp_path: Path) -> None:
     (tmp_path / "out.md").write_text(study_text(demo, "vendor-md"), encoding="utf-8")
     folder = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_RUN, tmp_path / "again")
-    again = report_summary(folder, default_home())
+    again = StudyReport(folder, default_home()).summary
     known = {(point.point.config.name, point.point.workload): point.metrics for point in demo.summary.points}
     assert len(again.points) == 6
     for point in again.points:
@@ -105,7 +103,7 @@ def test_the_markdown_of_runs_can_be_imported_again(demo: ReportedStudy, tmp_pat
             assert point.metrics[metric].value == pytest.approx(before[metric].value, rel=0.01)
 
 
-def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: ReportedStudy) -> None:
+def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: StudyReport) -> None:
     text = study_text(demo, "vendor-md")
     assert "## Configuration: batch_size=1, input_len=128, output_len=64 (`interactive`)" in text
     assert "Memory peak (MiB)" in text
@@ -134,7 +132,7 @@ def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_pa
     assert not set("ÂÃâð\ufffd") & set(text)
 
 
-def test_backends_have_their_kernel_beside_their_times(demo: ReportedStudy) -> None:
+def test_backends_have_their_kernel_beside_their_times(demo: StudyReport) -> None:
     text = study_text(demo, "backend-md")
     lines = {line.split("|")[1].strip(): line for line in text.splitlines() if line.startswith("| **")}
     assert "CPUInt8ScaledMMLinearKernel" in lines["**Kernel**"]
@@ -147,14 +145,14 @@ def test_backends_can_be_imported_again(tmp_path: Path) -> None:
     once = imported(folder)
     (tmp_path / "out.md").write_text(study_text(once, "backend-md"))
     second = import_files([tmp_path / "out.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "again")
-    again = report_summary(second, default_home())
+    again = StudyReport(second, default_home()).summary
     for metric in ("ttft_s", "tpot_s"):
         before = {point.point.config.engine: point.metrics[metric].value for point in once.summary.points}
         after = {point.point.config.engine.replace("\\", ""): point.metrics[metric].value for point in again.points}
         assert after == pytest.approx(before, rel=1e-3)
 
 
-def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: ReportedStudy) -> None:
+def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: StudyReport) -> None:
     reading = vendor_backends.read(study_text(demo, "backend-md"))
     known = {run.engine.name: run.metrics.ttft_s for run in reading.runs}
     last = demo.summary.rankings[-1].workload
@@ -164,7 +162,7 @@ def test_intervals_of_backends_are_no_obstacle_to_reading_them(demo: ReportedStu
 
 
 @pytest.mark.parametrize("form", ["vendor-md", "backend-md"])
-def test_names_do_no_harm_in_markdown(hostile: ReportedStudy, form: str) -> None:
+def test_names_do_no_harm_in_markdown(hostile: StudyReport, form: str) -> None:
     text = study_text(hostile, form)
     html = MarkdownIt("commonmark").enable("table").render(text)
     assert "<script" not in html
@@ -185,7 +183,7 @@ def test_models_stand_apart_in_the_markdown_of_runs() -> None:
     assert "(`c1`), `tiny-2m`" in study_text(study, "vendor-md")
 
 
-def test_an_import_names_its_files_and_what_was_assumed(demo: ReportedStudy) -> None:
+def test_an_import_names_its_files_and_what_was_assumed(demo: StudyReport) -> None:
     origin = ImportSource(tool="vllm", files=(ImportedFile(name="a.json", sha256="ab" * 32),), notes=("a <note>",))
     text = "\n".join(section_parts(imported_section(origin, demo.summary)))
     assert f"- Files: `a.json` sha256 `{'ab' * 8}`." in text

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.features.kernels.huge_pages import Arena
+from bitbench.features.kernels.case import Arena
 
 SWITCH = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 

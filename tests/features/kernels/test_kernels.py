@@ -9,20 +9,27 @@ import pytest
 
 from bitbench import feature
 from bitbench.feature import Feature
-from bitbench.features.kernels import bench, registry, runner
+from bitbench.features.kernels import bench, runner
+from bitbench.features.kernels import runner as registry
 from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.chart import WIDTH, roofline_figure
-from bitbench.features.kernels.computing import median, median_of_passes, speedup, summarize_kernels
-from bitbench.features.kernels.shapes import parse_shapes
-from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
+from bitbench.features.kernels.computing import (
+    KernelMachine,
+    KernelRun,
+    KernelTiming,
+    median,
+    median_of_passes,
+    speedup,
+    summarize_kernels,
+)
+from bitbench.features.kernels.runner import parse_shapes
 from bitbench.features.kernels.words import kernel_document
 from bitbench.measure.machine.gpus import GpuSurvey
 from bitbench.reports.charts.figure import numbers
-from bitbench.reports.charts.svg import svg
+from bitbench.reports.document.html import svg
 from bitbench.reports.document.markdown import markdown
-from bitbench.study.kernel_device import KernelDevice
-from bitbench.util.errors import KernelError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.study.hardware import KernelDevice
+from bitbench.util.errors import ExitCode, KernelError
 from tests.command_line import bitbench
 from tests.unit.quantize_stand_in import write_tensors
 
@@ -303,7 +310,7 @@ def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypat
         {"event": "machine", **MACHINE.model_dump()},
     ]
     monkeypatch.setattr(runner, "run_short_job", lambda *_, **__: iter(events))
-    job = runner.KernelJob(shapes=(KernelShape(1024, 1024),), batches=(1,), cases=(), all_cases=False)
+    job = runner.KernelJob(runner.KernelOptions(), shapes=(KernelShape(1024, 1024),), cases=())
     run = runner.run_kernels(job, Path("python"), "A processor", lambda *_: None)
     assert [(one.case, one.cause, one.seconds, one.pass_rounds) for one in run.timings] == [
         ("right", None, (1.0, 2.0, 3.0), (2, 1)),

@@ -1,22 +1,22 @@
 """A model of four layers whose tensors cost what is known: for tests of choosing types."""
 
 from bitbench.analysis.results.estimate import Basis, Estimate
-from bitbench.features.mix.asked import MixLimits
 from bitbench.features.mix.choice import (
     Ceilings,
-    Measured,
+    Swap,
     choose,
     front,
+    group_tensors,
     judge_speed,
     options_of,
+    plan_swaps,
+    plan_uniform,
     predict,
     types_of,
     weight_times,
 )
-from bitbench.features.mix.groups import group_tensors
-from bitbench.features.mix.swaps import plan_swaps, plan_uniform
-from bitbench.features.mix.types import ConfirmedMix, MixSide, Mixture, TensorGroup, TypeTime
-from bitbench.quantize.gguf_header import GgufTensor
+from bitbench.features.mix.types import ConfirmedMix, MixLimits, MixSide, Mixture, TensorGroup, TypeTime
+from bitbench.quantize.checkpoint import GgufTensor
 
 TYPES = ("q4_0", "q4_K", "q8_0")
 HIDDEN, INNER, VOCABULARY, LAYERS = 576, 1536, 1000, 4
@@ -75,11 +75,11 @@ def time(value: float) -> Estimate:
     )
 
 
-def measured_swaps(groups: tuple[TensorGroup, ...], *, thorough: bool = False) -> list[Measured]:
-    return [
-        Measured(swap.groups, swap.type, quality(sum(true_divergence(group, swap.type) for group in swap.groups)))
+def measured_swaps(groups: tuple[TensorGroup, ...], *, thorough: bool = False) -> dict[Swap, Estimate]:
+    return {
+        swap: quality(sum(true_divergence(group, swap.type) for group in swap.groups))
         for swap in plan_swaps(groups, thorough=thorough)
-    ]
+    }
 
 
 def step_s(types: dict[TensorGroup, str]) -> float:

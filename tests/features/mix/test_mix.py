@@ -14,38 +14,37 @@ from rich.console import Console
 
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.cli.json_answers import answer_schema, answer_text
-from bitbench.features.mix.asked import Mix, MixLimits, parse_limits
-from bitbench.features.mix.chart import mixes_figure, sensitivity_figure
 from bitbench.features.mix.choice import (
     Ceilings,
-    Measured,
+    Swap,
     ceilings_of,
     choose,
     front,
+    group_tensors,
     judge_bits,
     judge_difference,
     judge_divergence,
     judge_speed,
+    mixed_recipe,
     options_of,
+    plan_swaps,
+    plan_uniform,
     predict,
     types_of,
     weight_times,
+    wrong_types,
 )
-from bitbench.features.mix.groups import group_tensors, mixed_recipe, wrong_types
-from bitbench.features.mix.swaps import plan_swaps, plan_uniform
-from bitbench.features.mix.types import Mixture, Predicted, TensorGroup
-from bitbench.features.mix.words import mixture_document
+from bitbench.features.mix.types import Mix, MixLimits, Mixture, Predicted, TensorGroup, parse_limits
+from bitbench.features.mix.words import mixes_figure, mixture_document, sensitivity_figure
 from bitbench.quality.material import cut
 from bitbench.quantize import catalog
-from bitbench.reports.charts.svg import svg
-from bitbench.reports.document.html import page
+from bitbench.reports.document.html import page, svg
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import TensorRule
-from bitbench.study.tensor_types import tensor_type
-from bitbench.util.errors import RecipeError, UsageError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.study.variant import tensor_type
+from bitbench.util.errors import ExitCode, RecipeError, UsageError
 from tests.command_line import bitbench
 from tests.features.mix.mixtures import (
     HIDDEN,
@@ -183,10 +182,8 @@ def test_a_kind_that_was_measured_as_a_whole_is_divided_like_its_smallest_type()
 
 def test_a_type_that_loses_nothing_divides_by_weights() -> None:
     first, second = (group for group in model_groups() if group.kind == "ffn_down")
-    measured = [
-        *(Measured((group,), "q4_0", Estimate(value=0.0)) for group in (first, second)),
-        *(Measured((first, second), type, quality(0.01)) for type in ("q4_K", "q8_0")),
-    ]
+    measured = {Swap((group,), "q4_0"): Estimate(value=0.0) for group in (first, second)}
+    measured |= {Swap((first, second), type): quality(0.01) for type in ("q4_K", "q8_0")}
     options = options_of((first, second), measured, WEIGHT_S)
     assert options[first][1].divergence == pytest.approx(0.005)
 

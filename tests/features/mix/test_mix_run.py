@@ -15,28 +15,26 @@ import pyarrow as pa
 import pytest
 
 from bitbench.analysis.results.estimate import Verdict
-from bitbench.features.mix.asked import Mix, MixLimits
 from bitbench.features.mix.search import DECODE, mix
+from bitbench.features.mix.types import Mix, MixLimits
 from bitbench.measure import runner
-from bitbench.measure.observer import LogObserver
+from bitbench.measure.offers import LogObserver
 from bitbench.measure.plan import ready_plan
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
 from bitbench.quantize import backends, catalog, variants
-from bitbench.quantize.backends import Maker
-from bitbench.quantize.gguf_header import read_tensors
+from bitbench.quantize.backends import Maker, OnProgress, Work
+from bitbench.quantize.checkpoint import read_tensors
 from bitbench.quantize.manifest import WorkerFacts
-from bitbench.quantize.work import OnProgress, Work
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import CorpusFacts, QualityRecord
 from bitbench.records.trial import Outcome, TrialMetrics
 from bitbench.study.plan import Config, Plan
 from bitbench.study.recipe import Backend, Recipe
-from bitbench.study.source import StudySource
-from bitbench.study.tensor_types import TENSOR_TYPES
-from bitbench.util.errors import QuantizeError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.study.study_file import StudySource
+from bitbench.study.variant import TENSOR_TYPES
+from bitbench.util.errors import ExitCode, QuantizeError
 from tests.features.mix.mixtures import TENSORS, WEIGHT_S, model_groups, true_divergence
 from tests.unit.quantize_stand_in import write_model
 from tests.unit.synthetic import make_lock, make_trial
@@ -191,7 +189,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Server:
     monkeypatch.chdir(tmp_path)
     found = Server(Workplace(home, "cpu"))
     monkeypatch.setattr(runner, "measure_study", found.measure)
-    monkeypatch.setattr("bitbench.features.mix.search.write_report", lambda *_: None)
+    monkeypatch.setattr("bitbench.features.mix.search.StudyReport.write", lambda *_: None)
     return found
 
 
@@ -210,7 +208,8 @@ def test_a_mix_is_found_made_and_confirmed(server: Server, tools: Tools, tmp_pat
     assert confirmed is not None
     assert found.exit_code is ExitCode.DONE
     assert confirmed.verdict is Verdict.MET
-    assert confirmed.is_less_divergent
+    assert confirmed.difference is not None
+    assert confirmed.difference.is_below(0)
     assert confirmed.mix.divergence is not None
     assert confirmed.mix.step is not None
     assert confirmed.mix.divergence.value == pytest.approx(found.predicted.divergence, rel=0.05)  # it adds up here
@@ -246,7 +245,8 @@ def test_the_same_command_measures_nothing_again_and_another_limit_only_its_mix(
     assert other.recipe != first.recipe
     assert other.confirmed is not None
     assert other.confirmed.folder == "out/confirmation-2"
-    assert other.confirmed.is_faster
+    assert other.confirmed.speed is not None
+    assert other.confirmed.speed.is_above(1)
     assert len(tools.made) == made + 1
 
 

@@ -2,7 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 
-from bitbench.features.objects.catalog import TABLES, write_table
+from bitbench.features.objects.remote_folder import TABLES, write_table
 from bitbench.features.objects.store import ObjectStore
 from bitbench.records.arrow_tables import study_table
 from bitbench.records.folder import StudyFolder

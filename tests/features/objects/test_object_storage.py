@@ -9,15 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.objects.catalog import TABLES, compact, write_tables
-from bitbench.features.objects.remote_folder import RemoteFolder, RemoteWriter, pull, pull_study
+from bitbench.features.objects.remote_folder import (
+    TABLES,
+    RemoteFolder,
+    RemoteWriter,
+    compact,
+    pull,
+    pull_study,
+    write_tables,
+)
 from bitbench.features.objects.store import ObjectExistsError, ObjectStore
 from bitbench.features.query.studies import Studies
 from bitbench.measure.offers import folder_at
 from bitbench.records.arrow_tables import study_table
 from bitbench.records.folder import StudyFolder
-from bitbench.util.errors import StoreError, UsageError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode, StoreError, UsageError
 from tests.command_line import bitbench
 from tests.features.objects.killed_writers import kill_writers
 from tests.features.objects.many_studies import ALL_TRIALS, ROWS_EACH, write_studies
@@ -100,7 +106,7 @@ def test_two_writers_one_wins(place: str, tmp_path: Path) -> None:
 def test_who_was_stopped_for_longer_than_the_lease_writes_nothing_more(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bitbench.features.objects.lease._this_machine", lambda: str(random.random()))
+    monkeypatch.setattr("bitbench.features.objects.store._this_machine", lambda: str(random.random()))
     old = RemoteWriter(RemoteFolder(f"{place}/stopped", tmp_path / "old"), lasts_s=2)
     old.__enter__()
     fill(old, 1)

@@ -15,21 +15,19 @@ import pyarrow.parquet as pq
 import pytest
 
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import ImportedStarts, Tool
+from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.features.query.studies import REFUSED, Studies
 from bitbench.features.query.tables import TABLES, sql_type
 from bitbench.records.arrow_tables import study_table
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import Lock
-from bitbench.records.published import PublishedKernels
-from bitbench.records.published_files import read_published
+from bitbench.records.profile import PublishedKernels, read_published
 from bitbench.records.quality import CorpusFacts, QualityRecord
-from bitbench.records.requests import REQUEST_COLUMNS
+from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.records.tables import TABLES as STUDY_TABLES
 from bitbench.records.trial import Memory, Outcome, TrialMetrics
-from bitbench.study.write_study import study_text
-from bitbench.util.errors import StoreError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.study.study_file import study_text
+from bitbench.util.errors import ExitCode, StoreError
 from tests.command_line import bitbench
 from tests.gallery import TWINS
 from tests.unit.synthetic import demo_study, make_instance, make_lock, make_trial, request_rows

@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 
 from bitbench.features.shapes import checkpoint, weights
-from bitbench.features.shapes.checkpoint import make_checkpoint
-from bitbench.features.shapes.names import find_shape, reference_to
-from bitbench.features.shapes.tokenizer import tokenizer_files
+from bitbench.features.shapes.checkpoint import find_shape, make_checkpoint, reference_to, tokenizer_files
 from bitbench.features.shapes.weights import random_pieces
-from bitbench.measure.models import get_model
 from bitbench.measure.plan import plan_study
+from bitbench.measure.readiness import get_model
 from bitbench.measure.workplace import Workplace
-from bitbench.models import library, shape_tensors
-from bitbench.models.shape_tensors import shards
-from bitbench.models.shapes import SHAPES, Shape
-from bitbench.util.errors import ModelError
-from bitbench.util.exit_codes import ExitCode
-from bitbench.util.tensor_files import StoredTensor, read_headers
+from bitbench.models import library, shapes
+from bitbench.models.shapes import SHAPES, Shape, shards
+from bitbench.util.errors import ExitCode, ModelError
+from bitbench.util.model_files import StoredTensor, read_headers
 from tests.command_line import bitbench
 
 SMALL = MappingProxyType(
@@ -61,7 +57,7 @@ def test_what_is_written_is_what_was_expected(name: str, tmp_path: Path) -> None
 
 
 def test_shards_are_listed_and_as_large_as_they_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shape_tensors, "SHARD_BYTES", 100_000)
+    monkeypatch.setattr(shapes, "SHARD_BYTES", 100_000)
     shape = small()
     parts = shards(shape.tensors)
     assert len(parts) > 2

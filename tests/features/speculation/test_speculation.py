@@ -7,10 +7,17 @@ import pytest
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.analysis.summarize import summarize
-from bitbench.features.speculation.computing import Counts, about_drafts, counts_of, draft_model, summarize_speculation
-from bitbench.features.speculation.types import Speculation, Speculations
+from bitbench.features.speculation.computing import (
+    Counts,
+    Speculation,
+    Speculations,
+    about_drafts,
+    counts_of,
+    draft_model,
+    summarize_speculation,
+)
 from bitbench.features.speculation.words import speculation_sentences
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import EngineMetrics, TrialMetrics
 from bitbench.reports.document.markdown import markdown, phrase_text
 from bitbench.reports.study import study_document

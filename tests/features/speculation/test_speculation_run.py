@@ -2,10 +2,10 @@
 
 import pytest
 
-from bitbench.features.speculation.types import Speculation, Speculations
+from bitbench.features.speculation.computing import Speculation, Speculations
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
 from tests.chain.conftest import run_study_file
 
 # A draft of three gives 2.5 tokens for 1.6 steps, and to check it costs what four streams do: 1 + 3 × 0.2 steps. Long
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 
 
 def test_the_known_figures_come_out(folder: StudyFolder) -> None:
-    part = report_summary(folder, default_home()).part(Speculations)
+    part = StudyReport(folder, default_home()).summary.part(Speculations)
     assert part is not None
     found: dict[str, Speculation] = {one.workload: one for one in part.rows}
     one = found["one"]

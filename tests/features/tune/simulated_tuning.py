@@ -5,10 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bitbench.analysis.budget_plan import measured_components, plan_confirmation
-from bitbench.analysis.interim_looks import Look, looks
-from bitbench.analysis.log_speeds import LogSpeeds
-from bitbench.analysis.pairs import PairTable, paired_ratios
+from bitbench.analysis.budget import measured_components, plan_confirmation
+from bitbench.analysis.claims import Look, looks
+from bitbench.analysis.pairs import LogSpeeds, PairTable, paired_ratios
 from bitbench.features.tune.race import Admission, Race, race
 from bitbench.study.plan import Config
 from tests.unit.machine_simulation import Floats, Machine, Simulation, configs

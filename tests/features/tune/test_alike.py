@@ -14,13 +14,13 @@ from bitbench.engines.openvino import OpenvinoEngine
 from bitbench.engines.sglang import SglangEngine
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
-from bitbench.features.tune.alike import alike_setups
+from bitbench.features.tune.types import alike_setups
 from bitbench.measure.budget import OneBlock
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.progress import DISTURBED_REPEATS, Progress, excused
 from bitbench.ports import Engine
+from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import CorpusFacts, QualityRecord
-from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome, TrialMetrics
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document

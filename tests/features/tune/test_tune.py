@@ -12,8 +12,8 @@ import yaml
 from rich.console import Console
 
 import bitbench as bitbench_module
-from bitbench.analysis.budget_plan import Design, VarianceComponents, plan_confirmation
-from bitbench.analysis.interim_looks import Look
+from bitbench.analysis.budget import Design, VarianceComponents, plan_confirmation
+from bitbench.analysis.claims import Look
 from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.estimate import Basis, Estimate, Finding, Verdict
 from bitbench.analysis.results.recommendation import Judged, Limits
@@ -23,16 +23,14 @@ from bitbench.cli.json_answers import answer_schema, answer_text
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.null import NullEngine
 from bitbench.engines.vllm import VllmEngine
-from bitbench.features.tune.asked import Goal, Tune
 from bitbench.features.tune.confirmation import ConfirmationPlanner
-from bitbench.features.tune.draw import draw
-from bitbench.features.tune.race import Admission, admission, race, race_of
-from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tried, Tuning
+from bitbench.features.tune.race import Admission, admission, draw, race, race_of
+from bitbench.features.tune.types import Confirmed, Fate, Goal, RaceEnd, Tried, Tune, Tuning
 from bitbench.features.tune.words import tuning_document
 from bitbench.measure.estimate import Estimator
 from bitbench.ports import Deployable, Launch, Load
 from bitbench.records.trial import Memory, TrialMetrics
-from bitbench.reports.answers.deploy import command_lines
+from bitbench.reports.answers.recommend import command_lines
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render
 from bitbench.study.metrics import METRICS
@@ -41,8 +39,7 @@ from bitbench.study.study import EngineSetup, Measure, Study
 from bitbench.study.study_file import parse_study, study_schema
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from bitbench.util.errors import StudyFileError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode, StudyFileError
 from tests.command_line import bitbench
 from tests.json_answer import read_answer
 from tests.unit.synthetic import make_instance, make_plan, make_records, make_trial
@@ -120,7 +117,7 @@ def pair(first: Config, second: Config, log_mean: float, standard_error: float =
 
 
 def look(blocks: int, *, is_last: bool = False) -> Look:
-    return Look(blocks, 60.0 * blocks, 0.02, is_last)
+    return Look(blocks, 0.02, is_last)
 
 
 EVERYONE = frozenset((A, B, C))

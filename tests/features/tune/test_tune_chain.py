@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.records.folder import StudyFolder
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.busy_machine import CALLS
 from tests.command_line import Answer, bitbench
 from tests.length import by_length

@@ -12,29 +12,28 @@ from scipy.special import stdtrit
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS
 from bitbench.engines.registry import engines_of
+from bitbench.features.tune.confirmation import LEAST_TIMES, MOST_TIMES, windows_to_decide
 from bitbench.features.tune.search import tune, tune_source
 from bitbench.features.tune.types import Fate, Tuning
-from bitbench.features.tune.window_plan import LEAST_TIMES, MOST_TIMES, windows_to_decide
 from bitbench.features.tune.words import tuning_document
 from bitbench.measure import runner
 from bitbench.measure.budget import OneBlock
-from bitbench.measure.expand import expand
-from bitbench.measure.observer import LogObserver
+from bitbench.measure.offers import LogObserver
+from bitbench.measure.plan import expand
 from bitbench.measure.progress import Progress
 from bitbench.measure.runner import StudyPart
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
 from bitbench.quality.material import cut, rooms
-from bitbench.records.folder import StudyFolder
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.quality import CorpusFacts, QualityRecord
-from bitbench.records.study_records import StudyRecords
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.plan import Config, Plan, Point
-from bitbench.study.source import StudySource
 from bitbench.study.study import Checkpoint
+from bitbench.study.study_file import StudySource
 from bitbench.study.variant import Variant
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from tests.unit.synthetic import make_lock, make_trial
 
 WINDOWS, ROOM = 8, 4000
@@ -161,7 +160,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     Path("tune.yaml").write_text(FILE)
     world = World(Workplace(tmp_path / "home", "cpu"))
     monkeypatch.setattr("bitbench.features.tune.search.plan_study", world.plan)
-    monkeypatch.setattr("bitbench.features.tune.search.write_report", lambda *_: None)
+    monkeypatch.setattr("bitbench.features.tune.search.StudyReport.write", lambda *_: None)
     monkeypatch.setattr(runner, "measure_study", world.measure)
     return world
 

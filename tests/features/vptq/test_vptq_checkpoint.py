@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitbench.features.vptq import layout
-from bitbench.features.vptq.checkpoint import LayerConfig, Tensor, config_of, describe, read_layer, tensors_of
-from bitbench.features.vptq.layout import VptqLayer
+from bitbench.features.vptq.layout import LayerConfig, Tensor, VptqLayer, config_of, describe, read_layer, tensors_of
 from tests.features.vptq.vptq_layers import make_layer
 
 

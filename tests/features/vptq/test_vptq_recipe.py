@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.vptq.options import VptqOptions
+from bitbench.features.vptq.backend import VptqOptions
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import maker_of
 from bitbench.study.recipe import Recipe

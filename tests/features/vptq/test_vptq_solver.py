@@ -7,12 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitbench.features.vptq import layout, packed
-from bitbench.features.vptq.kmeans import kmeans
+from bitbench.features.vptq.codebooks import Book, Search, combine, kmeans, refit
 from bitbench.features.vptq.layout import Doubles, Floats
-from bitbench.features.vptq.nearest import Search
-from bitbench.features.vptq.propagate import error_factor, improve_columns, quantize_columns
-from bitbench.features.vptq.refit import Book, combine, refit
-from bitbench.features.vptq.solver import Settings, Solved, proxy_error, quantize_layer
+from bitbench.features.vptq.solver import (
+    Settings,
+    Solved,
+    error_factor,
+    improve_columns,
+    proxy_error,
+    quantize_columns,
+    quantize_layer,
+)
 
 TINY = Settings(main=32, residual=8, iterations=6)
 

@@ -1,9 +1,10 @@
 """Layers to test with: small, odd and complete."""
 
 import numpy as np
+import numpy.typing as npt
 from hypothesis import strategies as st
 
-from bitbench.features.vptq.layout import Floats, Outliers, VptqLayer
+from bitbench.features.vptq.layout import Doubles, Floats, Outliers, VptqLayer
 
 # Main and residual entries: those of the kernel table, those of public models, and some that fill no index.
 codebook_sizes = st.sampled_from(
@@ -68,3 +69,9 @@ def make_layer(
         weight_bias=normal(columns, spread=0.1) if scaled else None,
         bias=normal(out_features) if biased else None,
     )
+
+
+def multiply(weight: Doubles, x: npt.NDArray[np.floating], bias: Floats | None = None) -> Doubles:
+    """x W^T + bias in double precision: what a kernel is checked against."""
+    product = x.astype(np.float64) @ weight.T
+    return product if bias is None else product + bias.astype(np.float64)

@@ -11,9 +11,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bitbench.features.watch.server import LiveServer
-from bitbench.measure.observer import LogObserver
-from bitbench.measure.offers import watched
+from bitbench.features.watch.observer import LiveServer
+from bitbench.measure.offers import LogObserver, watched
 from bitbench.measure.runner import measure_study
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder

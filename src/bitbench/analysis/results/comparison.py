@@ -7,9 +7,9 @@ from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.records.profile import Phase
 from bitbench.study.base import Record
+from bitbench.study.hardware import Level
 from bitbench.study.plan import Point
-from bitbench.study.processor import Level
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 
 
 class ChangeVerdict(StrEnum):

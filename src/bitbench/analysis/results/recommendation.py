@@ -9,7 +9,7 @@ from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.study.base import Record
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 
 MEMORY, QUALITY_LOSS = "memory", "quality loss"  # names of findings
 

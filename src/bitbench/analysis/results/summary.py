@@ -10,12 +10,11 @@ from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEsti
 from bitbench.records.quality import TaskFailure
 from bitbench.records.trial import Failure, KernelChoice, Outcome
 from bitbench.study.base import Record
-from bitbench.study.imported import ImportSource
+from bitbench.study.hardware import Level
 from bitbench.study.metrics import Metric
-from bitbench.study.plan import Config, Expectation, Point, ProcessorNote, QualityRefusal, Refusal
-from bitbench.study.processor import Level
+from bitbench.study.plan import Config, Expectation, ImportSource, Point, ProcessorNote, QualityRefusal, Refusal
 from bitbench.study.study import Study
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 
 
 class MetricDefinition(Record):
@@ -72,9 +71,8 @@ class FailureGroup(Record):
 class StopReason(StrEnum):
     """Why no more trials of a point were made."""
 
-    DECIDED = (
-        "decided"  # every question about it; where it has no other to compare with: known to the precision asked for
-    )
+    # Every question about it; where it has no other to compare with: known to the precision asked for.
+    DECIDED = "decided"
     LIMIT = "trial limit"
     BUDGET = "budget spent"
     FAILED = "failed"
@@ -161,6 +159,11 @@ class MemorySummary(Record):
     kv_cache_bytes: Estimate | None = None
     kv_bytes_per_token: Estimate | None = None
     kv_cache_tokens: Estimate | None = None
+
+    @property
+    def peak(self) -> Estimate | None:
+        """That of the device where one was used."""
+        return self.device_peak_bytes or self.peak_bytes
 
 
 class ConfigSummary(Record):
@@ -297,9 +300,7 @@ class AnswerComparison(Record):
     prompt: str
     text: str
     baseline_text: str | None
-    first_difference: (
-        int | None
-    )  # place of the first token that differs; None where they are equal or there is no other
+    first_difference: int | None  # place of the first token; None where they are equal or there is no other
     repeats: bool  # it runs in a loop
     is_question: bool = True  # not a text of the corpus that was continued
 
@@ -416,24 +417,16 @@ class StudySummary(Record):
 
     def _part(self, model: ComparedModel) -> "StudySummary":
         own = set(model.configs)
+        by_config = ("configs", "expectations", "processor_notes", "quality", "quality_refusals", "crossovers")
         return self.model_copy(
             update={
                 "baseline": model.baseline,
-                "points": tuple(point for point in self.points if point.point.config in own),
-                "configs": tuple(config for config in self.configs if config.config in own),
                 "rankings": tuple(ranking for ranking in self.rankings if ranking.model == model.name),
                 "models": (),
                 "model": model.name,
+                "points": tuple(point for point in self.points if point.point.config in own),
                 "refusals": tuple(refusal for refusal in self.refusals if refusal.point.config in own),
-                "expectations": tuple(expectation for expectation in self.expectations if expectation.config in own),
-                "processor_notes": tuple(
-                    processor_note for processor_note in self.processor_notes if processor_note.config in own
-                ),
-                "quality": tuple(quality for quality in self.quality if quality.config in own),
-                "quality_refusals": tuple(
-                    quality_refusal for quality_refusal in self.quality_refusals if quality_refusal.config in own
-                ),
-                "crossovers": tuple(crossover for crossover in self.crossovers if crossover.config in own),
+                **{name: tuple(said for said in getattr(self, name) if said.config in own) for name in by_config},
             }
         )
 

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import openvino
 import openvino_genai
-from openvino_settings import IR, feeds, resolved  # type: ignore[import-not-found]
-from streamed_answers import Job  # type: ignore[import-not-found]
+from completion_server import Job  # type: ignore[import-not-found]
+from openvino_kernels import IR, feeds, resolved  # type: ignore[import-not-found]
 from tokenizers import Tokenizer  # type: ignore[import-not-found]
 
 KERNELS = Path(__file__).with_name("openvino_kernels.py")
@@ -78,7 +78,7 @@ class OpenvinoModel:
         self._streams = [(job, handle) for job, handle in self._streams if not job.done.is_set()]
 
     def write(self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool) -> list[int]:
-        """As `whole_answers.WholeModel` says; the streams that are there go on meanwhile."""
+        """As `completion_server.WholeModel` says; the streams that are there go on meanwhile."""
         handle = self._add(prompt, max_tokens, ignore_eos=ignore_eos)
         tokens: list[int] = []
         while handle.get_status() == RUNNING:
@@ -95,7 +95,7 @@ class OpenvinoModel:
         return str(self.tokenizer.decode(tokens, skip_special_tokens=skip_special))
 
     def score(self, prompt: list[int], top: int) -> list[dict[int, float]]:
-        """As `whole_answers.WholeModel` says."""
+        """As `completion_server.WholeModel` says."""
         if self._scorer is None:
             self._scorer = openvino.Core().compile_model(str(self._folder / IR), "CPU", self._properties)
         logits = self._scorer.create_infer_request().infer(feeds(self._scorer, prompt))[0][0]

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
-import whole_answers  # type: ignore[import-not-found]
-from completion_server import CompletionServer, end_with  # type: ignore[import-not-found]
+from completion_server import CompletionServer, WholeJob, answer_whole, end_with  # type: ignore[import-not-found]
 from openvino_model import OpenvinoModel  # type: ignore[import-not-found]
 
 FACTS = "bitbench-facts: "
@@ -36,8 +35,8 @@ def serve(model: OpenvinoModel, jobs: "queue.SimpleQueue[Any]") -> None:
 
 
 def take(job: Any, model: OpenvinoModel) -> None:
-    if isinstance(job, whole_answers.WholeJob):
-        whole_answers.answer(job, model)
+    if isinstance(job, WholeJob):
+        answer_whole(job, model)
         job.done.set()
     else:
         model.begin(job)

@@ -14,7 +14,7 @@ from typing import Any
 import checkpoint_layers  # type: ignore[import-not-found]
 import torch
 import transformers
-from streamed_answers import Job  # type: ignore[import-not-found]
+from completion_server import Job  # type: ignore[import-not-found]
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
 from transformers_kernels import kernel_choices, linear_layers, parts_of  # type: ignore[import-not-found]
@@ -96,7 +96,7 @@ class TransformersModel:
         self.profiler.end_step()
 
     def score(self, prompt: list[int], top: int) -> list[dict[int, float]]:
-        """As `whole_answers.WholeModel` says."""
+        """As `completion_server.WholeModel` says."""
         places: list[dict[int, float]] = []
         with torch.inference_mode():
             logits = self._model(torch.tensor([prompt], device=self._model.device), use_cache=False).logits[0]

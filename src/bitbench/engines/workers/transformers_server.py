@@ -17,10 +17,14 @@ from http import HTTPStatus
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
-import completion_server  # type: ignore[import-not-found]
-import whole_answers  # type: ignore[import-not-found]
-from completion_server import Handler, end_with
-from streamed_answers import Job  # type: ignore[import-not-found]
+from completion_server import (  # type: ignore[import-not-found]
+    CompletionServer,
+    Handler,
+    Job,
+    WholeJob,
+    answer_whole,
+    end_with,
+)
 from transformers_model import QUANTIZE, TransformersModel  # type: ignore[import-not-found]
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
@@ -70,7 +74,7 @@ class ProfilingHandler(Handler):  # type: ignore[misc]
             self.answer(HTTPStatus.OK, {})
 
 
-class TransformersServer(completion_server.CompletionServer):  # type: ignore[misc]
+class TransformersServer(CompletionServer):  # type: ignore[misc]
     def __init__(self, port: int, key: str, model: TransformersModel) -> None:
         super().__init__(port, key, model, ProfilingHandler)
 
@@ -98,8 +102,8 @@ def serve(model: TransformersModel, jobs: "queue.SimpleQueue[Job | Switch]") -> 
         began = time.perf_counter()
         try:
             for job in batch:
-                if isinstance(job, whole_answers.WholeJob):
-                    whole_answers.answer(job, model)
+                if isinstance(job, WholeJob):
+                    answer_whole(job, model)
                     job.done.set()
             if streams := [job for job in batch if not job.done.is_set()]:
                 model.generate(streams)

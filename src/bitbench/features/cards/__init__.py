@@ -10,7 +10,7 @@ FEATURE = Feature(
             ".command:publish",
             "Make an evidence card, a signed file others can check.",
             Panel.SHARE,
-            answer=".command:PublishAnswer",
+            answer=".publish:PublishAnswer",
         ),
         Command(
             "verify",

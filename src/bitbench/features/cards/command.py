@@ -10,25 +10,14 @@ from bitbench.cli.options import AsJson, end_with_json
 from bitbench.cli.terminal import Terminal
 from bitbench.features.cards.compare import query_cards
 from bitbench.features.cards.publish import publish as make
-from bitbench.features.cards.types import CardManifest
 from bitbench.features.cards.verify import verify as check
 from bitbench.features.cards.words import cards_document, verification_document
 from bitbench.reports.document.terminal import render_whole
-from bitbench.study.base import Record
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 
 Signers = Annotated[
     Path | None, typer.Option("--signers", metavar="FILE", help="Refuse other keys: lines of a name and a key.")
 ]
-
-
-class PublishAnswer(Record):
-    """`size`: of the file, in bytes."""
-
-    card: str
-    size: int
-    is_signed: bool
-    manifest: CardManifest
 
 
 def publish(
@@ -53,11 +42,10 @@ def publish(
     """
     made = make(folder, output, key=key, unsigned=unsigned, rows=not without_rows)
     if as_json:
-        answer = PublishAnswer(card=str(made.path), size=made.size, is_signed=made.is_signed, manifest=made.manifest)
-        end_with_json("publish", answer, ExitCode.DONE)
+        end_with_json("publish", made, ExitCode.DONE)
     signed = "signed" if made.is_signed else "not signed"
     Terminal().print(
-        f"Wrote {made.path} ({made.size / 1000:,.0f} kB, {signed}). `bitbench verify {made.path}` checks it.",
+        f"Wrote {made.card} ({made.size / 1000:,.0f} kB, {signed}). `bitbench verify {made.card}` checks it.",
         soft_wrap=True,
     )
 

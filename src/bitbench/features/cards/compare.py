@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bitbench.analysis.results.facts import Fact
-from bitbench.features.cards.file import read_first_part
+from bitbench.features.cards.card import read_first_part
 from bitbench.features.cards.publish import ENDING
 from bitbench.features.cards.types import (
     CARD_FACTS,
@@ -20,7 +20,7 @@ from bitbench.features.cards.types import (
     NotCompared,
 )
 from bitbench.features.cards.verify import check_signature
-from bitbench.records.host import HostFacts
+from bitbench.records.lock import HostFacts
 from bitbench.records.strict_reader import parse
 from bitbench.util.errors import StoreError
 
@@ -86,17 +86,14 @@ def _of_model(card: ReadCard, model: str | None) -> ReadCard:
 def _below(place: Path) -> list[Path]:
     if not place.exists():
         raise StoreError(f"{place} does not exist; give a folder that contains cards (*{ENDING})")
-    paths = [place] if place.is_file() else sorted(_cards_in(place))
+    # Links are not followed: they would lead out of the folder that was given.
+    below = (path for path in place.rglob(f"*{ENDING}") if path.is_file() and not path.is_symlink())
+    paths = [place] if place.is_file() else sorted(below)
     if not paths:
         raise StoreError(f"{place} contains no card (*{ENDING}); `bitbench publish FOLDER` makes one")
     if len(paths) > MOST_CARDS:
         raise StoreError(f"{place} contains more than {MOST_CARDS:,} cards; give a folder with fewer")
     return paths
-
-
-def _cards_in(place: Path) -> Iterator[Path]:
-    """Links are not followed: they would lead out of the folder that was given."""
-    return (path for path in place.rglob(f"*{ENDING}") if path.is_file() and not path.is_symlink())
 
 
 def compare_cards(

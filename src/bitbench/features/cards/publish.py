@@ -1,37 +1,194 @@
-"""From a study folder to an evidence card: its records without the machine's own paths, its figures, a signature."""
+"""From a study folder to an evidence card: its records without what only the machine needs to know, its figures, a
+signature."""
 
 import json
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
 from bitbench import __version__
+from bitbench.analysis.intervals import estimate
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.facts import Fact
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.analysis.roofline import point_roofs, step_sample
+from bitbench.analysis.study_comparison import CONFIG_FACTS, kernels_of, tool_of
 from bitbench.analysis.summarize import summarize
-from bitbench.features.cards.anonymous import without_machine, without_secrets
-from bitbench.features.cards.file import LARGEST_CARD_BYTES, LARGEST_TEXT_BYTES, UNSIGNED, card_bytes
-from bitbench.features.cards.points import card_points
-from bitbench.features.cards.records import pack, unpack
-from bitbench.features.cards.signature import sign
-from bitbench.features.cards.types import CardError, CardManifest, PartName
-from bitbench.records.folder import StudyFolder
+from bitbench.features.cards.card import (
+    LARGEST_CARD_BYTES,
+    LARGEST_TEXT_BYTES,
+    UNSIGNED,
+    card_bytes,
+    pack,
+    sign,
+    unpack,
+)
+from bitbench.features.cards.types import CardError, CardManifest, CardPhase, CardPoint, CardPoints, PartName
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.lock import Lock
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.roof import PointRoof
 from bitbench.records.trial import InstanceRecord, TrialRecord
-from bitbench.study.secrets import secret_values
+from bitbench.study.base import RECORDED, Json, Record
+from bitbench.study.metrics import METRICS
+from bitbench.study.plan import Point
+from bitbench.study.secrets import is_secret, secret_values, without_secret_options
+from bitbench.study.study import EngineSetup
 from bitbench.util.errors import StoreError, UsageError
-from bitbench.util.safe_files import SafeFolder
+from bitbench.util.files import SafeFolder
+from bitbench.util.text import HIDDEN
+
+AnyRecord = TypeVar("AnyRecord", bound=Record)
+_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s\"'<>]+", re.IGNORECASE)
+# Absolute and of two parts at least, or from somebody's home: a lone `/metrics` tells nothing of a machine.
+_NAME = r"/[\w.@+=~%*-]+"
+_PATH = re.compile(rf"(?<![\w./~$-])(?:~[\w.-]*(?:{_NAME})+|(?:\$\w+)?(?:{_NAME}){{2,}})/?")
+# What the usual hubs, clouds and servers give out, wherever it stands: in a log line, an error, an argument.
+_TOKEN = re.compile(
+    r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[\w-]{16,}|gh[a-z]_[A-Za-z0-9]{20,}|glpat-[\w-]{20,}|A[KS]IA[0-9A-Z]{16}"
+    r"|xox[a-z]-[\w-]{10,}|eyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*)|(?<=[Bb]earer )[^\s\"']+"
+)
+_ADDRESS = re.compile(r"(?<![\w./])(?!127\.)(?:\d{1,3}\.){3}\d{1,3}(?=:\d)")
+_OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
+
+
+def without_machine(record: AnyRecord, secrets: Collection[str] = ()) -> AnyRecord:
+    """The same record: paths end in `…/` and their last part, a host that is not this machine is `…`, and none of these
+    secrets is in any text."""
+    content = _clean(record.model_dump(mode="json"), lambda text: without_secrets(text, secrets))
+    return type(record).model_validate(content, context=RECORDED)
+
+
+def without_secrets(text: str, secrets: Collection[str]) -> str:
+    """Nor what `without_places` takes out."""
+    for secret in secrets:
+        text = text.replace(secret, HIDDEN)
+    return without_places(text)
+
+
+def without_places(text: str) -> str:
+    """Of a text: URLs keep scheme, port and path; paths keep their last part; what looks like a token is hidden."""
+    text = _ADDRESS.sub("…", _TOKEN.sub(HIDDEN, text))
+    hidden: list[str] = []
+
+    def keep(found: re.Match[str]) -> str:
+        hidden.append(_without_host(found[0]))
+        return f"\0{len(hidden) - 1}\0"
+
+    def last_part(found: re.Match[str]) -> str:
+        return f"…/{found[0].rstrip('/').rpartition('/')[2]}"
+
+    shortened = _PATH.sub(last_part, _URL.sub(keep, text.replace("\0", "")))
+    return re.sub("\0(\\d+)\0", lambda found: hidden[int(found[1])], shortened)
+
+
+def _without_host(url: str) -> str:
+    """Without user, password, query and fragment, too."""
+    try:
+        parts = urlsplit(url)
+        port = f":{parts.port}" if parts.port is not None else ""
+    except ValueError:
+        return "…"
+    if parts.scheme.lower() == "file":
+        return f"file://…/{parts.path.rpartition('/')[2]}"
+    host = parts.hostname if parts.hostname in _OWN_MACHINE else "…"
+    return f"{parts.scheme}://{host}{port}{parts.path}"
+
+
+def _clean(value: Json, words: Callable[[str], str]) -> Any:
+    match value:
+        case str():
+            return words(value)
+        case dict():
+            return {words(name): _field(name, inside, words) for name, inside in value.items()}
+        case list() if all(isinstance(text, str) for text in value):
+            return [words(text) for text in without_secret_options(value)]
+        case list():
+            return [_clean(item, words) for item in value]
+    return value
+
+
+def _field(name: str, value: Json, words: Callable[[str], str]) -> Any:
+    if isinstance(value, str):
+        if is_secret(name):
+            return HIDDEN
+        if name.lower().endswith("url") and value and "://" not in value:  # `box.lan:8000` will do for an endpoint
+            return _without_host(f"//{value}").lstrip(":/")
+    return _clean(value, words)
+
+
+FIGURES = ("output_throughput", "ttft_s", "tpot_s", "latency_s", "peak_bytes")
+
+
+def card_points(of: StudyRecords, summary: StudySummary) -> CardPoints:
+    primary_metric = METRICS[of.study.measure.metric].column
+    figures, roofs = dict.fromkeys((primary_metric, *FIGURES)), point_roofs(of)
+    return CardPoints(
+        study=of.study.name,
+        created_at=of.lock.created_at,
+        primary_metric=primary_metric,
+        host=of.lock.host,
+        has_roof=of.roof is not None,
+        points=tuple(
+            _point(of, point.point, {name: point.metrics[name] for name in figures if name in point.metrics}, roofs)
+            for point in summary.points
+            if point.metrics
+        ),
+    )
+
+
+def _point(of: StudyRecords, point: Point, figures: dict[str, Estimate], roofs: Sequence[PointRoof]) -> CardPoint:
+    variant, setup = of.plan.variant(point.config.variant), of.study.engine(point.config.engine)
+    workload = of.study.workload(point.workload)
+    shape = {name: value for name, value in workload.model_dump(mode="json").items() if name != "name"}
+    facts = {fact: read(of, point.config) for fact, read in CONFIG_FACTS.items()}
+    return CardPoint(
+        model=variant.model_name,
+        recipe=variant.recipe,
+        engine=setup.engine,
+        workload=workload.name,
+        shape=json.dumps(shape, sort_keys=True),
+        facts={**facts, Fact.TOOL: tool_of(of), Fact.ENVIRONMENT: _packages(of, setup)},
+        kernels=kernels_of(of, point.config),
+        figures=figures,
+        phases=tuple(_phases(of, point, roofs)),
+    )
+
+
+def _phases(of: StudyRecords, point: Point, roofs: Sequence[PointRoof]) -> list[CardPhase]:
+    workload, found = of.study.workload(point.workload), []
+    for roof in roofs:
+        if roof.point != point:
+            continue
+        seconds = step_sample(roof.phase, workload, of.counted(point))
+        if seconds is not None:
+            step = estimate(seconds, of.study.measure.confidence)
+            found.append(CardPhase(phase=roof.phase, step=step, attainable_s=roof.attainable.seconds))
+    return found
+
+
+def _packages(of: StudyRecords, setup: EngineSetup) -> str | None:
+    """All versions in the engine's environment, as one short hash; None where it has none or they are unknown."""
+    versions = of.lock.environments.get(setup.environment(setup.engine) or "")
+    if not versions:
+        return None
+    text = "\n".join(f"{name}=={version}" for name, version in sorted(versions.items()))
+    return f"{len(versions)} packages, {sha256(text.encode()).hexdigest()[:12]}"
+
 
 ENDING = ".card"
 R = TypeVar("R", TrialRecord, InstanceRecord)
 
 
-@dataclass(frozen=True)
-class Published:
-    path: Path
+class PublishAnswer(Record):
+    """`size`: of the file, in bytes."""
+
+    card: str
     size: int
     is_signed: bool
     manifest: CardManifest
@@ -39,7 +196,7 @@ class Published:
 
 def publish(
     folder: Path, output: Path | None = None, *, key: Path | None, unsigned: bool = False, rows: bool = True
-) -> Published:
+) -> PublishAnswer:
     """Write FOLDER.card, or `output`. The same folder gives the same bytes; `key`: an SSH key that signs them."""
     if (key is None) is not unsigned:
         raise UsageError("give a key that signs the card, such as --key ~/.ssh/id_ed25519, or --unsigned")
@@ -54,7 +211,7 @@ def publish(
     with files.replacing(name) as file:
         for content in (head, signature, parts):
             file.write(content)
-    return Published(path, size, key is not None, manifest)
+    return PublishAnswer(card=str(path), size=size, is_signed=key is not None, manifest=manifest)
 
 
 def card_content(of: StudyRecords, *, rows: bool) -> tuple[CardManifest, bytes, bytes]:

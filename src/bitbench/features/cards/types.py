@@ -6,11 +6,10 @@ from pydantic import Field
 
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.facts import Fact
-from bitbench.records.host import HostFacts
+from bitbench.records.lock import HostFacts
 from bitbench.records.profile import Phase
 from bitbench.study.base import Record
-from bitbench.util.errors import StoreError
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode, StoreError
 
 
 class CardError(StoreError):

@@ -15,11 +15,22 @@ from bitbench.features.cards.types import (
 )
 from bitbench.records.profile import Phase
 from bitbench.reports.document.model import Bullets, Document, Name, Phrase, Quantity, Section, Table, Unit
-from bitbench.reports.document.tables import number_column, table, words_column
-from bitbench.reports.document.words import Words, bullets, listing, names, paragraph, plural, say, strong
-from bitbench.reports.quantities import quantity
+from bitbench.reports.document.numbers import quantity
+from bitbench.reports.document.words import (
+    Words,
+    bullets,
+    listing,
+    names,
+    number_column,
+    paragraph,
+    plural,
+    say,
+    strong,
+    table,
+    words_column,
+)
 from bitbench.study.metrics import find
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 
 MOST_NAMED = 5
 MOST_ROWS = 20
@@ -55,15 +66,12 @@ def _answer(found: CardComparison) -> Iterator[Words]:
 
 def _title(group: CardGroup) -> Phrase:
     shape = json.loads(group.shape)
+    lengths = [shape["input_tokens"], shape["output_tokens"]]
+    tokens_in, tokens_out = (length if isinstance(length, int) else "varying" for length in lengths)
     return say(
         Name(f"{group.model}/{group.recipe} @ {group.engine}"),
-        f": concurrency {shape['concurrency']}, {_length(shape['input_tokens'])} tokens in, "
-        f"{_length(shape['output_tokens'])} out",
+        f": concurrency {shape['concurrency']}, {tokens_in} tokens in, {tokens_out} out",
     )
-
-
-def _length(value: object) -> str:
-    return str(value) if isinstance(value, int) else "varying"
 
 
 def _table(group: CardGroup) -> Table:
@@ -74,19 +82,11 @@ def _table(group: CardGroup) -> Table:
         words_column("Machine", lambda entry: entry.machine),
         number_column("Decode, of the roof", Unit.SHARE, lambda entry: _share(entry, Phase.DECODE), intervals_from=0),
         number_column("Prefill, of the roof", Unit.SHARE, lambda entry: _share(entry, Phase.PREFILL), shown_from=100),
-        number_column(
-            label,
-            unit,
-            lambda entry: _figure(entry, unit),
-        ),
+        number_column(label, unit, lambda entry: quantity(entry.figure, unit)),
         words_column("Card", lambda entry: Name(entry.card)),
         words_column("Signed by", lambda entry: entry.signer, shown_from=140),
         drop_empty=True,
     )
-
-
-def _figure(entry: CardEntry, unit: str) -> Quantity | None:
-    return quantity(entry.figure, unit)
 
 
 def _phase(entry: CardEntry, phase: Phase) -> CardPhase | None:
@@ -144,10 +144,11 @@ def verification_document(found: Verification) -> Document:
     held = f"{plural(found.trials, 'trial')}, {plural(found.instances, 'engine start')}, {rows}"
     signed = "not signed" if found.signed_by is None else say("signed by ", Name(found.signer or found.signed_by))
     short_id = found.card_id[:ID_LENGTH]
+    advice = "Do not use it; ask its maker for the study folder." if found.exit_code is ExitCode.FAILED else ""
     return Document(
         say("Card of ", Name(found.study)),
         (
-            paragraph(strong(_verdict(found)), " ", say(*_next(found))),
+            paragraph(strong(_verdict(found)), " ", advice),
             paragraph(f"{held}; made by bitbench ", Name(found.bitbench), "; ", signed, "; id ", short_id),
         ),
         (
@@ -164,11 +165,6 @@ def _verdict(found: Verification) -> str:
     if any(check.unchecked for check in found.checks) or found.gaps:
         return "No figure differs, but not all could be recomputed."
     return "Every figure follows from the records in the card."
-
-
-def _next(found: Verification) -> Iterator[Words]:
-    if found.exit_code is ExitCode.FAILED:
-        yield "Do not use it; ask its maker for the study folder."
 
 
 def _checked(check: Checked) -> Words:

@@ -12,7 +12,7 @@ FEATURE = Feature(
             Panel.DECIDE,
             answer=".types:Explanation",
         ),
-        Command("profile", ".profile_command:profile", "Show where the time of a step goes, operator by operator."),
+        Command("profile", ".command:profile", "Show where the time of a step goes, operator by operator."),
     ),
     study_keys={"profile": ".asked:ProfileSpec"},
     report_parts=(
@@ -28,12 +28,12 @@ FEATURE = Feature(
             ReportPlace.CAUSES,
             type=".types:Roofline",
             compute=".computing:summarize_roofline",
-            section=".roofline_words:roofline_section",
+            section=".sentences:roofline_section",
         ),
     ),
     offers={
         "after_trials": {"profile": ".profile_run:run_profiles"},
-        "folder_formats": {"profile-md": ".folders:profile_markdown"},
-        "python": {"Explanation": ".types:Explanation", "explain": ".api:explain"},
+        "folder_formats": {"profile-md": ".profile_words:profile_markdown"},
+        "python": {"Explanation": ".types:Explanation", "explain": ".explanation:explain"},
     },
 )

@@ -1,4 +1,5 @@
-"""One operator profile: an instance of its own, warmed up, profiled in prefill and in decode, and stopped.
+"""One operator profile: an instance of its own, warmed up, profiled in prefill and in decode by the engine's own
+switch, and stopped.
 
 The same work is done with the profiler off just before and just after, so that its own cost is known; times of steps
 are taken by the client, outside of what the profiler can distort. Prompts wait in line for prefill, so that a step
@@ -6,24 +7,22 @@ begins when the one before it ends; the first batch of the fresh instance is kep
 """
 
 import dataclasses
+import json
 import tempfile
 import zlib
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from bitbench.analysis.operator_groups import built_in_table
+from bitbench.analysis.roofline import built_in_table
 from bitbench.features.explain.asked import ProfileSpec
-from bitbench.features.explain.hook import start_profile, stop_profile
-from bitbench.features.explain.operators import divide
-from bitbench.features.explain.steps import StepShape, decode_seconds, prefill_seconds, steps_in
-from bitbench.features.explain.trace import read_trace
+from bitbench.features.explain.trace import StepShape, decode_seconds, divide, prefill_seconds, read_trace, steps_in
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.plan import ready_plan
-from bitbench.measure.run_context import RunContext
 from bitbench.measure.runner import StudyRun
-from bitbench.measure.trial import load_job
+from bitbench.measure.trial import RunContext, load_job
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Load, Observer
@@ -31,18 +30,47 @@ from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.plan import Config
-from bitbench.study.source import StudySource
 from bitbench.study.study import Study
+from bitbench.study.study_file import StudySource
 from bitbench.study.workload import Workload
 from bitbench.util.errors import ProfileError
-from bitbench.util.linux import require_linux
+from bitbench.util.http.connection import BadAnswer, PlainConnection
+from bitbench.util.http.response import PLAIN_BYTES
+from bitbench.util.machine_faults import require_linux
+from bitbench.util.text import quote
+
+_START_LIMIT_S = 60.0
+# Writing a trace took vLLM half a second per decode step of a small model on a busy core.
+_STOP_LIMIT_S = 600.0
+
+
+def start_profile(endpoint: Endpoint, name: str) -> None:
+    """What runs from now on is recorded; its file will begin with this name."""
+    _post(endpoint, "/start_profile", {"profile_prefix": name}, _START_LIMIT_S)
+
+
+def stop_profile(endpoint: Endpoint, name: str, folder: Path) -> Path:
+    """Blocks until the trace is written, and says where: that of the first rank, where there are several."""
+    _post(endpoint, "/stop_profile", {}, _STOP_LIMIT_S)
+    traces = sorted(folder.glob(f"{name}*.json.gz"))
+    if not traces:
+        raise ProfileError(f"the engine's profiler wrote no trace {name} to {folder}; see the engine's log")
+    return traces[0]
+
+
+def _post(endpoint: Endpoint, path: str, body: dict[str, str], limit_s: float) -> None:
+    key = endpoint.api_key
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+    try:
+        with PlainConnection(endpoint.url, limit_s=limit_s, limit_bytes=PLAIN_BYTES) as connection:
+            answer = connection.ask("POST", path, headers, json.dumps(body).encode())
+    except (OSError, BadAnswer) as error:
+        raise ProfileError(f"the engine did not answer {path} ({quote(str(error), key)}); see its log") from None
+    if answer.status != HTTPStatus.OK:
+        raise ProfileError(f"the engine answered {path} with {answer.status}: {quote(answer.body, key)}")
+
 
 PREFILL_STEPS = 6  # so many full batches count, besides two that begin the line and one that ends it
-
-
-class ProfileDraft(NamedTuple):
-    profile: OperatorProfile
-    trace: Path
 
 
 class _Answers(NamedTuple):
@@ -66,8 +94,9 @@ class ProfileRun:
     instance_id: str
     log_file: Path
 
-    def run(self) -> Iterator[ProfileDraft]:
-        """Prefill, then decode. Traces are to be taken away before the next one is asked for. Raises ProfileError."""
+    def run(self) -> Iterator[tuple[OperatorProfile, Path]]:
+        """Prefill, then decode, each with its trace, which is to be taken away before the next is asked for. Raises
+        ProfileError."""
         with tempfile.TemporaryDirectory(prefix="bitbench-profile-") as folder:
             instance = self._start(Path(folder))
             try:
@@ -89,7 +118,7 @@ class ProfileRun:
             trace_folder=folder,
         )
 
-    def _profiles(self, instance: Instance, folder: Path) -> Iterator[ProfileDraft]:
+    def _profiles(self, instance: Instance, folder: Path) -> Iterator[tuple[OperatorProfile, Path]]:
         try:
             endpoint = instance.wait_ready(self.context.plan.study.limits.start)
         except InstanceFailed as failed:
@@ -111,7 +140,7 @@ class ProfileRun:
             off = StepTimes(seconds=before + self._steps(phase, endpoint, 6))
             profile = self._profile(phase, StepTimes(seconds=profiled), off, trace, facts)
             later = [batch.first_step_s(phase) for batch in usual]
-            yield ProfileDraft(_with_first_call(profile, first.first_step_s(phase), median(later)), trace)
+            yield _with_first_call(profile, first.first_step_s(phase), median(later)), trace
 
     def _steps(self, phase: Phase, endpoint: Endpoint, number: int) -> tuple[float, ...]:
         if phase is Phase.PREFILL:
@@ -209,8 +238,8 @@ def run_profiles(context: RunContext, writer: Writer, *, is_all: bool = False) -
             instance_id, log_file = writer.new_instance()
             run = ProfileRun(config, batch, context, instance_id, log_file)
             try:
-                for draft in run.run():
-                    writer.add_profile(draft.profile, draft.trace)
+                for profile, trace in run.run():
+                    writer.add_profile(profile, trace)
             except ProfileError as error:
                 if is_all:
                     raise

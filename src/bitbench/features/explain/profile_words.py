@@ -1,11 +1,22 @@
-"""Operator profiles: what a step consists of, and the table of operators behind it."""
+"""Operator profiles as pages and sections: what a step consists of, whether bitbench took the profile or somebody
+else published it."""
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.explain.computing import shorten
 from bitbench.features.explain.types import Profiles, ShortProfile
-from bitbench.records.profile import Operator, OperatorProfile, ProfileGroup, StepTimes
+from bitbench.records.folder import StudyFolder
+from bitbench.records.profile import (
+    Operator,
+    OperatorProfile,
+    ProfileGroup,
+    PublishedProfile,
+    StepTimes,
+    read_published,
+)
+from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import (
     Block,
     Document,
@@ -18,10 +29,25 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import percent
-from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
-from bitbench.reports.document.words import Words, bullets, paragraph, plural, say, small_print, strong
-from bitbench.reports.quantities import ROUGH, number, seconds, share, size
+from bitbench.reports.document.numbers import ROUGH, number, percent, seconds, share, size
+from bitbench.reports.document.words import (
+    ColumnOf,
+    Words,
+    bullets,
+    listing,
+    number_column,
+    paragraph,
+    plural,
+    say,
+    small_print,
+    strong,
+    table,
+    words_column,
+)
+from bitbench.reports.sections.conditions import imported
+from bitbench.util.errors import StoreError
+from bitbench.util.files import SafeFolder
+from bitbench.util.units import UNKNOWN
 
 GROUP_NAMES = {
     ProfileGroup.QUANTIZED_MATMUL: "quantized matmul",
@@ -158,3 +184,43 @@ def operator_table(operators: Sequence[Operator]) -> Table:
         number_column("# of Calls", Unit.COUNT, lambda operator: operator.calls),
         drop_empty=True,
     )
+
+
+def published_profile_document(profile: PublishedProfile) -> Document:
+    on_cpu, on_device = seconds(profile.self_cpu_s), seconds(profile.self_device_s)
+    totals = paragraph(f"{profile.device or UNKNOWN}. Self CPU ", on_cpu, ", self device ", on_device, " in all.")
+    return Document(
+        say("Operator profile"),
+        (imported(profile.source), totals, *bullets(_doubts(profile))),
+        (Section(say("The operators"), (operator_table(profile.operators),)),),
+    )
+
+
+def _doubts(profile: PublishedProfile) -> Iterator[Words]:
+    yield (
+        "It does not say how many steps it covers, which phase, nor whether the first call was excluded: "
+        "compilation may be in these figures."
+    )
+    whole = profile.self_device_s
+    beyond = [
+        say(Name(operator.name), " (", seconds(operator.self_device_s), ")")
+        for operator in profile.operators
+        if whole and operator.self_device_s and operator.self_device_s > whole
+    ]
+    if beyond:
+        total = seconds(whole)
+        yield say(listing(beyond), " alone exceeds the printed total of ", total, ": it is counted twice or apart.")
+
+
+def profile_markdown(folder: Path) -> str:
+    """Raises StoreError where the folder has no profile."""
+    if (published := read_published(folder, PublishedProfile)) is not None:
+        return markdown(published_profile_document(published))
+    if profiles := StudyFolder(folder).profiles():
+        return markdown(profile_document(profiles))
+    raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` creates one")
+
+
+def write_profiles(folder: StudyFolder) -> Path:
+    """report/profile.md: every operator of every profile."""
+    return SafeFolder(folder.path).write("report/profile.md", markdown(profile_document(folder.profiles())))

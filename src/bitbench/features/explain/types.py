@@ -1,13 +1,10 @@
-"""Why a variant is as fast as it is: what was to be expected, what was measured, and where the difference is.
-
-Made by `computing`, printed by `words`. Whatever is said carries the records it rests on.
-"""
+"""What an explanation holds: what was to be expected, what was measured, where the difference is."""
 
 from enum import StrEnum
 
+from bitbench.analysis.configs import PhaseSide, Side, Source
 from bitbench.analysis.results.crossover import Crossover
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.results.sides import PhaseSide, Side, Source
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.records.profile import OperatorProfile, Phase
 from bitbench.records.roof import MachineRoof, PointRoof
@@ -111,13 +108,6 @@ class Explanation(Record):
     known_beforehand: str | None = None
     roof: MachineRoof | None = None
     gaps: tuple[Gap, ...] = ()
-
-    @property
-    def causes(self) -> tuple[Cause, ...]:
-        """Every cause that is named, those that take the most time first."""
-        parts = sorted((part for phase in self.phases for part in phase.parts), key=lambda part: -part.excess_s)
-        left = [phase.unexplained for phase in self.phases if phase.unexplained is not None]
-        return tuple(dict.fromkeys(part.cause for part in (*parts, *left)))
 
 
 class OtherOperators(Record):

@@ -2,20 +2,35 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from bitbench.analysis.configs import PhaseSide, Side, Source
 from bitbench.analysis.results.crossover import Crossover
-from bitbench.analysis.results.sides import PhaseSide, Side, Source
 from bitbench.features.explain import sentences
-from bitbench.features.explain.roofline_words import BOUNDS, COUNTED, EXPERTS_COUNTED, roof_sentence
-from bitbench.features.explain.sentences import CAUSE_NAMES, NOT_KNOWN, phase_name
+from bitbench.features.explain.sentences import (
+    BOUNDS,
+    CAUSE_NAMES,
+    COUNTED,
+    EXPERTS_COUNTED,
+    NOT_KNOWN,
+    phase_name,
+    roof_sentence,
+)
 from bitbench.features.explain.types import Explanation, PhaseAccount
 from bitbench.reports.document.model import Block, Bullets, Document, Name, Paragraph, Phrase, Quantity, Section, Unit
-from bitbench.reports.document.numbers import shown
-from bitbench.reports.document.tables import ColumnOf, number_column, ratio_column, table, words_column
-from bitbench.reports.document.words import Words, bullets, joined, say
-from bitbench.reports.quantities import ROUGH, number, seconds, share, size, times
-from bitbench.reports.sections.crossover import verdict
-from bitbench.reports.sections.engine_metrics import TITLE, engine_blocks
-from bitbench.reports.shape import shape
+from bitbench.reports.document.numbers import ROUGH, number, seconds, share, shown, size, times
+from bitbench.reports.document.words import (
+    ColumnOf,
+    Words,
+    bullets,
+    joined,
+    number_column,
+    ratio_column,
+    say,
+    table,
+    words_column,
+)
+from bitbench.reports.sections.memory import TITLE, engine_blocks
+from bitbench.reports.sections.sweep import verdict
+from bitbench.reports.sections.workloads import shape
 from bitbench.study.model_cost import StepCost
 
 MOST_NAMED = 3  # causes of a phase in the answer; the table has all

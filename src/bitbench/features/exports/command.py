@@ -1,16 +1,31 @@
-"""`bitbench export`: a study's figures in other tools."""
+"""`bitbench export`: a study's figures in other tools, by the code for that tool."""
 
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bitbench.features.exports.content import exported
-from bitbench.features.exports.targets import exporter
-from bitbench.features.exports.types import ExportError, Target
+from bitbench.features.exports.content import ExportedStudy, ExportError, Target, exported
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.write import report_summary
+from bitbench.reports.write import StudyReport
+
+# Sends a study to an address (None: the tool's own default) and returns what the command prints. Raises ExportError.
+Export = Callable[[ExportedStudy, str | None], str]
+
+
+def exporter(target: Target) -> Export:
+    """Import the code for a tool, with the tool's own package, which is no part of bitbench's installation."""
+    try:
+        export: Export = import_module(f"bitbench.features.exports.to_{target.value}").export
+    except ImportError as error:
+        raise ExportError(
+            f"`--to {target.value}` needs a package that is not installed ({error}): "
+            f"pip install 'bitbench[{target.value}]' adds it."
+        ) from error
+    return export
 
 
 def export(
@@ -32,9 +47,8 @@ def export(
 def export_study(path: Path, home: Path, target: Target, url: str | None) -> str:
     """Send a study's figures, and return what the command prints. Raises ExportError, StoreError."""
     send = exporter(target)  # first: a missing package is said before a large study is read
-    folder = StudyFolder.existing(path)
-    records = folder.read()
-    study = exported(report_summary(folder, home, records), records.lock)
+    report = StudyReport(StudyFolder.existing(path), home)
+    study = exported(report.summary, report.records.lock)
     if not study.points:
         raise ExportError(f"{path} has no figures to export; no trial succeeded.")
     return send(study, url)

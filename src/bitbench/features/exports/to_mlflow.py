@@ -6,7 +6,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param
 from mlflow.exceptions import MlflowException
 
-from bitbench.features.exports.types import ExportedPoint, ExportedStudy, ExportError
+from bitbench.features.exports.content import ExportedPoint, ExportedStudy, ExportError
 
 _ID = "bitbench.point"
 _LONGEST = 500  # characters of a parameter; older servers take no more

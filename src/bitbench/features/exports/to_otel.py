@@ -5,7 +5,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, MetricExportResult, MetricsData
 from opentelemetry.sdk.resources import Resource
 
-from bitbench.features.exports.types import ExportedStudy, ExportError
+from bitbench.features.exports.content import ExportedStudy, ExportError
 
 _UNITS = {"bytes": "By", "tok/s": "{token}/s", "req/s": "{request}/s", "J/tok": "J/{token}"}  # as UCUM spells them
 _PATIENCE_S = 10.0

@@ -3,12 +3,12 @@
 The format: https://prometheus.io/docs/instrumenting/exposition_formats/
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote
 from urllib.request import Request, urlopen
 
-from bitbench.features.exports.types import ExportedFigure, ExportedStudy, ExportError
+from bitbench.features.exports.content import ExportedStudy, ExportError
 
 _ENDINGS = {
     "s": "_seconds",
@@ -16,6 +16,7 @@ _ENDINGS = {
     "req/s": "_requests_per_second",
     "J/tok": "_joules_per_token",
 }
+_LIMITS = {"_low": "Lower limit of the interval of: ", "_high": "Upper limit of the interval of: "}
 _IN_A_LABEL = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _IN_HELP = str.maketrans({"\\": r"\\", "\n": r"\n"})
 _PATIENCE_S = 10.0
@@ -38,31 +39,21 @@ def export(study: ExportedStudy, url: str | None) -> str:
 
 def exposition(study: ExportedStudy) -> str:
     """A family per figure and per limit of its interval; what is known of the study is `bitbench_study_info`."""
-    families: dict[str, tuple[str, list[str]]] = {}
+    families: dict[str, list[str]] = {}
+
+    def add(name: str, meaning: str, labels: Mapping[str, str], value: float) -> None:
+        head = [f"# HELP {name} {meaning.translate(_IN_HELP)}", f"# TYPE {name} gauge"]
+        families.setdefault(name, head).append(_sample(name, labels, value))
+
     for point in study.points:
         labels = {"study": study.name, **point.labels}
         for figure in point.figures:
             for ending, value in figure.bounds():
-                name = f"bitbench_{figure.name}{_unit_ending(figure)}{ending}"
-                families.setdefault(name, (_help(figure, ending), []))[1].append(_sample(name, labels, value))
-    info = _sample("bitbench_study_info", {"study": study.name, **study.facts}, 1)
-    families["bitbench_study_info"] = ("What was measured, with what, and where.", [info])
-    return "".join(line + "\n" for name, family in families.items() for line in _family(name, *family))
-
-
-def _family(name: str, said: str, samples: list[str]) -> Iterator[str]:
-    yield f"# HELP {name} {said.translate(_IN_HELP)}"
-    yield f"# TYPE {name} gauge"
-    yield from samples
-
-
-def _unit_ending(figure: ExportedFigure) -> str:
-    return _ENDINGS.get(figure.unit, "")
-
-
-def _help(figure: ExportedFigure, ending: str) -> str:
-    limit = {"_low": "Lower limit of the interval of: ", "_high": "Upper limit of the interval of: "}
-    return limit.get(ending, "") + figure.meaning
+                name = f"bitbench_{figure.name}{_ENDINGS.get(figure.unit, '')}{ending}"
+                add(name, _LIMITS.get(ending, "") + figure.meaning, labels, value)
+    about = {"study": study.name, **study.facts}
+    add("bitbench_study_info", "What was measured, with what, and where.", about, 1)
+    return "".join(line + "\n" for lines in families.values() for line in lines)
 
 
 def _sample(name: str, labels: Mapping[str, str], value: float) -> str:

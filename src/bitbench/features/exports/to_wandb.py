@@ -4,7 +4,7 @@ import os
 
 import wandb
 
-from bitbench.features.exports.types import ExportedPoint, ExportedStudy, ExportError
+from bitbench.features.exports.content import ExportedPoint, ExportedStudy, ExportError
 
 _PROJECT = "bitbench"
 

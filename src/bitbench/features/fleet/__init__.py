@@ -11,20 +11,20 @@ FEATURE = Feature(
         ReportPart(
             "machines",
             ReportPlace.CONDITIONS,
-            type=".types:MachineFactor",
+            type=".computing:MachineFactor",
             compute=".computing:machine_factor",
             section=".words:machines_section",
         ),
         ReportPart(
             "load_nodes",
             ReportPlace.CONDITIONS,
-            type=".types:LoadNodes",
+            type=".computing:LoadNodes",
             compute=".computing:summarize_load_nodes",
             section=".words:load_nodes_section",
         ),
     ),
     offers={
-        "executors": dict.fromkeys(_SCHEMES, ".run:executor_at"),
+        "executors": dict.fromkeys(_SCHEMES, ".driver:executor_at"),
         "load_clients": dict.fromkeys(_SCHEMES, ".load_fleet:load_client"),
     },
 )

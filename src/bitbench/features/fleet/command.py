@@ -6,7 +6,7 @@ import typer
 
 from bitbench.cli.options import InsecureCluster
 from bitbench.cli.terminal import Terminal
-from bitbench.features.fleet.view import fleet_at
+from bitbench.features.fleet.driver import fleet_at
 from bitbench.features.fleet.words import fleet_document
 from bitbench.reports.document.terminal import render_whole
 

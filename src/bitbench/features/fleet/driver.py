@@ -1,26 +1,38 @@
-"""Drives a study on several machines: gives them blocks, writes down what comes back, and alone decides what is next.
+"""`bitbench run --on`: drives a study on several machines, writes down what comes back, alone decides what is next,
+and says who works on what.
 
 Only the driver writes. Each result is appended and synced before the next is asked for, so a study that was killed at
 any moment goes on from its folder by the same command.
 """
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
-from bitbench.features.fleet.channel import RunLost, RunRefused
+from bitbench.engines.registry import engines_of
+from bitbench.features.fleet.channel import Roster, RunLost, RunRefused
+from bitbench.features.fleet.computing import FLEET_FORMAT, FleetState, MachineState
 from bitbench.features.fleet.machines import Ended, Fleet, Machine, RemoteRun
 from bitbench.features.fleet.orders import BlockOrder, make_order
+from bitbench.features.fleet.roster import roster_of
 from bitbench.measure.group import Draft
-from bitbench.measure.loop import record_draft
+from bitbench.measure.loop import Schedule, record_draft
+from bitbench.measure.offers import Executor, LogObserver
 from bitbench.measure.quality import QualityDraft, new_draft, with_failure
-from bitbench.measure.schedule import Schedule
+from bitbench.measure.runner import StudyRun
 from bitbench.measure.trial import TrialDraft, new_record, now
-from bitbench.ports import Observer
-from bitbench.records.folder import Writer
-from bitbench.records.lock import Lock
+from bitbench.ports import Engine, Observer
+from bitbench.records.folder import StudyFolder, Writer
+from bitbench.records.lock import HostFacts, Lock
+from bitbench.records.strict_reader import read_document
 from bitbench.records.trial import Failure, InstanceRecord, Outcome
-from bitbench.study.plan import Config, Point
-from bitbench.util.errors import StoreError
+from bitbench.study.plan import Config, Plan, Point
+from bitbench.util.errors import NotComparableError, StoreError, UsageError
+from bitbench.util.files import SafeFolder
+from bitbench.util.units import show_bytes
 
 
 @dataclass
@@ -174,3 +186,122 @@ class StudyDriver:
         index = len(self._schedule.progress.trials_of(point, block))
         trial = new_record(point, kind="measured", block=block, index=index, instance_id=instance_id, failure=failure)
         self._write(TrialDraft(trial))
+
+
+_PLACE, _NAME = "fleet", "state.json"  # in a study folder
+
+
+def fleet_at(where: str, *, without_token: bool = False) -> FleetState:
+    """`where`: a study folder, or an address as `--on` takes it."""
+    if not Path(where).is_dir():
+        return _asked(where, without_token=without_token)
+    file = StudyFolder.existing(Path(where)).path / _PLACE / _NAME
+    if not file.exists():
+        raise StoreError(f"{where} was not run on several machines; `bitbench run STUDY --on WHERE` does that")
+    return read_document(file, FleetState, FLEET_FORMAT, "remove it; it is only a view")
+
+
+def _asked(address: str, *, without_token: bool) -> FleetState:
+    roster = roster_of(address, without_token=without_token)
+    with closing(Fleet(roster, None, LogObserver())) as fleet:
+        facts = fleet.hosts()
+        machines = tuple(
+            MachineState(name=station.seat.name, state=station.state, activity=_described(facts.get(station.seat.name)))
+            for station in fleet.stations
+        )
+    return FleetState(updated_at=now(), machines=machines)
+
+
+def _described(host: HostFacts | None) -> str:
+    if host is None:
+        return ""
+    facts = (
+        host.cpu_model,
+        f"{host.cores} cores" if host.cores else None,
+        show_bytes(host.memory_bytes) if host.memory_bytes else None,
+        *(accelerator.name for accelerator in host.accelerators),
+    )
+    return ", ".join(fact for fact in facts if fact)
+
+
+class FleetStatus:
+    """Tells the study folder who works on what, for `bitbench fleet`."""
+
+    def __init__(self, folder: StudyFolder, fleet: Fleet, schedule: Schedule) -> None:
+        self._files, self._fleet, self._schedule = SafeFolder(folder.path), fleet, schedule
+        self._files.remove_matching(_PLACE, re.compile(re.escape(_NAME)), frozenset({_NAME}))  # what a kill left of it
+        self._blocks: dict[str, set[int]] = {}  # by machine
+        self._written: tuple[MachineState, ...] | None = None
+
+    def update(self, under_way: Sequence[UnderWay]) -> None:
+        """Written where it says something new."""
+        orders = {work.machine.name: work.order for work in under_way}
+        for block, host in self._schedule.hosts.items():
+            self._blocks.setdefault(host, set()).add(block)
+        states = tuple(
+            MachineState(
+                name=station.seat.name,
+                state=station.state,
+                works_on=order.name if (order := orders.get(station.seat.name)) else None,
+                activity=station.activity if order else "",
+                blocks=len(self._blocks.get(station.seat.name, ())),
+            )
+            for station in self._fleet.stations
+        )
+        if states != self._written:
+            self._written = states
+            state = FleetState(
+                updated_at=now(),
+                trials=self._schedule.measured,
+                remaining_s=self._schedule.pace.remaining_s(),
+                machines=states,
+            )
+            self._files.write(f"{_PLACE}/{_NAME}", state.model_dump_json(indent=1) + "\n")
+
+
+def executor_at(where: str, *, without_token: bool) -> Executor:
+    return partial(run_on, roster_of(where, without_token=without_token))
+
+
+def run_on(roster: Roster, study: StudyRun) -> None:
+    """Drive it, and measure nothing here; the study is resolved as on every machine."""
+    refuse_what_one_machine_does(study.plan, engines_of(study.plan.study))
+    with study.folder.writing() as writer, closing(Fleet(roster, writer, study.observer)) as fleet:
+        hosts = fleet.hosts()
+        refuse_other_classes(hosts)
+        lock = study.begin(writer, hosts=hosts)
+        study.quality_kits(writer)
+        schedule = study.schedule(at_once=lambda: fleet.size)
+        StudyDriver(
+            lock,
+            folder=str(study.source.folder.resolve()),
+            writer=writer,
+            observer=study.observer,
+            fleet=fleet,
+            schedule=schedule,
+            on_change=FleetStatus(study.folder, fleet, schedule).update,
+        ).run()
+
+
+def refuse_what_one_machine_does(plan: Plan, engines: Mapping[str, Engine]) -> None:
+    for setup in plan.study.engines:
+        engine = engines[setup.engine]
+        if engine.environment is None and not engine.can_freeze(setup):
+            raise UsageError(f"{setup.name} runs elsewhere, and several machines would load it at once; leave --on out")
+    if plan.study.measure.budget is not None:
+        raise UsageError("a budget plans the time of one machine; with --on say `starts` and `trials` instead")
+    for section in plan.study.sections.values():
+        if section.on_one_machine is not None:
+            raise UsageError(section.on_one_machine)
+
+
+def refuse_other_classes(hosts: Mapping[str, HostFacts]) -> None:
+    """Raises NotComparableError where machines differ: their figures would be averaged as if they were one's."""
+    first, *others = hosts
+    for other in others:
+        if names := hosts[first].differences(hosts[other]):
+            told = "; ".join(f"{name}: {hosts[first].shown(name)} and {hosts[other].shown(name)}" for name in names)
+            raise NotComparableError(
+                f"{first} and {other} are machines of different classes ({told}); give machines of one class, and the "
+                "others in a study of their own"
+            )

@@ -17,26 +17,23 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bitbench.analysis.values import compare_values
-from bitbench.features.fleet.channel import RunLost
-from bitbench.features.fleet.messages import Message
-from bitbench.features.fleet.orders import BlockOrder
-from bitbench.features.fleet.part_report import SKETCHED, PartProgress, PartReport
+from bitbench.analysis.trial import compare_values
+from bitbench.features.fleet.channel import Message, RunLost
+from bitbench.features.fleet.orders import SKETCHED, BlockOrder, PartProgress, PartReport
 from bitbench.loadgen.client import WorkerPart
 from bitbench.loadgen.progress import Snapshot
 from bitbench.loadgen.requests import Slot, slots_of
 from bitbench.loadgen.verdict import CLOCK_STEP_S, judge
-from bitbench.measure.group import Draft
+from bitbench.measure.group import MOST_ROUNDS, Draft
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS
 from bitbench.measure.quality import QualityDraft
 from bitbench.measure.trial import TrialDraft, figures_of, trial_seed
-from bitbench.measure.warm_up import MOST_ROUNDS
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
-from bitbench.records.host import HostFacts
+from bitbench.records.lock import HostFacts
 from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, Condition, QualityMaterial, QualityRecord
 from bitbench.records.request_rows import RequestRows
-from bitbench.records.requests import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.records.strict_reader import LARGEST_WHOLE_NUMBER, cause_of, checked, rows_from
+from bitbench.records.tables import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.records.trial import (
     NOT_THE_ENGINES,
     RECORD_FORMAT,
@@ -46,13 +43,11 @@ from bitbench.records.trial import (
     TrialRecord,
     WorkerHealth,
 )
-from bitbench.study.arrival import Trace
 from bitbench.study.base import Json
 from bitbench.study.plan import Config
-from bitbench.study.prompts import longest, shortest
-from bitbench.study.workload import MOST_REQUESTS, Workload
-from bitbench.util.http.limits import AnswerLimits
-from bitbench.util.quotation import quote
+from bitbench.study.workload import MOST_REQUESTS, Trace, Workload, longest, shortest
+from bitbench.util.http.response import AnswerLimits
+from bitbench.util.text import quote
 
 # Two clocks that run: crystals differ by a ten-thousandth, those of virtual machines by more; and a moment of delay.
 CLOCK_SHARE, CLOCK_S = 0.01, 0.1

@@ -1,11 +1,13 @@
-"""The load client on several machines: each sends its part of one plan by itself, and tells what came of it."""
+"""The load client on several machines: each sends its part of one plan by itself, on a clock that is compared with
+ours."""
 
+import math
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Self
@@ -14,25 +16,47 @@ from uuid import uuid4
 import numpy as np
 
 from bitbench import __version__
-from bitbench.features.fleet.address import roster_of
-from bitbench.features.fleet.channel import LARGEST_FRAME_BYTES, Roster, RunLost, Seat
-from bitbench.features.fleet.clocks import ClockComparison
+from bitbench.features.fleet.channel import LARGEST_FRAME_BYTES, PING_S, Message, Roster, RunLost, Seat, message
 from bitbench.features.fleet.incoming import clock_reading, load_progress, part_report, part_rows
-from bitbench.features.fleet.messages import PING_S, Message, message
-from bitbench.features.fleet.orders import LoadOrder
-from bitbench.features.fleet.part_report import PartReport, merged_times
-from bitbench.features.fleet.station import HELLO_S, MOST_LOSSES, WAIT_S, Station, end_all
+from bitbench.features.fleet.machines import HELLO_S, MOST_LOSSES, WAIT_S, Station, end_all
+from bitbench.features.fleet.orders import LoadOrder, PartReport, merged_times
+from bitbench.features.fleet.roster import roster_of
 from bitbench.loadgen.client import WorkerPart
-from bitbench.loadgen.frames import WorkerTask, encode_task
 from bitbench.loadgen.inputs import hash_files
 from bitbench.loadgen.progress import Snapshot, sum_of
-from bitbench.loadgen.workers import merge
+from bitbench.loadgen.workers import WorkerTask, encode_task, merge
 from bitbench.ports import LoadJob, LoadLost, LoadResult
-from bitbench.records.load_progress import LoadProgress
-from bitbench.records.trial import ClockReading, LoadNode
+from bitbench.records.trial import ClockReading, LoadNode, LoadProgress
 from bitbench.util.errors import FleetError, LoadError, UsageError
-from bitbench.util.linux import require_linux
-from bitbench.util.quotation import quote
+from bitbench.util.machine_faults import require_linux
+from bitbench.util.text import quote
+
+_NS = 1e9
+
+
+@dataclass
+class ClockComparison:
+    """Of exchanges: we send, it is asked, it answers, the answer arrives; the middle two on its own clock.
+
+    It cannot be asked before we sent, nor can its answer arrive before it answered, whatever either way took: so its
+    clock is ahead by `asked - sent` at most and by `answered - arrived` at least. More exchanges remove what was
+    unusual in a way; half of the shortest round trip stays, since how it is divided cannot be known.
+    """
+
+    least_ns: float = -math.inf
+    most_ns: float = math.inf
+
+    def add(self, sent_ns: int, asked_ns: int, answered_ns: int, arrived_ns: int) -> None:
+        self.least_ns = max(self.least_ns, answered_ns - arrived_ns)
+        self.most_ns = min(self.most_ns, asked_ns - sent_ns)
+
+    @property
+    def offset_ns(self) -> int:
+        return round((self.least_ns + self.most_ns) / 2)
+
+    def reading(self) -> ClockReading:
+        return ClockReading(offset_s=self.offset_ns / _NS, bound_s=abs(self.most_ns - self.least_ns) / 2 / _NS)
+
 
 EXCHANGES = 50  # per reading of a clock: past that a bound hardly gets narrower, see docs/scale.md
 # From the moment at which all are ready to time zero; more where the way to a machine is long.

@@ -1,26 +1,164 @@
-"""The machines of a study: which there are, what each runs, and what is done when one goes away."""
+"""The machines of a study as the driver sees them: which there are, what each runs, and what is done when one goes
+away."""
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bitbench.features.fleet.channel import Roster, RunLost, RunRefused
-from bitbench.features.fleet.deliveries import MATERIALS
-from bitbench.features.fleet.incoming import BlockResults, clock_s
-from bitbench.features.fleet.messages import PING_S, Message, message
-from bitbench.features.fleet.orders import BlockOrder
-from bitbench.features.fleet.station import HELLO_S, WAIT_S, Station, end_all
+from bitbench import __version__
+from bitbench.features.fleet.channel import (
+    PING_S,
+    SILENCE_S,
+    Channel,
+    ChannelClosed,
+    Message,
+    Roster,
+    RunLost,
+    RunRefused,
+    Seat,
+    message,
+)
+from bitbench.features.fleet.incoming import BlockResults, clock_s, host_facts
+from bitbench.features.fleet.orders import MATERIALS, BlockOrder
 from bitbench.measure.group import Draft
 from bitbench.measure.quality import QualityDraft
 from bitbench.measure.trial import TrialDraft
 from bitbench.ports import Observer
 from bitbench.records.folder import Writer
-from bitbench.records.host import HostFacts
+from bitbench.records.lock import HostFacts
 from bitbench.records.quality import QualityMaterial
 from bitbench.study.plan import Group, Member
 from bitbench.util.errors import FleetError
-from bitbench.util.quotation import quote
+from bitbench.util.text import quote
+
+HELLO_S = 60.0  # to start the node program and to hear its first word; imports take a second or two
+# A machine that was lost is left alone for this time, then for twice as long, and then for good, unless it completed a
+# block in between.
+QUARANTINE_S = 30.0
+MOST_LOSSES = 3
+WAIT_S = 0.5
+MOST_AT_ONCE = 100  # messages of one machine: others want to be heard as well
+
+
+class Station:
+    """One machine, as the driver sees it: a channel where there is one, and why not where there is none."""
+
+    def __init__(self, seat: Seat, on_arrival: Callable[[], None]) -> None:
+        self.seat = seat
+        self._on_arrival = on_arrival
+        self._channel: Channel | None = None
+        self._heard_at = self._pinged_at = 0.0
+        self._closing: list[threading.Thread] = []
+        self._losses = 0  # since its last complete block
+        self._out_until = 0.0  # inf: for good
+        self.facts: HostFacts | None = None
+        self.trouble = ""  # why it is out
+        self.activity = ""
+        self.is_busy = False  # a run listens to it
+
+    @property
+    def is_out(self) -> bool:
+        return time.monotonic() < self._out_until
+
+    @property
+    def is_out_for_good(self) -> bool:
+        return self._out_until == float("inf")
+
+    @property
+    def state(self) -> str:
+        if self.is_out:
+            return f"out{' for good' if self.is_out_for_good else ''}: {self.trouble}"
+        return "ready" if self.facts is not None else "connecting"
+
+    def greet(self) -> None:
+        """Connect where it is not; `facts` are known once it has answered."""
+        if self._channel is not None or self.is_out:
+            return
+        try:
+            self._channel = self.seat.connect(self._on_arrival)
+            self._heard_at = self._pinged_at = time.monotonic()
+            self._channel.send(message("hello"))
+        except ChannelClosed as closed:
+            self.lose(str(closed))
+
+    def send(self, sent: Message) -> None:
+        """Raises RunLost."""
+        try:
+            self._open.send(sent)
+        except ChannelClosed as closed:
+            raise RunLost(str(closed)) from None
+
+    def listen(self, patience_s: float = SILENCE_S) -> list[Message]:
+        """What has arrived for whoever works with it; asks for a sign of life now and then. Raises RunLost."""
+        found: list[Message] = []
+        try:
+            for _ in range(MOST_AT_ONCE):
+                if (arrived := self._open.receive()) is None:
+                    break
+                self._heard_at = time.monotonic()
+                if arrived.header.kind == "hello":
+                    self._meet(arrived)
+                elif arrived.header.kind == "pong":
+                    self.activity = quote(arrived.header.said, "")
+                else:
+                    found.append(arrived)
+        except ChannelClosed as closed:
+            raise RunLost(str(closed)) from None
+        now = time.monotonic()
+        if now - self._heard_at > patience_s:
+            raise RunLost(f"it was silent for {patience_s:.0f} s")
+        if now - self._pinged_at > PING_S:
+            self._pinged_at = now
+            self.send(message("ping"))
+        return found
+
+    def lose(self, cause: str) -> None:
+        """Leave it alone for a while. What still runs there ends by itself once it hears nothing more."""
+        self._losses += 1
+        for_good = self._losses >= MOST_LOSSES
+        self.keep_out(cause, float("inf") if for_good else QUARANTINE_S * 2 ** (self._losses - 1))
+
+    def keep_out(self, cause: str, seconds: float) -> None:
+        self.close()
+        self.trouble, self._out_until = cause, time.monotonic() + seconds
+
+    def succeed(self) -> None:
+        """With a block: whatever was wrong before was not the machine."""
+        self._losses = 0
+
+    def close(self) -> None:
+        """Not waited for: to end what is out of reach takes many seconds, in which the others would hear nothing."""
+        if self._channel is not None:
+            self._closing = [thread for thread in self._closing if thread.is_alive()]
+            self._closing.append(threading.Thread(target=self._channel.close))
+            self._closing[-1].start()
+        self._channel, self.facts, self.activity = None, None, ""
+
+    def end(self) -> None:
+        self.close()
+        for thread in self._closing:
+            thread.join()
+
+    @property
+    def _open(self) -> Channel:
+        if self._channel is None:
+            raise RunLost("it is not connected")
+        return self._channel
+
+    def _meet(self, hello: Message) -> None:
+        if hello.header.bitbench != __version__:
+            raise RunLost(f"it has bitbench {quote(hello.header.bitbench, '')} instead of {__version__}")
+        self.facts = self.facts or host_facts(hello)
+
+
+def end_all(stations: Sequence[Station]) -> None:
+    """At once: what is out of reach takes many seconds."""
+    for station in stations:
+        station.close()
+    for station in stations:
+        station.end()
+
 
 BUSY_S = 5.0  # another block runs there: asked again after this time
 
@@ -73,7 +211,7 @@ class Fleet:
             raise FleetError(f"no machine answers: {self._troubles()}")
         for station in self.stations:
             if station.facts is None:
-                self._observer.warn(f"{station.seat.name} does not answer{_because(station.trouble)}")
+                self._observer.warn(f"{station.seat.name} does not answer{station.trouble and f': {station.trouble}'}")
         self._class = next(iter(found.values()))
         return found
 
@@ -259,7 +397,3 @@ def _as_group(order: BlockOrder) -> Group:
     configs = dict.fromkeys(order.plan.points[place].config for place in order.open_points)
     members = tuple(Member(config=config, workloads=()) for config in configs or order.quality)
     return Group(block=order.block, members=members, rounds=order.rounds, purpose=order.purpose)
-
-
-def _because(trouble: str) -> str:
-    return f": {trouble}" if trouble else ""

@@ -9,9 +9,8 @@ import contextlib
 import os
 import sys
 
-from bitbench.features.fleet.block import BlockJob
-from bitbench.features.fleet.load_part import LoadPart
-from bitbench.features.fleet.messages import Message
+from bitbench.features.fleet.channel import Message
+from bitbench.features.fleet.jobs import BlockJob, LoadPart
 from bitbench.features.fleet.serving import Node, NodeJob
 
 SLOT_VARIABLE = "BITBENCH_MACHINE_SLOT"  # where several simulated machines are one

@@ -1,18 +1,33 @@
-"""What a machine of a fleet is asked to do: one block of a study, or a part of a trial's requests. Everything else is
-made on that machine, where certain things have to be the same."""
+"""What a machine of a fleet is asked to do, a block of a study or a part of a trial's requests, and what it
+delivers.
+
+Everything else is made on that machine, where certain things have to be the same.
+"""
 
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Literal
 
-from pydantic import Field
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import Field, TypeAdapter
 
 from bitbench import __version__
+from bitbench.features.fleet.channel import Message, message
+from bitbench.loadgen.progress import RELATIVE_ERROR, LatencySketch, SketchCounts, Snapshot
+from bitbench.measure.group import Draft
 from bitbench.measure.progress import Pace
+from bitbench.measure.quality import QualityDraft
+from bitbench.measure.trial import TrialDraft
+from bitbench.ports import LoadResult
 from bitbench.records.lock import Lock
-from bitbench.records.trial import NOT_THE_ENGINES, Memory, Outcome, TrialRecord
+from bitbench.records.quality import QualityMaterial
+from bitbench.records.request_rows import RequestRows
+from bitbench.records.trial import NOT_THE_ENGINES, ClientHealth, Memory, Outcome, SketchedTimes, TrialRecord
 from bitbench.study.base import Record
+from bitbench.study.metrics import PROMISED
 from bitbench.study.plan import Config, Plan, Point, Purpose
 
 _HARMLESS = frozenset({Outcome.OK, *NOT_THE_ENGINES})
@@ -110,8 +125,9 @@ def make_order(
 def differences(order: BlockOrder, found: Lock, plan: Plan) -> list[str]:
     """What a machine finds otherwise than the driver, each in a few words. `plan`: as it expands the study itself."""
     missing = {variant.name for variant in order.plan.variants} - {variant.name for variant in plan.variants}
+    is_same = found.bitbench == order.bitbench
     return [
-        *(f"bitbench {found.bitbench} instead of {order.bitbench}" for _ in [0] if found.bitbench != order.bitbench),
+        *([] if is_same else [f"bitbench {found.bitbench} instead of {order.bitbench}"]),
         *(f"variant {name} is missing" for name in sorted(missing)),
         *_differing("environment", order.environments, hashes_of(found.environments)),
         *_differing("variant", order.variants, found.variants),
@@ -162,3 +178,73 @@ def _bare(trial: TrialRecord) -> TrialRecord:
         outcome=trial.outcome,
         memory=Memory(peak_bytes=trial.memory.peak_bytes),
     )
+
+
+SKETCHED = (*PROMISED, "itl")  # by their names in the registry of metrics
+
+
+class PartProgress(Record):
+    """How a part goes, by the load workers of its machine."""
+
+    workers: tuple[Snapshot, ...]
+
+
+class PartReport(Record):
+    """Sketches are of complete requests, as the figures of a trial are. Time zero is that of all parts."""
+
+    requests: int
+    health: ClientHealth
+    duration_s: float
+    sketches: dict[str, SketchCounts]
+
+    @classmethod
+    def of(cls, part: LoadResult) -> "PartReport":
+        rows = RequestRows(part.requests).complete()
+        return cls(
+            requests=part.requests.num_rows,
+            health=part.health,
+            duration_s=part.duration_s,
+            sketches={name: _sketch(rows, name) for name in SKETCHED},
+        )
+
+
+def merged_times(parts: Sequence[PartReport]) -> dict[str, SketchedTimes]:
+    """As good as one sketch of all values; without a time that no request has."""
+    merged = {name: LatencySketch.of(*(part.sketches[name] for part in parts)) for name in SKETCHED}
+    found = {}
+    for name, sketch in merged.items():
+        p50_s, p90_s, p99_s = (sketch.quantile(share) for share in (0.50, 0.90, 0.99))
+        if p50_s is not None and p90_s is not None and p99_s is not None:
+            found[name] = SketchedTimes(
+                count=sketch.count, p50_s=p50_s, p90_s=p90_s, p99_s=p99_s, relative_error=RELATIVE_ERROR
+            )
+    return found
+
+
+def _sketch(rows: RequestRows, name: str) -> SketchCounts:
+    times, sketch = rows.time(name), LatencySketch()
+    sketch.add_all(times[~np.isnan(times)])
+    return sketch.counts()
+
+
+MATERIALS = TypeAdapter(dict[str, QualityMaterial])  # by the name of a model
+
+
+def pack(draft: Draft, order: str, seq: int, logs: Mapping[str, bytes]) -> Message:
+    """`logs`: what those of the instances gained since the last one."""
+    if isinstance(draft, TrialDraft):
+        kind, record, rows = "trial", draft.record.model_dump_json(), draft.requests
+    elif isinstance(draft, QualityDraft):
+        kind, record, rows = "quality", draft.record.model_dump_json(), draft.scores
+    else:
+        kind, record, rows = "instance", draft.model_dump_json(), None
+    parts = (*([_packed(rows)] if rows is not None else []), *logs.values())
+    return message(
+        "draft", *parts, draft=kind, order=order, seq=seq, record=record, has_rows=rows is not None, logs=tuple(logs)
+    )
+
+
+def _packed(rows: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(rows, sink, compression="zstd", write_page_checksum=True)
+    return bytes(sink.getvalue().to_pybytes())

@@ -1,9 +1,10 @@
-"""What a node program says to its driver, whatever it works on."""
+"""The node program's side of a conversation with its driver, whatever it works on, one order at a time on a machine."""
 
 import contextlib
 import os
 import queue
 import signal
+import socket
 import threading
 import time
 import traceback
@@ -11,16 +12,33 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Protocol
 
 from bitbench import __version__
-from bitbench.features.fleet.channel import LARGEST_FRAME_BYTES
-from bitbench.features.fleet.machine_lock import MachineBusy, MachineLock
-from bitbench.features.fleet.messages import SILENCE_S, Message, decode, encode, message
-from bitbench.features.fleet.part_report import PartProgress
+from bitbench.features.fleet.channel import LARGEST_FRAME_BYTES, SILENCE_S, Message, decode, encode, message
+from bitbench.features.fleet.orders import PartProgress
 from bitbench.loadgen.progress import Snapshot
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.workplace import Workplace
 from bitbench.util import machine_faults
+from bitbench.util.child_processes import read_frame, write_frame
 from bitbench.util.errors import BitbenchError, FleetError
-from bitbench.util.frames import read_frame, write_frame
+
+
+class MachineBusy(Exception):
+    """Another block runs here."""
+
+
+@contextlib.contextmanager
+def machine_lock(slot: str = "") -> Iterator[None]:
+    """An abstract socket name: machine-wide, of no user and no folder, and gone with the process that holds it.
+
+    `slot`: this machine may be divided on purpose, as by `--on local:N`. Raises MachineBusy.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as held:
+        try:
+            held.bind(f"\0bitbench-machine{slot and '-'}{slot}")
+        except OSError:
+            raise MachineBusy from None
+        yield
+
 
 END_S = 20.0  # to end an engine and the load client; what is left then ends with this process
 
@@ -145,7 +163,7 @@ class Node:
         seq = 0
         self.activity = "preparing"
         try:
-            with MachineLock(self._slot):
+            with machine_lock(self._slot):
                 for result in job.results(self):
                     self._offer(result)
                     seq += 1

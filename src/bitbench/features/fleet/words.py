@@ -1,10 +1,9 @@
 """What a report says of several machines, and what `bitbench fleet` shows."""
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.fleet.types import FleetState, LoadNodes, MachineFactor
+from bitbench.features.fleet.computing import FleetState, LoadNodes, MachineFactor
 from bitbench.reports.document.model import Document, Name, Paragraph, Quantity, Section, Unit
-from bitbench.reports.document.tables import number_column, table, words_column
-from bitbench.reports.document.words import paragraph, plural, say, strong
+from bitbench.reports.document.words import number_column, paragraph, plural, say, strong, table, words_column
 from bitbench.util.units import show_duration
 
 # Of one class: turbo, memory modules and neighbours make tens of percent.

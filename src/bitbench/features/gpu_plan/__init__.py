@@ -9,7 +9,7 @@ FEATURE = Feature(
             "plan-gpu",
             ".command:plan_gpu",
             "Show what a study would take on a GPU you do not have here.",
-            answer=".types:GpuPlanAnswer",
+            answer=".devices:GpuPlanAnswer",
         ),
     ),
 )

@@ -1,18 +1,153 @@
-"""`bitbench plan-gpu`: what a study would take on a GPU you do not have here."""
+"""`bitbench plan-gpu`: what a study would take on a GPU you do not have here, as it is printed."""
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
+from textwrap import wrap
 from typing import Annotated
 
 import typer
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from bitbench.cli.options import AsJson, end_with_json
-from bitbench.cli.plan import exit_code_of
-from bitbench.features.gpu_plan.classes import DEVICE_CLASSES
-from bitbench.features.gpu_plan.classes import device_class as class_called
-from bitbench.features.gpu_plan.computing import answer_plan_gpu
-from bitbench.features.gpu_plan.words import show_plan_gpu
-from bitbench.measure.trust import trust_in
+from bitbench.cli.plan import (
+    MOST_LINES,
+    counted,
+    exit_code_of,
+    indented,
+    labels_of,
+    show_cells,
+    show_commands,
+    show_heading,
+    span,
+    uses_table,
+    what_runs,
+)
+from bitbench.cli.terminal import Terminal
+from bitbench.features.gpu_plan.computing import ASSUMED_OVERHEAD_BYTES, answer_plan_gpu
+from bitbench.features.gpu_plan.devices import DEVICE_CLASSES, DeviceClass, DeviceNeed, DevicePlan, GpuPlanAnswer
+from bitbench.features.gpu_plan.devices import device_class as class_called
+from bitbench.measure.plan import Amount
+from bitbench.measure.trust import Trust, trust_in
 from bitbench.measure.workplace import Workplace
+from bitbench.reports.labels import Labels
+from bitbench.study.plan import Plan
+from bitbench.util.units import show_about, show_bytes
+
+WIDE = 80  # characters of a terminal, from which on it has room for a figure that decides nothing
+WIDEST_SIZE, GAP = "1,023 MiB", 2
+
+
+def show_plan_gpu(answer: GpuPlanAnswer, trust: Trust) -> None:
+    plan, on_device = answer.plan, answer.on_device
+    console, labels = Terminal(), labels_of(plan)
+    show_heading(console, plan, labels)
+    console.print(_device(on_device.device))
+    show_cells(console, plan, labels)
+    for part in (*_needs(on_device, labels, console.width), *_remarks(on_device, labels)):
+        console.print(part)
+    if trust.uses:
+        console.print(uses_table(trust.uses, trust))
+    console.print(_amount(plan, answer.amount, on_device))
+    show_commands(console, "Needed there before `bitbench run`:", answer.before_run)
+
+
+def _device(device: DeviceClass) -> str:
+    return (
+        f"On {device.name}: {device.title}, compute capability {device.capability}, {show_bytes(device.memory_bytes)}, "
+        f"{device.read_bytes_per_s / 1e9:,.0f} GB/s, {device.flops_per_s / 1e12:,.0f} TFLOP/s in 16 bits. Nothing of "
+        "this was measured."
+    )
+
+
+def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[RenderableType]:
+    """What each config takes of each device, in columns that add up; below it how, and on which kernels it runs."""
+    has_several = any(need.use.devices > 1 for need in on_device.needs)
+    has_mixture = any(need.active_weight_bytes is not None for need in on_device.needs)
+    titles = [
+        *(["devices"] if has_several else []),
+        "weights\neach",
+        *(["a token\nreads"] if has_mixture else []),
+        *("KV of one\nrequest", "needed\neach", "may take"),
+        *(["KV of all\nrequests"] if width >= WIDE else []),
+    ]
+    room = width - sum(max(map(len, (*title.split("\n"), WIDEST_SIZE))) + GAP for title in titles)
+    table = Table("config", box=None, header_style="bold", pad_edge=False)
+    for title in titles:
+        table.add_column(title, justify="right", no_wrap=True)
+    for need in on_device.needs[:MOST_LINES]:
+        sizes = map(show_bytes, _sizes(need, has_mixture=has_mixture))
+        figures = [*([str(need.use.devices)] if has_several else []), *sizes][: len(titles)]
+        table.add_row("\n".join(wrap(labels[need.config], max(room, 1))), *figures, style="" if need.fits else "yellow")
+    if (left := len(on_device.needs) - MOST_LINES) > 0:
+        table.add_row(f"… {left:,} more")
+    yield table
+    yield Text(f"Needed: weights, the KV cache of one request, and about {show_bytes(ASSUMED_OVERHEAD_BYTES)} besides.")
+    kernels: dict[str, list[str]] = {}
+    for need in on_device.needs:
+        kernels.setdefault(need.kernel or "unknown", []).append(labels[need.config])
+    for kernel, configs in kernels.items():
+        yield Text(f"kernel expected: {kernel}")
+        yield indented(configs)
+
+
+def _sizes(need: DeviceNeed, *, has_mixture: bool) -> tuple[int | None, ...]:
+    weights, active = (
+        None if known is None else math.ceil(known / need.use.devices)
+        for known in (need.weight_bytes, need.active_weight_bytes or need.weight_bytes)
+    )
+    return (
+        weights,
+        *([active] if has_mixture else []),
+        need.request_kv_bytes,
+        need.needed_bytes,
+        need.room_bytes,
+        need.kv_bytes,
+    )
+
+
+def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
+    waiting: dict[str, list[str]] = {}
+    for need in on_device.needs:
+        for workload in need.waits:
+            waiting.setdefault(workload, []).append(labels[need.config])
+    for workload, configs in waiting.items():
+        yield Text.assemble(("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once.")
+        yield indented(configs)
+    fitting = (need for need in on_device.needs if need.fits and need.too_long)
+    # Their setups do not say for how long a request they start.
+    partly = [labels[need.config] for need in fitting if need.use.context_tokens is None]
+    if partly:
+        yield Text.assemble(
+            ("long workloads apart", "yellow"),
+            ": an engine that makes room for its longest request when it starts, as vLLM does, fails there on the "
+            "short ones, too; give the long ones a setup of their own with max-model-len.",
+        )
+        yield indented(partly)
+    for summed in sorted({need.summed_bytes for need in on_device.needs if need.summed_bytes is not None}):
+        yield Text.assemble(
+            ("communication is not in the time", "yellow"),
+            f": tensor parallelism sums {show_bytes(summed)} between the devices for each token (two sums per layer); "
+            "quantized weights do not shrink it.",
+        )
+        yield indented(labels[need.config] for need in on_device.needs if need.summed_bytes == summed)
+    if on_device.untimed:
+        yield Text.assemble(("time unknown", "yellow"), ": not in the estimate.")
+        yield indented(labels[config] for config in on_device.untimed)
+
+
+def _amount(plan: Plan, amount: Amount, on_device: DevicePlan) -> str:
+    price = ""
+    if on_device.cost is not None:
+        low, high = on_device.cost
+        price = f" Cost: {span(f'{low:,.2f}', f'{high:,.2f}')} at {on_device.price_per_hour:,.2f} per device and hour."
+    where = f"{on_device.devices} × {on_device.device.title}"
+    return (
+        f"{what_runs(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at half "
+        f"of it with 4 ms per step; without downloads and the creation of variants): {counted(plan, amount)}{price}"
+    )
 
 
 def plan_gpu(

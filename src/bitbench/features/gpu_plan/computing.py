@@ -5,13 +5,12 @@ allows, and twice that with some milliseconds for each step, which is where engi
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bitbench.engines.registry import engines_of
-from bitbench.features.gpu_plan.types import DeviceClass, DeviceNeed, DevicePlan, DeviceUse, GpuPlanAnswer
-from bitbench.features.gpu_plan.use import device_use
+from bitbench.features.gpu_plan.devices import DeviceClass, DeviceNeed, DevicePlan, DeviceUse, GpuPlanAnswer, device_use
 from bitbench.measure.compatibility import look_up
 from bitbench.measure.estimate import ASSUMED_SCORE_OVERHEAD_S, written_tokens
 from bitbench.measure.plan import amount_of, estimator_of, expand_source
@@ -28,11 +27,10 @@ from bitbench.study.model_cost import (
     why_not,
 )
 from bitbench.study.plan import Config, Plan, Point, QualityRefusal, Refusal, Support
-from bitbench.study.prompts import typical
-from bitbench.study.source import StudySource
 from bitbench.study.study import EngineSetup, Study
+from bitbench.study.study_file import StudySource
 from bitbench.study.variant import Variant
-from bitbench.study.workload import Workload
+from bitbench.study.workload import Workload, typical
 from bitbench.util.units import show_bytes
 
 # Besides weights and KV cache: the CUDA context, the activations of one step, captured graphs. Rough.
@@ -102,9 +100,9 @@ class _Fit:
         """Tokens of one request."""
         return max(workload.context_tokens, self.use.context_tokens or 0)
 
-    def fits(self, workload: Workload) -> bool:
+    def fits(self, workload: Workload, devices: int | None = None) -> bool:
         """What is unknown is tried."""
-        return (self.needed_bytes(workload) or 0) <= self.room_bytes
+        return (self.needed_bytes(workload, devices) or 0) <= self.room_bytes
 
     def waits(self, workload: Workload) -> bool:
         needed, request_bytes = self.needed_bytes(workload), self.kv_bytes(workload.context_tokens)
@@ -116,23 +114,17 @@ class _Fit:
     def refusal(self, workload: Workload) -> str:
         needed = self.needed_bytes(workload) or 0
         tokens = self.room_for(workload)
-        enough = next((count for count in self._more_devices() if self._fits_on(workload, count)), None)
-        advice = f"{enough} devices would be enough" if enough else f"{_MOST_DEVICES} would not be enough either"
+        enough = 2 * self.use.devices
+        while enough <= _MOST_DEVICES and not self.fits(workload, enough):
+            enough *= 2
+        would = f"{enough} devices would be enough"
+        advice = would if enough <= _MOST_DEVICES else f"{_MOST_DEVICES} would not be enough either"
         return (
             f"It needs {show_bytes(needed)} on each of {self.use.devices} × {self.device.title} (weights "
             f"{show_bytes(math.ceil((self.weight_bytes or 0) / self.use.devices))}, KV cache of "
             f"{tokens:,} tokens {show_bytes(self.kv_bytes(tokens))}, about {show_bytes(ASSUMED_OVERHEAD_BYTES)} "
             f"besides) and may take {show_bytes(self.room_bytes)}; {advice}."
         )
-
-    def _more_devices(self) -> Iterator[int]:
-        count = 2 * self.use.devices
-        while count <= _MOST_DEVICES:
-            yield count
-            count *= 2
-
-    def _fits_on(self, workload: Workload, devices: int) -> bool:
-        return (self.needed_bytes(workload, devices) or 0) <= self.room_bytes
 
 
 def plan_on_device(
@@ -150,6 +142,7 @@ def plan_on_device(
     refused = {refusal.point for refusal in refusals}
     kept = tuple(point for point in plan.points if point not in refused)
     without_room = {point.config for point in refused} - {point.config for point in kept}
+    reasons = {refusal.point.config: refusal.reason for refusal in reversed(refusals)}  # the first of each
     limited = plan.model_copy(
         update={
             "points": kept,
@@ -161,7 +154,7 @@ def plan_on_device(
             "quality_refusals": (
                 *plan.quality_refusals,
                 *(
-                    QualityRefusal(config=config, reason=_reason(refusals, config))
+                    QualityRefusal(config=config, reason=reasons[config])
                     for config in plan.quality
                     if config in without_room
                 ),
@@ -183,10 +176,6 @@ def plan_on_device(
         price_per_hour=price_per_hour,
         cost=cost,
     )
-
-
-def _reason(refusals: Sequence[Refusal], config: Config) -> str:
-    return next(refusal.reason for refusal in refusals if refusal.point.config == config)
 
 
 def _fit(plan: Plan, config: Config, device: DeviceClass) -> _Fit:

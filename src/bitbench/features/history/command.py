@@ -6,12 +6,10 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.terminal import Terminal
-from bitbench.features.history.chart import history_figure
-from bitbench.features.history.computing import history_below
-from bitbench.features.history.words import history_document
-from bitbench.reports.charts.svg import svg
+from bitbench.features.history.history import history_below, history_document, history_figure
+from bitbench.reports.document.html import svg
 from bitbench.reports.document.terminal import render_whole
-from bitbench.util.safe_files import SafeFolder
+from bitbench.util.files import SafeFolder
 
 
 def history(

@@ -11,16 +11,16 @@ FEATURE = Feature(
         ReportPart(
             "imported",
             ReportPlace.ANSWER,
-            type="bitbench.study.imported:ImportSource",
+            type="bitbench.study.plan:ImportSource",
             compute=".words:import_source",
             section=".words:imported_section",
         ),
     ),
     offers={
         "formats": {
-            "vendor-md": ".vendor_md:vendor_markdown",
-            "vendor-rst": ".vendor_rst:vendor_rst",
-            "backend-md": ".backend_md:backend_markdown",
+            "vendor-md": ".markdown:vendor_markdown",
+            "vendor-rst": ".rst:vendor_rst",
+            "backend-md": ".markdown:backend_markdown",
             "latex": ".latex:latex",
         }
     },

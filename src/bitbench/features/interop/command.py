@@ -9,12 +9,12 @@ from rich.text import Text
 from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.terminal import Terminal
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.types import ImportedStarts, Tool
+from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.measure.offers import folder_report
 from bitbench.measure.workplace import default_home
 from bitbench.reports.document.terminal import render
-from bitbench.reports.document.text import plain
-from bitbench.util.exit_codes import ExitCode
+from bitbench.reports.document.words import plain
+from bitbench.util.errors import ExitCode
 
 
 def import_results(

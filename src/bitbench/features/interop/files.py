@@ -1,31 +1,187 @@
-"""Other tools' result files become a study folder: records, a plan that says where they come from, no request rows."""
+"""Other tools' result files become a study folder: a plan that says where they come from, records, no request rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
+from typing import TypeVar
 
 from bitbench import __version__
-from bitbench.analysis.operator_groups import built_in_table
-from bitbench.features.interop.readers.reading import LONGEST_NAME, Reading, plain_name
-from bitbench.features.interop.readers.tools import read
-from bitbench.features.interop.records import ImportedStudy, as_study
-from bitbench.features.interop.types import ImportedStarts, ImportFileError, Tool
+from bitbench.features.interop.readers import aiperf, guidellm, llama_bench, optimum, sglang, vendor_table, vllm
+from bitbench.features.interop.readers.reading import (
+    LONGEST_NAME,
+    MIS_ENCODED,
+    ImportedRun,
+    ImportedStarts,
+    ImportFileError,
+    Reading,
+    Tool,
+    decoded,
+    plain_name,
+)
 from bitbench.records.folder import StudyFolder
-from bitbench.records.host import HostFacts
-from bitbench.records.lock import Lock
-from bitbench.records.profile import Operator
-from bitbench.records.published import PublishedKernels, PublishedProfile
-from bitbench.records.published_files import write_published
-from bitbench.reports.document.text import plain
-from bitbench.study.imported import ImportedFile, ImportSource
-from bitbench.study.write_study import study_text
+from bitbench.records.lock import HostFacts, Lock
+from bitbench.records.profile import PublishedKernels, PublishedProfile, write_published
+from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.reports.document.words import plain
+from bitbench.study.metrics import METRICS
+from bitbench.study.plan import Config, ImportedFile, ImportSource, Plan, Point
+from bitbench.study.study import Count, EngineSetup, Measure, Study
+from bitbench.study.study_file import study_text
+from bitbench.study.variant import UNKNOWN_RECIPE, Variant
+from bitbench.study.workload import Workload
 from bitbench.util.errors import StoreError
 
+READERS: dict[Tool, Callable[[str], Reading]] = {
+    Tool.VENDOR_TABLE: vendor_table.read,
+    Tool.SGLANG: sglang.read,
+    Tool.VLLM: vllm.read,
+    Tool.GUIDELLM: guidellm.read,
+    Tool.AIPERF: aiperf.read,
+    Tool.LLAMA_BENCH: llama_bench.read,
+    Tool.OPTIMUM: optimum.read,
+}
+
+
+def read(tool: Tool, content: bytes) -> Reading:
+    """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""
+    text, was_mis_encoded = decoded(content)
+    reading = READERS[tool](text)
+    if not reading.runs and not reading.kernels:
+        raise ImportFileError("it contains no runs")
+    if was_mis_encoded:
+        reading.notes.append(MIS_ENCODED)
+    return reading
+
+
+# By the first of these that the most points have: speed before latency, as in a study of our own.
+PRIMARY_METRICS = ("output_throughput", "tpot", "ttft", "latency")
+MOST_COUNTED = 1000  # what `Count` of a study allows
+ASSUMED = {
+    ImportedStarts.PER_FILE: "Assumed: each file is one start of the engine, and its runs are trials of that start.",
+    ImportedStarts.PER_RUN: "By --starts: each run was its own start of the engine.",
+    ImportedStarts.ONE: "By --starts: all runs are trials of one start of the engine.",
+}
+
+
+@dataclass(frozen=True)
+class ImportedStudy:
+    plan: Plan
+    trials: tuple[TrialRecord, ...]
+    instances: tuple[InstanceRecord, ...]
+
+
+_Named = TypeVar("_Named", EngineSetup, Workload)
+
+
+@dataclass
+class _Names:
+    """Engines and workloads by name: what differs gets a number, so that it is not averaged with its namesake."""
+
+    engines: dict[str, EngineSetup] = field(default_factory=dict)
+    workloads: dict[str, Workload] = field(default_factory=dict)
+    _given: dict[tuple[str, str], str] = field(default_factory=dict)  # by kind and content
+    _counted: dict[tuple[str, str], int] = field(default_factory=dict)  # by kind and name
+
+    def engine(self, setup: EngineSetup) -> str:
+        return self._named("engine", setup, self.engines, "{} ({})")
+
+    def workload(self, shape: Workload) -> str:
+        return self._named("workload", shape, self.workloads, "{}-{}")
+
+    def _named(self, kind: str, thing: _Named, taken: dict[str, _Named], numbered: str) -> str:
+        content = (kind, thing.model_dump_json())
+        if content not in self._given:
+            name, counted = thing.name, (kind, thing.name)
+            while name in taken:
+                self._counted[counted] = self._counted.get(counted, 1) + 1
+                name = numbered.format(thing.name, self._counted[counted])
+            self._given[content] = name
+            taken[name] = thing.model_copy(update={"name": name})
+        return self._given[content]
+
+
+def as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, source: ImportSource) -> ImportedStudy:
+    """One plan and its records from all files. `source` gets the assumption about starts added to its notes."""
+    names, trials = _Names(), list[TrialRecord]()
+    instances: dict[tuple[Config, int], InstanceRecord] = {}
+    variants: dict[str, Variant] = {}
+    seen: dict[Point, int] = {}
+    for file, reading in enumerate(readings):
+        for run in reading.runs:
+            config = Config(variant=run.variant, engine=names.engine(run.engine))
+            point = Point(config=config, workload=names.workload(run.workload))
+            index = seen[point] = seen.get(point, -1) + 1
+            block = {ImportedStarts.PER_FILE: file, ImportedStarts.PER_RUN: index, ImportedStarts.ONE: 0}[starts]
+            instance = instances.setdefault((config, block), _instance(config, block, len(instances), run))
+            trials.append(_trial(point, instance, index, run))
+            variants.setdefault(run.variant, _variant(run))
+    study = Study(
+        name=name,
+        recipes=(UNKNOWN_RECIPE,),
+        engines=tuple(names.engines.values()),
+        workloads=tuple(names.workloads.values()),
+        measure=_measure(trials, len({block for _, block in instances})),
+    )
+    plan = Plan(
+        study=study,
+        variants=tuple(variants.values()),
+        points=tuple(seen),
+        imported_from=source.model_copy(update={"notes": (ASSUMED[starts], *source.notes)}),
+    )
+    return ImportedStudy(plan, tuple(trials), tuple(instances.values()))
+
+
+def _variant(run: ImportedRun) -> Variant:
+    model = run.model or run.variant
+    recipe = run.variant.removeprefix(f"{run.model}/") if run.model else UNKNOWN_RECIPE
+    return Variant(name=run.variant, model=model, recipe=recipe, weight_bytes=run.weight_bytes)
+
+
+def _instance(config: Config, block: int, number: int, run: ImportedRun) -> InstanceRecord:
+    return InstanceRecord(
+        id=f"i{number + 1:04d}",
+        config=config,
+        block=block,
+        started_at=None,
+        outcome=Outcome.OK,
+        facts=run.facts,
+        log_file=None,
+    )
+
+
+def _trial(point: Point, instance: InstanceRecord, index: int, run: ImportedRun) -> TrialRecord:
+    return TrialRecord(
+        id="",
+        point=point,
+        block=instance.block,
+        index=index,
+        instance_id=instance.id,
+        started_at=run.started_at,
+        duration_s=run.duration_s,
+        outcome=Outcome.INVALID if run.cause else Outcome.OK,
+        cause=run.cause,
+        metrics=run.metrics,
+        memory=run.memory,
+        requests=run.requests,
+    )
+
+
+def _measure(trials: Sequence[TrialRecord], starts: int) -> Measure:
+    points: dict[Point, TrialRecord] = {trial.point: trial for trial in trials}
+    known = {
+        name: sum(getattr(trial.metrics, METRICS[name].column) is not None for trial in points.values())
+        for name in PRIMARY_METRICS
+    }
+    counted = min(starts, MOST_COUNTED)
+    return Measure.model_validate(
+        {"metric": max(known, key=known.__getitem__), "starts": Count(min=counted, max=counted)}
+    )
+
+
 REMARK = "Written by `bitbench import`: it can be reported, not run."
-LARGEST_FILE_BYTES = (
-    1_000_000_000  # a detailed result of a million requests; beyond it, memory would be the first limit
-)
+LARGEST_FILE_BYTES = 10**9  # a detailed result of a million requests; beyond it, memory would be the first limit
 
 
 def import_files(
@@ -38,16 +194,16 @@ def import_files(
     """
     name = _study_name(name) if name is not None else plain_name(paths[0].stem, "imported")
     contents = [_content(path) for path in paths]
-    readings = [_read(tool, content, path) for path, content in zip(paths, contents, strict=True)]
-    files = tuple(
-        ImportedFile(name=path.name, sha256=sha256(content).hexdigest())
-        for path, content in zip(paths, contents, strict=True)
-    )
+    readings, files = list[Reading](), list[ImportedFile]()
+    for path, content in zip(paths, contents, strict=True):
+        with _understanding(str(path), tool):
+            readings.append(read(tool, content))
+        files.append(ImportedFile(name=path.name, sha256=sha256(content).hexdigest()))
     notes = tuple(dict.fromkeys(note for reading in readings for note in reading.notes))
     folder = StudyFolder(into or Path(name))
     if folder.lock_file.exists() or folder.study_file.exists() or (folder.path / "published").exists():
         raise StoreError(f"{folder.path} already contains a study; give another folder with --into")
-    source = ImportSource(tool=tool.value, files=files, notes=notes)
+    source = ImportSource(tool=tool.value, files=tuple(files), notes=notes)
     with _understanding(", ".join(map(str, paths)), tool):
         study = as_study(name, readings, starts, source) if any(reading.runs for reading in readings) else None
         host = _host(readings)
@@ -72,13 +228,9 @@ def _published(readings: Sequence[Reading], source: ImportSource) -> Iterator[Pu
     """Kernel tables and a profile are no trials: they lie beside the study, or without one."""
     if kernels := [row for reading in readings for row in reading.kernels]:
         yield PublishedKernels(source=source, rows=tuple(kernels))
-    profiles = [reading.profile for reading in readings if reading.profile is not None]
-    if profiles:
-        found = profiles[0]
-        groups = built_in_table()
-        operators = [Operator(group=groups.group_of(row.name)[0], **vars(row)) for row in found.rows]
-        totals = {"self_cpu_s": found.self_cpu_s, "self_device_s": found.self_device_s}
-        yield PublishedProfile(source=source, device=found.device, operators=tuple(operators), **totals)
+    profile = next((reading.profile for reading in readings if reading.profile is not None), None)
+    if profile is not None:
+        yield PublishedProfile(source=source, **vars(profile))
 
 
 def _content(path: Path) -> bytes:
@@ -90,11 +242,6 @@ def _content(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ImportFileError(f"{path} cannot be read: {error.strerror or error}") from error
-
-
-def _read(tool: Tool, content: bytes, path: Path) -> Reading:
-    with _understanding(str(path), tool):
-        return read(tool, content)
 
 
 @contextmanager

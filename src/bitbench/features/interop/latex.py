@@ -6,10 +6,10 @@ Nothing but the package booktabs is needed. Letters outside Latin alphabets need
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from bitbench.api.forms import ReportedStudy
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import shown, text_cells
-from bitbench.reports.document.text import MAX_NAME, inline, plain
+from bitbench.reports.document.words import MAX_NAME, inline, plain
+from bitbench.reports.write import StudyReport
 
 HEAD = "% Tables of a bitbench report. They need \\usepackage{booktabs}; \\input this file, or copy a table out of it."
 _WRITTEN = str.maketrans(
@@ -25,8 +25,8 @@ _WRITTEN = str.maketrans(
 _READ_AS_OPTION = ("[", "*")  # behind a rule or the end of a row
 
 
-def latex(of: ReportedStudy) -> str:
-    return latex_tables(of.make_document())
+def latex(of: StudyReport) -> str:
+    return latex_tables(of.document)
 
 
 def latex_tables(document: doc.Document) -> str:

@@ -1,10 +1,10 @@
 """What a reader of an imported study must know before trusting its figures."""
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyRecords
 from bitbench.reports.document.model import Name, Section
 from bitbench.reports.document.words import bullets, joined, say
-from bitbench.study.imported import ImportSource
+from bitbench.study.plan import ImportSource
 
 SHOWN_HASH = 16  # hexadecimal digits: enough to tell files apart by eye
 

@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 
-from bitbench.features.kernels.types import KernelFigures, KernelMachine, KernelSummary
+from bitbench.features.kernels.computing import KernelFigures, KernelMachine, KernelSummary
 from bitbench.features.kernels.words import roof_quantities, speedups_by_batch
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.layer import Layer, channel, legend, value
-from bitbench.reports.charts.ratios import ratio_row, ratio_rows
+from bitbench.reports.charts.figure import Layer, channel, legend, value
+from bitbench.reports.charts.rows import ratio_row, ratio_rows
 from bitbench.reports.document.model import Unit
-from bitbench.reports.document.numbers import shown
+from bitbench.reports.document.numbers import median_and_extremes, shown
 from bitbench.reports.labels import distinct
-from bitbench.reports.quantities import median_and_extremes
 from bitbench.util.units import UNKNOWN
 
 HEIGHT = 340

@@ -6,13 +6,14 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from bitbench.cli.parsing import counts, words
+from bitbench.cli.options import counts, words
 from bitbench.cli.terminal import Terminal
-from bitbench.features.kernels.bench import BASELINES, KernelOptions, measure_kernels
+from bitbench.features.kernels.bench import measure_kernels
 from bitbench.features.kernels.folders import write_kernels
+from bitbench.features.kernels.runner import BASELINES, KernelOptions
 from bitbench.measure.workplace import default_home
 from bitbench.reports.document.terminal import render
-from bitbench.study.kernel_device import KernelDevice
+from bitbench.study.hardware import KernelDevice
 
 
 def kernels(

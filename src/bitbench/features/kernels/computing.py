@@ -1,4 +1,4 @@
-"""Medians and ratios of kernel timings.
+"""What the kernel bench records, raw seconds per round and what they rest on, and the medians and ratios of these.
 
 Rounds interleave the cases, so a ratio is taken within each round: what slows a round down slows both. Times are
 skewed to the right by whatever else the machine does, so the figures are medians; their intervals come from order
@@ -9,9 +9,86 @@ interval is the least that holds those of all passes.
 from collections.abc import Sequence
 
 import numpy as np
+from pydantic import Field
 
-from bitbench.analysis.distributions import fair_coin_quantile
-from bitbench.features.kernels.types import KernelFigures, KernelMachine, KernelRun, KernelSummary, KernelTiming, Median
+from bitbench.analysis.intervals import fair_coin_quantile
+from bitbench.study.base import Record
+from bitbench.study.hardware import KernelDevice
+
+KERNEL_FORMAT = 1  # 1: first published form
+
+
+class KernelMachine(Record):
+    """Where the kernels ran, and what it can do at most, as the bench measured it."""
+
+    format: int = KERNEL_FORMAT
+    device: KernelDevice
+    device_name: str | None = None  # of a GPU
+    cuda: str | None = None  # the version that torch was built for
+    cpu_model: str
+    threads: int
+    torch: str
+    isa: str | None = None  # the best one that the native kernel could choose
+    openmp: str | None = None  # the runtime whose threads it uses
+    read_bytes_per_s: float
+    flops_per_s: float
+    warm: bool
+    cold_bytes: int
+    seed: int
+
+
+class KernelTiming(Record):
+    """One case at one shape and batch. `seconds` has one value per round; a round runs every case once."""
+
+    case: str
+    in_features: int
+    out_features: int
+    batch: int
+    labels: dict[str, int] = Field(default_factory=dict)
+    isa: str | None = None  # the instruction set that it ran on, where the case has several
+    weight_bytes: int
+    error: float | None  # relative, against double precision; None where it could not run
+    cause: str | None = None  # why there are no seconds
+    seconds: tuple[float, ...] = ()
+    pass_rounds: tuple[int, ...] = ()  # how many of them each pass over all points gave; empty: one pass
+
+    @property
+    def size_bytes(self) -> int:
+        """What one product reads and writes: weights once, activations and results in 16 bits."""
+        return self.weight_bytes + 2 * self.batch * (self.in_features + self.out_features)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.in_features * self.out_features
+
+
+class KernelRun(Record):
+    machine: KernelMachine
+    timings: tuple[KernelTiming, ...]
+
+
+class Median(Record):
+    value: float
+    low: float | None = None  # None where there are too few rounds for an interval
+    high: float | None = None
+
+
+class KernelFigures(Record):
+    """What one case's rounds come to."""
+
+    timing: KernelTiming
+    seconds: Median | None  # None where the case was not timed
+    speedups: dict[str, Median]  # how many times as fast as a baseline; one that was not timed is left out
+    bytes_per_s: float | None
+    intensity: float  # flop per byte
+    roof_share: float | None  # the time under this machine's roofline, divided by the measured one
+
+
+class KernelSummary(Record):
+    machine: KernelMachine
+    baselines: tuple[str, ...]
+    figures: tuple[KernelFigures, ...]
+
 
 CONFIDENCE = 0.95
 
@@ -32,15 +109,12 @@ def median_of_passes(values: Sequence[float], pass_rounds: Sequence[int]) -> Med
     """The median of all, within the intervals of all passes; `pass_rounds` is empty where there was one."""
     parts = np.split(np.asarray(values), np.cumsum(pass_rounds)[:-1])
     passes = [median(part.tolist()) for part in parts if len(part)]
-    bounds = [
-        (pass_median.low, pass_median.high)
-        for pass_median in passes
-        if pass_median.low is not None and pass_median.high is not None
-    ]
+    lows = [found.low for found in passes if found.low is not None]
+    highs = [found.high for found in passes if found.high is not None]
     value = float(np.median(values))
-    if len(bounds) < len(passes):
+    if len(lows) < len(passes):
         return Median(value=value)
-    return Median(value=value, low=min(low for low, _ in bounds), high=max(high for _, high in bounds))
+    return Median(value=value, low=min(lows), high=max(highs))
 
 
 def median(values: Sequence[float]) -> Median:

@@ -3,17 +3,15 @@
 from pathlib import Path
 
 from bitbench.features.kernels.bench import RECORDS_FILE, kernel_records, read_kernels
-from bitbench.features.kernels.published import published_kernel_document
-from bitbench.features.kernels.types import KernelSummary
-from bitbench.features.kernels.words import kernel_document
+from bitbench.features.kernels.computing import KernelSummary
+from bitbench.features.kernels.words import kernel_document, published_kernel_document
 from bitbench.measure.offers import FolderReport
 from bitbench.measure.workplace import default_home
-from bitbench.records.published import PublishedKernels
-from bitbench.records.published_files import read_published
+from bitbench.records.profile import PublishedKernels, read_published
 from bitbench.reports.document.markdown import FIGURES, markdown
 from bitbench.reports.document.model import Document
 from bitbench.util.errors import StoreError
-from bitbench.util.safe_files import SafeFolder
+from bitbench.util.files import SafeFolder
 
 TABLE_FILE, PAGE = "kernels.md", "index.html"
 
@@ -26,9 +24,7 @@ def kernel_report(folder: Path) -> FolderReport:
 def write_kernels(summary: KernelSummary, folder: Path) -> Document:
     """index.html and kernels.md in `folder`, and the figures that they show."""
     from bitbench.features.kernels.chart import WIDTH, roofline_figure, speedup_figure  # drawing: a second to import
-    from bitbench.reports.charts.svg import svg
-    from bitbench.reports.document.html import page
-    from bitbench.reports.document.vega import vega_bundle
+    from bitbench.reports.document.html import page, svg, vega_bundle
 
     figures = [figure for figure in (speedup_figure(summary), roofline_figure(summary)) if figure is not None]
     document = kernel_document(summary, figures)

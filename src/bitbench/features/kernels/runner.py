@@ -1,18 +1,128 @@
-"""Runs the kernel bench: a job for the worker in an environment with torch, records back."""
+"""Kernel cases by name, shapes, and a job for the worker in an environment with torch.
 
+They are not imported here: a case imports torch, which lives in another environment. What the worker there needs is
+the module, the name in it, and the folder of the package.
+"""
+
+import importlib.util
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from bitbench.feature import Offer, offered
 from bitbench.features.kernels.case import KernelShape
-from bitbench.features.kernels.registry import CaseSource, native_module, package_folders
-from bitbench.features.kernels.types import KernelMachine, KernelRun, KernelTiming
+from bitbench.features.kernels.computing import KernelMachine, KernelRun, KernelTiming
 from bitbench.records.roof import ROOF_FORMAT, MachineRoof
 from bitbench.study.base import Json
-from bitbench.study.kernel_device import KernelDevice
+from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import KernelError
 from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
+from bitbench.util.model_files import read_headers
+from bitbench.util.plugins import warn_of_plugin
 
+GROUP = "kernel_cases"
+
+
+@dataclass(frozen=True)
+class CaseSource:
+    name: str
+    offer: Offer
+
+    @property
+    def module(self) -> str:
+        return importlib.util.resolve_name(self.offer.target.partition(":")[0], self.offer.feature.package)
+
+    @property
+    def attribute(self) -> str:
+        return self.offer.target.partition(":")[2]
+
+    @property
+    def package(self) -> str:
+        return self.module.partition(".")[0]
+
+    def warn_that_unusable(self, cause: str) -> None:
+        """For a case that was not requested by name: the others run without it."""
+        feature = self.offer.feature
+        warn_of_plugin(f"Kernel cases of the feature {feature.name} ({feature.package}) cannot be loaded: {cause}")
+
+
+def case_sources(names: Sequence[str] | None = None) -> tuple[CaseSource, ...]:
+    """All cases whose package is found, or the named ones; raises KernelError for a name that no feature offers."""
+    known = {name: CaseSource(name, offer) for name, offer in offered(GROUP).items()}
+    if names is None:
+        return tuple(known[name] for name in sorted(known) if _is_found(known[name]))
+    for name in names:
+        if name not in known:
+            raise KernelError(f"Unknown kernel case {name}; known cases: {', '.join(sorted(known))}.")
+    return tuple(known[name] for name in dict.fromkeys(names))
+
+
+def package_folders(sources: Sequence[CaseSource]) -> dict[str, str]:
+    """Where the packages of the cases lie, and ours, which they build on."""
+    return {name: _folder(name) for name in sorted({"bitbench", *(source.package for source in sources)})}
+
+
+def native_module() -> str | None:
+    """The file of the native module; None where it was not built."""
+    spec = importlib.util.find_spec("bitbench._native")
+    return None if spec is None else spec.origin
+
+
+def _is_found(source: CaseSource) -> bool:
+    try:
+        _folder(source.package)
+    except KernelError as error:
+        source.warn_that_unusable(str(error))
+        return False
+    return True
+
+
+def _folder(package: str) -> str:
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise KernelError(f"{package}, which offers a kernel case, cannot be imported; reinstall it.")
+    return next(iter(spec.submodule_search_locations))
+
+
+SEED_INPUTS = (1024, 2048, 4096, 8192, 16384)
+SEED_OUTPUTS = (1024, 4096, 8192, 14336, 28672, 53248)
+QUICK = (KernelShape(1024, 1024), KernelShape(4096, 4096))  # of the seed's, for a look or for CI
+
+_PAIR = re.compile(r"(\d+)x(\d+)")
+
+
+def parse_shapes(text: str, model_folder: Callable[[str], Path], *, quick: bool) -> tuple[KernelShape, ...]:
+    """`seed`, `model:ID` or `KxN,KxN` (in_features x out_features); raises KernelError for anything else."""
+    if text == "seed":
+        return QUICK if quick else tuple(KernelShape(k, n) for n in SEED_OUTPUTS for k in SEED_INPUTS)
+    kind, _, name = text.partition(":")
+    if kind == "model" and name:
+        return linear_shapes(model_folder(name))
+    pairs = [_PAIR.fullmatch(part.strip()) for part in text.split(",")]
+    shapes = [KernelShape(int(pair[1]), int(pair[2])) for pair in pairs if pair]
+    if len(shapes) != len(pairs) or any(min(shape.in_features, shape.out_features) == 0 for shape in shapes):
+        raise KernelError(
+            f"{text!r} is not a set of shapes; use seed, model:ID, or IN_FEATURESxOUT_FEATURES such as 4096x4096"
+        )
+    return tuple(dict.fromkeys(shapes))
+
+
+def linear_shapes(folder: Path) -> tuple[KernelShape, ...]:
+    """The shapes of a checkpoint's linear layers, each once; an embedding is looked up, not multiplied."""
+    found = {
+        KernelShape(tensor.shape[1], tensor.shape[0])
+        for name, tensor in read_headers(folder).items()
+        if name.endswith(".weight") and len(tensor.shape) == 2 and "embed" not in name
+    }
+    if not found:
+        raise KernelError(
+            f"{folder} contains no linear layers in safetensors; give the folder of an unquantized model."
+        )
+    return tuple(sorted(found, key=lambda shape: (shape.out_features, shape.in_features)))
+
+
+BASELINES = ("torch-linear", "torch-mv")
 _WORKER = Path(__file__).with_name("workers") / "kernel_worker.py"
 # More than the last-level cache of a large server (384 MB), so that weights come from memory as they do in a model;
 # on a device whose cache is larger than a quarter of it, the worker takes more.
@@ -36,30 +146,46 @@ BRIEF = Effort(passes=1, point_s=1.0, least_rounds=7, most_rounds=60)
 
 
 @dataclass(frozen=True)
-class KernelJob:
-    shapes: tuple[KernelShape, ...]
-    batches: tuple[int, ...]
-    cases: tuple[CaseSource, ...]
-    all_cases: bool  # also those that are left out unless named
-    effort: Effort = FULL
-    warm: bool = False
-    seed: int = 0
-    threads: int | None = None  # None: what torch chooses
+class KernelOptions:
+    """`shapes` is `seed`, `model:NAME` or `KxN,…`; without `cases` all that this machine can run are timed.
+
+    Cases of the native kernel are timed once on each of `isas`, without them on the best one.
+    """
+
+    shapes: str = "seed"
+    batches: tuple[int, ...] = (1,)
+    against: tuple[str, ...] = BASELINES
+    cases: tuple[str, ...] | None = None
     device: KernelDevice = KernelDevice.CPU
-    isas: tuple[str, ...] = ()  # one case for each where a case has several; empty: the best one
+    quick: bool = False
+    warm: bool = False
+    threads: int | None = None  # None: what torch chooses
+    isas: tuple[str, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class KernelJob:
+    """Options with what their names stand for."""
+
+    options: KernelOptions
+    shapes: tuple[KernelShape, ...]
+    cases: tuple[CaseSource, ...]
+    effort: Effort = FULL
 
 
 def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable[[str, int, int], None]) -> KernelRun:
     """Raises KernelError where the worker fails. `on_point` hears what was measured: its name, number, of how many."""
     machine: KernelMachine | None = None
     timings: dict[tuple[str, int, int, int], KernelTiming] = {}
-    count, total = 0, job.effort.passes * len(job.shapes) * len(job.batches)
+    count, total = 0, job.effort.passes * len(job.shapes) * len(job.options.batches)
     waiting: dict[str, Json] = {}
     for event in _events(job, python):
         if event["event"] == "unusable":
             job.cases[event["case"]].warn_that_unusable(event["cause"])
         elif event["event"] == "machine":
-            machine = KernelMachine.model_validate(event | {"cpu_model": cpu_model, "warm": job.warm, "seed": job.seed})
+            asked = {"warm": job.options.warm, "seed": job.options.seed}
+            machine = KernelMachine.model_validate(event | {"cpu_model": cpu_model, **asked})
         elif event["event"] == "case":
             waiting[event["name"]] = event
         elif event["event"] == "point":
@@ -75,8 +201,8 @@ def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable
 
 def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> MachineRoof:
     """The readings of the bench without any case. Raises KernelError."""
-    job = KernelJob(shapes=(), batches=(), cases=(), all_cases=False)
-    machine = next((event for event in _events(job, python) if event["event"] == "machine"), None)
+    nothing = KernelJob(KernelOptions(), shapes=(), cases=())
+    machine = next((event for event in _events(nothing, python) if event["event"] == "machine"), None)
     if machine is None:
         raise KernelError("The kernel worker returned no roofline of this machine.")
     readings = {name: {"values": values} for name, values in machine["readings"].items() if values}
@@ -115,7 +241,7 @@ def _in_order(timings: Iterable[KernelTiming], job: KernelJob) -> tuple[KernelTi
     shapes = [(shape.in_features, shape.out_features) for shape in job.shapes]
 
     def place(timing: KernelTiming) -> tuple[int, int]:
-        return shapes.index((timing.in_features, timing.out_features)), job.batches.index(timing.batch)
+        return shapes.index((timing.in_features, timing.out_features)), job.options.batches.index(timing.batch)
 
     return tuple(sorted(timings, key=place))
 
@@ -128,21 +254,22 @@ def _events(job: KernelJob, python: Path) -> Iterator[Json]:
 
 
 def _as_json(job: KernelJob) -> Json:
+    options = job.options
     return {
         "packages": package_folders(job.cases),
         "native": native_module(),
         "cases": [[source.module, source.attribute] for source in job.cases],
-        "all_cases": job.all_cases,
+        "all_cases": options.cases is not None,  # also those that are left out unless named
         "shapes": [[shape.in_features, shape.out_features] for shape in job.shapes],
-        "batches": list(job.batches),
-        "threads": job.threads,
-        "device": job.device,
-        "isas": list(job.isas),
-        "warm": job.warm,
+        "batches": list(options.batches),
+        "threads": options.threads,
+        "device": options.device,
+        "isas": list(options.isas),
+        "warm": options.warm,
         "cold_bytes": COLD_BYTES,
         "passes": job.effort.passes,
         "point_seconds": job.effort.point_s,
         "least_rounds": job.effort.least_rounds,
         "most_rounds": job.effort.most_rounds,
-        "seed": job.seed,
+        "seed": options.seed,
     }

@@ -16,9 +16,6 @@ BLOCK = 64  # rows that torch packs together in int4
 class _Bfloat16(Traits):
     devices: tuple[str, ...] = ("cpu", "cuda")
 
-    def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
-        return None
-
     def weight_bytes(self, shape: KernelShape) -> int:
         return 2 * shape.in_features * shape.out_features
 
@@ -55,9 +52,6 @@ class TorchLinearFloat32(Traits):
     dtype: str = "float32"
     check_dtype: str = "float32"
     on_request: bool = True  # twice the memory of bfloat16
-
-    def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
-        return None
 
     def weight_bytes(self, shape: KernelShape) -> int:
         return 4 * shape.in_features * shape.out_features

@@ -1,20 +1,37 @@
-"""The kernel table: the columns that such tables have, and those that explain it."""
+"""The kernel table: the columns that such tables have and those that explain it, of our own records or as somebody
+else printed it."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from bitbench.features.kernels.types import KernelFigures, KernelMachine, KernelSummary, KernelTiming, Median
-from bitbench.records.published import PublishedKernel
+from bitbench.features.kernels.computing import KernelFigures, KernelMachine, KernelSummary, KernelTiming, Median
+from bitbench.records.profile import PublishedKernel, PublishedKernels
 from bitbench.reports.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
-from bitbench.reports.document.tables import ColumnOf, Item, number_column, ratio_column, table, words_column
-from bitbench.reports.document.words import Words, bullets, paragraph, plural, say, small_print, strong
-from bitbench.reports.grouping import grouped
-from bitbench.reports.quantities import median_and_extremes, number
-from bitbench.study.kernel_device import KernelDevice
+from bitbench.reports.document.numbers import median_and_extremes, number
+from bitbench.reports.document.words import (
+    ColumnOf,
+    Item,
+    Words,
+    bullets,
+    listing,
+    number_column,
+    paragraph,
+    plural,
+    ratio_column,
+    say,
+    small_print,
+    strong,
+    table,
+    words_column,
+)
+from bitbench.reports.labels import grouped
+from bitbench.reports.sections.conditions import imported
+from bitbench.study.hardware import KernelDevice
 from bitbench.util.units import UNKNOWN
 
 if TYPE_CHECKING:
     from bitbench.reports.charts.figure import Figure
+
 
 TIME_DECIMALS, RATIO_DECIMALS = 4, 2
 RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median
@@ -119,15 +136,11 @@ def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> T
         sorted(rows, key=_table_order),
         *shape_columns(_timing),
         *(label_column(name, _timing) for name in (*_CODEBOOKS, *(["activation_bits"] if several_bits else []))),
-        *([words_column("isa", _isa)] if several_isas else []),
+        *([words_column("isa", lambda row: Name(row.timing.isa) if row.timing.isa else None)] if several_isas else []),
         time_column("vptq", lambda row: _value(row.seconds)),
         *(column for name in summary.baselines for column in other(name)),
         *_EXPLAINING,
     )
-
-
-def _isa(row: KernelFigures) -> Words:
-    return Name(row.timing.isa) if row.timing.isa else None
 
 
 def _point(row: KernelFigures) -> tuple[str, int, int, int]:
@@ -244,3 +257,54 @@ _EXPLAINING: tuple[ColumnOf[KernelFigures], ...] = (
     number_column("of roofline", Unit.SHARE, lambda row: row.roof_share, decimals=0),
     number_column("error", Unit.NONE, lambda row: number(row.timing.error, digits=2)),
 )
+
+
+ROUNDING = 0.02  # of a ratio that is printed with two decimals, from times with four
+
+
+def published_kernel_document(kernels: PublishedKernels) -> Document:
+    """The columns of the original; ratios are computed again from the times."""
+    labels = dict.fromkeys(name for row in kernels.rows for name in row.labels)
+    names = list(dict.fromkeys(name for row in kernels.rows for name in row.seconds))
+
+    def row_itself(row: PublishedKernel) -> PublishedKernel:
+        return row
+
+    def time(name: str) -> ColumnOf[PublishedKernel]:
+        return time_column(name, lambda row: row.seconds.get(name))
+
+    rows = table(
+        kernels.rows,
+        *shape_columns(row_itself),
+        *(label_column(name, row_itself) for name in labels),
+        *map(time, names),
+        number_column("ratio", Unit.RATIO, lambda row: _ratio(row, names)),
+    )
+    findings = bullets([*_findings(kernels.rows, names), *kernels.source.notes])
+    sections = (Section(say("The table"), (rows,)),)
+    return Document(say("Kernel timings"), (imported(kernels.source), *findings), sections)
+
+
+def _ratio(row: PublishedKernel, names: Sequence[str]) -> float | None:
+    if len(names) < 2 or names[0] not in row.seconds or names[1] not in row.seconds:
+        return row.ratio
+    return row.seconds[names[0]] / row.seconds[names[1]]
+
+
+def _findings(rows: Sequence[PublishedKernel], names: Sequence[str]) -> list[Phrase]:
+    ratios = [(ratio, row) for row in rows if (ratio := _ratio(row, names)) is not None]
+    if len(names) < 2 or not ratios:
+        return []
+    slower = sum(ratio > 1 for ratio, _ in ratios)
+    values = sorted(ratio for ratio, _ in ratios)
+    least, middle, most = (Quantity(values[place], Unit.RATIO) for place in (0, len(values) // 2, -1))
+    where = f"{slower} of {plural(len(ratios), 'point')}"
+    spread = say(least, ", ", middle, " and ", most, " the other's (least, median, most).")
+    found = [say(Name(names[0]), " is slower than ", Name(names[1]), f" at {where}; its time is ", spread)]
+    wrong = [row for ratio, row in ratios if row.ratio is not None and abs(ratio / row.ratio - 1) > ROUNDING]
+    if wrong:
+        shapes = listing([f"{row.in_features} × {row.out_features}" for row in wrong[:3]])
+        verb = "does" if len(wrong) == 1 else "do"
+        said = f"{plural(len(wrong), 'printed ratio')} {verb} not follow from the times, such as at "
+        found.append(say(said, shapes, "."))
+    return found

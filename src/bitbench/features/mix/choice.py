@@ -1,4 +1,5 @@
-"""Which type for which tensors: what a group costs in each type, and the best choice under limits.
+"""Which type for which tensors: groups that get one together, models that tell what a type costs, and the best
+choice under limits.
 
 **Divergence** of a mix is predicted by adding up those of its groups, each measured alone. Small changes of the weights
 that are independent of each other move the logits independently, and a KL divergence is quadratic in that movement, so
@@ -12,49 +13,197 @@ weights, whose number is the same in every mix, so it is counted once in each.
 **The choice** is a knapsack with one item per group, solved exactly (branch and bound).
 """
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
-from bitbench.analysis.divergence import divergence
 from bitbench.analysis.intervals import Resampler, sample, with_interval
-from bitbench.analysis.quality import short_scores, window_means
+from bitbench.analysis.quality import divergence, short_scores, window_means
 from bitbench.analysis.results.estimate import Estimate, Finding, check
-from bitbench.features.mix.asked import MixLimits
-from bitbench.features.mix.types import GroupChoice, Option, Predicted, TensorGroup
+from bitbench.features.mix.types import GroupChoice, MixLimits, Option, Predicted, TensorGroup
+from bitbench.quantize.checkpoint import GgufTensor
+from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import Condition
-from bitbench.records.study_records import StudyRecords
+from bitbench.reports.labels import grouped
 from bitbench.study.plan import Config
-from bitbench.study.tensor_types import tensor_type
-from bitbench.util.errors import UsageError
+from bitbench.study.recipe import Backend, Recipe, TensorRule
+from bitbench.study.variant import tensor_type
+from bitbench.util.errors import RecipeError, UsageError
+
+# Matrices that read the same vector: engines fuse them, or compute them in one pass.
+_FUSED = {
+    **dict.fromkeys(("attn_q", "attn_k", "attn_v", "attn_qkv"), "attn_qkv"),
+    **dict.fromkeys(("ffn_gate", "ffn_up"), "ffn_gate_up"),
+    **dict.fromkeys(("ffn_gate_exps", "ffn_up_exps", "ffn_gate_up_exps"), "ffn_gate_up_exps"),
+}
+_IN_A_LAYER = re.compile(r"blk\.(\d+)\.(\w+)\.weight")
+_OUTSIDE = re.compile(r"(token_embd|output)\.weight")
+_LOOKED_UP, _LAST = "token_embd", "output"
+_DENSE = ("bf16", "f16")  # as a converter writes what can be quantized; norms and routers are f32
+# With it no tensor needs another type than was asked for: its blocks of 32 fit wherever any quantized type does.
+_FILE_TYPE = "Q8_0"
+_ANY, _REST = ".", "bf16"
+
+
+def group_tensors(tensors: Sequence[GgufTensor], types: Sequence[str], bands: int) -> tuple[TensorGroup, ...]:
+    """Kinds of tensors × bands of layers. Raises RecipeError for a group that no type fits."""
+    found: dict[tuple[str, int], list[GgufTensor]] = {}
+    layers = 1 + max((layer for tensor in tensors if (layer := _place(tensor)[1]) is not None), default=0)
+    bands = min(bands, layers)
+    for tensor in tensors:
+        kind, layer = _place(tensor)
+        if kind is not None:
+            found.setdefault((kind, -1 if layer is None else layer * bands // layers), []).append(tensor)
+    if not found:
+        raise RecipeError("the model has no tensors that can be quantized; is it stored in bf16?")
+    is_tied = all(kind != _LAST for kind, _ in found)
+    return tuple(_group(kind, own, types, is_tied) for (kind, _), own in found.items())
+
+
+def _place(tensor: GgufTensor) -> tuple[str | None, int | None]:
+    """Kind and layer; no kind: its type is not chosen."""
+    if tensor.type not in _DENSE or len(tensor.shape) < 2:
+        return None, None
+    if inside := _IN_A_LAYER.fullmatch(tensor.name):
+        return _FUSED.get(inside[2], inside[2]), int(inside[1])
+    outside = _OUTSIDE.fullmatch(tensor.name)
+    return (outside[1] if outside else None), None
+
+
+def _group(kind: str, tensors: Sequence[GgufTensor], types: Sequence[str], is_tied: bool) -> TensorGroup:
+    fitting = [
+        name for name in types if all(tensor.shape[0] % tensor_type(name).block_weights == 0 for tensor in tensors)
+    ]
+    if not fitting:
+        raise RecipeError(
+            f"no type fits {tensors[0].name}, whose rows have {tensors[0].shape[0]} weights; add q8_0 to the types"
+        )
+    layers = [layer for tensor in tensors if (layer := _place(tensor)[1]) is not None]
+    return TensorGroup(
+        kind=kind,
+        first=min(layers, default=None),
+        last=max(layers, default=None),
+        tensors=tuple(tensor.name for tensor in tensors),
+        weights=sum(tensor.weights for tensor in tensors),
+        types=tuple(fitting),
+        is_multiplied=kind != _LOOKED_UP or is_tied,
+    )
+
+
+def mixed_recipe(name: str, types: Mapping[TensorGroup, str], description: str = "") -> Recipe:
+    """What has no type in it stays as it is in the unquantized model."""
+    rules = [TensorRule(match=_pattern(group.tensors), type=type) for group, type in types.items()]
+    return Recipe(
+        name=name,
+        description=description,
+        backend=Backend.GGUF,
+        options={"type": _FILE_TYPE},
+        tensors=(*rules, TensorRule(match=_ANY, type=_REST)),
+    )
+
+
+def _pattern(names: Sequence[str]) -> str:
+    """Exactly these: `^blk\\.(0|1)\\.(attn_q|attn_k)\\.weight$` where they are all combinations of layers and names."""
+    parts = [_IN_A_LAYER.fullmatch(name) for name in names]
+    inside = [(found[1], found[2]) for found in parts if found]
+    layers, own = dict.fromkeys(layer for layer, _ in inside), dict.fromkeys(name for _, name in inside)
+    if len(inside) == len(names) == len(layers) * len(own):
+        return rf"^blk\.({'|'.join(layers)})\.({'|'.join(own)})\.weight$"
+    return f"^({'|'.join(re.escape(name) for name in names)})$"
+
+
+def wrong_types(tensors: Sequence[GgufTensor], types: Mapping[TensorGroup, str]) -> list[str]:
+    """Tensors of a file that have another type than was asked for: `blk.0.attn_q.weight is q8_0, not q4_0`."""
+    wanted = {name: type for group, type in types.items() for name in group.tensors}
+    stored = {tensor.name: tensor.type for tensor in tensors}
+    return [
+        f"{name} is {stored.get(name, 'missing')}, not {type}"
+        for name, type in wanted.items()
+        if stored.get(name) != type
+    ]
+
+
+@dataclass(frozen=True)
+class Swap:
+    """The unquantized model with these groups, all of one kind, in another type."""
+
+    groups: tuple[TensorGroup, ...]
+    type: str
+
+    @property
+    def name(self) -> str:
+        """`swap-ffn_down-0to7-q4_0`, as recipes may be called."""
+        first, last = self.groups[0].first, self.groups[-1].last
+        place = "" if first is None else f"-{first}to{last}"
+        return f"swap-{self.groups[0].kind}{place}-{self.type}"
+
+    @property
+    def types(self) -> dict[TensorGroup, str]:
+        return dict.fromkeys(self.groups, self.type)
+
+
+def plan_swaps(groups: Sequence[TensorGroup], *, thorough: bool) -> list[Swap]:
+    """Each group in the smallest type that fits it, and each kind as a whole in the others; `thorough`: each group in
+    each."""
+    return [
+        swap for own in grouped(groups, lambda group: group.kind).values() for swap in _of_kind(own, thorough=thorough)
+    ]
+
+
+def _of_kind(groups: Sequence[TensorGroup], *, thorough: bool) -> Iterator[Swap]:
+    for group in groups:
+        for type in group.types if thorough else group.types[:1]:
+            yield Swap((group,), type)
+    if thorough:
+        return
+    for type in dict.fromkeys(type for group in groups for type in group.types[1:]):
+        together = tuple(group for group in groups if type in group.types[1:])
+        yield Swap(together, type)
+
+
+def uniform(groups: Sequence[TensorGroup], types: Sequence[str], wanted: str) -> dict[TensorGroup, str]:
+    """This type wherever it fits; elsewhere the next larger one of `types` that does, or the largest."""
+    order = {type: place for place, type in enumerate(types)}
+
+    def of(group: TensorGroup) -> str:
+        larger = [type for type in group.types if order[type] >= order[wanted]]
+        return larger[0] if larger else group.types[-1]
+
+    return {group: of(group) for group in groups}
+
+
+def plan_uniform(groups: Sequence[TensorGroup], types: Sequence[str]) -> Mapping[str, dict[TensorGroup, str]]:
+    """By type; types that fit no group are not in it."""
+    fitting = [type for type in types if any(type in group.types for group in groups)]
+    return {type: uniform(groups, types, type) for type in fitting}
+
 
 DIVERGENCE, TIME, BITS = "divergence", "time", "bits"
 FRONT_POINTS = 16
 _WORDS = {DIVERGENCE: "a divergence of {:.3g} nats", TIME: "a step of {:.3g} ms", BITS: "{:.3g} bits per weight"}
 
 
-@dataclass(frozen=True)
-class Measured:
-    """The divergence that a swap caused: of one group, or of several of a kind at once."""
-
-    groups: tuple[TensorGroup, ...]
-    type: str
-    divergence: Estimate
-
-
 def options_of(
-    groups: Sequence[TensorGroup], measured: Sequence[Measured], weight_s: Mapping[str, float]
+    groups: Sequence[TensorGroup], measured: Mapping[Swap, Estimate], weight_s: Mapping[str, float]
 ) -> dict[TensorGroup, tuple[Option, ...]]:
-    """Each group in each type that fits it."""
-    alone = {(swap.groups[0], swap.type): swap.divergence for swap in measured if len(swap.groups) == 1}
+    """Each group in each type that fits it. `measured`: the divergence that each swap caused."""
+    alone = {(swap.groups[0], swap.type): found for swap, found in measured.items() if len(swap.groups) == 1}
     together = {(group, swap.type): swap for swap in measured if len(swap.groups) > 1 for group in swap.groups}
+
+    def share_of(group: TensorGroup, swap: Swap) -> float:
+        """Of what a kind's swap caused, as in the smallest type; by weights where that causes nothing at all."""
+        smallest = {member: alone[member, member.types[0]].value for member in swap.groups}
+        if (total := sum(smallest.values())) > 0:
+            return measured[swap].value * smallest[group] / total
+        return measured[swap].value * group.weights / sum(member.weights for member in swap.groups)
 
     def option(group: TensorGroup, type: str) -> Option:
         found = alone.get((group, type))
-        value = found.value if found else _share(group, together[group, type], alone)
+        value = found.value if found else share_of(group, together[group, type])
         return Option(
             type=type,
             divergence=value,
@@ -65,14 +214,6 @@ def options_of(
         )
 
     return {group: tuple(option(group, type) for type in group.types) for group in groups}
-
-
-def _share(group: TensorGroup, whole: Measured, alone: Mapping[tuple[TensorGroup, str], Estimate]) -> float:
-    """Of what a kind's swap caused, as in the smallest type; by weights where that causes nothing at all."""
-    smallest = {member: alone[member, member.types[0]].value for member in whole.groups}
-    if (total := sum(smallest.values())) > 0:
-        return whole.divergence.value * smallest[group] / total
-    return whole.divergence.value * group.weights / sum(member.weights for member in whole.groups)
 
 
 def weight_times(models: Sequence[tuple[Mapping[TensorGroup, str], float]]) -> dict[str, float]:

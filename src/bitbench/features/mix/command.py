@@ -5,16 +5,15 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.options import AsJson, Format, end_with_json
+from bitbench.cli.options import AsJson, Format, end_with_json, words
 from bitbench.cli.outcome import end_with_answer
-from bitbench.cli.parsing import words
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
-from bitbench.features.mix.asked import Mix, parse_limits
 from bitbench.features.mix.search import mix as find_mix
+from bitbench.features.mix.types import Mix, parse_limits
 from bitbench.features.mix.words import mixture_document
 from bitbench.measure.workplace import Workplace
-from bitbench.study.checked import checked
+from bitbench.study.study_file import checked
 
 
 def mix(

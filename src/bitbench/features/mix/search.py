@@ -15,48 +15,49 @@ from bitbench.analysis.results.estimate import Estimate, Finding
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.analysis.sequential import pair_tables, primary_metric_of
 from bitbench.analysis.summarize import summarize
-from bitbench.features.mix.asked import Mix
 from bitbench.features.mix.choice import (
-    Measured,
+    Swap,
     ceilings_of,
     choose,
     divergence_difference,
     front,
+    group_tensors,
     judge_bits,
     judge_difference,
     judge_divergence,
     judge_speed,
+    mixed_recipe,
     options_of,
+    plan_swaps,
+    plan_uniform,
     predict,
     types_of,
     weight_times,
+    wrong_types,
 )
-from bitbench.features.mix.groups import group_tensors, mixed_recipe, wrong_types
-from bitbench.features.mix.swaps import Swap, plan_swaps, plan_uniform
-from bitbench.features.mix.types import ConfirmedMix, GroupChoice, MixSide, Mixture, TensorGroup, TypeTime
+from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mix, MixSide, Mixture, TensorGroup, TypeTime
 from bitbench.features.mix.words import mixture_document
 from bitbench.measure import runner
-from bitbench.measure.expand import no_quality_of_random_weights
+from bitbench.measure.plan import no_quality_of_random_weights
 from bitbench.measure.variants import make_variant, order_variant
 from bitbench.measure.workplace import Workplace
 from bitbench.models import library
 from bitbench.ports import Observer
 from bitbench.quantize import catalog, variants
-from bitbench.quantize.gguf_header import GgufTensor, read_tensors
-from bitbench.records.folder import StudyFolder
-from bitbench.records.study_records import StudyRecords
+from bitbench.quantize.checkpoint import GgufTensor, read_tensors
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import Outcome
-from bitbench.reports import files
-from bitbench.reports.document.vega import vega_bundle
-from bitbench.reports.write import write_report
+from bitbench.reports.document.html import vega_bundle
+from bitbench.reports.files import write_report
+from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import Recipe
-from bitbench.study.source import StudySource
 from bitbench.study.study import Count, EngineSetup, Interleaving, Measure, Study
+from bitbench.study.study_file import StudySource
 from bitbench.study.workload import Workload
 from bitbench.util.errors import LoadError, QualityError, QuantizeError
-from bitbench.util.safe_files import SafeFolder
+from bitbench.util.files import SafeFolder
 from bitbench.util.units import show_bytes
 
 ENGINE = "llamacpp"
@@ -75,13 +76,8 @@ def mix(asked: Mix, into: Path | None, observer: Observer, at: Workplace) -> Mix
     for reference in asked.references:
         catalog.built_in_file(reference)  # raises where there is none
     found = _MixRun(asked, into or Path(f"mix-{Path(asked.model).name}"), observer, at).answer()
-    write_mix_report(found, at.home)
+    write_report(mixture_document(found), vega_bundle(at.home), Path(found.folder))
     return found
-
-
-def write_mix_report(found: Mixture, home: Path) -> Path:
-    """Write `report/` into the folder of the mix."""
-    return files.write_report(mixture_document(found), vega_bundle(home), Path(found.folder))
 
 
 @dataclass(frozen=True)
@@ -98,7 +94,7 @@ class _MixRun:
         divergences = self._measure_swaps(swaps)
         steps = self._measure_times(models)
         weight_s = weight_times([(types, steps[f"all-{type}"].value) for type, types in models.items()])
-        measured = [Measured(swap.groups, swap.type, divergences[swap.name]) for swap in swaps]
+        measured = {swap: divergences[swap.name] for swap in swaps}
         ceilings = ceilings_of(
             self.asked.limits,
             self.asked.reserve,
@@ -111,6 +107,8 @@ class _MixRun:
         file = SafeFolder(self.place).write(f"{recipe.name}.yaml", catalog.recipe_text(recipe))
         self._make(recipe, types_of(choices))
         reference = self.asked.references[0]
+        weights = sum(group.weights for group in groups)
+        fits = {type: sum(group.weights for group in groups if type in group.types) / weights for type in models}
         found = Mixture(
             model=self._model.name,
             limits=self.asked.limits,
@@ -119,7 +117,7 @@ class _MixRun:
             reference=reference,
             groups=choices,
             times=tuple(
-                TypeTime(type=type, step=steps[f"all-{type}"], weight_s=weight_s[type], fits=_fits(groups, type))
+                TypeTime(type=type, step=steps[f"all-{type}"], weight_s=weight_s[type], fits=fits[type])
                 for type in models
             ),
             predicted=predict(options, types_of(choices)),
@@ -291,7 +289,7 @@ class _MixRun:
     def _run(self, study: Study, folder: StudyFolder) -> StudyFolder:
         self.observer.note(f"{study.name}: {len(study.recipes)} variants")
         done = runner.measure_study(StudySource.of(study, self.place), folder, self.observer, self.at)
-        write_report(done, self.at.home)
+        StudyReport(done, self.at.home).write()
         return done
 
     def _written(self, recipe: Recipe) -> str:
@@ -362,10 +360,6 @@ def _speed(records: StudyRecords, mix: Config, reference: Config) -> Estimate | 
     table = pair_tables(records.trials, primary_metric_of(records.plan), reference).get(DECODE.name)
     pair = table.between(mix, reference) if table else None
     return pair.ratio(records.study.measure.confidence) if pair else None
-
-
-def _fits(groups: Sequence[TensorGroup], type: str) -> float:
-    return sum(group.weights for group in groups if type in group.types) / sum(group.weights for group in groups)
 
 
 def _predicted_s(

@@ -1,13 +1,15 @@
-"""What a search for types of tensors found: what a fresh study says of the mix, how well it was predicted, and which
-tensors are sensitive."""
+"""What a search for types of tensors found, as a page with its figures: the mix beside others, how well it was
+predicted, which tensors bear compression."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import sqrt
 
-from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
+from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.features.mix.chart import mixes_figure, sensitivity_figure
 from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, TypeTime
+from bitbench.reports.charts import figure as fig
+from bitbench.reports.charts.figure import Layer, channel
 from bitbench.reports.document.model import (
     Chart,
     CodeBlock,
@@ -20,29 +22,164 @@ from bitbench.reports.document.model import (
     Section,
     Unit,
 )
-from bitbench.reports.document.numbers import percent
-from bitbench.reports.document.tables import number_column, table, words_column
-from bitbench.reports.document.words import bullets, joined, paragraph, plural, say, small_print, strong
-from bitbench.reports.quantities import ROUGH, estimated, finding_quantity, times
+from bitbench.reports.document.numbers import (
+    ROUGH,
+    Scale,
+    estimated,
+    finding_quantity,
+    percent,
+    scale_for,
+    shown,
+    times,
+)
+from bitbench.reports.document.words import (
+    bullets,
+    joined,
+    number_column,
+    paragraph,
+    plural,
+    say,
+    small_print,
+    strong,
+    table,
+    words_column,
+)
 from bitbench.reports.sections.quality import rounded_sentences
 from bitbench.study.metrics import METRICS
-from bitbench.study.tensor_types import tensor_type
+from bitbench.study.variant import tensor_type
+
+SENSITIVITY, MIXES = "sensitivity", "mixes"
+HEIGHT = 300
+BESIDE = 9  # pixels between a mark and its name
+ROW_HEIGHT = 58
+OUTSIDE = "outside"
+FAINTEST, DARKEST = 0.05, 0.85  # opacity of no divergence, and of the most
+LINE = 9  # pixels between a point's middle and each of its two lines
+
+
+def sensitivity_figure(found: Mixture) -> fig.Figure:
+    most = max(*(choice.options[0].divergence for choice in found.groups), 1e-12)
+    rows = [_row(choice, most) for choice in found.groups]
+    return fig.drawn(
+        SENSITIVITY,
+        "Divergence that a group of tensors causes alone in its smallest type, and the type that was chosen for it",
+        (
+            "Each group was compressed alone in the otherwise unquantized model, on the same text. In each point: the "
+            "divergence in nats, and the chosen type.",
+        ),
+        _layers(found),
+        rows,
+        height={"step": ROW_HEIGHT},
+    )
+
+
+def _row(choice: GroupChoice, most: float) -> fig.Row:
+    smallest = choice.options[0]
+    low, high = smallest.interval or (None, None)
+    return {
+        "kind": choice.group.kind,
+        "layers": choice.group.layers or OUTSIDE,
+        "heat": sqrt(max(smallest.divergence, 0.0) / most),
+        "divergence": f"{smallest.divergence:.2g}",
+        "chosen": choice.chosen,
+        "smallest": smallest.type,
+        "shown": shown(Quantity(smallest.divergence, "nats", low, high)),
+        "after": shown(Quantity(choice.choice.divergence, "nats", digits=2)),
+        "size": shown(Quantity(choice.choice.size_bytes, Unit.BYTES, digits=3)),
+    }
+
+
+def _layers(found: Mixture) -> list[Layer]:
+    bands = sorted(
+        {(choice.group.first, choice.group.layers) for choice in found.groups if choice.group.first is not None}
+    )
+    places = [*dict.fromkeys(layers for _, layers in bands)]
+    if any(choice.group.first is None for choice in found.groups):
+        places.append(OUTSIDE)
+    x = channel("layers:N", sort=places, title="layers", axis={"labelAngle": 0, "orient": "top"})
+    y = channel("kind:N", sort=[*dict.fromkeys(choice.group.kind for choice in found.groups)], title=None)
+    heat = channel("heat:Q", scale={"domain": [0, 1], "range": [FAINTEST, DARKEST], "clamp": True}, legend=None)
+    about = fig.tooltips(
+        kind="Tensors",
+        layers="Layers",
+        smallest="Smallest type",
+        shown="Divergence in it",
+        chosen="Chosen",
+        after="Divergence in that",
+        size="Size in that",
+    )
+    words = [
+        text.encode(x=x, y=y, text=f"{field}:N")
+        for field, style, dy in (("divergence", "bright", -LINE), ("chosen", "bright", LINE))
+        for text in fig.halo(fig.EVERY_ROW, style, align="center", dy=dy)
+    ]
+    return [fig.EVERY_ROW.mark("rect", style="heat").encode(x=x, y=y, opacity=heat, tooltip=about), *words]
+
+
+def mixes_figure(found: Mixture) -> fig.Figure:
+    """What is predicted for mixes under other limits on speed; the mix and the reference as they were measured."""
+    scale = scale_for(Unit.SECONDS, [point.step_s for point in found.front])
+    rows = [_point("front", "", point.step_s, point.divergence, scale) for point in found.front]
+    rows += [
+        _point("type", type, predicted.step_s, predicted.divergence, scale) for type, predicted in found.uniform.items()
+    ]
+    confirmed = found.confirmed
+    for kind, side in (("type", confirmed.reference), ("mix", confirmed.mix)) if confirmed else ():
+        if side.step is not None and side.divergence is not None:
+            rows.append(_point(kind, side.recipe, side.step.value, side.divergence.value, scale))
+    x = fig.axis_for(f"decoding step ({scale.unit}), less is better", fig.numbers(rows, "x"))
+    y = fig.axis_for("divergence (nats), less is better", fig.numbers(rows, "y"), zero=True)
+    return fig.drawn(
+        MIXES,
+        "Divergence against time of a decoding step",
+        (
+            "Line: mixes that diverge least at each speed, and types wherever they fit, both predicted by adding up. "
+            f"{found.reference} and the mix that was chosen: as measured in the fresh study.",
+        ),
+        _mixes_layers(x, y),
+        rows,
+        height=HEIGHT,
+    )
+
+
+def _point(kind: str, name: str, step_s: float, divergence: float, scale: Scale) -> fig.Row:
+    return {
+        "kind": kind,
+        "name": name,
+        "x": step_s / scale.factor,
+        "y": divergence,
+        "step": shown(Quantity(step_s, Unit.SECONDS, digits=3)),
+        "shown": shown(Quantity(divergence, "nats", digits=3)),
+    }
+
+
+def _mixes_layers(x: fig.ChartAxis, y: fig.ChartAxis) -> list[Layer]:
+    about = fig.tooltips(name="Type or mix", step="Step", shown="Divergence")
+    line, types, best = (fig.where(f"datum.kind == '{kind}'") for kind in ("front", "type", "mix"))
+    names = [
+        text.encode(x=x.x(), y=y.y(), text="name:N")
+        for layer, style in ((types, "dim"), (best, "bright"))
+        for text in fig.halo(layer, style, align="left", dx=BESIDE, dy=-BESIDE)
+    ]
+    return [
+        line.mark("line", style="front").encode(x=x.x(), y=y.y()),
+        *names,
+        types.mark("point", style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
+        best.mark("point", style="best", filled=True).encode(x=x.x(), y=y.y(), tooltip=about),
+    ]
+
 
 STEP = MetricDefinition.of(METRICS["tpot"])
 DIVERGENCE = MetricDefinition.of(METRICS["kl_mean"])
 
 
 def mixture_document(found: Mixture) -> Document:
+    rounded = rounded_sentences({found.model: found.rounded_before}) if found.rounded_before is not None else ()
     return Document(
         say("Mixed precision: ", found.model),
-        (paragraph("Asked for: ", _asked(found), "."), Paragraph(_verdict(found)), *_rounded(found)),
+        (paragraph("Asked for: ", _asked(found), "."), Paragraph(_verdict(found)), *map(Paragraph, rounded)),
         (_prediction(found), _sensitivity(found), _times(found), _use(found), _what_to_know(found)),
     )
-
-
-def _rounded(found: Mixture) -> Iterator[Paragraph]:
-    if found.rounded_before is not None:
-        yield from map(Paragraph, rounded_sentences({found.model: found.rounded_before}))
 
 
 def _asked(found: Mixture) -> Phrase:
@@ -99,20 +236,17 @@ def _beside(confirmed: ConfirmedMix) -> Phrase:
 def _how_much(confirmed: ConfirmedMix) -> str:
     """In the direction that was measured, significant or not."""
     found = confirmed.difference
-    if confirmed.is_less_divergent:
-        return "less"
-    if found is not None and found.is_above(0):
-        return "more"
-    return f"not significantly {'more' if found is not None and found.value > 0 else 'less'}"
+    way = "more" if found is not None and found.value > 0 else "less"
+    return way if found is not None and found.excludes(0) else f"not significantly {way}"
 
 
 def _limits(confirmed: ConfirmedMix) -> Phrase:
     words = {Verdict.MET: "meets", Verdict.MISSED: "misses", Verdict.INCONCLUSIVE: "may meet"}
-    return say(*(part for finding in confirmed.findings for part in _finding(finding, words[finding.verdict])))
-
-
-def _finding(finding: Finding, word: str) -> Phrase:
-    return say(f" It {word} the limit on {finding.name}: ", finding_quantity(finding), f" against {finding.limit:.3g}.")
+    said: list[Phrase] = []
+    for finding in confirmed.findings:
+        head = f" It {words[finding.verdict]} the limit on {finding.name}: "
+        said.append(say(head, finding_quantity(finding), f" against {finding.limit:.3g}."))
+    return say(*said)
 
 
 @dataclass(frozen=True)
@@ -180,6 +314,7 @@ def _how_well(found: Mixture) -> Iterator[Phrase]:
 
 def _sensitivity(found: Mixture) -> Section:
     total = sum(choice.group.weights for choice in found.groups)
+    most = max(found.groups, key=lambda choice: choice.choice.divergence)
     groups = table(
         found.groups,
         words_column("Tensors", lambda choice: choice.group.label),
@@ -188,7 +323,7 @@ def _sensitivity(found: Mixture) -> Section:
         number_column("Divergence", "nats", lambda choice: Quantity(choice.choice.divergence, "nats", digits=ROUGH)),
         number_column("Step", Unit.SECONDS, lambda choice: Quantity(choice.choice.step_s, Unit.SECONDS, digits=ROUGH)),
         words_column("In other types", _others, shown_from=120),
-        mark=lambda choice: Mark.ALARM if choice is _most(found) else None,
+        mark=lambda choice: Mark.ALARM if choice is most else None,
     )
     estimated_ = any(not option.is_measured for choice in found.groups for option in choice.options)
     note = (
@@ -202,10 +337,6 @@ def _sensitivity(found: Mixture) -> Section:
         (Chart(sensitivity_figure(found)), groups, *(note if estimated_ else ())),
         in_terminal=True,
     )
-
-
-def _most(found: Mixture) -> GroupChoice:
-    return max(found.groups, key=lambda choice: choice.choice.divergence)
 
 
 def _others(choice: GroupChoice) -> str:

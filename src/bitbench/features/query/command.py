@@ -17,8 +17,7 @@ from bitbench.cli.terminal import Terminal
 from bitbench.features.query.studies import Row, Studies
 from bitbench.features.query.tables import TABLES, sql_type
 from bitbench.reports.document.model import plain_text
-from bitbench.reports.document.text import plain
-from bitbench.reports.document.words import listing, plural
+from bitbench.reports.document.words import listing, plain, plural
 from bitbench.util.errors import UsageError
 from bitbench.util.units import UNKNOWN, significant
 

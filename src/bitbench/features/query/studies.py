@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bitbench.feature import offered
-from bitbench.features.query.damage import damaged_lines, damaged_rows
-from bitbench.features.query.request_dataset import request_dataset
-from bitbench.features.query.tables import TABLES, no_rows, sql_value
+from bitbench.features.query.tables import TABLES, damaged_lines, damaged_rows, no_rows, request_dataset, sql_value
 from bitbench.records.tables import StudyTable
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.util.errors import StoreError
@@ -24,7 +22,7 @@ try:
     import duckdb
 except ImportError as missing:
     raise StoreError("`bitbench query` needs DuckDB; `pip install 'bitbench[query]'` installs it") from missing
-from bitbench.util.near_miss import did_you_mean
+from bitbench.util.text import did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -186,7 +184,8 @@ class Studies:
             else:
                 self._hand_over(name, self._reader.sql(self._select(name, table)).to_arrow_table())
         except duckdb.Error as error:
-            raise StoreError(f"{table.files} below {self._place} cannot be read: {_first_line(error)}") from error
+            cause = str(error).strip().partition("\n")[0]
+            raise StoreError(f"{table.files} below {self._place} cannot be read: {cause}") from error
 
     def _hand_over(self, name: str, content: "pa.Table") -> None:
         self._asked.register(name, content)
@@ -371,10 +370,6 @@ def _with_workload(read: str) -> str:
         f"(SELECT own.*, shape.* EXCLUDE (folder, workload_name) FROM ({read}) own LEFT JOIN ({shapes}) shape "
         "ON own.folder = shape.folder AND own.point.workload = shape.workload_name)"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 def _quoted(text: str) -> str:

@@ -1,7 +1,21 @@
-"""The tables that `bitbench query` offers: those of studies and that of kernel benches, in DuckDB's words."""
+"""The tables that `bitbench query` offers in DuckDB's words, request rows that are read where they lie, and where
+files are damaged."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+from pyarrow import fs
 
 from bitbench.records import tables
-from bitbench.records.tables import StudyTable, TableColumn
+from bitbench.records.quality import QUALITY_FORMAT, QualityRecord
+from bitbench.records.strict_reader import arrow_schema, parse
+from bitbench.records.tables import REQUEST_COLUMNS, StudyTable, TableColumn
+from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
+from bitbench.study.base import Record
+from bitbench.util.errors import StoreError
 
 # How DuckDB spells the types of columns.
 _TYPES = {
@@ -70,3 +84,63 @@ KERNELS = StudyTable(
     ),
 )
 TABLES = {**tables.TABLES, "kernels": KERNELS}
+
+
+class RequestDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
+    """Read only as fast as it is asked for: with threads of its own, Arrow held 258 MB of 10⁷ rows instead of 99 MB."""
+
+    def scanner(self, **options: Any) -> ds.Scanner:
+        return super().scanner(**{**options, "use_threads": False})
+
+
+def request_dataset(places: Iterable[tuple[str, str, str]], filesystem: Any | None) -> RequestDataset:
+    """`places`: each file with the study folder and the trial that its rows are of. `filesystem`: fsspec's, if any."""
+    schema = (
+        arrow_schema(REQUEST_COLUMNS).append(pa.field("folder", pa.string())).append(pa.field("trial", pa.string()))
+    )
+    files = fs.LocalFileSystem() if filesystem is None else fs.PyFileSystem(fs.FSSpecHandler(filesystem))
+    parquet = ds.ParquetFileFormat()
+    fragments = [
+        parquet.make_fragment(
+            path if filesystem is None else filesystem._strip_protocol(path),
+            filesystem=files,
+            partition_expression=(ds.field("folder") == folder) & (ds.field("trial") == trial),
+        )
+        for path, folder, trial in places
+    ]
+    return RequestDataset(fragments, schema, parquet, files)
+
+
+_KINDS: dict[str, tuple[type[Record], int]] = {
+    "trials": (TrialRecord, RECORD_FORMAT),
+    "instances": (InstanceRecord, RECORD_FORMAT),
+    "quality": (QualityRecord, QUALITY_FORMAT),
+}
+
+
+def damaged_lines(file: str, table: str, filesystem: Any | None) -> list[str]:
+    """`FILE:NUMBER` of each complete line of a file of this table that is no record. `filesystem`: fsspec's, if any."""
+    with Path(file).open("rb") if filesystem is None else filesystem.open(file, "rb") as lines:
+        return [f"{file}:{number}" for number in _damaged(lines, table)]
+
+
+def _damaged(lines: Iterable[bytes], table: str) -> Iterator[int]:
+    kind, newest = _KINDS[table]
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):  # still being written, or torn by a kill
+            continue
+        try:
+            parse(line, kind, newest, "", "")
+        except StoreError:
+            yield number
+
+
+def damaged_rows(rows: ds.FileSystemDataset) -> str | None:
+    """A sentence about the first file of request rows that cannot be read; None where all can."""
+    for fragment in rows.get_fragments():
+        try:
+            fragment.to_table(schema=rows.schema)
+        except (pa.ArrowException, OSError) as error:
+            cause = str(error).strip().partition("\n")[0].rstrip(".")
+            return f"{fragment.path} is damaged and cannot be read: {cause}; remove it to continue without its rows"
+    return None

@@ -2,4 +2,4 @@
 
 from bitbench.feature import Feature
 
-FEATURE = Feature(name="shapes", offers={"model_sources": {"shape": ".source:ShapeSource"}})
+FEATURE = Feature(name="shapes", offers={"model_sources": {"shape": ".checkpoint:ShapeSource"}})

@@ -1,21 +1,141 @@
-"""Writes a shape as a checkpoint of random weights, in `<home>/models/shape-NAME`, piece by piece: a model of any size
-takes no more memory than one piece of a tensor."""
+"""Shapes as a source of models: a checkpoint of random weights with a tokenizer of its size, in
+`<home>/models/shape-NAME`, written piece by piece.
+
+The vocabulary of a published shape is larger than that of any tokenizer at hand, and engines look up each token that
+a model chooses. So one is made: byte-level BPE, as GPT-2 has it, whose words are short rows of letters. Its merges
+lead to each of them, so that text, too, becomes tokens from the whole vocabulary.
+"""
 
 import json
 import shutil
 import time
+from collections.abc import Iterator, Mapping
+from itertools import islice, product
 from pathlib import Path
+from typing import Any
 
-from bitbench.features.shapes.names import folder_name, reference_to
-from bitbench.features.shapes.tokenizer import tokenizer_files
-from bitbench.models.folder import MANIFEST
+from bitbench.models.folder import MANIFEST, token_ids_of
 from bitbench.models.hub import OnProgress
-from bitbench.models.shape_tensors import shards, tensor_bytes
-from bitbench.models.shapes import Shape
+from bitbench.models.library import ExpectedModel, KnownModel
+from bitbench.models.shapes import SHAPES, Shape, shards, tensor_bytes
 from bitbench.util.errors import ModelError
-from bitbench.util.safe_files import SafeFolder
-from bitbench.util.tensor_files import header_bytes
+from bitbench.util.files import SafeFolder
+from bitbench.util.model_files import header_bytes
+from bitbench.util.text import did_you_mean
 from bitbench.util.units import show_bytes
+
+_PREFIX = "shape:"
+
+
+def reference_to(shape: Shape) -> str:
+    """As studies spell it, such as shape:qwen3-4b."""
+    return f"{_PREFIX}{shape.name}"
+
+
+def folder_name(shape: Shape) -> str:
+    """Also what reports call it: it goes into the names of files."""
+    return f"shape-{shape.name}"
+
+
+def find_shape(reference: str) -> Shape:
+    """By a study's name for it; raises ModelError."""
+    name = reference.removeprefix(_PREFIX)
+    if name not in SHAPES:
+        known = [reference_to(shape) for shape in SHAPES.values()]
+        raise ModelError(
+            f"No shape is called {reference}; {did_you_mean(reference, known)}there are {', '.join(known)}."
+        )
+    return SHAPES[name]
+
+
+_SPACE = "Ġ"  # how byte-level BPE spells it
+_LETTERS = f"{_SPACE}etaoinshrdlucmfwypvbgkjqxzETAOINSHRDLUCMFWYPVBGKJQXZ0123456789."
+_LONGEST_WORD = 3
+# Messages one after the other; a chat needs some template, and an untrained model none in particular.
+_CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}\\n{% endfor %}"
+Json = dict[str, Any]
+
+
+def tokenizer_files(config: Mapping[str, Any]) -> dict[str, Json]:
+    """Contents by file name, for the model with this config.json: with the special tokens that it names."""
+    vocabulary_size: int = config["vocab_size"]
+    names = {token: f"<|{token}|>" for token in token_ids_of(config)}
+    added = {token: _added(name) for token, name in names.items()}
+    words = islice(_words(), vocabulary_size - len(names))
+    ordinary = (token for token in range(vocabulary_size) if token not in names)
+    vocabulary = {word: token for token, word in zip(ordinary, words, strict=True)}
+    vocabulary |= {name: token for token, name in names.items()}
+    merges = [[word[:-1], word[-1]] for word in vocabulary if 1 < len(word) <= _LONGEST_WORD]
+    tokenizer = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [{"id": token, **added[token]} for token in sorted(added)],
+        "normalizer": None,
+        "pre_tokenizer": _byte_level(),
+        "post_processor": None,
+        "decoder": _byte_level(),
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": vocabulary,
+            "merges": merges,
+        },
+    }
+    first, last = (names[token_ids_of({key: config[key]})[0]] for key in ("bos_token_id", "eos_token_id"))
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": first,
+        "eos_token": last,
+        "pad_token": last,
+        "unk_token": last,  # without it, transformers adds one of its own to Qwen's, beyond the vocabulary
+        "add_bos_token": False,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": config["max_position_embeddings"],
+        "added_tokens_decoder": {str(token): added[token] for token in sorted(added)},
+        "chat_template": _CHAT_TEMPLATE,
+    }
+    return {"tokenizer.json": tokenizer, "tokenizer_config.json": settings}
+
+
+def _words() -> Iterator[str]:
+    """Each byte, then rows of letters: of two, then of three; 266,496 in all."""
+    yield from _bytes()
+    for length in range(2, _LONGEST_WORD + 1):
+        yield from ("".join(letters) for letters in product(_LETTERS, repeat=length))
+
+
+def _bytes() -> Iterator[str]:
+    """As byte-level BPE spells them: a printable character for itself, the others from 256 on."""
+    unprintable = 0
+    for byte in range(256):
+        if 33 <= byte <= 126 or 161 <= byte <= 172 or byte >= 174:
+            yield chr(byte)
+        else:
+            yield chr(256 + unprintable)
+            unprintable += 1
+
+
+def _byte_level() -> Json:
+    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+
+
+def _added(name: str) -> Json:
+    return {
+        "content": name,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "special": True,
+    }
+
 
 _ROOM_BESIDE_WEIGHTS_BYTES = 64 * 2**20  # the tokenizer
 _UNFINISHED = ".making-"
@@ -100,3 +220,38 @@ def _refuse_without_room(shape: Shape, place: Path) -> None:
             f"{reference_to(shape)} needs {show_bytes(needed)}, and {place} has {show_bytes(free)} free; free some "
             "space, or set BITBENCH_HOME to another disk."
         )
+
+
+class ShapeSource:
+    """A `ModelSource`: checkpoints of random weights in published shapes."""
+
+    @property
+    def models(self) -> str:
+        return f"Shapes (random weights, for speed and memory): {', '.join(map(reference_to, SHAPES.values()))}"
+
+    def find(self, reference: str, home: Path) -> Path | None:
+        return find_checkpoint(find_shape(reference), home)
+
+    def expect(self, reference: str) -> ExpectedModel:
+        shape = find_shape(reference)
+        return ExpectedModel(folder_name(shape), shape.facts, shape.weight_bytes, shape.tensors)
+
+    def make(self, reference: str, home: Path, on_progress: OnProgress) -> list[str]:
+        path = make_checkpoint(find_shape(reference), home, on_progress=on_progress)
+        return [
+            f"{reference} is at {path}",
+            "Its weights are random: it is for speed, memory and kernels, not for quality.",
+        ]
+
+    def made(self, home: Path) -> Iterator[KnownModel]:
+        for shape in SHAPES.values():
+            if (path := find_checkpoint(shape, home)) is not None:
+                yield _known(shape, path)
+
+
+def _known(shape: Shape, folder: Path) -> KnownModel:
+    size_bytes = sum(path.stat().st_size for path in folder.iterdir())
+    like = f" in the shape of {shape.published_as[0]}" if shape.published_as else ""
+    return KnownModel(
+        reference_to(shape), f"random weights{like}", "", folder, size_bytes, parameters=shape.facts.parameters
+    )

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 
 from bitbench.models.shapes import Shape
-from bitbench.util.tensor_files import StoredTensor
+from bitbench.util.model_files import StoredTensor
 
 _PIECE = 2**22  # numbers: 8 MiB, and four times that while they are drawn
 _LEVELS = 2**16  # different values of a weight

@@ -8,7 +8,7 @@ FEATURE = Feature(
         ReportPart(
             "speculation",
             ReportPlace.SPEED,
-            type=".types:Speculations",
+            type=".computing:Speculations",
             compute=".computing:summarize_speculation",
             section=".words:speculation_section",
             sentences=".words:speculation_sentences",

@@ -1,7 +1,9 @@
-"""What drafting tokens ahead gains, by variant: acceptance, the gain that follows from it, the gain that was measured.
+"""What drafting tokens ahead gains, by variant: acceptance, the gain that follows from it, the gain that was
+measured.
 
-Of a trial the engine counts drafts D, drafted tokens and accepted tokens A; the client counts N tokens after the first
-of each answer. A step gives one token and those that it accepts, so there were N − A steps, D of them with a draft:
+Of a trial the engine counts drafts D, drafted tokens and accepted tokens A; the client counts N tokens after the
+first of each answer. A step gives one token and those that it accepts, so there were N − A steps, D of them with a
+draft:
 
     acceptance length  L = 1 + A / D          tokens of a step that began with a draft
     drafted share      d = D / (N − A)
@@ -30,14 +32,42 @@ from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.sequential import PrimaryMetric, pair_tables
 from bitbench.analysis.unpaired import compare, compare_speed
-from bitbench.features.speculation.types import Speculation, Speculations
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialRecord
-from bitbench.study.base import Json
+from bitbench.study.base import Json, Record
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
+
+
+class Speculation(Record):
+    """A config that drafts tokens ahead, beside the same weights and settings without drafts, on one workload.
+
+    None where it is unknown; all about drafts is, where the engine counted none. Costs are relative to a plain step.
+    """
+
+    config: Config
+    plain: Config | None  # None: the study has it only with drafts
+    workload: str
+    acceptance_length: Estimate | None = None  # tokens of a step that began with a draft
+    acceptance_rate: float | None = None  # of drafted tokens
+    against_unquantized: Estimate | None = None  # of the acceptance length, under the same settings
+    draft_length: float | None = None  # tokens drafted at a time
+    drafted_share: float | None = None  # of steps
+    tokens_per_step: float | None = None
+    verify_cost: float | None = None  # of a step that checks a draft; None: no workload with so many streams
+    draft_cost: float | None = None  # of one step of the draft model; 0 where there is none
+    predicted: float | None = None  # gain; None where a cost is unknown
+    gain: Estimate | None = None  # measured, by the time per output token; above 1 where drafting is faster
+    break_even: Estimate | None = None  # the acceptance length from which it pays
+
+
+class Speculations(Record):
+    """Of configs that draft tokens ahead where the same weights run without; never empty."""
+
+    rows: tuple[Speculation, ...]
+
 
 STEP = PrimaryMetric("tpot_s", higher_is_better=False)
 # How arguments about drafts begin, whatever the engine: vLLM's speculative-config, llama.cpp's spec-type and others.

@@ -3,13 +3,23 @@
 from collections.abc import Iterator
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.speculation.types import Speculation, Speculations
+from bitbench.features.speculation.computing import Speculation, Speculations
 from bitbench.reports.document.model import Block, Details, Name, Phrase, Quantity, Section, Table, Unit
-from bitbench.reports.document.tables import number_column, ratio_column, table, words_column
-from bitbench.reports.document.text import MAX_NAME
-from bitbench.reports.document.words import bullets, listing, names, say, small_print, strong
+from bitbench.reports.document.numbers import quantity, times
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    bullets,
+    listing,
+    names,
+    number_column,
+    ratio_column,
+    say,
+    small_print,
+    strong,
+    table,
+    words_column,
+)
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import quantity, times
 
 WIDE = 110  # characters of a terminal from which there is room for what explains the gain
 
@@ -20,15 +30,9 @@ def speculation_sentences(found: Speculations, summary: StudySummary) -> Iterato
     for workload in dict.fromkeys(row.workload for row in found.rows):
         own = [row for row in found.rows if row.workload == workload]
         for verdict, words in (("pays", "is faster"), ("costs", "is slower")):
-            alike = [row for row in own if _verdict(row) == verdict]
-            if alike:
-                yield say(
-                    "Speculation on ",
-                    Name(workload),
-                    f" {words} than the same without: ",
-                    listing(_gains(alike, labels)),
-                    ".",
-                )
+            gains = [say(Name(labels[row.config]), " ", times(row.gain)) for row in own if _verdict(row) == verdict]
+            if gains:
+                yield say("Speculation on ", Name(workload), f" {words} than the same without: ", listing(gains), ".")
         tied = [labels[row.config] for row in own if _verdict(row) == "inconclusive"]
         if tied:
             yield say(
@@ -53,26 +57,14 @@ _UNKNOWN_COSTS = (
 )
 
 
-def _gains(rows: list[Speculation], labels: Labels) -> list[Phrase]:
-    return [say(Name(labels[row.config]), " ", times(row.gain)) for row in rows]
-
-
 def _by_variant(found: Speculations, labels: Labels) -> Iterator[Phrase]:
     """Of quantized variants whose drafts are accepted otherwise than the unquantized model's."""
     for row in found.rows:
         ratio = row.against_unquantized
         if ratio is not None and ratio.excludes(1):
-            words = "longer" if ratio.value > 1 else "shorter"
-            yield say(
-                "Speculation on ",
-                Name(row.workload),
-                ": accepted drafts are ",
-                f"{words} with ",
-                Name(labels[row.config]),
-                " than with the unquantized model (",
-                times(ratio),
-                ").",
-            )
+            words = f": accepted drafts are {'longer' if ratio.value > 1 else 'shorter'} with "
+            than = say(" than with the unquantized model (", times(ratio), ").")
+            yield say("Speculation on ", Name(row.workload), words, Name(labels[row.config]), than)
 
 
 def _verdict(row: Speculation) -> str | None:

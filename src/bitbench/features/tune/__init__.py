@@ -14,6 +14,6 @@ FEATURE = Feature(
             resumes=True,
         ),
     ),
-    study_keys={"tune": ".asked:Tune"},
+    study_keys={"tune": ".types:Tune"},
     offers={"python": {"tune": ".api:tune", "Tuning": ".types:Tuning"}},
 )

@@ -2,14 +2,13 @@
 
 from pathlib import Path
 
-from bitbench.features.tune.search import tune as search
-from bitbench.features.tune.search import tune_source
+from bitbench.features.tune import search
 from bitbench.features.tune.types import Tuning
-from bitbench.measure.observer import LogObserver
+from bitbench.measure.offers import LogObserver
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
-from bitbench.study.checked import checked
+from bitbench.study.study_file import checked
 from bitbench.util.units import parse_seconds
 
 
@@ -25,7 +24,7 @@ def tune(
     the baseline in a fresh study. `budget` overrides the file's; `trust` and `observer` as those of `run`."""
     at = Workplace()
     budget_s = None if budget is None else checked(lambda: parse_seconds(budget), about="budget")
-    source = tune_source(Path(study), budget_s)
+    source = search.tune_source(Path(study), budget_s)
     if trust:
         trust_in(source, at.home).give()
-    return search(source, None if into is None else Path(into), observer or LogObserver(), at)
+    return search.tune(source, None if into is None else Path(into), observer or LogObserver(), at)

@@ -30,22 +30,21 @@ def tune(
     search. Exit code 0: the winner meets every limit and its gain is confirmed. 1: no config meets the limits. 2:
     inconclusive, or no confirmed gain. 3: no config has a result.
     """
+    from bitbench.cli.options import seconds
     from bitbench.cli.outcome import end_with_answer
-    from bitbench.cli.parsing import seconds
+    from bitbench.cli.plan import confirm
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
-    from bitbench.cli.trust import confirm
-    from bitbench.features.tune.search import tune as search
-    from bitbench.features.tune.search import tune_source
+    from bitbench.features.tune import search
     from bitbench.features.tune.words import tuning_document
     from bitbench.measure.trust import trust_in
     from bitbench.measure.workplace import Workplace
 
     at, console = Workplace(), Terminal(stderr=as_json or form is Format.MARKDOWN)
-    source = tune_source(study, None if budget is None else seconds(budget, "--budget"))
+    source = search.tune_source(study, None if budget is None else seconds(budget, "--budget"))
     confirm(trust_in(source, at.home), console, trusts=trust)
     with RunDisplay(console) as display:
-        found = search(source, into, display, at)
+        found = search.tune(source, into, display, at)
     if as_json:
         end_with_json("tune", found, found.exit_code)
     end_with_answer(tuning_document(found), console, found.exit_code, form, says_exit_code=True)

@@ -1,22 +1,49 @@
 """What the confirmation of a search measures: starts and rounds for speed, windows for quality, from what is left of
-the budget. All of it is fixed before the first start."""
+the budget.
 
+The number is fixed before the first of them is scored, so that no look bends the figures. It follows from windows
+that were scored before: where their losses (nats per token) have the mean m and the standard deviation s, and the
+limit is at ln(1 + limit), n windows decide with the probability POWER if
+
+    (z(97.5 %) + z(POWER)) · s / √n  ≤  | ln(1 + limit) − m |
+
+All of it is fixed before the first start.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import floor
+from math import ceil, floor, inf, log1p
 
-from bitbench.analysis.budget_plan import BlockPlan, Design, measured_components, plan_confirmation
-from bitbench.analysis.model_groups import fields_of, log_speeds_of
+import numpy as np
+
+from bitbench.analysis.budget import BlockPlan, Design, measured_components, plan_confirmation
+from bitbench.analysis.intervals import normal_quantile
 from bitbench.analysis.quality import losses_of
-from bitbench.features.tune.asked import Tune
-from bitbench.features.tune.window_plan import windows_to_decide
+from bitbench.analysis.ranking import fields_of, log_speeds_of
+from bitbench.features.tune.types import Tune
 from bitbench.measure.budget import PROBE_AND_TOUCH_S, STOP_S
 from bitbench.measure.estimate import Estimator
+from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import Lock
-from bitbench.records.quality import QualityRecord
-from bitbench.records.study_records import StudyRecords
 from bitbench.study.plan import Config, Plan
 from bitbench.study.quality import MOST_WINDOWS, Quality
 from bitbench.study.study import Count, Measure, Study
+
+POWER = 0.9
+# Of the windows that were scored before. Few of them know their own distance from the limit badly, so that a plan by
+# it alone is often too short: tests/features/tune/test_tune_run.py simulates how often a limit is decided.
+LEAST_TIMES, MOST_TIMES = 4, 32
+
+
+def windows_to_decide(losses: Sequence[float], limit: float, confidence: float, most: int) -> int:
+    """A multiple of the windows that `losses` are of, so that those halfway between them are others; no more than
+    `most`, and 0 where that is less than there were."""
+    distance, scored = abs(log1p(limit) - float(np.mean(losses))), len(losses)
+    per_root = (normal_quantile((1 + confidence) / 2) + normal_quantile(POWER)) * float(np.std(losses, ddof=1))
+    needed = (per_root / distance) ** 2 if distance else inf
+    times = min(max(needed / scored, LEAST_TIMES), MOST_TIMES)
+    return scored * min(ceil(times), most // scored)
+
 
 QUALITY_SHARE = 0.5  # of the time that is left, at most
 
@@ -73,11 +100,13 @@ class ConfirmationPlanner:
         start_s = 0.0 if other == self.baseline else self.estimator.first_start_s(other.engine) + STOP_S
         window_s = sum(record.duration_s for record in (losses.record, losses.baseline)) / len(losses.by_window)
         affordable = floor((QUALITY_SHARE * self.left_s - start_s) / max(window_s, 1e-6))
+        # So many windows of the text lie between others and touch none of them; 0 where no text was scored.
+        room = losses.record.corpus.room // 2 if losses.record.corpus else 0
         windows = windows_to_decide(
             losses.by_window.tolist(),
             tune.max_quality_loss,
             self.study.measure.confidence,
-            min(_fresh_room(losses.record), max(affordable, len(losses.by_window)), MOST_WINDOWS),
+            min(room, max(affordable, len(losses.by_window)), MOST_WINDOWS),
         )
         if windows == 0:
             return None, (), 0.0
@@ -109,11 +138,6 @@ class ConfirmationPlanner:
             measured_components(log_speeds_of(standings)),
             target=self.study.measure.target_precision,
         )
-
-
-def _fresh_room(record: QualityRecord) -> int:
-    """So many windows of its text lie between others and touch none of them; 0 where it scored no text."""
-    return record.corpus.room // 2 if record.corpus else 0
 
 
 def _fresh(asked: Quality, windows: int) -> Quality:

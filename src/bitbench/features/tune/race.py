@@ -1,4 +1,5 @@
-"""A search for the best config under limits: who is out, who leads, and how much better another could still be.
+"""A search for the best config under limits: who is drawn, who is out, who leads, and how much better another could
+still be.
 
 After each block there is a look, and it may spend a part of the allowed error (`looks`). At a look with α_k, among C
 configs that were searched:
@@ -9,26 +10,48 @@ configs that were searched:
 - the **shortfall** is what the others that are left could be better than it by: the largest upper end of their ratios
   to it, one-sided at α_k / (C − 1).
 
-The best of those that meet the limits is wrongly beaten, or better than the leader by more than the shortfall, only if
-one of its C − 1 ratios is off by more than its bound at one of the looks. The bounds of all looks spend α together, so
-both hold with 1 − α at once, whichever look the search ends with.
+The best of those that meet the limits is wrongly beaten, or better than the leader by more than the shortfall, only
+if one of its C − 1 ratios is off by more than its bound at one of the looks. The bounds of all looks spend α
+together, so both hold with 1 − α at once, whichever look the search ends with.
 
 Whether a config meets the limits is known better with each block. It is judged anew at each look, and the race is
 then run again from the first: a config that turns out to miss a limit has beaten no other.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import exp
+from random import Random
 
-from bitbench.analysis.interim_looks import Look
+from bitbench.analysis.claims import Look
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import Judged
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, looks_taken, pair_tables
 from bitbench.features.tune.types import RaceEnd
-from bitbench.records.study_records import StudyRecords
-from bitbench.study.plan import Config
+from bitbench.records.folder import StudyRecords
+from bitbench.study.plan import Config, Plan
+
+FEWEST = 2  # there is nothing to choose from one
+
+
+def draw(plan: Plan, baseline: Config | None, seconds_of: Callable[[Config], float], budget_s: float) -> Plan:
+    """All where the time is enough; else the baseline, and of the others as many as it pays for, in an order that
+    follows from the seed. What was refused stays in the plan with its reason."""
+    configs = list(dict.fromkeys(point.config for point in plan.points))
+    order = [config for config in configs if config != baseline]
+    Random(f"{plan.study.seed}/draw").shuffle(order)
+    first = [baseline] if baseline in configs else []
+    drawn: list[Config] = []
+    spent_s = 0.0
+    for config in [*first, *order]:
+        spent_s += seconds_of(config)
+        if spent_s > budget_s and len(drawn) >= FEWEST:
+            break
+        drawn.append(config)
+    if len(drawn) == len(configs):
+        return plan
+    return plan.only({*drawn, *(refusal.point.config for refusal in plan.refusals)})
 
 
 @dataclass(frozen=True)

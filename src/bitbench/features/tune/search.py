@@ -11,30 +11,27 @@ from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.quality import baseline_of as quality_baseline
 from bitbench.analysis.recommend import MEMORIES, recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
-from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits, Recommendation
+from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits
 from bitbench.analysis.results.summary import MetricDefinition, StudySummary
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pair_tables, primary_metric_of
 from bitbench.analysis.summarize import summarize
-from bitbench.api.deploy import deploy_words
-from bitbench.features.tune.asked import Goal, Tune
+from bitbench.api.recommend import deploy_words
 from bitbench.features.tune.confirmation import ConfirmationPlan, ConfirmationPlanner
-from bitbench.features.tune.draw import draw
-from bitbench.features.tune.race import Race, race_of
-from bitbench.features.tune.types import Confirmed, Fate, Tried, Tuning
+from bitbench.features.tune.race import Race, draw, race_of
+from bitbench.features.tune.types import Confirmed, Fate, Goal, Tried, Tune, Tuning
 from bitbench.measure import runner
 from bitbench.measure.budget import PROBE_AND_TOUCH_S, STOP_S
 from bitbench.measure.plan import estimator_of, plan_study
 from bitbench.measure.runner import StudyPart
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
-from bitbench.records.folder import StudyFolder
-from bitbench.records.study_records import StudyRecords
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.document.words import plural
-from bitbench.reports.write import write_report
+from bitbench.reports.write import StudyReport
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config, Plan, Point
-from bitbench.study.source import StudySource
 from bitbench.study.study import STARTS_OF_A_BUDGET, Study
+from bitbench.study.study_file import StudySource
 from bitbench.util.errors import StudyFileError, UsageError
 
 SCREENINGS = STARTS_OF_A_BUDGET.min  # of every config before one may be dropped
@@ -120,7 +117,7 @@ class _TuneRun:
             self.at,
             part=StudyPart(self._drawn, self._going_on),
         )
-        write_report(folder, self.at.home)
+        StudyReport(folder, self.at.home).write()
         found = self._searched(folder.read())
         baseline, chosen = _require_baseline(found.plan), found.race.leader
         confirmed, confirmation_s = None, 0.0
@@ -130,7 +127,9 @@ class _TuneRun:
         return Tuning(
             name=self._study.name,
             goal=self._tune.goal,
-            primary_metric=MetricDefinition.of(METRICS[_metric_name(found.primary_metric)]),
+            primary_metric=MetricDefinition.of(
+                next(metric for metric in METRICS.values() if metric.column == found.primary_metric.metric)
+            ),
             limits=self._limits,
             price_per_hour=self._tune.price_per_hour,
             workload=self._study.workloads[0].name,
@@ -200,13 +199,8 @@ class _TuneRun:
         summary = summarize(records)
         judged = {entry.config: entry for entry in _judged(summary, self._limits)}
         primary_metric = self._primary_metric(records)
-        return _Searched(
-            records,
-            summary,
-            judged,
-            race_of(records, judged.values(), primary_metric, self._tune.within),
-            primary_metric,
-        )
+        race = race_of(records, judged.values(), primary_metric, self._tune.within)
+        return _Searched(records, summary, judged, race, primary_metric)
 
     def _primary_metric(self, records: StudyRecords) -> PrimaryMetric:
         if self._tune.goal is not Goal.MEMORY:
@@ -240,7 +234,7 @@ class _TuneRun:
         source = StudySource.of(study, self.source.folder)
         part = StudyPart(lambda plan: fresh.part_of(plan, found.plan, both))
         runner.measure_study(source, folder.path, self.observer, self.at, part=part)
-        write_report(folder, self.at.home)
+        StudyReport(folder, self.at.home).write()
         return folder
 
     def _planner(self, found: _Searched, chosen: Config, baseline: Config) -> ConfirmationPlanner:
@@ -268,7 +262,8 @@ class _TuneRun:
             starts=measure.starts.min,
             rounds=measure.trials.min,
             ratio=ratio,
-            is_gain=_is_gain(ratio, found.primary_metric),
+            is_gain=ratio is not None
+            and (ratio.is_above(1) if found.primary_metric.higher_is_better else ratio.is_below(1)),
             figure=_figure(best, found.primary_metric),
             baseline_figure=_figure(other, found.primary_metric),
             memory=best.memory,
@@ -290,8 +285,7 @@ def _require_baseline(plan: Plan) -> Config:
 
 
 def _judged(summary: StudySummary, limits: Limits, price: float | None = None) -> tuple[Judged, ...]:
-    found: Recommendation = recommend(summary, limits, price_per_hour=price)
-    return found.choices[0].judged
+    return recommend(summary, limits, price_per_hour=price).choices[0].judged
 
 
 def _table(records: StudyRecords, primary_metric: PrimaryMetric) -> PairTable | None:
@@ -300,10 +294,6 @@ def _table(records: StudyRecords, primary_metric: PrimaryMetric) -> PairTable | 
 
 def _elapsed_s(records: StudyRecords) -> float:
     return max(block_ends(records.trials, records.starts_and_quality).values(), default=0.0)
-
-
-def _metric_name(primary_metric: PrimaryMetric) -> str:
-    return next(name for name, metric in METRICS.items() if metric.column == primary_metric.metric)
 
 
 def _figure(judged: Judged, primary_metric: PrimaryMetric) -> Estimate | None:
@@ -350,10 +340,6 @@ def _ratio(
     """Of the figures themselves, config / other, whichever way is better."""
     pair = table.between(*((config, other) if primary_metric.higher_is_better else (other, config))) if table else None
     return pair.ratio(records.study.measure.confidence) if pair else None
-
-
-def _is_gain(ratio: Estimate | None, primary_metric: PrimaryMetric) -> bool:
-    return ratio is not None and (ratio.is_above(1) if primary_metric.higher_is_better else ratio.is_below(1))
 
 
 def _fate(found: _Searched, judged: Judged) -> Fate:

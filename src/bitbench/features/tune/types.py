@@ -1,14 +1,75 @@
-"""What `bitbench tune` found: what was searched, what was ruled out and why, what a fresh study says of the best."""
+"""The key `tune` of a study file, and what `bitbench tune` found: what was searched, what was ruled out and why,
+what a fresh study says of the best."""
 
+import json
+from collections.abc import Mapping
 from enum import StrEnum
+
+from pydantic import Field
 
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst
 from bitbench.analysis.results.recommendation import Limits, verdict_of
 from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.features.tune.asked import Goal
-from bitbench.study.base import Record
-from bitbench.study.plan import Config, Refusal
-from bitbench.util.exit_codes import ExitCode
+from bitbench.measure.plan import as_arguments
+from bitbench.ports import Engine
+from bitbench.study.base import Bytes, Fraction, Record
+from bitbench.study.plan import Config, Plan, Refusal
+from bitbench.study.study import EngineSetup, Study, StudySection
+from bitbench.util.errors import ExitCode
+
+
+def alike_setups(study: Study, engines: Mapping[str, Engine]) -> tuple[tuple[str, ...], ...]:
+    """Names, in the order of the study; a setup that is like no other is in none of them."""
+    found: dict[str, list[str]] = {}
+    for index, setup in enumerate(study.engines):
+        engine = engines[setup.engine]
+        found.setdefault(_deciding(as_arguments(setup, engine, index), engine), []).append(setup.name)
+    return tuple(tuple(names) for names in found.values() if len(names) > 1)
+
+
+def _deciding(setup: EngineSetup, engine: Engine) -> str:
+    """All of a setup that may change what a model says: whatever the engine does not know to change only its speed."""
+    spelled = {name.lstrip("-").replace("_", "-"): value for name, value in setup.args.items()}
+    args = {name: value for name, value in spelled.items() if name not in engine.speed_only}
+    return json.dumps([setup.engine, setup.python, setup.version, args, setup.env], sort_keys=True)
+
+
+class Goal(StrEnum):
+    THROUGHPUT = "throughput"  # the best primary metric of the study
+    COST = "cost"  # on one machine the order is that of the throughput
+    MEMORY = "memory"  # the least at its peak
+
+
+class Tune(StudySection):
+    """A search for the best config, confirmed afterwards."""
+
+    description = "what `bitbench tune` looks for among the configs"
+    run_by = "tune"
+    may_change = True
+
+    goal: Goal = Field(default=Goal.THROUGHPUT, description="throughput, cost or memory")
+    max_memory: Bytes | None = Field(default=None, gt=0, description="peak memory as run, reserved KV cache included")
+    max_quality_loss: Fraction | None = Field(default=None, ge=0, description="rise of perplexity; needs `quality`")
+    price_per_hour: float | None = Field(default=None, ge=0, description="of the machine, for costs")
+    within: Fraction = Field(
+        default=0.02, ge=0, lt=1, description="the search ends early once nothing is better than its best by more"
+    )
+    confirm: Fraction = Field(
+        default=0.3, gt=0, lt=0.9, description="share of the budget for measuring the best against the baseline anew"
+    )
+
+    def refuse(self, study: Study) -> str | None:
+        if len(study.workloads) != 1 or len(study.models) > 1:
+            return "what is best differs by workload and model; give one of each"
+        if self.goal is Goal.COST and self.price_per_hour is None:
+            return "the goal cost needs `price_per_hour`"
+        if self.max_quality_loss is not None and study.quality is None:
+            return "max_quality_loss needs quality to be measured; add `quality: {}`"
+        return None
+
+    def change_plan(self, plan: Plan, engines: Mapping[str, Engine]) -> Plan:
+        """Let setups that cannot differ in what a model says share a measurement of its quality."""
+        return plan.model_copy(update={"alike_setups": alike_setups(plan.study, engines)})
 
 
 class RaceEnd(StrEnum):

@@ -5,10 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS
-from bitbench.features.tune.asked import Goal
-from bitbench.features.tune.types import Confirmed, Fate, RaceEnd, Tried, Tuning
-from bitbench.reports.answers.deploy import deployment_section
-from bitbench.reports.answers.recommend import asked_for, limit_text
+from bitbench.features.tune.types import Confirmed, Fate, Goal, RaceEnd, Tuning
+from bitbench.reports.answers.recommend import asked_for, deployment_section, limit_text
 from bitbench.reports.document.model import (
     Document,
     Mark,
@@ -19,12 +17,34 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import percent
-from bitbench.reports.document.tables import number_column, ratio_column, table, words_column
-from bitbench.reports.document.text import MAX_NAME, plain
-from bitbench.reports.document.words import bullets, joined, listing, names, paragraph, plural, say, strong
+from bitbench.reports.document.numbers import (
+    MARKS,
+    ROUGH,
+    estimated,
+    finding_quantity,
+    number,
+    percent,
+    quantity,
+    times,
+    unit_of,
+)
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    bullets,
+    joined,
+    listing,
+    names,
+    number_column,
+    paragraph,
+    plain,
+    plural,
+    ratio_column,
+    say,
+    strong,
+    table,
+    words_column,
+)
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import MARKS, ROUGH, estimated, finding_quantity, number, quantity, times, unit_of
 from bitbench.study.plan import Config
 from bitbench.util.units import show_duration
 
@@ -48,12 +68,9 @@ def tuning_document(found: Tuning) -> Document:
 
 
 def _asked(found: Tuning) -> Phrase:
-    goal = "the lowest cost of output tokens" if found.goal is Goal.COST else _goal_of(found)
+    most = "highest" if found.primary_metric.higher_is_better else "lowest"
+    goal = "the lowest cost of output tokens" if found.goal is Goal.COST else f"the {most} {found.primary_metric.name}"
     return say(asked_for(goal, found.limits, "peak memory"), " on ", Name(found.workload))
-
-
-def _goal_of(found: Tuning) -> str:
-    return f"the {'highest' if found.primary_metric.higher_is_better else 'lowest'} {found.primary_metric.name}"
 
 
 def _searched(found: Tuning) -> Phrase:
@@ -202,13 +219,13 @@ def _table(found: Tuning, labels: Labels) -> Table:
             lambda tried: estimated(tried.figure, found.primary_metric),
         ),
         number_column("Starts", Unit.COUNT, lambda tried: number(tried.starts, Unit.COUNT)),
-        words_column("Limits", _marks, shown_from=100),
+        words_column(
+            "Limits",
+            lambda tried: ", ".join(f"{finding.name} {MARKS[finding.verdict]}" for finding in tried.findings),
+            shown_from=100,
+        ),
         mark=lambda tried: Mark.BEST if tried.config == found.chosen else None,
     )
-
-
-def _marks(tried: Tried) -> str:
-    return ", ".join(f"{finding.name} {MARKS[finding.verdict]}" for finding in tried.findings)
 
 
 def _passed_over(found: Tuning) -> Iterator[Phrase]:

@@ -12,7 +12,7 @@ FEATURE = Feature(
     offers={
         "backends": {"vptq": ".backend:MAKER"},
         "checkpoints": {"vptq": ".hugging_face:register"},
-        "compatibility": {"vptq": ".data:COMPATIBILITY"},
+        "compatibility": {"vptq": ".backend:COMPATIBILITY"},
         "kernel_cases": {
             "vptq-4096-256": ".cases:V4096_256",
             "vptq-4096-256-a16": ".cases:V4096_256_A16",
@@ -24,12 +24,12 @@ FEATURE = Feature(
             "vptq-8192-512-a16": ".cases:V8192_512_A16",
             "vptq-65536-256": ".cases:V65536_256",
             "vptq-65536-256-a16": ".cases:V65536_256_A16",
-            "vptq-triton-4096-256": ".triton_cases:T4096_256",
-            "vptq-triton-4096-512": ".triton_cases:T4096_512",
-            "vptq-triton-8192-256": ".triton_cases:T8192_256",
-            "vptq-triton-8192-512": ".triton_cases:T8192_512",
-            "vptq-triton-65536-256": ".triton_cases:T65536_256",
+            "vptq-triton-4096-256": ".cases:T4096_256",
+            "vptq-triton-4096-512": ".cases:T4096_512",
+            "vptq-triton-8192-256": ".cases:T8192_256",
+            "vptq-triton-8192-512": ".cases:T8192_512",
+            "vptq-triton-65536-256": ".cases:T65536_256",
         },
-        "recipes": {"vptq": ".data:RECIPES"},
+        "recipes": {"vptq": ".backend:RECIPES"},
     },
 )

@@ -1,15 +1,26 @@
-"""VPTQ on the CPU: our native kernel, with activations rounded to 8 or 16 bits."""
+"""Kernel cases of VPTQ: our native kernel on the CPU, our Triton kernel on a GPU (NOT YET RUN ON A GPU).
 
+Imported where torch is, with or without triton. Under Triton's interpreter (TRITON_INTERPRET=1) the cases run on a
+processor too: far too slowly to be timed, but right or wrong as they would be on a GPU.
+"""
+
+import importlib.util
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
-from bitbench.features.kernels.case import KernelShape, Prepared, Traits, WeightPool
-from bitbench.features.kernels.instruction_sets import usable_isas
+from bitbench.features.kernels.case import KernelShape, Prepared, Traits, WeightPool, usable_isas
 from bitbench.features.vptq import packed
-from bitbench.features.vptq.multiply import multiply
+from bitbench.features.vptq.layout import WORD_BITS, VptqLayer, dequantize, unpack
+from bitbench.features.vptq.linear import multiply
+
+if TYPE_CHECKING:
+    from bitbench.features.vptq.triton_layer import Segment
 
 
 @dataclass(frozen=True)
@@ -102,3 +113,87 @@ V4096_512_A16 = _case(4096, 512, 16, on_request=True)
 V8192_256_A16 = _case(8192, 256, 16, on_request=True)
 V8192_512_A16 = _case(8192, 512, 16, on_request=True)
 V65536_256_A16 = _case(65536, 256, 16, on_request=True)
+
+
+VECTOR = 8
+ALIGNED = 64  # bytes: where the pool lets a piece begin
+DEVICES = ("cuda", "cpu") if os.environ.get("TRITON_INTERPRET") == "1" else ("cuda",)
+
+
+@dataclass(frozen=True)
+class TritonVptq(Traits):
+    """Codebooks of `main` and `residual` entries; indices and codebooks are random, which is hard on the caches."""
+
+    main: int = 4096
+    residual: int = 256
+    needs: tuple[str, ...] = ("a CUDA device", "triton")
+    devices: tuple[str, ...] = DEVICES
+    check_dtype: str = "float32"
+    allowed_error: float = 2e-4  # single precision, in sums of another order than the reference's
+    batches: tuple[int, int] = (1, 8)  # `TRITON_ROWS` of `bitbench.features.vptq.linear`
+
+    def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
+        return "triton is not installed here" if importlib.util.find_spec("triton") is None else None
+
+    def weight_bytes(self, shape: KernelShape) -> int:
+        rows, row_words = self._form(shape)
+        return 4 * rows * row_words + 2 * VECTOR * (self.main + self.residual)
+
+    def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
+        step = -(-self.weight_bytes(shape) // ALIGNED) * ALIGNED
+        segments = [self._segment(shape, copy * step, pool) for copy in range(copies)]
+        return Prepared(
+            run=lambda x, copy: segments[copy](x)[:, : shape.out_features].to(x.dtype),
+            reference=lambda rows: _reference(segments[0], shape, rows),
+            weight_bytes=self.weight_bytes(shape),
+        )
+
+    @property
+    def _bits(self) -> tuple[int, int]:
+        return (self.main - 1).bit_length(), (self.residual - 1).bit_length()
+
+    def _form(self, shape: KernelShape) -> tuple[int, int]:
+        return -(-shape.out_features // VECTOR), -(-shape.in_features * sum(self._bits) // WORD_BITS)
+
+    def _segment(self, shape: KernelShape, offset: int, pool: WeightPool) -> "Segment":
+        from bitbench.features.vptq.triton_layer import CODEBOOK_TYPE, Segment
+
+        rows, row_words = self._form(shape)
+        words = pool.bytes_at(offset, 4 * rows * row_words).view(torch.int32).view(rows, row_words)
+        books = []
+        for entries, scale, start in ((self.main, 1.0, 0), (self.residual, 0.25, self.main)):
+            numbers = pool.bfloat16_at(offset // 2 + VECTOR * start, VECTOR * entries).view(entries, VECTOR)
+            books.append((scale * numbers).to(CODEBOOK_TYPE))
+        return Segment(shape.in_features, words, self._bits, *books)
+
+
+def _reference(segment: "Segment", shape: KernelShape, rows: slice) -> npt.NDArray[np.float64]:
+    last = shape.out_features if rows.stop is None else rows.stop
+    words = segment.words[rows.start // VECTOR : -(-last // VECTOR)].cpu().numpy()
+    main, residual = unpack(words, segment.columns, *segment.bits)
+    layer = VptqLayer(
+        in_features=shape.in_features,
+        out_features=last - rows.start,
+        centroids=segment.main.float().cpu().numpy()[np.newaxis],
+        indices=main[np.newaxis],
+        residual_centroids=segment.residual.float().cpu().numpy()[np.newaxis],
+        residual_indices=None if residual is None else residual[np.newaxis],
+    )
+    return dequantize(layer)
+
+
+def _triton_case(main: int, residual: int, *, on_request: bool) -> TritonVptq:
+    return TritonVptq(
+        name=f"vptq-triton-{main}-{residual}",
+        main=main,
+        residual=residual,
+        labels={"main_centroids": main, "residual_centroids": residual, "activation_bits": 16},
+        on_request=on_request,
+    )
+
+
+T4096_256 = _triton_case(4096, 256, on_request=False)
+T4096_512 = _triton_case(4096, 512, on_request=False)
+T8192_256 = _triton_case(8192, 256, on_request=False)
+T8192_512 = _triton_case(8192, 512, on_request=False)
+T65536_256 = _triton_case(65536, 256, on_request=True)

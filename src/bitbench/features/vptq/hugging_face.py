@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.quantizers.base import HfQuantizer
 
-from bitbench.features.vptq.checkpoint import METHOD, QuantizationConfig, Tensor, config_of, read_layer
+from bitbench.features.vptq.layout import METHOD, QuantizationConfig, Tensor, config_of, read_layer
 from bitbench.features.vptq.linear import VptqLinear
 
 

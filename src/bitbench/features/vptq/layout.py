@@ -1,12 +1,18 @@
-"""A linear layer in VPTQ's public layout: what its tensors mean, in plain numpy.
+"""VPTQ's public layout: what the tensors of a linear layer mean, in plain numpy, their names in a checkpoint, and
+its `quantization_config`.
 
 W is [out, in]. A vector is `vector_len` consecutive outputs of one input column; it is stored as the index of a main
 centroid and, where there is a residual codebook, of a residual centroid that is added. The columns lie in permuted
-order: first the outlier columns, which have a codebook of their own, then the groups, each with its pair of codebooks.
+order: first the outlier columns, which have a codebook of their own, then the groups, each with its pair of
+codebooks.
+
+Every pair in an entry is (outliers, main); -1 means that there is none. Numbers are bfloat16 or half precision on
+disk; numpy knows no bfloat16, so whoever reads gives those as float32.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -99,13 +105,149 @@ def restore_columns(
     return weight if weight_bias is None else weight + weight_bias.astype(np.float64)
 
 
-def multiply(weight: Doubles, x: npt.NDArray[np.floating], bias: Floats | None = None) -> Doubles:
-    """x W^T + bias in double precision: what every kernel is checked against."""
-    product = x.astype(np.float64) @ weight.T
-    return product if bias is None else product + bias.astype(np.float64)
-
-
 def _look_up(centroids: Floats, indices: Indices, layer: VptqLayer) -> Doubles:
     vectors = centroids[indices].astype(np.float64)  # [blocks, columns, v]
     rows = vectors.transpose(0, 2, 1).reshape(-1, indices.shape[1])
     return rows[: layer.out_features]
+
+
+METHOD = "vptq"  # `quant_method` of a quantization_config
+Tensor: TypeAlias = npt.NDArray[np.generic]
+_Integer = TypeVar("_Integer", np.int32, np.uint16)
+
+
+class LayerConfig(TypedDict):
+    """What `config_for_layers` says about a layer, in the words of the public models."""
+
+    in_features: int
+    out_features: int
+    vector_lens: Sequence[int]
+    num_centroids: Sequence[int]
+    num_res_centroids: Sequence[int]
+    group_num: int
+    group_size: int
+    outlier_size: int
+    indices_as_float: bool
+    enable_norm: bool
+    enable_perm: bool
+    is_indice_packed: bool
+    bias: bool
+
+
+class QuantizationConfig(TypedDict, total=False):
+    quant_method: str
+    config_for_layers: Mapping[str, LayerConfig]
+    shared_layer_config: Mapping[str, LayerConfig]  # by the last part of a layer's name
+
+
+def config_of(name: str, config: QuantizationConfig) -> LayerConfig | None:
+    """What is said about a layer, by its own name or by that which it shares; None for one that is not quantized."""
+    own, shared = config.get("config_for_layers") or {}, config.get("shared_layer_config") or {}
+    return own.get(name) or shared.get(name.rpartition(".")[2])
+
+
+def describe(layer: VptqLayer) -> LayerConfig:
+    groups, entries, vector = layer.centroids.shape
+    residual = -1 if layer.residual_centroids is None else layer.residual_centroids.shape[1]
+    outliers = layer.outliers
+    return LayerConfig(
+        in_features=layer.in_features,
+        out_features=layer.out_features,
+        vector_lens=[outliers.centroids.shape[1] if outliers else -1, vector],
+        num_centroids=[len(outliers.centroids) if outliers else -1, entries],
+        num_res_centroids=[-1, residual],
+        group_num=groups,
+        group_size=layer.indices.shape[2],
+        outlier_size=outliers.indices.shape[1] if outliers else 0,
+        indices_as_float=False,
+        enable_norm=layer.weight_scale is not None,
+        enable_perm=layer.permutation is not None,
+        is_indice_packed=True,
+        bias=layer.bias is not None,
+    )
+
+
+def tensors_of(layer: VptqLayer) -> dict[str, Tensor]:
+    """Name within the layer to what is stored: packed indices, everything else in half precision."""
+    groups, entries, _ = layer.centroids.shape
+    residual = layer.residual_centroids
+    bits = _bits(entries), 0 if residual is None else _bits(residual.shape[1])
+    found: dict[str, Tensor | None] = {
+        "centroids.weight": layer.centroids.reshape(groups, -1),
+        "res_centroids.weight": None if residual is None else residual.reshape(groups, -1),
+        "weight_scale": layer.weight_scale,
+        "weight_bias": layer.weight_bias,
+        "bias": layer.bias,
+    }
+    if layer.outliers:
+        found["outlier_centroids.weight"] = layer.outliers.centroids.reshape(1, -1)
+    stored: dict[str, Tensor] = {name: value.astype(np.float16) for name, value in found.items() if value is not None}
+    stored["indices"] = pack(layer.indices, layer.residual_indices, *bits)
+    if layer.outliers:
+        stored["outlier_indices"] = layer.outliers.indices[np.newaxis].view(np.int16)
+    if layer.permutation is not None:
+        stored["perm"] = layer.permutation.astype(np.uint16).view(np.int16)
+    return stored
+
+
+def read_layer(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
+    """From the tensors by their names within the layer; raises ValueError where they do not fit the entry."""
+    try:
+        return _read(tensors, config)
+    except KeyError as error:
+        raise ValueError(f"this VPTQ layer lacks {error.args[0]}, which its configuration asks for") from None
+
+
+def _read(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
+    groups, vector = config["group_num"], config["vector_lens"][1]
+    entries, residual = config["num_centroids"][1], max(0, config["num_res_centroids"][1])
+    outlier_columns = config["outlier_size"]
+    columns = (config["in_features"] - outlier_columns) // groups  # `group_size` is -1 in some public files
+    blocks = -(-config["out_features"] // vector)
+    if config["is_indice_packed"]:
+        words = _view(tensors["indices"], np.int32)
+        main, second = unpack(words, columns, _bits(entries), _bits(residual) if residual else 0)
+    else:
+        main = _view(tensors["indices"], np.uint16)
+        second = _view(tensors["res_indices"], np.uint16) if residual else None
+    if main.shape != (groups, blocks, columns):
+        raise ValueError(f"indices have the shape {main.shape}, but {(groups, blocks, columns)} follows from the entry")
+    permutation = _view(tensors["perm"], np.uint16).astype(np.int64) if config["enable_perm"] else None
+    return VptqLayer(
+        in_features=config["in_features"],
+        out_features=config["out_features"],
+        centroids=_floats(tensors["centroids.weight"]).reshape(groups, entries, vector),
+        indices=main,
+        residual_centroids=_floats(tensors["res_centroids.weight"]).reshape(groups, residual, vector)
+        if residual
+        else None,
+        residual_indices=second,
+        outliers=_outliers(tensors, config) if outlier_columns else None,
+        permutation=permutation,
+        weight_scale=_floats(tensors["weight_scale"]).ravel() if config["enable_norm"] else None,
+        weight_bias=_floats(tensors["weight_bias"]).ravel() if config["enable_norm"] else None,
+        bias=_floats(tensors["bias"]) if config.get("bias") else None,
+    )
+
+
+def _outliers(tensors: Mapping[str, Tensor], config: LayerConfig) -> Outliers:
+    vector, entries = config["vector_lens"][0], config["num_centroids"][0]
+    centroids = _floats(tensors["outlier_centroids.weight"]).reshape(entries, vector)
+    return Outliers(centroids, _view(tensors["outlier_indices"], np.uint16)[0])
+
+
+def _bits(entries: int) -> int:
+    bits = entries.bit_length() - 1
+    if entries != 1 << bits:
+        raise ValueError(f"a codebook of {entries} entries has no whole number of bits per index")
+    return bits
+
+
+def _view(stored: Tensor, wanted: type[_Integer]) -> npt.NDArray[_Integer]:
+    """Integers of the same size may be stored as floats (`indices_as_float`) or signed; wider ones count by value."""
+    dense = np.ascontiguousarray(stored)
+    return dense.view(wanted) if dense.itemsize == np.dtype(wanted).itemsize else dense.astype(wanted)
+
+
+def _floats(stored: Tensor) -> Floats:
+    return np.ascontiguousarray(stored, dtype=np.float32)

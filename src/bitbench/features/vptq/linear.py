@@ -1,4 +1,5 @@
-"""A linear layer of torch over VPTQ's tensors. Imported where torch is: in an engine's environment."""
+"""A linear layer of torch over VPTQ's tensors, and its product with the native kernel. Imported where torch is: in
+an engine's environment."""
 
 import importlib.util
 from typing import TYPE_CHECKING, Any
@@ -7,13 +8,35 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bitbench.features.kernels.instruction_sets import usable_isas
+from bitbench.features.kernels.case import usable_isas
 from bitbench.features.vptq import layout, packed
 from bitbench.features.vptq.layout import VptqLayer
-from bitbench.features.vptq.multiply import multiply
 
 if TYPE_CHECKING:
+    from bitbench._native import VptqMatrix
     from bitbench.features.vptq.triton_layer import TritonLayer
+
+
+def multiply(
+    kernel: "VptqMatrix", x: torch.Tensor, out_features: int, *, activation_bits: int, threads: int, isa: str = ""
+) -> torch.Tensor:
+    """x [..., in] times the matrix, [..., out], in the type of x. What is not bfloat16 is computed in float32.
+
+    Without `isa` on the best instruction set of `usable_isas`.
+    """
+    given = (x if x.dtype in (torch.bfloat16, torch.float32) else x.float()).contiguous()
+    y = torch.empty((*x.shape[:-1], out_features), dtype=given.dtype)
+    kernel.multiply_at(
+        given.data_ptr(),
+        y.data_ptr(),
+        rows=y.numel() // out_features,
+        bfloat16=given.dtype is torch.bfloat16,
+        activation_bits=activation_bits,
+        threads=threads,
+        isa=isa,
+    )
+    return y.to(x.dtype)
+
 
 # The kernel decodes the weights once for 8 rows, so that many rows are better served by a dense matrix. The line was
 # measured with layers of 0.3 to 0.9 million weights; larger ones would gain from the kernel up to some 500 rows.

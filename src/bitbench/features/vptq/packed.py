@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.features.kernels.huge_pages import Arena
+from bitbench.features.kernels.case import Arena
 from bitbench.features.vptq.layout import Doubles, Floats, Indices, VptqLayer, restore_columns
 
 if TYPE_CHECKING:

@@ -1,26 +1,67 @@
-"""One linear layer to VPTQ: its weights and what calibration saw of its inputs in, codebooks and indices out.
+"""One linear layer to VPTQ: its weights and what calibration saw of its inputs in, codebooks and indices out, errors
+passed on column by column.
 
-1. The columns in order of what they matter, normalised where asked; the Hessian is scaled along with them.
-2. Main codebook by k-means, each vector weighted by the Hessian of its column.
-3. Column by column, errors passed on to later columns; what is left over gives the residual codebook; then once more.
-4. In turn: entries refitted to the layer's output for the indices as they are, indices improved for those entries.
-5. Entries rounded to what is stored and to what the CPU kernel computes with, and indices assigned again for these.
+1. The columns in order of what they matter, normalised where asked; the Hessian is scaled along with them. 2. Main
+codebook by k-means, each vector weighted by the Hessian of its column. 3. Column by column, errors passed on to later
+columns; what is left over gives the residual codebook; then once more. 4. In turn: entries refitted to the layer's
+output for the indices as they are, indices improved for those entries. 5. Entries rounded to what is stored and to
+what the CPU kernel computes with, and indices assigned again for these.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.features.vptq.coder import Coder
-from bitbench.features.vptq.kmeans import kmeans
+from bitbench.features.vptq.codebooks import Book, Coder, Dot, combine, kmeans, refit
 from bitbench.features.vptq.layout import Doubles, Floats, Outliers, VptqLayer, dequantize
-from bitbench.features.vptq.nearest import Dot
 from bitbench.features.vptq.packed import INT8_MAX
-from bitbench.features.vptq.propagate import error_factor, improve_columns, quantize_columns
-from bitbench.features.vptq.refit import Book, combine, refit
+
+# Column number and what it should be, [outputs]; gives what it becomes.
+Quantize: TypeAlias = Callable[[int, Floats], Floats]
+
+_BLOCK = 128  # columns whose corrections are done at once
+
+
+def error_factor(hessian: Doubles) -> Floats:
+    """U of H^-1 = U^T U, upper triangular; H is positive definite. Row k says how the error of column k spreads."""
+    inverse = np.linalg.inv(hessian)
+    return np.ascontiguousarray(np.linalg.cholesky((inverse + inverse.T) / 2).T, dtype=np.float32)
+
+
+def quantize_columns(columns: Floats, factor: Floats, quantize: Quantize) -> Floats:
+    """What the columns [in, out] become; `quantize` sees each with the errors of those before it made up for."""
+    wanted, done = columns.copy(), np.empty_like(columns)
+    for start in range(0, len(columns), _BLOCK):
+        stop = min(start + _BLOCK, len(columns))
+        errors = np.empty((stop - start, columns.shape[1]), dtype=np.float32)
+        for k in range(start, stop):
+            done[k] = quantize(k, wanted[k])
+            errors[k - start] = (wanted[k] - done[k]) / factor[k, k]
+            wanted[k + 1 : stop] -= np.outer(factor[k, k + 1 : stop], errors[k - start])
+        wanted[stop:] -= factor[start:stop, stop:].T @ errors
+    return done
+
+
+def improve_columns(columns: Floats, now: Floats, hessian: Floats, quantize: Quantize) -> Floats:
+    """One round in which each column is quantized anew, all others being as they are.
+
+    `quantize` is given what would be best for a column, and the layer's error falls with every vector that comes
+    nearer to it than it was.
+    """
+    done = now.copy()
+    slope = hessian @ (columns - done)
+    for start in range(0, len(columns), _BLOCK):
+        block = slice(start, min(start + _BLOCK, len(columns)))
+        here, before = slope[block].copy(), done[block].copy()
+        for k in range(block.start, block.stop):
+            done[k] = quantize(k, done[k] + here[k - start] / hessian[k, k])
+            here -= np.outer(hessian[block, k], done[k] - before[k - start])
+        slope -= hessian[:, block] @ (done[block] - before)
+    return done
+
 
 _REFIT_ITERATIONS = 10  # of conjugate gradients; 40 changed the error of SmolLM2's layers in the fifth digit
 _Number = TypeVar("_Number", np.float32, np.float64)

@@ -1,17 +1,51 @@
-"""The page of a study that is running: how far it is, what is decided, what is still open. Light, as it is loaded every
-few seconds by a browser that may share the machine with what is measured: no script, no chart."""
+"""The page of a study that is running: how far it is, what is decided, what is still open.
+
+Light, as it is loaded every few seconds by a browser that may share the machine with what is measured: no script, no
+chart.
+"""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from bitbench.analysis.results.summary import AgainstBaseline, Ranking, RankingEntry, StudySummary
-from bitbench.features.watch.types import Questions, RunProgress
-from bitbench.reports.charts.style import DARK, LIGHT, css
-from bitbench.reports.document.text import plain
+from bitbench.reports.charts.figure import DARK, LIGHT, css
+from bitbench.reports.document.words import plain
 from bitbench.reports.labels import Labels
+from bitbench.util.units import show_duration
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """`trials_planned` is the least that is asked for; None where a budget decides. `remaining_s`: None, unknown."""
+
+    trials_done: int = 0
+    trials_planned: int | None = None
+    remaining_s: float | None = None
+    activity: str = "preparing"
+    ended: str | None = None  # one sentence; None while it runs
+
+    @property
+    def headline(self) -> str:
+        """`12 of 36 trials, about 2 min left`"""
+        if self.ended is not None:
+            return self.ended
+        planned = f" of {self.trials_planned:,}" if self.trials_planned else ""
+        left = "" if self.remaining_s is None else f", about {show_duration(self.remaining_s)} left"
+        return f"{self.trials_done:,}{planned} trials{left}"
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Those of one workload."""
+
+    workload: str
+    decided: str
+    still_open: str
+
 
 REFRESH_S = 5
 NONE = "–"

@@ -1,17 +1,217 @@
-"""The GPUs that engines started here would see, and whether they can compute on them. *Not yet run on a GPU.*"""
+"""The GPUs of this machine as NVIDIA's management library (NVML) tells them: which engines see, whether they can
+compute there, and what processes hold. *Not yet run on a GPU.*"""
 
+import ctypes
 import functools
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from ctypes import byref, c_char, c_int, c_uint, c_ulonglong, c_void_p, create_string_buffer
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from bitbench.measure.machine.nvml import Gpu, Nvml, NvmlError, open_nvml
-from bitbench.records.host import Accelerator
-from bitbench.study.capability import Capability
-from bitbench.util.child_environment import engine_environment, tool_environment
-from bitbench.util.child_python import NOWHERE, isolated
+from bitbench.records.lock import Accelerator
+from bitbench.study.hardware import Capability
+from bitbench.util.child_processes import NOWHERE, engine_environment, isolated, tool_environment
+
+_LIBRARY = "libnvidia-ml.so.1"
+_SUCCESS, _TOO_SMALL = 0, 7
+_TEXT_BYTES = 96  # NVML's own limit for names
+_NOT_AVAILABLE = 2**64 - 1  # memory of a process that the driver does not tell
+_MORE_PROCESSES = 16  # that may have started since they were counted
+_SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR = 1, 2, 0
+# Why clocks are lower than they could be; idling and a clock that somebody set are no disturbance.
+_REASONS = {
+    0x0000_0000_0000_0002: "applications clocks",
+    0x0000_0000_0000_0004: "power cap",
+    0x0000_0000_0000_0008: "hardware slowdown",
+    0x0000_0000_0000_0010: "sync boost",
+    0x0000_0000_0000_0020: "software thermal slowdown",
+    0x0000_0000_0000_0040: "hardware thermal slowdown",
+    0x0000_0000_0000_0080: "power brake",
+    0x0000_0000_0000_0100: "display clocks",
+}
+
+
+class NvmlError(Exception):
+    """The library does not answer."""
+
+
+class GpuProcess(NamedTuple):
+    pid: int
+    used_bytes: int | None
+
+
+class _Memory(ctypes.Structure):
+    total: int
+    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
+
+
+class _Process(ctypes.Structure):
+    pid: int
+    used: int
+    _fields_ = (
+        ("pid", c_uint),
+        ("used", c_ulonglong),
+        ("gpu_instance", c_uint),
+        ("compute_instance", c_uint),
+    )
+
+
+class Nvml:
+    """A loaded library; `library` is what ctypes gives, or a stand-in.
+
+    A question that the driver does not answer, and a reading of zero where a device in use has none (a clock, a power,
+    a size), are unknown: None.
+    """
+
+    def __init__(self, library: Any) -> None:
+        """Raises NvmlError where no driver answers."""
+        self._library = library
+        self._require("nvmlInit_v2")
+
+    @property
+    def driver(self) -> str | None:
+        """Such as 580.95.05."""
+        return self._text("nvmlSystemGetDriverVersion")
+
+    def gpus(self) -> list["Gpu"]:
+        """All of this machine, by their place on the bus, whatever CUDA_VISIBLE_DEVICES says."""
+        count = self._number("nvmlDeviceGetCount_v2", c_uint) or 0
+        handles = []
+        for index in range(count):
+            handle = c_void_p()
+            self._require("nvmlDeviceGetHandleByIndex_v2", c_uint(index), byref(handle))
+            handles.append(handle)
+        return [Gpu(self, handle) for handle in handles]
+
+    def ask(self, name: str, *arguments: object) -> int | None:
+        """The library's own code; None where this version of it has no such question."""
+        try:
+            function = getattr(self._library, name)
+        except AttributeError:
+            return None
+        code: int = function(*arguments)
+        return code
+
+    def _require(self, name: str, *arguments: object) -> None:
+        code = self.ask(name, *arguments)
+        if code != _SUCCESS:
+            raise NvmlError(f"{name} answers {'nothing' if code is None else code}")
+
+    def _number(self, name: str, kind: type[Any], *arguments: object) -> int | None:
+        answer = kind()
+        return int(answer.value) if self.ask(name, *arguments, byref(answer)) == _SUCCESS else None
+
+    def _text(self, name: str, *arguments: object) -> str | None:
+        answer: ctypes.Array[c_char] = create_string_buffer(_TEXT_BYTES)
+        if self.ask(name, *arguments, answer, c_uint(_TEXT_BYTES)) != _SUCCESS:
+            return None
+        return answer.value.decode("utf-8", errors="replace") or None
+
+
+class Gpu:
+    """One device."""
+
+    def __init__(self, nvml: Nvml, handle: c_void_p) -> None:
+        self._nvml = nvml
+        self._handle = handle
+
+    @property
+    def name(self) -> str | None:
+        return self._nvml._text("nvmlDeviceGetName", self._handle)
+
+    @property
+    def uuid(self) -> str | None:
+        return self._nvml._text("nvmlDeviceGetUUID", self._handle)
+
+    @property
+    def capability(self) -> Capability | None:
+        major, minor = c_int(), c_int()
+        code = self._nvml.ask("nvmlDeviceGetCudaComputeCapability", self._handle, byref(major), byref(minor))
+        return Capability(major.value, minor.value) if code == _SUCCESS and major.value else None
+
+    @property
+    def memory_bytes(self) -> int | None:
+        memory = _Memory()
+        code = self._nvml.ask("nvmlDeviceGetMemoryInfo", self._handle, byref(memory))
+        return int(memory.total) or None if code == _SUCCESS else None
+
+    @property
+    def ecc(self) -> bool | None:
+        return self._mode("nvmlDeviceGetEccMode")
+
+    @property
+    def mig(self) -> bool | None:
+        return self._mode("nvmlDeviceGetMigMode")
+
+    @property
+    def power_limit_w(self) -> float | None:
+        return _thousandth(self._reading("nvmlDeviceGetEnforcedPowerLimit"))
+
+    @property
+    def energy_j(self) -> float | None:
+        """Since the driver was loaded; from Volta on."""
+        return _thousandth(self._reading("nvmlDeviceGetTotalEnergyConsumption", kind=c_ulonglong))
+
+    @property
+    def temperature_c(self) -> int | None:
+        return self._reading("nvmlDeviceGetTemperature", c_uint(_GPU_SENSOR))
+
+    @property
+    def sm_clock_mhz(self) -> int | None:
+        return self._reading("nvmlDeviceGetClockInfo", c_uint(_SM_CLOCK))
+
+    @property
+    def memory_clock_mhz(self) -> int | None:
+        return self._reading("nvmlDeviceGetClockInfo", c_uint(_MEMORY_CLOCK))
+
+    @property
+    def slowed_by(self) -> tuple[str, ...] | None:
+        """Why its clocks are lower than they could be; empty where nothing slows it."""
+        bits = self._nvml._number("nvmlDeviceGetCurrentClocksThrottleReasons", c_ulonglong, self._handle)
+        return None if bits is None else tuple(reason for bit, reason in _REASONS.items() if bits & bit)
+
+    def processes(self) -> list[GpuProcess] | None:
+        """Those that compute on it, by the ids that the driver knows: in a container they may be the host's."""
+        count = c_uint(0)
+        code = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses_v3", self._handle, byref(count), None)
+        if code == _SUCCESS:
+            return []
+        if code != _TOO_SMALL:
+            return None
+        count = c_uint(count.value + _MORE_PROCESSES)
+        found = (_Process * count.value)()
+        if self._nvml.ask("nvmlDeviceGetComputeRunningProcesses_v3", self._handle, byref(count), found) != _SUCCESS:
+            return None
+        return [
+            GpuProcess(process.pid, None if process.used in (0, _NOT_AVAILABLE) else process.used)
+            for process in found[: count.value]
+        ]
+
+    def _mode(self, name: str) -> bool | None:
+        """Now; what it will be after a restart is of no interest."""
+        current, pending = c_uint(), c_uint()
+        code = self._nvml.ask(name, self._handle, byref(current), byref(pending))
+        return bool(current.value) if code == _SUCCESS else None
+
+    def _reading(self, name: str, *arguments: object, kind: type[Any] = c_uint) -> int | None:
+        return self._nvml._number(name, kind, self._handle, *arguments) or None
+
+
+@functools.cache
+def open_nvml() -> Nvml | None:
+    """None without a driver."""
+    try:
+        return Nvml(ctypes.CDLL(_LIBRARY))
+    except (OSError, NvmlError):
+        return None
+
+
+def _thousandth(value: int | None) -> float | None:
+    return None if value is None else value / 1000
+
 
 # What the CUDA 13 that all our locks bring needs; a kernel module that is older refuses its programs.
 LEAST_DRIVER = 580
@@ -63,15 +263,14 @@ def survey(nvml: Nvml, variables: Mapping[str, str], initialize: Callable[[], st
     return GpuSurvey(accelerators, _problem(accelerators, nvml.driver, initialize or cuda_answer))
 
 
-def visible_gpus() -> list[Gpu]:
-    """Those that engines see, to be watched."""
+@functools.cache
+def visible_gpus() -> tuple[Gpu, ...]:
+    """Those that engines see, to be watched; none without a driver."""
     nvml = open_nvml()
-    if nvml is None:
-        return []
     try:
-        return chosen(nvml.gpus(), engine_environment({}))
+        return tuple(chosen(nvml.gpus(), engine_environment({}))) if nvml is not None else ()
     except NvmlError:
-        return []
+        return ()
 
 
 def chosen(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
@@ -141,3 +340,22 @@ def _problem(accelerators: Sequence[Accelerator], driver: str | None, initialize
     if (answer := initialize()) != _CUDA_SUCCESS:
         return f"CUDA cannot be used: cuInit answers {answer}; see whether nvidia-smi works, and the kernel's log."
     return None
+
+
+def processes_on(gpus: Iterable[Gpu]) -> list[GpuProcess] | None:
+    """Those that compute on any of these; None where one device does not tell."""
+    found: list[GpuProcess] = []
+    for gpu in gpus:
+        running = gpu.processes()
+        if running is None:
+            return None
+        found += running
+    return found
+
+
+def memory_of(pids: Collection[int], gpus: Iterable[Gpu]) -> int | None:
+    """Bytes that these processes hold, on all devices together; None where NVML does not show all of it, as in a
+    container, where it may see the host's process ids instead of ours."""
+    held = [process.used_bytes for process in processes_on(gpus) or () if process.pid in pids]
+    known = [size for size in held if size is not None]
+    return sum(known) if held and len(known) == len(held) else None

@@ -1,15 +1,19 @@
-"""Facts about this machine that a figure depends on."""
+"""Facts about this machine that a figure depends on, and whether somebody else is using it: then figures are not the
+engine's alone."""
 
 import os
 import platform
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
 from bitbench.measure.machine.gpus import survey_gpus
-from bitbench.records.host import HostFacts
-from bitbench.study.processor import Level, level_of
-from bitbench.util.child_environment import engine_environment
+from bitbench.measure.machine.watches import process_tree
+from bitbench.records.lock import HostFacts
+from bitbench.study.hardware import Level, level_of
+from bitbench.util.child_processes import engine_environment
 from bitbench.util.errors import UsageError
 
 # Flags that decide which matrix kernels an engine can choose from; the other hundred are left out.
@@ -29,7 +33,7 @@ def collect_host_facts() -> HostFacts:
         cpu_flags=tuple(flag for flag in TELLING_FLAGS if flag in flags),
         cores=psutil.cpu_count(logical=False),
         threads=_usable_threads(),
-        numa_nodes=_numa_nodes(),
+        numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
         governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         memory_bytes=psutil.virtual_memory().total,
         os=_os_name(),
@@ -68,11 +72,6 @@ def _flags(cpu: dict[str, str]) -> set[str]:
     return set((cpu.get("flags") or cpu.get("Features") or "").split())
 
 
-def _numa_nodes() -> int | None:
-    nodes = list(Path("/sys/devices/system/node").glob("node[0-9]*"))
-    return len(nodes) or None
-
-
 def _os_name() -> str:
     try:
         return platform.freedesktop_os_release().get("PRETTY_NAME", platform.system())
@@ -85,3 +84,40 @@ def _read(path: str) -> str | None:
         return Path(path).read_text().strip()
     except OSError:
         return None
+
+
+LOOK_S = 1.0
+# The kernel, a desktop and ourselves take a few percent; a tenth of a core is somebody's work.
+BUSY_CORES = 0.1
+
+
+def cores_in_use(look_s: float = LOOK_S) -> float:
+    """How many cores were busy with what is not ours while we looked: neither this process nor one that it started."""
+    before = _others_s()
+    time.sleep(look_s)
+    return max(0.0, _others_s() - before) / look_s
+
+
+def _others_s() -> float:
+    """Of the processors' time since the start of this machine."""
+    times = psutil.cpu_times()
+    busy_s = float(sum(times) - times.idle - getattr(times, "iowait", 0) - getattr(times, "guest", 0))
+    return busy_s - sum(_used_s(process, with_ended=True) for process in process_tree(os.getpid()))
+
+
+def cores_of(pids: Sequence[int], look_s: float = 0.5) -> float:
+    """How many cores these processes and all that they started keep busy."""
+    trees = [process for pid in pids for process in process_tree(pid)]
+    before = sum(_used_s(process) for process in trees)
+    time.sleep(look_s)
+    return max(0.0, sum(_used_s(process) for process in trees) - before) / look_s
+
+
+def _used_s(process: psutil.Process, *, with_ended: bool = False) -> float:
+    """By it, and by its children that have ended."""
+    try:
+        times = process.cpu_times()
+    except psutil.NoSuchProcess:
+        return 0.0
+    ended_s = times.children_user + times.children_system if with_ended else 0.0
+    return float(times.user + times.system + ended_s)

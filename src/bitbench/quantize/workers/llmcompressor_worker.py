@@ -61,7 +61,7 @@ def compress(job: Json, reports: Reports) -> Json:
     tokenizer = AutoTokenizer.from_pretrained(job["model"], local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.bfloat16, local_files_only=True)
     linearize_moe(model)  # experts become linear layers, which alone are rounded
-    modifiers = [modifier_of(step) for step in job["steps"]]
+    modifiers = [MODIFIERS[step["step"]](step) for step in job["steps"]]
     errors = collect_errors(model)
     report_parts(reports)
     options: Json = {}
@@ -86,11 +86,6 @@ def compress(job: Json, reports: Reports) -> Json:
         "unreached": sorted(unreached),
         "rounded_instead": [name for each in modifiers for name in getattr(each, "_rtn_fallback_module_names", [])],
     }
-
-
-def modifier_of(step: Json) -> Any:
-    """What llm-compressor calls it, with the settings of the step."""
-    return MODIFIERS[step["step"]](step)
 
 
 def smoothquant_of(step: Json) -> Any:
@@ -139,6 +134,7 @@ def autoround_of(step: Json) -> Any:
     return AutoRoundModifier(iters=step["iterations"], enable_torch_compile=compiles, **layers_of(step))
 
 
+# What llm-compressor calls a step, with its settings.
 MODIFIERS = {
     "smoothquant": smoothquant_of,
     "sparsegpt": sparsegpt_of,

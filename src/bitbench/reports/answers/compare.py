@@ -13,13 +13,25 @@ from bitbench.analysis.results.comparison import (
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.reports.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
-from bitbench.reports.document.numbers import percent
-from bitbench.reports.document.tables import ColumnOf, number_column, ratio_column, table, words_column
-from bitbench.reports.document.text import MAX_NAME
-from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, say, strong
+from bitbench.reports.document.numbers import estimated, percent, share, times, unit_of
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    ColumnOf,
+    Words,
+    bullets,
+    joined,
+    listing,
+    names,
+    number_column,
+    paragraph,
+    ratio_column,
+    say,
+    strong,
+    table,
+    words_column,
+)
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import estimated, share, times, unit_of
-from bitbench.reports.sections.answer import WITHOUT_CACHE
+from bitbench.reports.sections.failures import WITHOUT_CACHE
 from bitbench.study.metrics import find
 from bitbench.study.plan import Point
 

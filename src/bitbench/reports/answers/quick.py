@@ -16,17 +16,27 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.tables import ColumnOf, number_column, ratio_column, table, words_column
-from bitbench.reports.document.text import MAX_NAME
-from bitbench.reports.document.words import bullets, listing, paragraph, plural, say, strong
+from bitbench.reports.document.numbers import estimated, number, unit_of
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    ColumnOf,
+    bullets,
+    listing,
+    number_column,
+    paragraph,
+    plural,
+    say,
+    strong,
+    table,
+    words_column,
+)
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import estimated, number, unit_of
-from bitbench.reports.sections.answer import cached_remarks, remarks
+from bitbench.reports.sections.failures import cached_remarks, remarks
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.sections.quality import rounded_sentences
-from bitbench.reports.sections.ranked import entry_of, versus_baseline
+from bitbench.reports.sections.ranked import versus_column
 from bitbench.study.plan import Config
-from bitbench.study.prompts import show_length
+from bitbench.study.workload import show_length
 from bitbench.util.units import written_seconds
 
 SLO_FACTOR = 2  # of the first token's median: a limit that a server can meet under load
@@ -131,36 +141,31 @@ def _loss(summary: StudySummary, row: ConfigQuality, labels: Labels) -> Phrase:
 
 
 def _table(summary: StudySummary, labels: Labels) -> Table:
-    configs = dict.fromkeys(point.point.config for point in summary.points)
-    workloads = [workload.name for workload in summary.study.workloads]
+    qualities = {row.config: row for row in summary.quality}
+    peaks = {config.config: config.memory.peak for config in summary.configs}
+    flagged = {row.config for row in summary.quality if row.flagged}
+    divergence = summary.quality_definitions.get("kl_mean")
+
+    def peak(config: Config) -> float | None:
+        known = peaks.get(config)
+        return known.high if known else None
+
+    def quality(config: Config) -> Quantity | None:
+        row = qualities.get(config)
+        if row is None or row.baseline == config or divergence is None:
+            return None
+        return estimated(row.estimates.get("kl_mean"), divergence)
+
     return table(
-        configs,
+        dict.fromkeys(point.point.config for point in summary.points),
         words_column("Config", lambda config: Name(labels[config])),
-        *(_ratio_column(summary, workload) for workload in workloads),
-        _divergence_column(summary),
-        number_column("Memory peak", Unit.BYTES, lambda config: _peak(summary, config)),
-        *(_speed_column(summary, workload) for workload in workloads),
-        mark=lambda config: Mark.ALARM if any(row.flagged for row in _quality(summary, config)) else None,
+        *(versus_column(say("Speed on ", Name(ranking.workload)), ranking) for ranking in summary.rankings),
+        number_column("KL divergence", unit_of(divergence) if divergence else "", quality, intervals_from=WIDE),
+        number_column("Memory peak", Unit.BYTES, peak),
+        *(_speed_column(summary, workload.name) for workload in summary.study.workloads),
+        mark=lambda config: Mark.ALARM if config in flagged else None,
         drop_empty=True,
     )
-
-
-def _ratio_column(summary: StudySummary, workload: str) -> ColumnOf[Config]:
-    ranking = next((ranking for ranking in summary.rankings if ranking.workload == workload), None)
-    return ratio_column(
-        say("Speed on ", Name(workload)),
-        lambda config: versus_baseline(ranking, entry_of(ranking, config)) if ranking else None,
-    )
-
-
-def _divergence_column(summary: StudySummary) -> ColumnOf[Config]:
-    definition = summary.quality_definitions.get("kl_mean")
-
-    def figure(config: Config) -> Quantity | None:
-        rows = [row for row in _quality(summary, config) if row.baseline != config]
-        return estimated(rows[0].estimates.get("kl_mean"), definition) if rows and definition else None
-
-    return number_column("KL divergence", unit_of(definition) if definition else "", figure, intervals_from=WIDE)
 
 
 def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[Config]:
@@ -171,13 +176,3 @@ def _speed_column(summary: StudySummary, workload: str) -> ColumnOf[Config]:
         return estimate.value if estimate else None
 
     return number_column(say("Output, ", Name(workload)), "tok/s", figure, shown_from=WIDE)
-
-
-def _peak(summary: StudySummary, config: Config) -> float | None:
-    memory = next((found.memory for found in summary.configs if found.config == config), None)
-    known = memory and (memory.device_peak_bytes or memory.peak_bytes)
-    return known.high if known else None
-
-
-def _quality(summary: StudySummary, config: Config) -> list[ConfigQuality]:
-    return [row for row in summary.quality if row.config == config]

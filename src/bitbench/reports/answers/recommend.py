@@ -1,13 +1,13 @@
-"""A recommendation: what to use on each workload, and why not the others."""
+"""A recommendation: what to use on each workload, why not the others, and the command that serves it."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
 
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import MEMORY, Choice, Judged, Limits, Recommendation
-from bitbench.reports.answers.deploy import deployment_section
 from bitbench.reports.document.model import (
     Block,
+    CodeBlock,
     Document,
     Mark,
     Name,
@@ -18,15 +18,55 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import percent
-from bitbench.reports.document.tables import Shown, number_column, ratio_column, table, words_column
-from bitbench.reports.document.text import MAX_NAME, plain
-from bitbench.reports.document.words import bullets, joined, listing, names, paragraph, say, strong
+from bitbench.reports.document.numbers import (
+    MARKS,
+    ROUGH,
+    estimated,
+    finding_quantity,
+    percent,
+    quantity,
+    size,
+    times,
+    unit_of,
+)
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    Shown,
+    Words,
+    bullets,
+    joined,
+    listing,
+    names,
+    number_column,
+    paragraph,
+    plain,
+    ratio_column,
+    say,
+    strong,
+    table,
+    words_column,
+)
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import MARKS, ROUGH, estimated, finding_quantity, quantity, size, times, unit_of
 from bitbench.reports.sections.ranked import LESS_MEMORY
-from bitbench.util.exit_codes import ExitCode
+from bitbench.util.errors import ExitCode
 from bitbench.util.units import show_bytes
+
+
+def deployment_section(what: Words, command: tuple[str, ...]) -> Section:
+    about = paragraph("As it was measured, prefix caching off; size context and concurrency for your own requests.")
+    return Section(say("To deploy ", what), (about, CodeBlock(tuple(command_lines(command)))), in_terminal=True)
+
+
+def command_lines(words: tuple[str, ...]) -> list[str]:
+    """A line for each option, so that it can be read and copied at any width."""
+    lines: list[list[str]] = [[]]
+    for word in words:
+        if word.startswith("--"):
+            lines.append([])
+        lines[-1].append(word)
+    texts = [" ".join(line) for line in lines]
+    return [*(f"{text} \\" for text in texts[:-1]), texts[-1]]
+
 
 VERDICTS = {Verdict.MET: "meets", Verdict.INCONCLUSIVE: "inconclusive", Verdict.MISSED: "ruled out"}
 MAX_CAUSE = 160
@@ -44,21 +84,17 @@ ROOM_FOR_INTERVALS = 180
 
 
 def recommendation_document(found: Recommendation) -> Document:
+    goal = f"the {'highest' if found.primary_metric.higher_is_better else 'lowest'} {found.primary_metric.name}"
     return Document(
         say("What to run: ", found.study),
         (
-            paragraph("Asked for: ", _asked(found), "."),
+            paragraph("Asked for: ", asked_for(goal, found.limits, found.memory_name), "."),
             *(Paragraph(_verdict(found, choice)) for choice in found.choices),
             *([] if found.choices else [paragraph(_NO_WORKLOADS)]),
             *(Paragraph(words) for words in _on_every_workload(found)),
         ),
         (*(_section(found, choice) for choice in found.choices), *_deployments(found), *_what_to_know(found)),
     )
-
-
-def _asked(found: Recommendation) -> Phrase:
-    goal = f"the {'highest' if found.primary_metric.higher_is_better else 'lowest'} {found.primary_metric.name}"
-    return asked_for(goal, found.limits, found.memory_name)
 
 
 def asked_for(goal: str, limits: Limits, memory_name: str) -> Phrase:

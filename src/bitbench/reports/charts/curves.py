@@ -1,31 +1,155 @@
-"""Lines over workloads that differ in one thing: load, or the length of the prompt."""
+"""Lines over workloads that differ in one thing, load or the length of the prompt: names beside them, one pair that
+stands out, guides that say where a limit is."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from bitbench.analysis.results.estimate import MEDIAN
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.absent import absent_from
-from bitbench.reports.charts.lines import Guide, lines_figure
-from bitbench.reports.charts.style import MOST_SERIES
+from bitbench.reports.charts.figure import MOST_SERIES, Layer, Spec, absent_from, channel, legend, value
 from bitbench.reports.document.model import Quantity, Unit
-from bitbench.reports.document.numbers import Scale, scale_for, shown
-from bitbench.reports.grouping import grouped
-from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import ROUGH, estimated, figure_of, setting, starts_and_trials, unit_of
+from bitbench.reports.document.numbers import (
+    ROUGH,
+    Scale,
+    estimated,
+    figure_of,
+    scale_for,
+    setting,
+    shown,
+    starts_and_trials,
+    unit_of,
+)
+from bitbench.reports.labels import Labels, grouped
 from bitbench.reports.sections.ranked import definition_of
-from bitbench.reports.sections.sweep import level, tail_of
+from bitbench.reports.sections.sweep import LOAD, level, shape_without, tail_of
 from bitbench.study.metrics import METRICS, OBJECTIVES
 from bitbench.study.plan import Config, Point
-from bitbench.study.prompts import show_length
-from bitbench.study.workload import Workload
+from bitbench.study.workload import Workload, show_length
 from bitbench.util.units import UNKNOWN
+
+HEIGHT = 320
+LABEL_ROOM = 170  # pixels at the right, for the names of the lines
+FROM_WHICH_TO_HIGHLIGHT = 3  # lines: of two, both are the pair
+THICK, THIN, FAINT = 3.0, 1.2, 0.6
+
+
+@dataclass(frozen=True)
+class Guide:
+    """A line across the figure, at a place of the y axis (a limit) or of the x axis (an answer with its interval)."""
+
+    label: str
+    x: float | None = None
+    y: float | None = None
+    x_low: float | None = None
+    x_high: float | None = None
+
+    @property
+    def row(self) -> fig.Row:
+        ends: fig.Row = {"guide_low": self.x_low, "guide_high": self.x_high}
+        return {"guide": self.label, "guide_x": self.x, "guide_y": self.y, **ends}
+
+
+def lines_figure(
+    name: str,
+    title: str,
+    caption: Sequence[str],
+    rows: Sequence[fig.Row],
+    *,
+    x: fig.ChartAxis,
+    y: fig.ChartAxis,
+    at: str,
+    marked: bool,
+    pair: Sequence[str] = (),
+    guides: Sequence[Guide] = (),
+) -> fig.Figure:
+    """A line per series, with error bars. `marked`: the points of the first say their load. `pair`: the series that
+    stand out where there are many."""
+    series = list(dict.fromkeys(str(row["series"]) for row in rows))
+    is_single = len(series) == 1
+    shown = pair if len(series) >= FROM_WHICH_TO_HIGHLIGHT else series
+    drawn_rows = [{**row, "stands_out": row["series"] in shown} for row in _with_ends(rows, y)]
+
+    def figure(*, direct: bool) -> fig.Figure:
+        layers = [*_guides(x, y, guides), *_layers(x, y, at, series, direct=direct, marked=marked)]
+        return fig.drawn(name, title, caption, layers, [*drawn_rows, *(guide.row for guide in guides)], height=HEIGHT)
+
+    return replace(figure(direct=not is_single), narrow=None if is_single else figure(direct=False).spec)
+
+
+def _layers(
+    x: fig.ChartAxis, y: fig.ChartAxis, at: str, names: Sequence[str], *, direct: bool, marked: bool
+) -> list[Layer]:
+    base = fig.where("isValid(datum.series)")
+    colour = channel("series:N", sort=list(names), legend=None if direct or len(names) == 1 else legend())
+    shape = channel("series:N", sort=list(names), legend=None)
+    width, opacity = (
+        {"condition": {"test": "datum.stands_out", "value": much}, "value": little}
+        for much, little in ((THICK, THIN), (1.0, FAINT))
+    )
+    about = fig.tooltips(
+        series="Config",
+        workload="Workload",
+        at=at.capitalize(),
+        shown="Mean [interval]",
+        counts="Starts / trials",
+    )
+    return [
+        base.mark("line").encode(x=x.x(), y=y.y(), color=colour, order="order:Q", strokeWidth=width, opacity=opacity),
+        *fig.error_bars(x, y, colour=colour, opacity=0.45),
+        base.mark("point", filled=True, size=60).encode(
+            x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about, opacity=opacity
+        ),
+        *(_loads(base, x, y, names[0]) if marked else []),
+        *(_line_names(x, y, colour) if direct else []),
+    ]
+
+
+def _loads(base: Layer, x: fig.ChartAxis, y: fig.ChartAxis, series: str) -> list[Layer]:
+    first = base.where({"field": "series", "equal": series})
+    return [text.encode(x=x.x(), y=y.y(), text="at:N") for text in fig.halo(first, "dim", align="center", dy=-12)]
+
+
+def _line_names(x: fig.ChartAxis, y: fig.ChartAxis, colour: Spec) -> list[Layer]:
+    """Right of the figure, with a thin line to where their own line ends."""
+    leader = fig.where("datum.is_end").mark("rule", style="leader")
+    named = [leader.encode(x=x.x(), x2=value("width"), y=y.y(), y2="label_y", color=colour)]
+    for condition, style in (("datum.stands_out", "pair-name"), ("!datum.stands_out", "line-name")):
+        name = fig.where(f"datum.is_end && {condition}").mark("text", style=style, dx=6, limit=LABEL_ROOM)
+        named.append(name.encode(x=value("width"), y=y.y("label_y"), text="series:N", color=colour))
+    return named
+
+
+def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[Guide]) -> list[Layer]:
+    """Behind the lines. A label stands where its guide meets the edge."""
+    layers: list[Layer] = []
+    if any(guide.x_low is not None for guide in guides):
+        band = fig.where("isValid(datum.guide_low)").mark("rect", style="answer")
+        layers.append(band.encode(x=x.x("guide_low"), x2="guide_high"))
+    if any(guide.x is not None for guide in guides):
+        upright = fig.where("isValid(datum.guide_x)")
+        layers.append(upright.mark("rule", style="baseline").encode(x=x.x("guide_x")))
+        texts = fig.halo(upright, "dim", align="right", dx=-6, dy=10)
+        layers += [text.encode(x=x.x("guide_x"), y=value(0), text="guide:N") for text in texts]
+    if any(guide.y is not None for guide in guides):
+        lying = fig.where("isValid(datum.guide_y)")
+        layers.append(lying.mark("rule", style="limit").encode(y=y.y("guide_y")))
+        texts = fig.halo(lying, "change", align="left", dx=4, dy=-8)
+        layers += [text.encode(x=value(0), y=y.y("guide_y"), text="guide:N") for text in texts]
+    return layers
+
+
+def _with_ends(rows: Sequence[fig.Row], axis: fig.ChartAxis) -> list[fig.Row]:
+    """The last point of each line carries its name, as high as it lies and where no other name is."""
+    places = {row["series"]: number for number, row in enumerate(rows)}.values()
+    of_row = dict(zip(places, axis.apart(fig.numbers((rows[place] for place in places), "y")), strict=True))
+    return [{**row, "is_end": number in of_row, "label_y": of_row.get(number)} for number, row in enumerate(rows)]
 
 
 def by_load(workloads: Sequence[Workload]) -> list[list[Workload]]:
     """Groups of at least two that differ only in how much is asked at once, by rising load."""
-    return _groups(workloads, {"concurrency", "arrival"}, level)
+    return _groups(workloads, LOAD, level)
 
 
 def by_input_length(workloads: Sequence[Workload]) -> list[list[Workload]]:
@@ -35,7 +159,7 @@ def by_input_length(workloads: Sequence[Workload]) -> list[list[Workload]]:
         for workload in workloads
         if isinstance(workload.input_tokens, int) and "input_tokens" not in workload.unknown
     ]
-    return _groups(fixed, {"input_tokens"}, input_length)
+    return _groups(fixed, ["input_tokens"], input_length)
 
 
 def input_length(workload: Workload) -> float:
@@ -43,14 +167,10 @@ def input_length(workload: Workload) -> float:
 
 
 def _groups(
-    workloads: Sequence[Workload], differing: set[str], place: Callable[[Workload], float]
+    workloads: Sequence[Workload], differing: Sequence[str], place: Callable[[Workload], float]
 ) -> list[list[Workload]]:
-    kept_out = {"name", "requests", "duration", *differing}
-
-    def same(workload: Workload) -> str:
-        return f"{workload.model_dump(exclude=kept_out)} {workload.arrival.kind}"
-
-    ordered = [sorted(group, key=place) for group in grouped(workloads, same).values()]
+    alike = grouped(workloads, partial(shape_without, differing))
+    ordered = [sorted(group, key=place) for group in alike.values()]
     return [group for group in ordered if len({place(workload) for workload in group}) > 1]
 
 
@@ -112,8 +232,8 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
         (said, "Best is the lower right.", _said_of_pair(pair, lines), left_out,
          absent_from(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
         rows,
-        x=_axis(fig.axis_title(throughput, x_scale), rows, "x"),
-        y=_axis(fig.axis_title(latency, y_scale), rows, "y"),
+        x=fig.axis_of(fig.axis_title(throughput, x_scale), rows, "x", zero=True),
+        y=fig.axis_of(fig.axis_title(latency, y_scale), rows, "y", zero=True),
         at=unit,
         marked=True,
         pair=pair,
@@ -245,7 +365,7 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
          absent_from(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
         rows,
         x=fig.axis_for("input tokens", lengths, ticks=lengths if len(lengths) <= FEW_LENGTHS else []),
-        y=_axis(fig.axis_title(definition, scale), rows, "y"),
+        y=fig.axis_of(fig.axis_title(definition, scale), rows, "y", zero=True),
         at="input tokens",
         marked=False,
         pair=pair,
@@ -299,8 +419,3 @@ def _point(summary: StudySummary, line: _Line, point: PointSummary, scale: Scale
         "shown": shown(figure) if figure else UNKNOWN,
         "counts": starts_and_trials(estimate),
     }
-
-
-def _axis(title: str, rows: Sequence[fig.Row], field: str) -> fig.ChartAxis:
-    ends = fig.numbers(rows, f"{field}_low", f"{field}_high")
-    return fig.axis_for(title, fig.numbers(rows, field), ends, zero=True)

@@ -1,16 +1,78 @@
-"""What every figure has: a specification without colours, and its rows."""
+"""What every figure has: rows, layers of Vega-Lite as plain data, axes, colours by role, and the sentence about
+configs that it does not show.
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+Specifications name roles (an outlier, the baseline); only this file knows colours.
+
+A page gives CSS variables for the colours, so that light, dark and print need no new drawing; a file that stands
+alone gives the light ones. Both palettes are told apart by readers with a colour deficiency (after Okabe and Ito,
+darker or lighter so that each has a contrast of at least 3 to its background).
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil, floor, log10
 from typing import Any, Literal
 
-from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.reports.charts.layer import Layer, Spec, channel, layered
-from bitbench.reports.document.model import Quantity
+from bitbench.analysis.results.summary import MetricDefinition, StudySummary
+from bitbench.reports.document.model import Quantity, plain_text
 from bitbench.reports.document.numbers import Scale
-from bitbench.reports.document.text import plain
+from bitbench.reports.document.words import listing, plain
+from bitbench.reports.labels import Labels, grouped
+from bitbench.reports.sections.ranked import has_result, outcomes_of
 from bitbench.study.base import Json
+from bitbench.study.plan import Config
+
+Spec = dict[str, Json]
+SCHEMA = "https://vega.github.io/schema/vega-lite/v6.4.1.json"
+TYPES = {"N": "nominal", "O": "ordinal", "Q": "quantitative"}
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Rows of a figure and how they are drawn. Each method gives another layer, so that layers share a beginning."""
+
+    transform: tuple[Spec, ...] = ()
+    look: Spec = field(default_factory=dict)
+    encoding: Spec = field(default_factory=dict)
+
+    def where(self, condition: str | Spec) -> "Layer":
+        """Those rows for which it holds: an expression, or a field and what it equals."""
+        return replace(self, transform=(*self.transform, {"filter": condition}))
+
+    def first(self) -> "Layer":
+        """The first row alone."""
+        numbered = {"window": [{"op": "row_number", "as": "place"}]}
+        return replace(self, transform=(*self.transform, numbered)).where("datum.place == 1")
+
+    def mark(self, type: str, **look: Json) -> "Layer":
+        return replace(self, look={"type": type, **look})
+
+    def encode(self, **channels: str | Spec | Sequence[Spec]) -> "Layer":
+        """A text is a field with its type (`x:Q`); that of `x2` and `y2` has none, since they share that of x and y."""
+        read = {name: channel(what) if isinstance(what, str) else what for name, what in channels.items()}
+        return replace(self, encoding=self.encoding | read)
+
+    @property
+    def spec(self) -> Spec:
+        made: Spec = {"mark": self.look, "encoding": self.encoding}
+        return made | ({"transform": list(self.transform)} if self.transform else {})
+
+
+def channel(shown: str, **options: Json) -> Spec:
+    """`x:Q` is the field x, a quantity; N names, O has an order."""
+    name, _, kind = shown.partition(":")
+    return {"field": name, **({"type": TYPES[kind]} if kind else {}), **options}
+
+
+def legend(title: str | None = None) -> Spec:
+    """Above the figure, a line per entry."""
+    return {"title": title, "orient": "top", "direction": "vertical", "columns": 1}
+
+
+def value(constant: Json) -> Spec:
+    """A channel that is the same for every row: pixels, or `width`."""
+    return {"value": constant}
+
 
 ROWS = "rows"  # the name of a figure's data in its specification
 LOG_FROM = 6.0  # largest / smallest value from which an axis is logarithmic
@@ -43,8 +105,15 @@ def drawn(
     *,
     height: int | Spec,
 ) -> Figure:
-    """Of the sentences of a caption, those that there are."""
-    spec = layered(layers, ROWS, height=height, description=plain(title))
+    """As wide as what it stands in; its rows are named, not held. A caption has the sentences that there are."""
+    spec: Spec = {
+        "layer": [layer.spec for layer in layers],
+        "data": {"name": ROWS},
+        "description": plain(title),
+        "height": height,
+        "width": "container",
+        "$schema": SCHEMA,
+    }
     return Figure(name, title, " ".join(sentence for sentence in caption if sentence), spec, rows)
 
 
@@ -94,23 +163,16 @@ class ChartAxis:
     ticks: Sequence[float] = ()  # those that are labelled; empty: chosen when it is drawn
 
     def x(self, field: str = "x") -> Spec:
-        return channel(f"{field}:Q", title=self._words, scale=self._scale(), axis=self._marks())
+        words, kind, ticks = self.title, "linear", list(self.ticks)
+        if self.logarithmic:
+            words, kind, ticks = f"{words} (log)", "log", ticks or _log_ticks(self.low, self.high)
+        # What lies beyond ends at the edge.
+        scale = {"type": kind, "domain": [self.low, self.high], "nice": False, "clamp": True}
+        axis = {"values": ticks, "format": ",~g"} if ticks else {}
+        return channel(f"{field}:Q", title=words, scale=scale, axis=axis)
 
     def y(self, field: str = "y") -> Spec:
-        return channel(f"{field}:Q", title=self._words, scale=self._scale(), axis=self._marks())
-
-    @property
-    def _words(self) -> str:
-        return f"{self.title} (log)" if self.logarithmic else self.title
-
-    def _marks(self) -> Spec:
-        ticks = list(self.ticks) or (_log_ticks(self.low, self.high) if self.logarithmic else [])
-        return {"values": ticks, "format": ",~g"} if ticks else {}
-
-    def _scale(self) -> Spec:
-        ends = [self.low, self.high]
-        kind: Literal["log", "linear"] = "log" if self.logarithmic else "linear"
-        return {"type": kind, "domain": ends, "nice": False, "clamp": True}  # what lies beyond ends at the edge
+        return self.x(field)
 
     def share(self, value: float) -> float:
         """Where a value lies: 0 at the low end, 1 at the high one."""
@@ -192,3 +254,132 @@ def axis_for(
     return ChartAxis(
         title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False, ticks=ticks
     )
+
+
+def axis_of(title: str, rows: Sequence[Row], field: str, *, zero: bool = False, least_span: float = 0.0) -> ChartAxis:
+    """For marks that `place` put along it."""
+    ends = numbers(rows, f"{field}_low", f"{field}_high")
+    return axis_for(title, numbers(rows, field), ends, zero=zero, least_span=least_span)
+
+
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
+
+COLOURS = {  # on light and on dark paper
+    "paper": ("#ffffff", "#14171b"),
+    "ink": ("#1b1f24", "#e8eaed"),
+    "soft": ("#57606a", "#a3abb5"),
+    "faint": ("#e4e7eb", "#2b3138"),
+    "accent": ("#0a66b0", "#6cb6ff"),
+    "quiet": ("#8c959f", "#7a838d"),
+    "alarm": ("#b3261e", "#ff8a80"),
+    "c1": ("#0a66b0", "#6cb6ff"),
+    "c2": ("#c2510a", "#f2914e"),
+    "c3": ("#00795c", "#3fc89f"),
+    "c4": ("#a2428a", "#e39ccb"),
+    "c5": ("#806000", "#d9b310"),
+    "c6": ("#2e8fc7", "#9ad7f5"),
+    "c7": ("#5b4bb5", "#b0a4ff"),
+    "c8": ("#4d4d4d", "#c0c0c0"),
+}
+LIGHT = {role: light for role, (light, _) in COLOURS.items()}
+DARK = {role: dark for role, (_, dark) in COLOURS.items()}
+SERIES = tuple(f"c{number}" for number in range(1, 9))
+MOST_SERIES = len(SERIES)  # more lines than this cannot be told apart
+
+CSS_COLOURS = {role: f"var(--{role})" for role in LIGHT}
+
+
+def css(palette: Mapping[str, str]) -> str:
+    """`--ink: #1b1f24; …`"""
+    return " ".join(f"--{role}: {colour};" for role, colour in palette.items())
+
+
+def config(colours: Mapping[str, str]) -> dict[str, Json]:
+    """For Vega-Lite: nothing but type, thin lines and the roles that specifications name."""
+    text = {"font": FONT, "labelFont": FONT, "titleFont": FONT}
+    return {
+        "font": FONT,
+        "background": "transparent" if colours is CSS_COLOURS else colours["paper"],
+        "view": {"stroke": None},
+        "axis": {
+            **text,
+            "labelColor": colours["soft"],
+            "titleColor": colours["soft"],
+            "titleFontWeight": "normal",
+            "titleFontSize": 12,
+            "labelFontSize": 11,
+            "gridColor": colours["faint"],
+            "domain": False,
+            "tickColor": colours["faint"],
+            "labelFlush": True,
+            "tickCount": 5,
+            "titlePadding": 8,
+        },
+        "title": {**text, "color": colours["ink"], "fontSize": 14, "anchor": "start", "fontWeight": 600, "offset": 12},
+        "legend": {
+            **text,
+            "labelColor": colours["ink"],
+            "labelFontSize": 12,
+            "symbolType": "circle",
+            "labelLimit": 320,
+            "titleLimit": 320,
+        },
+        "range": {"category": [colours[role] for role in SERIES]},
+        # One label for the whole figure is read aloud, not one for each of a thousand marks.
+        "mark": {"aria": False, "color": colours["accent"]},
+        "style": {
+            "trial": {"color": colours["quiet"], "opacity": 0.8},
+            "outlier": {"color": colours["alarm"], "strokeWidth": 2, "size": 70, "shape": "diamond", "filled": False},
+            "mean": {"color": colours["accent"], "size": 75, "opacity": 1},
+            "interval": {"color": colours["accent"], "strokeWidth": 2.5},
+            "spread": {"color": colours["quiet"], "strokeWidth": 7, "opacity": 0.45},
+            "tail": {"color": colours["alarm"]},
+            "baseline": {"color": colours["soft"], "strokeWidth": 1, "strokeDash": [3, 3]},
+            "changed": {"color": colours["alarm"], "strokeWidth": 1, "strokeDash": [4, 3]},
+            "limit": {"color": colours["alarm"], "strokeWidth": 1.5, "strokeDash": [6, 3]},
+            "answer": {"color": colours["accent"], "opacity": 0.12},
+            "line-name": {"fontSize": 12, "align": "left"},
+            "pair-name": {"fontSize": 12, "align": "left", "fontWeight": 700},
+            "leader": {"strokeWidth": 1, "strokeDash": [1, 3], "opacity": 0.6},
+            "change": {"color": colours["alarm"], "fontSize": 11},
+            "history": {"color": colours["accent"], "strokeWidth": 1.5},
+            "heat": {"color": colours["accent"], "stroke": colours["paper"], "strokeWidth": 2},
+            "roof": {"color": colours["soft"], "strokeWidth": 2},
+            "name": {"color": colours["ink"], "fontSize": 12.5, "align": "left"},
+            "value": {"color": colours["soft"], "fontSize": 12, "align": "right"},
+            "front": {"color": colours["accent"], "strokeWidth": 1.5, "strokeDash": [5, 3], "opacity": 0.8},
+            "best": {"color": colours["accent"], "size": 85, "opacity": 1},
+            "beaten": {"color": colours["quiet"], "strokeWidth": 1.8, "size": 60, "opacity": 1},
+            "error": {"color": colours["quiet"], "strokeWidth": 1.2},
+            "bright": {"color": colours["ink"], "fontSize": 12},
+            "rim": {"stroke": colours["paper"], "strokeWidth": 4, "strokeJoin": "round", "aria": False},
+            "dim": {"color": colours["soft"], "fontSize": 11},
+        },
+    }
+
+
+MOST_NAMED = 6
+
+
+def absent_from(
+    summary: StudySummary, workloads: Collection[str], shown: Collection[Config], labels: Labels, *, lacks: str = ""
+) -> str:
+    """`Not shown: broken (unsupported).` `lacks`: what those have not that have a result, such as "quality unknown".
+
+    Of what is not supported, engines of which nothing is shown; the others are listed once in the report.
+    """
+    missing: dict[Config, str] = {}
+    for point in summary.points:
+        config = point.point.config
+        if point.point.workload in workloads and config not in shown:
+            missing[config] = lacks if has_result(summary, point) else outcomes_of(point) or "not run"
+    engines = {config.engine for config in shown}
+    for refusal in summary.refusals:
+        config = refusal.point.config
+        is_seen = config in shown or (config.engine in engines and not refusal.was_tried)
+        if refusal.point.workload in workloads and not is_seen:
+            missing.setdefault(config, "not made" if refusal.was_tried else "refused")
+    alike = grouped((config for config in missing if missing[config]), missing.__getitem__)
+    named = {why: listing([labels[config] for config in same], most=MOST_NAMED) for why, same in alike.items()}
+    parts = [f"{plain_text(names)} ({why})" for why, names in named.items()]
+    return f"Not shown: {'; '.join(parts)}." if parts else ""

@@ -10,14 +10,14 @@ from typing import Any
 
 import vl_convert
 
-from bitbench.util.frames import read_frame, write_frame
+from bitbench.util.child_processes import read_frame, write_frame
 
 VEGA_LITE = "6.4"  # of the versions that vl-convert brings, the newest
 EMPTY = {"mark": "point", "data": {"values": []}}
 
 
 def draw(specification: dict[str, Any]) -> str:
-    return str(vl_convert.vegalite_to_svg(json.dumps(specification), vl_version=VEGA_LITE)) + "\n"
+    return str(vl_convert.vegalite_to_svg(json.dumps(specification, sort_keys=True), vl_version=VEGA_LITE)) + "\n"
 
 
 def main() -> None:

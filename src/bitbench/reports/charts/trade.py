@@ -5,36 +5,14 @@ from dataclasses import dataclass
 
 from bitbench.analysis.results.summary import ConfigQuality, MetricDefinition, PointSummary, Ranking, StudySummary
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.absent import absent_from
-from bitbench.reports.charts.layer import Layer
+from bitbench.reports.charts.figure import Layer, absent_from
 from bitbench.reports.document.model import Quantity, Unit, plain_text
-from bitbench.reports.document.numbers import scale_for, shown
+from bitbench.reports.document.numbers import estimated, over_instances, scale_for, shown, unit_of
 from bitbench.reports.document.words import listing
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import estimated, over_instances, unit_of
 from bitbench.reports.sections.ranked import entry_of, has_result, in_order, rank
 from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
-
-
-@dataclass(frozen=True)
-class Reach:
-    """One measure of one config, turned so that more is better, and the range in which it may lie."""
-
-    value: float
-    low: float
-    high: float
-
-
-def on_front(configs: Sequence[Sequence[Reach]]) -> list[bool]:
-    """For each config (the same measures in the same order). One that is worse only within noise stays on it."""
-    return [not any(_beats(other, config) for other in configs if other is not config) for config in configs]
-
-
-def _beats(other: Sequence[Reach], own: Sequence[Reach]) -> bool:
-    pairs = list(zip(other, own, strict=True))
-    return all(a.value >= b.value for a, b in pairs) and any(a.low > b.high for a, b in pairs)
-
 
 HEIGHT = 320
 FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
@@ -52,15 +30,16 @@ class _Measure:
     of: Mapping[Config, Quantity]
     sign: float = -1.0  # 1: more is better; -1: less is
 
-    def reach(self, config: Config) -> Reach:
-        """Without an interval it is a point."""
+    def ends(self, config: Config) -> list[float]:
+        """Its value, and those of its interval, turned so that more is better. Without an interval it is a point."""
         quantity = self.of[config]
-        known = [self.sign * end for end in (quantity.value, quantity.low, quantity.high) if end is not None]
-        return Reach(known[0], min(known), max(known))
+        return [self.sign * end for end in (quantity.value, quantity.low, quantity.high) if end is not None]
 
-    def axis(self, rows: Sequence[fig.Row], field: str, title: str, *, zero: bool) -> fig.ChartAxis:
-        ends = fig.numbers(rows, f"{field}_low", f"{field}_high")
-        return fig.axis_for(title, fig.numbers(rows, field), ends, zero=zero, least_span=LEAST_SPAN.get(self.key, 0.0))
+
+def beats(other: Sequence[Sequence[float]], own: Sequence[Sequence[float]]) -> bool:
+    """By the `ends` of the same measures. One worse only within noise stays on the Pareto front."""
+    pairs = list(zip(other, own, strict=True))
+    return all(a[0] >= b[0] for a, b in pairs) and any(min(a) > max(b) for a, b in pairs)
 
 
 def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
@@ -76,10 +55,8 @@ def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> li
     if not costs or len(known) < 2:
         return []
     measures = [_speed(summary, ranking, known), *costs]
-    named = [point.point.config for point in known]
-    front = dict(
-        zip(named, on_front([[measure.reach(config) for measure in measures] for config in named]), strict=True)
-    )
+    ends = {point.point.config: [measure.ends(point.point.config) for measure in measures] for point in known}
+    front = {config: not any(beats(other, own) for other in ends.values()) for config, own in ends.items()}
     return [_figure(summary, ranking, measures, cost, front=front, labels=labels) for cost in costs]
 
 
@@ -142,26 +119,23 @@ def _figure(
         }
         for config, is_on in front.items()
     ]
-    y = speed.axis(rows, "y", fig.axis_title(definition, y_scale), zero=True)
+    y = fig.axis_of(fig.axis_title(definition, y_scale), rows, "y", zero=True)
     unit = f" ({x_scale.unit})" if x_scale.unit else ""
-    x = cost.axis(rows, "x", f"{cost.name}{unit}, less is better", zero=False)
+    x = fig.axis_of(f"{cost.name}{unit}, less is better", rows, "x", least_span=LEAST_SPAN.get(cost.key, 0.0))
     on = [labels[config] for config, is_on in front.items() if is_on]
     named = f": {plain_text(listing(on))}" if len(on) <= fig.MOST_LABELS else ""
     caption = f"On the Pareto front of {plain_text(listing([measure.key for measure in measures]))}{named}."
+    # Of a config that has a speed: `memory or quality unknown`.
+    lacking = f"{plain_text(listing([measure.key for measure in measures[1:]], 'or'))} unknown"
     is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
     return fig.drawn(
         f"{cost.key}-{ranking.workload}",
         f"{ranking.workload}: speed against {cost.key}",
-        (caption, absent_from(summary, {ranking.workload}, front, labels, lacks=_lacking(measures)), labels.shared),
+        (caption, absent_from(summary, {ranking.workload}, front, labels, lacks=lacking), labels.shared),
         _layers(x, y, cost, line=is_plane, up=-speed.sign * BESIDE),
         _placed(rows, x, y, speed.sign),
         height=HEIGHT,
     )
-
-
-def _lacking(measures: Sequence[_Measure]) -> str:
-    """Of a config that has a speed: `memory or quality unknown`."""
-    return f"{plain_text(listing([measure.key for measure in measures[1:]], 'or'))} unknown"
 
 
 def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, up: float) -> list[Layer]:

@@ -1,8 +1,19 @@
-"""A document as data: the same blocks, with numbers as numbers, for programs."""
+"""A report and its records as data for programs: one row per trial as CSV, and all that a report may say as JSON,
+with numbers as numbers."""
 
+import csv
+import io
+import json
+from collections.abc import Sequence
+
+from bitbench.analysis.results.summary import StudySummary
+from bitbench.records.trial import Memory, TrialMetrics, TrialRecord
 from bitbench.reports.document import model as doc
-from bitbench.reports.document.text import one_line
+from bitbench.reports.document.model import Document
+from bitbench.reports.document.words import one_line
 from bitbench.study.base import Json
+from bitbench.study.secrets import is_secret
+from bitbench.study.workload import Length, show_length
 
 DOCUMENT_FORMAT = 1  # 1: first published form
 
@@ -13,15 +24,14 @@ def document_data(document: doc.Document) -> dict[str, Json]:
         "title": one_line(doc.plain_text(document.title)),
         "facts": {label: one_line(value) for label, value in document.facts},
         "answer": [_block(block) for block in document.answer],
-        "sections": [_section(section) for section in document.sections],
-    }
-
-
-def _section(section: doc.Section) -> dict[str, Json]:
-    return {
-        "title": one_line(doc.plain_text(section.title)),
-        "anchor": section.anchor,
-        "blocks": [_block(block) for block in section.blocks],
+        "sections": [
+            {
+                "title": one_line(doc.plain_text(section.title)),
+                "anchor": section.anchor,
+                "blocks": [_block(block) for block in section.blocks],
+            }
+            for section in document.sections
+        ],
     }
 
 
@@ -35,18 +45,14 @@ def _block(block: doc.Block) -> dict[str, Json]:
             return {"kind": "code", "lines": [one_line(line) for line in lines]}
         case doc.Heading(phrase):
             return {"kind": "heading", "text": _phrase(phrase)}
-        case doc.Table():
-            return _table(block)
+        case doc.Table(columns, rows):
+            titles = [{"title": one_line(doc.plain_text(column.title)), "unit": column.unit} for column in columns]
+            cells = [[_cell(cell) for cell in row.cells] for row in rows]
+            return {"kind": "table", "columns": titles, "rows": cells}
         case doc.Chart(figure):
             return {"kind": "chart", "name": figure.name, "title": one_line(figure.title), "rows": figure.rows}
         case doc.Details(title, blocks):
             return {"kind": "details", "title": one_line(title), "blocks": [_block(inner) for inner in blocks]}
-
-
-def _table(table: doc.Table) -> dict[str, Json]:
-    columns = [{"title": one_line(doc.plain_text(column.title)), "unit": column.unit} for column in table.columns]
-    rows = [[_cell(cell) for cell in row.cells] for row in table.rows]
-    return {"kind": "table", "columns": columns, "rows": rows}
 
 
 def _cell(cell: doc.TableCell) -> Json:
@@ -80,3 +86,101 @@ def _quantity(quantity: doc.Quantity) -> dict[str, Json]:
     known = {"low": quantity.low, "high": quantity.high, "note": quantity.note or None}
     content = {"value": quantity.value, "unit": quantity.unit, **known}
     return {name: value for name, value in content.items() if value is not None or name == "value"}
+
+
+TIDY_FORMAT = 1  # of the JSON form; 1: first published form
+HIDDEN = "•••"
+# A spreadsheet takes a point that begins with one of these for a formula; an apostrophe before it makes it text.
+_FORMULA = ("=", "+", "-", "@")
+
+
+def trial_columns() -> list[str]:
+    return [*_NAMES, *TrialMetrics.model_fields, *Memory.model_fields, *_ENDING]
+
+
+_NAMES = (
+    "study", "trial", "kind", "variant", "engine", "workload", "concurrency", "input_tokens", "output_tokens",
+    "instance", "block", "index", "purpose", "started_at", "duration_s", "outcome", "outlier",
+)  # fmt: skip
+_ENDING = ("requests", "failed_requests", "cause")
+
+
+def trial_rows(summary: StudySummary, trials: Sequence[TrialRecord]) -> list[dict[str, Json]]:
+    """One row per trial, warm-up included; what is not known is None."""
+    flagged = {outlier.trial_id for point in summary.points for outlier in point.outliers}
+    rows = []
+    for trial in trials:
+        workload = summary.study.workload(trial.point.workload)
+        lengths = {
+            part: None if part in workload.unknown else _length(getattr(workload, part))
+            for part in ("input_tokens", "output_tokens")
+        }
+        rows.append(
+            {
+                "study": summary.study.name,
+                "trial": trial.id,
+                "kind": trial.kind,
+                "variant": trial.point.config.variant,
+                "engine": trial.point.config.engine,
+                "workload": trial.point.workload,
+                "concurrency": None if "concurrency" in workload.unknown else workload.concurrency,
+                **lengths,
+                "instance": trial.instance_id,
+                "block": trial.block,
+                "index": trial.index,
+                "purpose": trial.purpose.value,
+                "started_at": trial.started_at,
+                "duration_s": trial.duration_s,
+                "outcome": trial.outcome.value,
+                "outlier": trial.id in flagged,
+                **dict(trial.metrics),
+                **dict(trial.memory),
+                "requests": trial.requests,
+                "failed_requests": trial.failed_requests,
+                "cause": trial.cause,
+            }
+        )
+    return rows
+
+
+def _length(tokens: Length) -> int | str:
+    return tokens if isinstance(tokens, int) else show_length(tokens)
+
+
+def csv_text(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
+    """Empty points are what is not known."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, trial_columns(), lineterminator="\n")
+    writer.writeheader()
+    for row in trial_rows(summary, trials):
+        writer.writerow({name: _harmless(value) for name, value in row.items()})
+    return text.getvalue()
+
+
+def _harmless(value: Json) -> Json:
+    """Neither a formula to a spreadsheet nor a command to a terminal."""
+    if not isinstance(value, str):
+        return value
+    text = one_line(value)
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
+def json_text(summary: StudySummary, trials: Sequence[TrialRecord], document: Document) -> str:
+    content = {
+        "bitbench_report": TIDY_FORMAT,
+        "definitions": {name: definition.model_dump() for name, definition in summary.definitions.items()},
+        "summary": _without_secrets(summary.model_dump(mode="json", exclude={"definitions"})),
+        "trials": trial_rows(summary, trials),
+        "document": document_data(document),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _without_secrets(content: Json) -> Json:
+    """Arguments and variables whose name says that they are a key."""
+    if isinstance(content, dict):
+        return {
+            name: HIDDEN if isinstance(value, str) and is_secret(name) else _without_secrets(value)
+            for name, value in content.items()
+        }
+    return [_without_secrets(item) for item in content] if isinstance(content, list) else content

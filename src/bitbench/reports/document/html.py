@@ -1,26 +1,32 @@
 """A document as one page that needs nothing else, with charts that answer to a pointer.
 
-Nothing of a study's text is ever HTML here: every string goes through `escape`, and a content security policy lets only
-the two scripts of this page run, by their hashes. Tables carry their numbers in `data-sort`, so that the page sorts by
-values and not by what they look like.
+Nothing of a study's text is ever HTML here: every string goes through `escape`, and a content security policy lets
+only the two scripts of this page run, by their hashes. Tables carry their numbers in `data-sort`, so that the page
+sorts by values and not by what they look like.
 """
 
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from importlib.metadata import version
 from itertools import count, groupby
+from pathlib import Path
 
+import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from bitbench.reports.charts.figure import Figure
-from bitbench.reports.charts.style import CSS_COLOURS, DARK, LIGHT, config, css
+from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, ROWS, Figure, config, css
+from bitbench.reports.charts.svg_process import VEGA_LITE, draw
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import Scale, Written, scales_of, shown, written_in
-from bitbench.reports.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
+from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline, plain
 from bitbench.study.base import Json
+from bitbench.util.errors import StoreError
+from bitbench.util.files import SafeFolder
 from bitbench.util.units import UNKNOWN
 
 PROSE = 40  # characters from which a cell is a sentence and needs room
@@ -29,12 +35,11 @@ PROSE = 40  # characters from which a cell is a sentence and needs room
 def page(document: doc.Document, bundle: str, drawings: Mapping[str, str] | None = None) -> str:
     """`bundle` is the script that draws charts (vega.py); `drawings`, SVG by the name of a figure, stand in the answer
     where no script runs."""
-    environment = Environment(
-        loader=PackageLoader("bitbench.reports.document"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
+    loader = PackageLoader("bitbench.reports.document")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     body = _Body(environment, drawings or {})
     parts = body.parts(document.sections)
-    behaviour = _asset(environment, "page.js")
+    behaviour = loader.get_source(environment, "page.js")[0]
     return environment.get_template("page.html").render(
         title=plain(doc.plain_text(document.title)),
         heading=body.phrase(document.title),
@@ -103,7 +108,9 @@ class _Body:
             case doc.Table():
                 return self._table(block)
             case doc.Chart(figure):
-                image = _image(self._drawings.get(figure.name))
+                drawing = b64encode(self._drawings.get(figure.name, "").encode()).decode()
+                # An address that holds the picture itself: nothing in an image can run.
+                image = f"data:image/svg+xml;base64,{drawing}" if drawing else ""
                 return Markup(self._chart.render(figure=figure, image=image, data=_script_json(_packed(figure))))
             case doc.Details(title, inner):
                 fold = Markup("<details><summary>{}</summary>\n{}\n</details>")
@@ -163,24 +170,18 @@ class _Body:
 
 def _names_column(table: doc.Table) -> int:
     """Which column says what a row is about, from 1: it stays in sight while the others scroll."""
-    has_name = [any(isinstance(part, doc.Name) for row in table.rows for part in _parts(row.cells[place]))
-                for place in range(min(2, len(table.columns)))]  # fmt: skip
-    return 2 if has_name == [False, True] else 1
 
+    def has_name(place: int) -> bool:
+        phrases = [cell for row in table.rows if isinstance(cell := row.cells[place], tuple)]
+        return any(isinstance(part, doc.Name) for phrase in phrases for part in phrase)
 
-def _parts(cell: doc.TableCell) -> doc.Phrase:
-    return cell if isinstance(cell, tuple) else ()
+    return 2 if len(table.columns) > 1 and has_name(1) and not has_name(0) else 1
 
 
 def _figure(number: Written) -> Markup:
     """A value with its interval set apart."""
     limits = Markup('<span class="interval">{}</span>').format(number.limits) if number.limits else ""
     return Markup(" ").join(part for part in (number.value, limits, number.unit, number.note) if part)
-
-
-def _image(drawing: str | None) -> str:
-    """An address that holds the picture itself: nothing in an image can run."""
-    return f"data:image/svg+xml;base64,{b64encode(drawing.encode()).decode()}" if drawing else ""
 
 
 def _packed(figure: Figure) -> dict[str, Json]:
@@ -197,16 +198,42 @@ def _packed(figure: Figure) -> dict[str, Json]:
 
 def _script_json(content: Json) -> Markup:
     """For a script element: nothing in it can end the element."""
-    text = json.dumps(content, separators=(",", ":"), allow_nan=False)
+    text = json.dumps(content, separators=(",", ":"), allow_nan=False, sort_keys=True)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
-
-
-def _asset(environment: Environment, name: str) -> str:
-    assert environment.loader is not None
-    return environment.loader.get_source(environment, name)[0]
 
 
 def _policy(*scripts: str) -> str:
     """No network, no frames, no other script: the page holds everything, and what names hold stays text."""
     hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
+
+
+def vega_bundle(home: Path) -> str:
+    """About 900 kB. Joining it takes seconds, so it is kept in the home's cache until vl-convert changes."""
+    kept = f"cache/vega-{version('vl-convert-python')}-{VEGA_LITE}.js"
+    if (home / kept).is_file():
+        return (home / kept).read_text(encoding="utf-8")
+    joined = vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]  # its stub asks for more
+    script = str(joined).replace("</script", "<\\/script").replace("\r", "")
+    with suppress(StoreError):  # a home that cannot be written to costs only time
+        SafeFolder(home).write(kept, script)
+    return script
+
+
+WIDTH = 760
+
+
+def svg(figure: Figure, width: int = WIDTH) -> str:
+    return draw(standing_alone(figure, width))
+
+
+def standing_alone(figure: Figure, width: int = WIDTH) -> dict[str, Json]:
+    """Its specification with all that a page gives it."""
+    return {
+        **figure.spec,
+        "width": width,
+        "padding": 16,
+        "title": figure.title,
+        "config": config(LIGHT),
+        "datasets": {ROWS: figure.rows},
+    }

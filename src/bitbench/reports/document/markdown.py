@@ -5,7 +5,7 @@ from itertools import groupby
 
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import shown, text_cells
-from bitbench.reports.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
+from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline, plain
 
 FIGURES = "figures"  # the folder of its charts, beside it
 _ESCAPED = str.maketrans({char: f"\\{char}" for char in "\\`*_[]|~#"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"})

@@ -7,7 +7,7 @@ and none of them lets a string through that is not escaped.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from bitbench.reports.charts.figure import Figure
@@ -24,13 +24,6 @@ class Unit(StrEnum):
     NONE = ""
 
 
-class Range(StrEnum):
-    """What `low` and `high` of a quantity are."""
-
-    INTERVAL = "interval"  # a confidence interval: 12.3 [11.9, 12.8]
-    EXTREMES = "extremes"  # the lowest and the highest of what was seen: 12.3 (11.9 – 12.8)
-
-
 @dataclass(frozen=True)
 class Quantity:
     """A number with what is known about it. `value` in base units (seconds, bytes, shares); None: not known."""
@@ -39,7 +32,8 @@ class Quantity:
     unit: str = Unit.NONE
     low: float | None = None
     high: float | None = None  # None beside a `low`: open upwards
-    range: Range = Range.INTERVAL
+    # A confidence interval: 12.3 [11.9, 12.8]; or the lowest and the highest of what was seen: 12.3 (11.9 – 12.8).
+    range: Literal["interval", "extremes"] = "interval"
     digits: int | None = None  # significant ones; None: as many as the interval supports
     is_signed: bool = False  # a plus before what is above zero
     note: str = ""  # a few words behind it

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import Scale, scales_of, shown, written_in
-from bitbench.reports.document.text import MAX_LOG_LINE, MAX_NAME, inline, plain
+from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline, plain
 from bitbench.util.units import UNKNOWN
 
 WIDEST_RANK = 11  # characters of a cell of words that is never broken: `12–14 (tie)`

@@ -1,9 +1,29 @@
-"""Building sentences from words, names and numbers."""
+"""Builds phrases, lines and tables of a document; words from elsewhere (a study, an engine, a server) become one
+harmless line."""
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import groupby
+from typing import Generic, TypeVar
 
-from bitbench.reports.document.model import Bullets, Name, Paragraph, Part, Phrase, Strong
+from bitbench.reports.document.model import (
+    Bullets,
+    Column,
+    Mark,
+    Name,
+    Paragraph,
+    Part,
+    Phrase,
+    Quantity,
+    Row,
+    Strong,
+    Table,
+    TableCell,
+    Unit,
+)
+from bitbench.reports.document.numbers import number
+from bitbench.util.text import visible
 from bitbench.util.units import UNKNOWN
 
 Words = Part | Phrase | None  # what a sentence may be built from; None: not known
@@ -59,3 +79,85 @@ def bullets(sentences: Iterable[Words]) -> tuple[Bullets, ...]:
     """One list, or nothing at all: to be unpacked into the blocks of a section."""
     items = tuple(say(sentence) for sentence in sentences)
     return (Bullets(items),) if items else ()
+
+
+MAX_NAME = 80
+MAX_TEXT = 400
+MAX_LOG_LINE = 300
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def one_line(text: str) -> str:
+    """Without colours and movements of the cursor, and with what a reader could not see spelled out."""
+    return visible(" ".join(_ANSI.sub("", text).split()))
+
+
+def plain(text: str, limit: int = MAX_TEXT) -> str:
+    """The same, not longer than `limit`."""
+    line = one_line(text)
+    return line if len(line) <= limit else line[: limit - 1] + "…"
+
+
+def inline(text: str, limit: int = 4 * MAX_TEXT) -> str:
+    """A part of a phrase: the spaces at its ends stay, since they belong to the sentence."""
+    line = plain(text, limit)
+    if not line:
+        return " " if text[:1].isspace() else ""
+    return f"{' ' if text[0].isspace() else ''}{line}{' ' if text[-1].isspace() else ''}"
+
+
+Item = TypeVar("Item")
+Shown = Words | float  # a bare number is one of the column's unit
+
+
+@dataclass(frozen=True)
+class ColumnOf(Generic[Item]):
+    column: Column
+    of: Callable[[Item], Shown]
+    decimals: int | None = None  # of bare numbers, in tables whose layout others have set
+
+    def cell(self, item: Item) -> TableCell:
+        shown = self.of(item)
+        if isinstance(shown, int | float):
+            fixed = Quantity(shown, self.column.unit, decimals=self.decimals)
+            return number(shown, self.column.unit) if self.decimals is None else fixed
+        return shown if shown is None or isinstance(shown, Quantity) else say(shown)
+
+
+def words_column(title: Words, of: Callable[[Item], Words], *, shown_from: int = 0) -> ColumnOf[Item]:
+    return ColumnOf(Column(say(title), is_words=True, shown_from=shown_from), of)
+
+
+def number_column(
+    title: Words,
+    unit: str,
+    of: Callable[[Item], Shown],
+    *,
+    shown_from: int = 0,
+    intervals_from: int = 130,
+    decimals: int | None = None,
+) -> ColumnOf[Item]:
+    return ColumnOf(Column(say(title), unit, shown_from=shown_from, intervals_from=intervals_from), of, decimals)
+
+
+def ratio_column(title: Words, of: Callable[[Item], Shown]) -> ColumnOf[Item]:
+    """Its interval is shown in every terminal: a ratio without it says little."""
+    return number_column(title, Unit.RATIO, of, intervals_from=0)
+
+
+def table(
+    items: Iterable[Item],
+    *columns: ColumnOf[Item],
+    mark: Callable[[Item], Mark | None] = lambda _: None,
+    drop_empty: bool = False,
+) -> Table:
+    """`drop_empty`: without the columns whose values are all unknown."""
+    rows = [(item, [column.cell(item) for column in columns]) for item in items]
+    known = [
+        place for place in range(len(columns)) if not drop_empty or any(cells[place] is not None for _, cells in rows)
+    ]
+    return Table(
+        tuple(columns[place].column for place in known),
+        tuple(Row(tuple(cells[place] for place in known), mark(item)) for item, cells in rows),
+    )

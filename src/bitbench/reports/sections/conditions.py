@@ -1,13 +1,15 @@
-"""What the figures rest on: what was run, each start of it and how long that took, and the machine."""
+"""What the figures rest on: what was run, each start, the machine, how exact the figures are, how each is made, and
+how to make them again."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from math import exp
 
-from bitbench.analysis.results.summary import ConfigSummary, PointSummary, StudySummary
-from bitbench.records.host import Accelerator, HostFacts, HostNoise
-from bitbench.records.lock import Lock
+from bitbench.analysis.results.summary import ConfigSummary, PointSummary, Precision, StudySummary
+from bitbench.records.lock import Accelerator, HostFacts, HostNoise, Lock
 from bitbench.records.trial import InstanceRecord, KernelPath
 from bitbench.reports.document.model import (
     Block,
+    Bullets,
     CodeBlock,
     Heading,
     Name,
@@ -18,15 +20,31 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
-from bitbench.reports.document.words import Words, bullets, joined, listing, names, paragraph, plural, say, strong
-from bitbench.reports.grouping import grouped
-from bitbench.reports.quantities import over_instances, share, size
-from bitbench.study.imported import ImportSource
-from bitbench.study.plan import Support
+from bitbench.reports.document.numbers import over_instances, percent, share, size, times
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    ColumnOf,
+    Words,
+    bullets,
+    joined,
+    listing,
+    names,
+    number_column,
+    paragraph,
+    plural,
+    say,
+    strong,
+    table,
+    words_column,
+)
+from bitbench.reports.labels import Labels, grouped
+from bitbench.reports.sections import memory
+from bitbench.reports.sections.ranked import entry_of
+from bitbench.reports.sections.workloads import OCCASIONAL_METRICS
+from bitbench.study.plan import ImportSource, Support
 from bitbench.study.secrets import is_secret
 from bitbench.study.study import EngineSetup
-from bitbench.util.units import UNKNOWN
+from bitbench.util.units import UNKNOWN, show_duration
 
 
 def source(origin: ImportSource) -> Phrase:
@@ -86,11 +104,8 @@ def _engine(setup: EngineSetup, config: ConfigSummary) -> Iterator[Words]:
         yield say("KV cache type: ", Name(setup.kv_cache))
     for label, chosen in (("arguments", setup.args), ("environment", setup.env)):
         if chosen:
-            yield say(f"{label}: ", _settings(chosen))
-
-
-def _settings(chosen: Mapping[str, object]) -> Phrase:
-    return joined(names(f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items()), ", ")
+            shown = (f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items())
+            yield say(f"{label}: ", joined(names(shown), ", "))
 
 
 def _kernels(config: ConfigSummary) -> Iterator[Words]:
@@ -115,13 +130,12 @@ def _same_weights(summary: StudySummary) -> Iterator[Phrase]:
 
     for group in grouped(known, weights).values():
         if len({config.kernel_choices for config in group}) > 1:
-            chosen = [say(Name(config.config.name), " ", _kernel_names(config)) for config in group]
+            chosen = []
+            for config in group:
+                kernels = dict.fromkeys(choice.kernel for choices in config.kernel_choices for choice in choices)
+                chosen.append(say(Name(config.config.name), " ", listing(list(kernels))))
             all_names = listing(names(config.config.name for config in group))
             yield say(all_names, " run the same weights on different kernels: ", joined(chosen, "; "))
-
-
-def _kernel_names(config: ConfigSummary) -> Phrase:
-    return listing(list(dict.fromkeys(choice.kernel for choices in config.kernel_choices for choice in choices)))
 
 
 def _variants(lock: Lock) -> Table:
@@ -200,17 +214,20 @@ def _later(point: PointSummary) -> float | None:
 
 def host_section(lock: Lock) -> Section:
     busy = None if lock.busy_cores is None else Quantity(lock.busy_cores, digits=2, note="just before it began")
+    counters = "processors and their memory, by their own counters, just before it began"
+    idle = Quantity(lock.idle_power_w, "W", digits=3, note=counters)
     facts: list[tuple[str, Words]] = [
         *_machine(lock.host),
         ("Noise of fixed work", None if lock.noise is None else _noise(lock.noise)),
         ("Cores that other work kept busy", busy),
-        *([("Idle power", _idle(lock.idle_power_w))] if lock.idle_power_w is not None else []),
+        *([] if lock.idle_power_w is None else [("Idle power", idle)]),
         ("Measured", lock.created_at or None),
         ("bitbench", lock.bitbench or None),
     ]
-    environments = [
-        paragraph("Environment ", Name(name), ": ", _packages(packages)) for name, packages in lock.environments.items()
-    ]
+    environments = []
+    for name, versions in lock.environments.items():
+        packages = joined(names(f"{package} {version}" for package, version in versions.items()), ", ")
+        environments.append(paragraph("Environment ", Name(name), ": ", packages or UNKNOWN))
     known = table(facts, words_column("Fact", lambda fact: fact[0]), words_column("Value", lambda fact: fact[1]))
     return Section(say("Where it was measured"), (known, *environments))
 
@@ -257,11 +274,113 @@ def _noise(noise: HostNoise) -> Phrase:
     return say(compute, "; ", memory, measured)
 
 
-def _idle(watts: float) -> Quantity:
-    return Quantity(
-        watts, "W", digits=3, note="processors and their memory, by their own counters, just before it began"
+def precision_section(summary: StudySummary) -> Section | None:
+    """None where no two configs met in two blocks."""
+    found = summary.precision
+    if found is None or summary.imported_from:
+        return None
+    return Section(say("How exact it is"), (Bullets((*_sentences(found), *_confirmed(summary))),))
+
+
+def _sentences(found: Precision) -> list[Phrase]:
+    least = "" if found.fewest_blocks in (None, found.blocks) else f"{found.fewest_blocks} to "
+    said = [say(f"{least}{plural(found.blocks, 'start')} of each config beside the baseline; ratios to it are known "
+                "to about ± ", _relative(found.half_width), " (median).")]  # fmt: skip
+    if found.start_sd is not None and found.trial_sd is not None:
+        noise = say("A config varies by ", share(found.start_sd), " from start to start and by ")
+        said.append(say(noise, share(found.trial_sd), " from trial to trial (standard deviations)."))
+    if found.probe_share is not None:
+        said.append(say("The machine's own speed, read around each trial, explains ", share(found.probe_share),
+                        " of the variation within starts."))  # fmt: skip
+    if found.next_block_s is not None and found.next_half_width is not None:
+        cost = f"One more block would take about {show_duration(found.next_block_s)} and narrow that to about ± "
+        said.append(say(cost, _relative(found.next_half_width), "."))
+    return said
+
+
+def _confirmed(summary: StudySummary) -> Iterator[Phrase]:
+    """Beside the ratio that the choice was made by, which is the largest of several and so rather too large."""
+    labels = Labels.of(summary, MAX_NAME)
+    for ranking in summary.rankings:
+        if (found := ranking.confirmed) is None or (entry := entry_of(ranking, found.config)) is None:
+            continue
+        where = say(" on ", Name(ranking.workload), ": ")
+        yield say("Confirmed with fresh starts, ", Name(labels[found.config]), where, times(found.ratio),
+                  " the baseline; the blocks that chose it gave ", times(entry.ratio_to_baseline), ".")  # fmt: skip
+
+
+def _relative(half_width: float | None) -> Quantity:
+    """From the scale of logarithms."""
+    return Quantity(None if half_width is None else exp(half_width) - 1, Unit.SHARE)
+
+
+def method_section(summary: StudySummary) -> Section:
+    return Section(say("How the figures are made"), (_definitions(summary), Bullets(_methods(summary))))
+
+
+def _definitions(summary: StudySummary) -> Table:
+    used = {metric for point in summary.points for metric in point.metrics}
+    return table(
+        [
+            definition
+            for metric, definition in summary.definitions.items()
+            if metric not in OCCASIONAL_METRICS or metric in used
+        ],
+        words_column("Figure", lambda definition: definition.label),
+        words_column("Name", lambda definition: definition.name),
+        words_column("Unit", lambda definition: definition.unit),
+        words_column("Better", lambda definition: "more" if definition.higher_is_better else "less"),
+        words_column("Definition for one trial", lambda definition: definition.definition),
     )
 
 
-def _packages(versions: dict[str, str]) -> Phrase:
-    return joined(names(f"{package} {version}" for package, version in versions.items()), ", ") or say(UNKNOWN)
+def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
+    confidence = percent(summary.study.measure.confidence)
+    primary_metric = summary.definitions[summary.primary_metric].name
+    meanings = {
+        "mean [low, high]": f" is the mean of the means of starts with its {confidence} confidence interval. "
+        "A start is one of the engine; its trials are not independent, so the width comes from the spread of "
+        "these means (Student's t; never less than the spread within starts supports) and its two sides from a "
+        "bootstrap over starts, then trials.",
+        "p99": " is that of the requests of all trials together. Its interval takes starts as clusters (trials, of a "
+        "server that was already running), and is open, [low, ∞), where the requests are too few to bound it. A "
+        "percentile has its name from ten requests beyond it on (p99: 1,000); with fewer, the slowest is shown. "
+        "The requests of a batch share one fate and count as one. Where requests were not kept it is the mean of the "
+        "percentiles of single trials (per trial).",
+        "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
+        "config, so what slows the whole machine cancels. Other configs and workloads lend degrees of freedom. "
+        "With a single start it is the ratio of the means (Welch).",
+        "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant "
+        f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
+        "the others are tied, and a rank is the range of places that this leaves. Against the baseline alone, and for "
+        "the question which may be the best, fewer comparisons are made at once, so those answers can be sharper.",
+        "Crossing": ": the ratios and the ends of their intervals are joined by straight lines (logarithms of both "
+        "axes), and moved apart to the lines that come in from the points before and after. Where 1 lies between them "
+        f"is the interval of the crossing, at {confidence}.",
+        "Outliers": " are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median. They are "
+        "flagged and still included in the means.",
+    }
+    counted = say("Only trials with outcome ", Name("ok"), " count. A figure that is not defined is –.")
+    return (*(say(strong(term), meaning) for term, meaning in meanings.items()), memory.DEFINITION, counted)
+
+
+def reproduce_section(summary: StudySummary, lock: Lock) -> Section | None:
+    """None for an import, which bitbench did not run."""
+    if summary.imported_from:
+        return None
+    study, measure = summary.study, summary.study.measure
+    budget = f", budget {show_duration(measure.budget)}" if measure.budget is not None else ""
+    commands = (
+        f"pip install bitbench{f'=={lock.bitbench}' if lock.bitbench else ''}",
+        f"bitbench run study.yaml --into {study.name}-again",
+    )
+    amount = (
+        f" made this page. Seed {study.seed}; {_range(measure.starts.min, measure.starts.max)} starts, "
+        f"{_range(measure.trials.min, measure.trials.max)} trials each{budget}."
+    )
+    files = say(Name("study.yaml"), " and ", Name("lock.json"), " lie beside the records from which ")
+    return Section(say("How to repeat it"), (CodeBlock(commands), paragraph(files, Name("bitbench report"), amount)))
+
+
+def _range(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low} to {high}"

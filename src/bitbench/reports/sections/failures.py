@@ -1,60 +1,53 @@
-"""What has no result, and why, by its cause: trials that failed, and points refused before anything started."""
+"""What is missing and why: remarks before any table, trials that failed by their cause, and points refused before
+anything started."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
 
-from bitbench.analysis.results.summary import StudySummary
+from bitbench.analysis.results.summary import StopReason, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Failure
-from bitbench.reports.document.model import Block, CodeBlock, Details, Phrase, Section
-from bitbench.reports.document.tables import table, words_column
-from bitbench.reports.document.text import MAX_NAME, plain
-from bitbench.reports.document.words import bullets, joined, listing, names, paragraph, plural, say, small_print, strong
-from bitbench.reports.grouping import grouped
-from bitbench.reports.labels import Labels
+from bitbench.reports.document.model import Block, CodeBlock, Details, Name, Phrase, Section
+from bitbench.reports.document.numbers import share
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    Words,
+    bullets,
+    joined,
+    listing,
+    names,
+    paragraph,
+    plain,
+    plural,
+    say,
+    small_print,
+    strong,
+    table,
+    words_column,
+)
+from bitbench.reports.labels import Labels, grouped
+from bitbench.reports.sections.lead import MAX_NAMED
+from bitbench.reports.sections.ranked import has_result
 from bitbench.study.plan import Config, Point, Refusal
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 
 
-@dataclass
-class Affected:
-    """Points that share a cause."""
-
-    workloads: dict[Config, list[str]] = field(default_factory=dict)
-
-    def add(self, point: Point) -> None:
-        self.workloads.setdefault(point.config, []).append(point.workload)
-
-    def configs_by_workloads(self) -> list[tuple[list[Config], list[str]]]:
-        alike = grouped(self.workloads, lambda config: tuple(self.workloads[config]))
-        return [(configs, list(workloads)) for workloads, configs in alike.items()]
-
-    def in_words(self, labels: Labels) -> Phrase:
-        """`a and b on x and y; c on x`"""
-        groups = [
-            say(listing(names(labels[config] for config in configs)), " on ", listing(names(workloads)))
-            for configs, workloads in self.configs_by_workloads()
-        ]
-        return joined(groups, "; ")
+def configs_by_workloads(points: Iterable[Point]) -> list[tuple[list[Config], list[str]]]:
+    """Of points that share a cause: the configs that it meets on the same workloads."""
+    workloads: dict[Config, tuple[str, ...]] = {
+        config: tuple(point.workload for point in own)
+        for config, own in grouped(points, lambda point: point.config).items()
+    }
+    return [(configs, list(alike)) for alike, configs in grouped(workloads, workloads.__getitem__).items()]
 
 
-@dataclass
-class CauseOfFailure:
-    failure: Failure
-    affected: Affected = field(default_factory=Affected)
-    ids: list[str] = field(default_factory=list)
-
-
-def failures_by_cause(summary: StudySummary) -> list[CauseOfFailure]:
-    causes: dict[tuple[str, str], CauseOfFailure] = {}
-    for point in summary.points:
-        for group in point.failures:
-            failure = group.failure
-            cause = causes.setdefault((failure.outcome.value, _kind(failure)), CauseOfFailure(failure))
-            cause.affected.add(point.point)
-            cause.ids.extend(group.ids)
-    return list(causes.values())
+def _affected(points: Iterable[Point], labels: Labels) -> Phrase:
+    """`a and b on x and y; c on x`"""
+    groups = [
+        say(listing(names(labels[config] for config in configs)), " on ", listing(names(workloads)))
+        for configs, workloads in configs_by_workloads(points)
+    ]
+    return joined(groups, "; ")
 
 
 def _kind(failure: Failure) -> str:
@@ -63,19 +56,9 @@ def _kind(failure: Failure) -> str:
     return _NUMBER.sub("#", failure.cause) if failure.outcome in NOT_THE_ENGINES else failure.cause
 
 
-@dataclass
-class ReasonToRefuse:
-    reason: str
-    was_tried: bool
-    affected: Affected = field(default_factory=Affected)
-
-
-def refusals_by_reason(refusals: Iterable[Refusal]) -> list[ReasonToRefuse]:
-    reasons: dict[tuple[str, bool], ReasonToRefuse] = {}
-    for refusal in refusals:
-        key = (refusal.reason, refusal.was_tried)
-        reasons.setdefault(key, ReasonToRefuse(*key)).affected.add(refusal.point)
-    return list(reasons.values())
+def refusals_by_reason(refusals: Iterable[Refusal]) -> dict[str, list[Point]]:
+    alike = grouped(refusals, lambda refusal: refusal.reason)
+    return {reason: [refusal.point for refusal in same] for reason, same in alike.items()}
 
 
 MAX_LOG_LINES = 12
@@ -87,16 +70,18 @@ def failures_section(summary: StudySummary) -> Section:
     """One bullet per cause; its trials and log lines are folded away behind it."""
     blocks: list[Block] = []
     labels = Labels.of(summary, MAX_NAME)
-    for cause in failures_by_cause(summary):
-        many = f" ({plural(len(cause.ids), 'trial')})"
+    failed = [(point.point, group) for point in summary.points for group in point.failures]
+    for alike in grouped(failed, lambda pair: (pair[1].failure.outcome, _kind(pair[1].failure))).values():
+        failure, ids = alike[0][1].failure, [trial for _, group in alike for trial in group.ids]
+        affected = _affected((point for point, _ in alike), labels)
         blocks += bullets(
-            [_sentence(cause.failure.outcome.value, many, cause.affected.in_words(labels), cause.failure.cause)]
+            [_sentence(failure.outcome.value, f" ({plural(len(ids), 'trial')})", affected, failure.cause)]
         )
-        blocks.append(_evidence(cause))
+        blocks.append(_evidence(failure, ids))
+    not_made = (refusal for refusal in summary.refusals if refusal.was_tried)
     blocks += bullets(
-        _sentence("not made", "", refused.affected.in_words(labels), refused.reason)
-        for refused in refusals_by_reason(summary.refusals)
-        if refused.was_tried
+        _sentence("not made", "", _affected(points, labels), reason)
+        for reason, points in refusals_by_reason(not_made).items()
     )
     shown = tuple(blocks) or (small_print("Nothing failed."),)
     return Section(say("What failed, and why"), shown, in_terminal=bool(blocks))
@@ -106,21 +91,21 @@ def _sentence(outcome: str, many: str, affected: Phrase, cause: str) -> Phrase:
     return say(strong(outcome), many, ": ", affected, ": ", plain(cause, MAX_CAUSE))
 
 
-def _evidence(cause: CauseOfFailure) -> Details:
-    failure = cause.failure
+def _evidence(failure: Failure, ids: Sequence[str]) -> Details:
     whole = f": {failure.cause}" if len(failure.cause) > MAX_CAUSE else ""
     log = [CodeBlock(failure.log_lines[-MAX_LOG_LINES:])] if failure.log_lines else []
-    where = paragraph("In ", listing(names(cause.ids), most=MAX_IDS), whole, ":" if log else ".")
+    where = paragraph("In ", listing(names(ids), most=MAX_IDS), whole, ":" if log else ".")
     return Details(f"Trials and log lines: {failure.outcome.value}", (where, *log))
 
 
 def refusals_section(summary: StudySummary) -> Section | None:
     """Refusals known before any trial: a table by reason, so that what applies to many is read once."""
     alike = [
-        (refused.reason, configs, workloads)
-        for refused in refusals_by_reason(summary.refusals)
-        if not refused.was_tried
-        for configs, workloads in refused.affected.configs_by_workloads()
+        (reason, configs, workloads)
+        for reason, points in refusals_by_reason(
+            refusal for refusal in summary.refusals if not refusal.was_tried
+        ).items()
+        for configs, workloads in configs_by_workloads(points)
     ]
     labels = Labels.of(summary, MAX_NAME)
     reasons = table(
@@ -130,3 +115,82 @@ def refusals_section(summary: StudySummary) -> Section | None:
         words_column("Workloads", lambda row: listing(names(row[2]))),
     )
     return Section(say("Refused up front"), (reasons,), in_terminal=True) if alike else None
+
+
+WITHOUT_CACHE = (
+    "For the speed of new prompts, measure again without --seed (each run then has prompts of its own), with texts "
+    "that do not repeat, or with the server's prefix cache off."
+)
+
+
+def cached_remarks(summary: StudySummary) -> Iterator[Phrase]:
+    """What a prefix cache answered that was not asked for."""
+    cached = [(point.point, point.cached) for point in summary.points if point.cached is not None]
+    if not cached:
+        return
+    low, high = min(found.share for _, found in cached), max(found.share for _, found in cached)
+    shares = say(share(high)) if f"{low:.2f}" == f"{high:.2f}" else say(share(low), " to ", share(high))
+    workloads = listing(names(dict.fromkeys(point.workload for point, _ in cached)), most=MAX_NAMED)
+    trials = plural(sum(found.trials for _, found in cached), "trial")
+    yield say(
+        strong("Cached prompts:"), " on ", workloads, " a prefix cache answered ", shares,
+        f" of the prompt tokens ({trials}): the figures are not those of new prompts. ", WITHOUT_CACHE,
+    )  # fmt: skip
+
+
+def remarks(summary: StudySummary) -> Iterator[Words]:
+    labels = Labels.of(summary, MAX_NAME)
+    yield from cached_remarks(summary)
+    if failed := _failed(summary, labels):
+        yield say("Failed: ", joined(failed, "; "), ".")
+    if not_made := [refusal.point.config for refusal in summary.refusals if refusal.was_tried]:
+        variants = listing(names(dict.fromkeys(config.variant for config in not_made)))
+        yield say("Could not be made: ", variants, "; run the study again to retry.")
+    if refused := [refusal.point for refusal in summary.refusals if not refusal.was_tried]:
+        configs = list(dict.fromkeys(labels[point.config] for point in refused))
+        named = listing(names(configs)) if len(configs) <= MAX_NAMED else say(f"{len(configs)} configs")
+        whole = [workload.name for workload in summary.study.workloads if not summary.points_of(workload.name)]
+        if whole and {point.workload for point in refused} <= set(whole):
+            named = say("every config on ", listing(names(whole)))
+        yield say(f"Refused up front: {plural(len(refused), 'point')} of ", named, ".")
+    for dtype, noted in grouped(
+        [processor_note for processor_note in summary.processor_notes if processor_note.dtype], lambda note: note.dtype
+    ).items():
+        affected = list(dict.fromkeys(labels[note.config] for note in noted))
+        who = listing(names(affected)) if len(affected) <= MAX_NAMED else say(f"{len(affected)} configs")
+        why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."
+        asked = say(" ", Name("dtype: bfloat16"), " in the engine's args measures bf16.")
+        yield say(f"Computed in {dtype}: ", who, why, asked)
+    if flagged := {outlier.trial_id for point in summary.points for outlier in point.outliers}:
+        yield f"Outliers: {plural(len(flagged), 'trial')} flagged (still included in the means)."
+    if unfinished := sum(point.stop_reason is StopReason.UNFINISHED for point in summary.points):
+        total = plural(len(summary.points), "point")
+        yield f"Not finished: {unfinished} of {total} lack trials; run the study again to resume."
+    if summary.idle_share is not None:
+        idle = say(share(summary.idle_share), " of the processors' energy is what they take when idle")
+        yield say("CPU energy: ", idle, "; the rest is the engine's and the client's.")
+    estimates = [point.metrics[summary.primary_metric] for point in summary.points if has_result(summary, point)]
+    if any(not estimate.covers_starts for estimate in estimates):
+        remedy = "" if summary.imported_from else " Set `starts` to 3 or more."
+        yield (
+            "Caution: some points have a single start; their intervals do not cover a restart, so a difference may "
+            f"come from the start alone.{remedy}"
+        )
+
+
+def _failed(summary: StudySummary, labels: Labels) -> list[Phrase]:
+    """`a and b on all 3 workloads tried (unsupported)`: those that failed alike are named together."""
+    without = [point for point in summary.points if point.failures and not has_result(summary, point)]
+    failed = grouped(without, lambda point: point.point.config)
+
+    def how(config: Config) -> Phrase:
+        points = failed[config]
+        tried = sum(point.point.config == config for point in summary.points)
+        where = listing(names(point.point.workload for point in points))
+        if len(points) == tried > 2:
+            where = say(f"all {tried} workloads tried")
+        outcomes = ", ".join(sorted({group.failure.outcome.value for point in points for group in point.failures}))
+        return say(" on ", where, f" ({outcomes})")
+
+    alike = grouped(failed, how)
+    return [say(listing(names(labels[config] for config in configs)), where) for where, configs in alike.items()]

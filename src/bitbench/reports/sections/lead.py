@@ -1,24 +1,23 @@
 """The answer before all others: what to use, how sure that is, and what it takes."""
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.summary import AgainstBaseline, MemorySummary, Ranking, RankingEntry, StudySummary
-from bitbench.feature import Offer, report_parts, sparing
+from bitbench.feature import Offer, ReportPlace, report_parts, sparing
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
-from bitbench.reports.document.model import Name, Phrase, Unit
-from bitbench.reports.document.numbers import percent
-from bitbench.reports.document.text import MAX_NAME
-from bitbench.reports.document.words import Words, listing, names, plural, say, strong
+from bitbench.reports.document.model import Name, Phrase, Quantity, Unit
+from bitbench.reports.document.numbers import number, percent, size
+from bitbench.reports.document.words import MAX_NAME, Words, joined, listing, names, plural, say, strong
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import number, size
-from bitbench.reports.sections.objectives import in_words
 from bitbench.reports.sections.ranked import (
     LESS_MEMORY,
     confirmed_ratio,
     entry_of,
     estimate_of,
+    in_words,
     may_be_best,
     quoted_ratio,
     ratio_to_baseline,
@@ -45,7 +44,7 @@ class Lead:
     @property
     def headline(self) -> Phrase:
         """What stands beside a picture."""
-        return say(strong(self.verdict), *(word for reason in self.reasons[: self.leading] for word in (" ", reason)))
+        return joined([strong(self.verdict), *self.reasons[: self.leading]], " ")
 
     @property
     def more(self) -> tuple[Phrase, ...]:
@@ -53,29 +52,29 @@ class Lead:
 
     @property
     def phrase(self) -> Phrase:
-        return say(self.headline, *(word for reason in self.more for word in (" ", reason)))
+        return joined([strong(self.verdict), *self.reasons], " ")
 
 
-@dataclass(frozen=True)
 class _Found:
     """What the rankings say: where somebody is significantly better than the baseline, and who."""
 
-    summary: StudySummary
-    labels: Labels
-    answered: list[Ranking]  # at least one config has a result
-    ahead: dict[str, list[Config]]  # by workload
-    flagged: dict[Config, str | None]  # for their quality, and why
+    def __init__(self, summary: StudySummary, answered: list[Ranking]) -> None:
+        self.summary = summary
+        self.answered = answered  # at least one config has a result
+        # A config with the only result has no other to be ahead of.
+        self.compared = [ranking for ranking in answered if len(ranking.entries) > 1]
+        self.ahead = {ranking.workload: won for ranking in self.compared if (won := _ahead(ranking))}
+        self.flagged = {row.config: row.reason for row in summary.quality if row.flagged}  # for their quality, and why
+        self._labels = Labels.of(summary, MAX_NAME)
 
-    @property
-    def compared(self) -> list[Ranking]:
-        """A config with the only result has no other to be ahead of."""
-        return [ranking for ranking in self.answered if len(ranking.entries) > 1]
+    def where_ahead(self, config: Config) -> list[Ranking]:
+        return [ranking for ranking in self.compared if config in self.ahead.get(ranking.workload, ())]
 
     def name(self, config: Config) -> Name:
-        return Name(self.labels[config])
+        return Name(self._labels[config])
 
-    def names(self, configs: Sequence[Config]) -> list[Phrase]:
-        return names(self.labels[config] for config in configs)
+    def names(self, configs: Iterable[Config]) -> list[Phrase]:
+        return names(self._labels[config] for config in configs)
 
 
 def lead(summary: StudySummary) -> Lead | None:
@@ -85,50 +84,40 @@ def lead(summary: StudySummary) -> Lead | None:
     among the others, if any of them is ahead.
     """
     if not summary.study.workloads:
-        return _of_features(summary)
-    answered = [ranking for ranking in summary.rankings if ranking.entries]
-    if not answered:
+        return next((found for found in of_features(summary, "lead") if found is not None), None)
+    found = _Found(summary, [ranking for ranking in summary.rankings if ranking.entries])
+    if not found.answered:
         return Lead(say("No answer:"), (say("no config has a result."),))
-    compared = [ranking for ranking in answered if len(ranking.entries) > 1]
-    if not compared:
+    if not found.compared:
         return None
-    if not any(estimate_of(summary, ranking, entry).interval for ranking in compared for entry in ranking.entries):
+    entries = [(ranking, entry) for ranking in found.compared for entry in ranking.entries]
+    if not any(estimate_of(summary, *of).interval for of in entries):
         why = "Each point has a single trial, so its spread is unknown; the tables show the best means."
         return Lead(say("No ranking: n = 1."), (say(why),))
-    found = _found(summary, answered)
-    sound = _found(summary, [_without(ranking, found.flagged) for ranking in answered])
+    sound = _Found(summary, [_without(ranking, found.flagged) for ranking in found.answered])
     if sound.ahead:
         chosen = _decided(sound)
         return replace(chosen, reasons=(*chosen.reasons, *_faster_but_flagged(found, sound)))
     return _decided(found)
 
 
-def _of_features(summary: StudySummary) -> Lead | None:
-    """Of a study of quality alone; None where no feature has an answer."""
+def of_features(
+    summary: StudySummary, asked: Literal["section", "sentences", "lead"], place: ReportPlace | None = None
+) -> Iterator[Any]:
+    """What features say of their own parts of a summary, at this place of a report or anywhere."""
     for part, feature in report_parts():
-        if part.lead is not None and part.name in summary.parts:
+        target = getattr(part, asked)
+        if target is not None and part.name in summary.parts and place in (None, part.place):
             with sparing(feature):
-                found: Lead | None = Offer(feature, part.lead).load()(summary.parts[part.name], summary)
-                if found is not None:
-                    return found
-    return None
-
-
-def _found(summary: StudySummary, answered: list[Ranking]) -> _Found:
-    return _Found(
-        summary,
-        Labels.of(summary, MAX_NAME),
-        answered,
-        {ranking.workload: won for ranking in answered if len(ranking.entries) > 1 and (won := _ahead(ranking))},
-        {row.config: row.reason for row in summary.quality if row.flagged},
-    )
+                said = Offer(feature, target).load()(summary.parts[part.name], summary)
+                yield from said if asked == "sentences" else [said]
 
 
 def _decided(found: _Found) -> Lead:
     if not found.ahead:
         return _no_winner(found)
     candidates = _never_behind(found)
-    choices = [candidate for candidate in candidates if any(candidate in won for won in found.ahead.values())]
+    choices = [candidate for candidate in candidates if found.where_ahead(candidate)]
     return _choice(found, candidates, choices) if choices else _by_workload(found)
 
 
@@ -154,11 +143,9 @@ def _leads(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
 def _faster_but_flagged(found: _Found, sound: _Found) -> Iterator[Phrase]:
     """What would be the fastest, and why it is not the choice."""
     for config, why in found.flagged.items():
-        won = [ranking for ranking in found.compared if config in found.ahead.get(ranking.workload, ())]
-        if won and all(config not in best for best in sound.ahead.values()):
-            gains = [
-                say(ratio_to_baseline(ranking, config), " on ", Name(ranking.workload)) for ranking in won[:MAX_NAMED]
-            ]
+        won = found.where_ahead(config)
+        if won and not sound.where_ahead(config):
+            gains = [_ratio_on(ranking, config) for ranking in won[:MAX_NAMED]]
             yield say(found.name(config), " is faster, ", listing(gains), f", but its quality is flagged: {why}.")
 
 
@@ -173,19 +160,15 @@ def _ahead(ranking: Ranking) -> list[Config]:
 
 def _never_behind(found: _Found) -> list[Config]:
     """May be the best everywhere, and nowhere below the baseline by the interval of the ratio alone."""
-    better = found.summary.definitions[found.summary.primary_metric].higher_is_better
-    behind = {
-        entry.config
-        for ranking in found.answered
-        for entry in ranking.entries
-        if _behind(entry.ratio_to_baseline, better)
-    }
+    higher_is_better = found.summary.definitions[found.summary.primary_metric].higher_is_better
+
+    def is_behind(ratio: Estimate | None) -> bool:
+        return ratio is not None and (ratio.is_below(1) if higher_is_better else ratio.is_above(1))
+
+    entries = [entry for ranking in found.answered for entry in ranking.entries]
+    behind = {entry.config for entry in entries if is_behind(entry.ratio_to_baseline)}
     first, *others = [may_be_best(ranking) for ranking in found.answered]
     return [config for config in first if config not in behind and all(config in top for top in others)]
-
-
-def _behind(ratio: Estimate | None, higher_is_better: bool) -> bool:
-    return ratio is not None and (ratio.is_below(1) if higher_is_better else ratio.is_above(1))
 
 
 def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> Lead:
@@ -193,7 +176,7 @@ def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> L
         """Not flagged; then significantly ahead on more workloads; then confirmed on more; then better places."""
         places = [[entry.config for entry in ranking.entries].index(config) for ranking in found.compared]
         confirmed = sum(confirmed_ratio(ranking, config) is not None for ranking in found.compared)
-        return config not in found.flagged, sum(config in won for won in found.ahead.values()), confirmed, -sum(places)
+        return config not in found.flagged, len(found.where_ahead(config)), confirmed, -sum(places)
 
     best = max(choices, key=merit)
     tied = [choice for choice in choices if choice != best and (choice in found.flagged) is (best in found.flagged)]
@@ -214,8 +197,7 @@ def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> L
 
 def _of_ties(found: _Found, best: Config, tied: Sequence[Config]) -> Iterator[Phrase]:
     """What tells the others of a tie from the one whose figures were given: less certain gains, less memory."""
-    known = [ranking.workload for ranking in found.compared if ranking.baseline is not None]
-    won = [workload for workload in known if best in found.ahead.get(workload, ())]
+    won = [ranking.workload for ranking in found.where_ahead(best) if ranking.baseline is not None]
     for config in tied:
         if doubtful := [workload for workload in won if config not in found.ahead[workload]]:
             on = listing(names(doubtful))
@@ -226,19 +208,13 @@ def _of_ties(found: _Found, best: Config, tied: Sequence[Config]) -> Iterator[Ph
 
 def _least_memory(found: _Found, among: Sequence[Config], beside: Config) -> Phrase:
     """`a takes the least memory: it peaks at 236 MiB, b at 357 MiB`; empty where that is no reason to choose it."""
-    memory = {config.config: config.memory for config in found.summary.configs}
-
-    def peak(config: Config) -> float | None:
-        known = memory[config].device_peak_bytes or memory[config].peak_bytes
-        return known.high if known else None
-
-    peaks = {config: value for config in among if (value := peak(config)) is not None}
-    own = peak(beside)
-    least = min(peaks, key=lambda config: peaks[config], default=None)
-    if least is None or own is None or peaks[least] >= (1 - LESS_MEMORY) * own:
+    known = {config.config: config.memory.peak for config in found.summary.configs}
+    peaks = {config: peak.high for config in (beside, *among) if (peak := known[config]) and peak.high is not None}
+    least = min(peaks, key=lambda config: peaks[config], default=beside)
+    if beside not in peaks or peaks[least] >= (1 - LESS_MEMORY) * peaks[beside]:
         return ()
     takes = say(found.name(least), " takes the least memory: it peaks at ", size(peaks[least]))
-    return say(takes, ", ", found.name(beside), " at ", size(own))
+    return say(takes, ", ", found.name(beside), " at ", size(peaks[beside]))
 
 
 def _verdict(found: _Found, best: Config, tied: list[Config], others: list[Config]) -> Phrase:
@@ -278,15 +254,14 @@ def _unknown_quality(found: _Found, chosen: list[Config], whose_all: str | None 
 
 
 def _no_winner(found: _Found) -> Lead:
-    answered = found.answered
-    baselines = {ranking.baseline for ranking in answered}
-    where = _where(found.compared)
-    if baselines == {None}:
+    where = _on(found.compared)
+    if (count := len(found.compared)) > 1:
+        where = say("on both workloads" if count == 2 else f"on all {count} workloads")
+    baseline = next((ranking.baseline for ranking in found.answered if ranking.baseline is not None), None)
+    if baseline is None:
         return Lead(say("Tie."), (say("The differences are not significant ", where, "."),))
-    (baseline,) = baselines - {None}
-    assert baseline is not None
     own = found.name(baseline)
-    if without := [ranking.workload for ranking in answered if ranking.baseline is None]:
+    if without := [ranking.workload for ranking in found.answered if ranking.baseline is None]:
         others = listing(names(without))
         reason = say("Where the baseline ", own, " has a result, no config is significantly faster; on ", others)
         return Lead(say("It depends on the workload."), (say(reason, " it has none, and others have."),))
@@ -314,8 +289,9 @@ def _by_workload(found: _Found) -> Lead:
             best, *others = [config for config in won if config not in found.flagged] or won
             chosen |= dict.fromkeys([best, *others])
             named = listing(found.names([best, *others]), "or")
-            gain = ratio_to_baseline(ranking, best)
-            ratio = say(", ", gain, " the baseline", _when_chosen(ranking, best)) if gain else ()
+            gain, before = ratio_to_baseline(ranking, best), _chosen_by(ranking, best)
+            again = say(" in fresh starts (", before, " when it was chosen)") if before else ()
+            ratio = say(", ", gain, " the baseline", again) if gain else ()
             if best in found.flagged:
                 reasons.append(say(on, named, " is the fastest, but its quality is flagged", ratio, "."))
             else:
@@ -329,17 +305,19 @@ def _by_workload(found: _Found) -> Lead:
     leading = len(reasons)
     reasons += [*cautions, *_to_measure_quality(found, list(chosen))]
     recommended = tuple(config for config in chosen if config not in found.flagged)
-    return Lead(
-        say("It depends on the workload", _caveat(found, list(chosen)), "."), tuple(reasons), recommended, leading
-    )
+    caveat = _unknown_quality(found, list(chosen), f"the quality of the {'choice' if len(chosen) == 1 else 'choices'}")
+    if flagged := [config for config in chosen if config in found.flagged]:
+        caveat = say("the quality of ", listing(found.names(flagged)), " is flagged")
+    verdict = say("It depends on the workload", "; " if caveat else "", caveat, ".")
+    return Lead(verdict, tuple(reasons), recommended, leading)
 
 
-def _when_chosen(ranking: Ranking, best: Config) -> Phrase:
+def _chosen_by(ranking: Ranking, best: Config) -> Quantity | None:
     """Of a confirmed ratio, the one that it was chosen by: the one of the tables."""
     entry = entry_of(ranking, best)
     if confirmed_ratio(ranking, best) is None or entry is None or entry.ratio_to_baseline is None:
-        return ()
-    return say(" in fresh starts (", number(entry.ratio_to_baseline.value, Unit.RATIO), " when it was chosen)")
+        return None
+    return number(entry.ratio_to_baseline.value, Unit.RATIO)
 
 
 def _cautions(found: _Found, best: Config, rankings: Sequence[Ranking]) -> Iterator[Phrase]:
@@ -359,50 +337,40 @@ def _to_measure_quality(found: _Found, chosen: list[Config]) -> Iterator[Phrase]
         yield say("To measure quality, add ", Name("quality: {}"), " to the study and run it again.")
 
 
-def _caveat(found: _Found, chosen: list[Config]) -> Phrase:
-    """Of choices that differ by workload: `; the quality of a is flagged`."""
-    if flagged := [config for config in chosen if config in found.flagged]:
-        return say("; the quality of ", listing(found.names(flagged)), " is flagged")
-    whose = f"the quality of the {'choice' if len(chosen) == 1 else 'choices'}"
-    unknown = _unknown_quality(found, chosen, whose) if chosen else ()
-    return say("; ", unknown) if unknown else ()
-
-
 def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
-    known = [ranking for ranking in found.compared if ranking.baseline is not None]
-    ahead = [ranking for ranking in known if best in found.ahead.get(ranking.workload, ())]
-    if not ahead or (baseline := ahead[0].baseline) is None:
+    ahead = [ranking for ranking in found.where_ahead(best) if ranking.baseline is not None]
+    if not ahead:
         return
-    confidence = percent(found.summary.study.measure.confidence)
     first, *more = ahead
     parts: list[Words] = [
-        say(_gain(first, best, confidence, found.summary), found.name(baseline), " on ", Name(first.workload)),
-        *(say(ratio_to_baseline(ranking, best), " on ", Name(ranking.workload)) for ranking in more[: MAX_NAMED - 1]),
+        say(_gain(found, first, best), " on ", Name(first.workload)),
+        *(_ratio_on(ranking, best) for ranking in more[: MAX_NAMED - 1]),
         *([plural(len(ahead) - MAX_NAMED, "more workload")] if len(ahead) > MAX_NAMED else []),
     ]
     yield say(listing(parts), ".")
     if confirmed := [ranking for ranking in ahead if confirmed_ratio(ranking, best)]:
-        yield _confirmed(confirmed, best)
-    if rest := [ranking for ranking in known if ranking not in ahead]:
+        where = () if len(confirmed) == 1 else say(" ", _on(confirmed))
+        before = [ratio for ranking in confirmed if (ratio := _chosen_by(ranking, best))]
+        yield say("Confirmed by fresh starts after the choice", where, "; the blocks that chose it gave ",
+                  listing(before[:MAX_NAMED]), ".")  # fmt: skip
+    if rest := [ranking for ranking in found.compared if ranking.baseline is not None and ranking not in ahead]:
         yield _not_significant(found.summary, rest, best)
 
 
-def _confirmed(rankings: Sequence[Ranking], best: Config) -> Phrase:
-    """What the blocks that chose it gave: `before that, 1.42×`."""
-    entries = [entry for ranking in rankings if (entry := entry_of(ranking, best)) and entry.ratio_to_baseline]
-    before = [number(entry.ratio_to_baseline.value, Unit.RATIO) for entry in entries if entry.ratio_to_baseline]
-    where = () if len(rankings) == 1 else say(" on ", listing(names(ranking.workload for ranking in rankings)))
-    return say("Confirmed by fresh starts after the choice", where, "; the blocks that chose it gave ",
-               listing(before[:MAX_NAMED]), ".")  # fmt: skip
-
-
-def _gain(ranking: Ranking, best: Config, confidence: str, summary: StudySummary) -> Phrase:
-    """`1.31× (95 % CI 1.27× to 1.36×) the output throughput of …`"""
+def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:
+    """`1.31× (95 % CI 1.27× to 1.36×) the output throughput of a`"""
     ratio = quoted_ratio(ranking, best)
     assert ratio is not None  # it is ahead
+    assert ranking.baseline is not None
     ends = [number(end, Unit.RATIO) for end in ratio.interval or ()]
+    confidence = percent(found.summary.study.measure.confidence)
     range_of_it = say(f" ({confidence} CI ", listing(ends, "to"), ")") if ends else ()
-    return say(number(ratio.value, Unit.RATIO), range_of_it, f" the {summary.definitions[ranking.metric].name} of ")
+    whose = say(f" the {found.summary.definitions[ranking.metric].name} of ", found.name(ranking.baseline))
+    return say(number(ratio.value, Unit.RATIO), range_of_it, whose)
+
+
+def _ratio_on(ranking: Ranking, config: Config) -> Phrase:
+    return say(ratio_to_baseline(ranking, config), " on ", Name(ranking.workload))
 
 
 def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Config) -> Phrase:
@@ -412,9 +380,8 @@ def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Confi
     if len(rankings) > 2:
         return say(f"On the other {len(rankings)} workloads the difference is not significant", shown, ".")
     better = summary.definitions[summary.primary_metric].higher_is_better
-    looks = bool(values) and all((value > 1) is better and abs(value - 1) >= 0.005 for value in values)
     on = say("On ", listing(names(ranking.workload for ranking in rankings)))
-    if looks:
+    if values and all((value > 1) is better and abs(value - 1) >= 0.005 for value in values):
         return say(on, " it looks faster", shown, ", but the difference is not significant.")
     return say(on, " the difference is not significant", shown, ".")
 
@@ -432,9 +399,3 @@ def _takes(summary: StudySummary, best: Config) -> Iterator[Phrase]:
 
 def _on(some: list[Ranking]) -> Phrase:
     return say("on ", listing(names(ranking.workload for ranking in some)))
-
-
-def _where(compared: list[Ranking]) -> Phrase:
-    if len(compared) == 1:
-        return say("on ", Name(compared[0].workload))
-    return say("on both workloads" if len(compared) == 2 else f"on all {len(compared)} workloads")

@@ -1,52 +1,64 @@
-"""What each config takes in memory."""
+"""What each config takes in memory, what its engine counted about itself, and what each setting of an engine
+changes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple, TypeVar
 
+from bitbench.analysis.results.crossover import CrossoverAxis
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.results.summary import ConfigSummary, MemorySummary, StudySummary
-from bitbench.reports.document.model import Emphasis, Name, Section, Unit
-from bitbench.reports.document.tables import ColumnOf, number_column, table, words_column
-from bitbench.reports.document.text import MAX_NAME
-from bitbench.reports.document.words import listing, say, small_print, strong
+from bitbench.analysis.results.summary import (
+    ConfigSummary,
+    EngineSummary,
+    MemorySummary,
+    PointSummary,
+    SettingSummary,
+    StudySummary,
+)
+from bitbench.reports.document.model import Block, Emphasis, Name, Quantity, Section, Unit
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    ColumnOf,
+    listing,
+    number_column,
+    say,
+    small_print,
+    strong,
+    table,
+    words_column,
+)
 from bitbench.reports.labels import Labels
+from bitbench.reports.sections.sweep import verdict
 
 
 @dataclass(frozen=True)
 class _Figure:
     title: str
     name: str  # as in a sentence
-    of: Callable[[MemorySummary], float | None]
+    field: str  # of a MemorySummary
+    of_starts: str = "value"  # the mean of its starts, or "low", "high"
     unit: str = Unit.BYTES
-    is_of_device: bool = False  # not missed where there is no device
+
+    def of(self, memory: MemorySummary) -> float | None:
+        known = getattr(memory, self.field)
+        found: float | None = getattr(known, self.of_starts) if isinstance(known, Estimate) else known
+        return found
 
     @property
     def column(self) -> ColumnOf[ConfigSummary]:
         return number_column(self.title, self.unit, lambda config: self.of(config.memory))
 
 
-def _mean(spread: Estimate | None) -> float | None:
-    return spread.value if spread else None
-
-
-def _high(spread: Estimate | None) -> float | None:
-    return spread.high if spread else None
-
-
-def _least_room(memory: MemorySummary) -> float | None:
-    return memory.kv_cache_tokens.low if memory.kv_cache_tokens else None
-
-
 FIGURES = (
-    _Figure("Weights", "weights on disk", lambda memory: memory.weight_bytes_stored),
-    _Figure("Loaded", "weights as loaded", lambda memory: _mean(memory.weight_bytes_loaded)),
-    _Figure("Steady", "steady memory", lambda memory: _mean(memory.steady_bytes)),
-    _Figure("Peak", "peak memory", lambda memory: _high(memory.peak_bytes)),
-    _Figure("Device", "device memory", lambda memory: _mean(memory.device_steady_bytes), is_of_device=True),
-    _Figure("Device peak", "peak device memory", lambda memory: _high(memory.device_peak_bytes), is_of_device=True),
-    _Figure("KV cache", "KV cache set aside", lambda memory: _mean(memory.kv_cache_bytes)),
-    _Figure("KV/token", "KV cache per token", lambda memory: _mean(memory.kv_bytes_per_token)),
-    _Figure("Room", "room for tokens", _least_room, "tokens"),
+    _Figure("Weights", "weights on disk", "weight_bytes_stored"),
+    _Figure("Loaded", "weights as loaded", "weight_bytes_loaded"),
+    _Figure("Steady", "steady memory", "steady_bytes"),
+    _Figure("Peak", "peak memory", "peak_bytes", "high"),
+    _Figure("Device", "device memory", "device_steady_bytes"),
+    _Figure("Device peak", "peak device memory", "device_peak_bytes", "high"),
+    _Figure("KV cache", "KV cache set aside", "kv_cache_bytes"),
+    _Figure("KV/token", "KV cache per token", "kv_bytes_per_token"),
+    _Figure("Room", "room for tokens", "kv_cache_tokens", "low", "tokens"),
 )
 MEANINGS = {
     "Weights": "their files on disk.",
@@ -80,6 +92,106 @@ def memory_section(summary: StudySummary) -> Section | None:
         words_column("Config", lambda config: Name(labels[config.config])),
         *(figure.column for figure in known),
     )
-    missing = [figure.name for figure in FIGURES if figure not in known and not figure.is_of_device]
+    # Device memory is not missed where there is no device.
+    missing = [figure.name for figure in FIGURES if figure not in known and not figure.field.startswith("device")]
     unknown = [small_print("Unknown here: ", listing(missing), ".")] if missing else []
     return Section(say("Memory"), (figures, *unknown), in_terminal=True)
+
+
+Item = TypeVar("Item")
+
+TITLE = say("What the engines counted")
+
+
+class _EngineFigure(NamedTuple):
+    title: str
+    unit: str
+    field: str  # of an EngineSummary
+    meaning: str
+
+
+ENGINE_FIGURES = (
+    _EngineFigure("Queue", Unit.SECONDS, "queue_s", "from the arrival of a request until it is taken up, mean."),
+    _EngineFigure("Waiting", Unit.COUNT, "waiting", "requests in the queue at the end of a trial, at most."),
+    _EngineFigure("Preempted", Unit.COUNT, "preemptions", "requests computed again for lack of KV cache, in all."),
+    _EngineFigure("Cached", Unit.COUNT, "cached_tokens", "tokens of prompts that came from a cache, in all."),
+    _EngineFigure("KV in use", Unit.SHARE, "kv_use", "share of the KV cache taken after a trial, at most."),
+    _EngineFigure("Accepted", Unit.NONE, "acceptance_length", "tokens of a step that begins with a draft, mean."),
+    _EngineFigure("Acceptance", Unit.SHARE, "acceptance_rate", "share of drafted tokens that are accepted."),
+)
+
+
+def engine_metrics_section(summary: StudySummary) -> Section | None:
+    """None where no engine offers such figures."""
+    labels = Labels.of(summary, MAX_NAME)
+    workload: ColumnOf[PointSummary] = words_column("Workload", lambda point: Name(point.point.workload))
+    config: ColumnOf[PointSummary] = words_column("Config", lambda point: Name(labels[point.point.config]))
+    points = [point for point in summary.points if point.engine is not None]
+    return Section(TITLE, engine_blocks(points, lambda point: point.engine, workload, config)) if points else None
+
+
+def engine_blocks(
+    items: Iterable[Item], engine: Callable[[Item], EngineSummary | None], *first: ColumnOf[Item]
+) -> tuple[Block, ...]:
+    """The figures that some engine has, and what they mean."""
+
+    def column(figure: _EngineFigure) -> ColumnOf[Item]:
+        return number_column(figure.title, figure.unit, lambda item: getattr(engine(item), figure.field, None))
+
+    figures = table(items, *first, *(column(figure) for figure in ENGINE_FIGURES), drop_empty=True)
+    titles = {shown.title for shown in figures.columns}
+    meanings = [
+        say(" ", Emphasis((figure.title,)), f": {figure.meaning}")
+        for figure in ENGINE_FIGURES
+        if say(figure.title) in titles
+    ]
+    return (figures, small_print("By the engine's own counters, read before and after each trial.", *meanings))
+
+
+PER_TOKENS = 1_000  # of context: slopes are nanoseconds per token, which nobody can picture
+
+
+def settings_section(summary: StudySummary) -> Section | None:
+    """None where no weights run with several settings."""
+    if not summary.settings:
+        return None
+    labels = Labels.of(summary, MAX_NAME)
+    verdicts = {
+        crossover.config: verdict(crossover)
+        for crossover in summary.crossovers
+        if crossover.axis is CrossoverAxis.INPUT_TOKENS
+    }
+    baselines = {crossover.baseline for crossover in summary.crossovers}
+
+    def pays(setting: SettingSummary) -> str | None:
+        return "the baseline" if setting.config in baselines else verdicts.get(setting.config)
+
+    config: ColumnOf[SettingSummary] = words_column("Config", lambda setting: Name(labels[setting.config]))
+    figures = table(
+        summary.settings,
+        config,
+        number_column("KV/token", Unit.BYTES, lambda setting: setting.kv_bytes_per_token),
+        number_column("Slope", Unit.SECONDS, _slope, intervals_from=0),
+        number_column("Accepted", Unit.NONE, lambda setting: setting.acceptance_length),
+        words_column("Against the baseline", pays),
+        drop_empty=True,
+    )
+    meanings: dict[str, Callable[[SettingSummary], object]] = {
+        "KV/token: keys and values of one token in all layers, as the engine says.": lambda setting: (
+            setting.kv_bytes_per_token
+        ),
+        f"Slope: what a token takes longer for each {PER_TOKENS:,} tokens of context; "
+        "a line through the lengths of each start.": lambda setting: setting.step_slope,
+        "Accepted: tokens of a step that begins with a draft, mean.": lambda setting: setting.acceptance_length,
+        "Against the baseline: at which length of the input it pays.": pays,
+    }
+    shown = [words for words, of in meanings.items() if any(of(setting) is not None for setting in summary.settings)]
+    return Section(say("What each setting changes"), (figures, small_print(" ".join(shown))), in_terminal=True)
+
+
+def _slope(setting: SettingSummary) -> Quantity | None:
+    if setting.step_slope is None:
+        return None
+    slope = setting.step_slope
+    low, high = (None if end is None else end * PER_TOKENS for end in (slope.low, slope.high))
+    return Quantity(slope.value * PER_TOKENS, Unit.SECONDS, low, high)

@@ -1,15 +1,53 @@
-"""What every section asks of a workload's ranking."""
+"""Rankings: what every section asks of them, the one table of a study, and what it promises held against what was
+measured."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from math import inf
 
-from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.results.summary import MetricDefinition, PointSummary, Ranking, RankingEntry, StudySummary
-from bitbench.reports.document.model import Name, Phrase, Quantity
-from bitbench.reports.document.tables import ColumnOf, number_column
-from bitbench.reports.document.words import Words, counted, say
-from bitbench.reports.quantities import figure_of, times, unit_of
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
+from bitbench.analysis.results.summary import (
+    ConfigQuality,
+    MetricDefinition,
+    PointSummary,
+    Ranking,
+    RankingEntry,
+    StudySummary,
+)
+from bitbench.records.trial import Outcome
+from bitbench.reports.document.model import Link, Mark, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.numbers import (
+    MARKS,
+    ROUGH,
+    estimated,
+    figure_of,
+    finding_quantity,
+    over_instances,
+    percent,
+    times,
+    unit_of,
+)
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    ColumnOf,
+    Shown,
+    Words,
+    bullets,
+    counted,
+    listing,
+    number_column,
+    paragraph,
+    plural,
+    ratio_column,
+    say,
+    small_print,
+    strong,
+    table,
+    words_column,
+)
+from bitbench.reports.labels import CHOSEN, Labels
 from bitbench.study.metrics import find
+from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Point
 
 SINGLE = "n = 1"
@@ -79,6 +117,10 @@ def versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Words:
     return "baseline" if entry.config == ranking.baseline else times(entry.ratio_to_baseline)
 
 
+def versus_column(title: Words, ranking: Ranking) -> ColumnOf[Config]:
+    return ratio_column(title, lambda config: versus_baseline(ranking, entry_of(ranking, config)))
+
+
 def rank(entry: RankingEntry | None) -> str | None:
     """`1`, or a range for a tie."""
     if entry is None:
@@ -136,3 +178,149 @@ def definition_of(summary: StudySummary, metric: str) -> MetricDefinition:
     known = find(metric)
     assert known is not None
     return summary.definitions.get(metric) or MetricDefinition.of(known)
+
+
+FEW_WORKLOADS = 2  # with room for the figure itself beside its ratio
+
+
+def results_section(summary: StudySummary, labels: Labels) -> Section | None:
+    """None where nothing was measured. `labels`: marked with what the answer says of each."""
+    if not any(ranking.entries for ranking in summary.rankings):
+        return None
+    return Section(titled("Results", summary), (_table(summary, labels), small_print(*_how_to_read(summary))))
+
+
+def _table(summary: StudySummary, labels: Labels) -> Table:
+    qualities = {row.config: row for row in summary.quality}
+    memory = {config.config: config.memory for config in summary.configs}
+
+    return table(
+        by_speed(summary),
+        words_column(
+            "Config",
+            lambda config: say(f"{labels.mark(config)} " if labels.mark(config) else "", Name(labels.name(config))),
+        ),
+        *(column for ranking in summary.rankings for column in _of_workload(summary, ranking)),
+        number_column("Peak memory", Unit.BYTES, lambda config: over_instances(memory[config].peak, Unit.BYTES)),
+        *([_quality_column(summary, qualities)] if summary.quality else []),
+        mark=lambda config: Mark.BEST if labels.mark(config) == CHOSEN else None,
+        drop_empty=True,
+    )
+
+
+def _of_workload(summary: StudySummary, ranking: Ranking) -> list[ColumnOf[Config]]:
+    """The figure where there is room for it or nothing to compare with, and the ratio."""
+    definition, points = summary.definitions[ranking.metric], summary.points_of(ranking.workload)
+    of: dict[Config, PointSummary] = {point.point.config: point for point in points}
+
+    def figure(config: Config) -> Shown:
+        point = of.get(config)
+        if point is None:
+            return None
+        return estimated(point.metrics.get(ranking.metric), definition) or outcomes_of(point) or None
+
+    title = say(Name(ranking.workload), f" {definition.label}")
+    has_ratio = any(entry.ratio_to_baseline for entry in ranking.entries)
+    figures = [number_column(title, unit_of(definition), figure)]
+    if not has_ratio:
+        return figures
+    compared = versus_column(say(Name(ranking.workload), " vs. baseline"), ranking)
+    return [*(figures if len(summary.rankings) <= FEW_WORKLOADS else []), compared]
+
+
+def _quality_column(summary: StudySummary, rows: dict[Config, ConfigQuality]) -> ColumnOf[Config]:
+    """How far its outputs are from the baseline's; perplexity where that is unknown."""
+    key = "kl_mean" if any("kl_mean" in row.estimates for row in rows.values()) else "perplexity"
+    definition = summary.quality_definitions[key]
+
+    def quality(config: Config) -> Shown:
+        row = rows.get(config)
+        if row is None:
+            return None
+        if row.outcome is not Outcome.OK:
+            return row.outcome.value
+        return estimated(row.estimates.get(key), definition) or ("baseline" if row.baseline == config else None)
+
+    return number_column(definition.label, unit_of(definition), quality)
+
+
+def _how_to_read(summary: StudySummary) -> list[Words]:
+    confidence = percent(summary.study.measure.confidence)
+    singles = any(entry.rank_low is None for ranking in summary.rankings for entry in ranking.entries)
+    return [
+        f"Mean [low, high] with a {confidence} confidence interval; ranks, ties and every other metric are in the ",
+        f"details of each workload{f'; {SINGLE}: a single trial has no interval' if singles else ''} (",
+        Link("how the figures are made", "how-the-figures-are-made"),
+        ").",
+    ]
+
+
+SYMBOLS = "✓ the whole interval is within the limit, ✗ the whole interval is beyond it, ? inconclusive."
+
+
+def objectives_section(summary: StudySummary) -> Section | None:
+    """None of a study that promises nothing, or has no result yet. A search has its own answer in a terminal: rates
+    beyond the highest miss their objectives by design."""
+    objectives = summary.study.objectives
+    points = summary.points
+    if not objectives or not summary.is_measured:
+        return None
+    labels = Labels.of(summary, MAX_NAME)
+    verdicts = table(
+        points,
+        words_column("Workload", lambda point: Name(point.point.workload)),
+        words_column("Config", lambda point: Name(labels[point.point.config])),
+        *(
+            number_column(objective.name, Unit.SECONDS, partial(_judged, place), intervals_from=0)
+            for place, objective in enumerate(objectives)
+        ),
+        words_column("Verdict", lambda point: point.verdict.value if point.verdict else None),
+        mark=_mark,
+    )
+    asked = paragraph("Promised: ", promise(summary), ", of all trials of a point together. ", SYMBOLS)
+    return Section(say("Objectives"), (asked, verdicts, *bullets(_open(points))), in_terminal=summary.search is None)
+
+
+def objectives_verdict(summary: StudySummary) -> Phrase | None:
+    """`Objectives (ttft_p99 ≤ 200 ms): 2 points met, 1 missed.`; None where nothing is promised, or of a search."""
+    found = [point.verdict for point in summary.points]
+    if summary.search is not None or not summary.is_measured or not any(found):
+        return None
+    counts = [f"{found.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in found]
+    return say(
+        strong("Objectives"), " (", promise(summary), f"): of {plural(len(found), 'point')} ", listing(counts), "."
+    )
+
+
+def promise(summary: StudySummary) -> Phrase:
+    """`ttft_p99 ≤ 200 ms and tpot_p99 ≤ 20.0 ms`"""
+    return in_words(summary.study.objectives)
+
+
+def in_words(objectives: Sequence[Objective | Finding]) -> Phrase:
+    return listing(
+        [
+            say(Name(objective.name), " ≤ ", Quantity(objective.limit, Unit.SECONDS, digits=ROUGH))
+            for objective in objectives
+        ]
+    )
+
+
+def _judged(place: int, point: PointSummary) -> Quantity:
+    return finding_quantity(point.objectives[place], MARKS[point.objectives[place].verdict])
+
+
+def _mark(point: PointSummary) -> Mark | None:
+    return Mark.ALARM if any(objective.verdict is Verdict.MISSED for objective in point.objectives) else None
+
+
+def _open(points: Sequence[PointSummary]) -> Iterator[Phrase]:
+    """What is inconclusive, or missed without a value, once per reason."""
+    reasons: dict[tuple[Verdict, str, str], list[str]] = {}
+    for point in points:
+        for objective in point.objectives:
+            if objective.reason:
+                reasons.setdefault((objective.verdict, objective.name, objective.reason), []).append(point.point.name)
+    for (verdict, name, reason), found in reasons.items():
+        where = listing([Name(point_name) for point_name in found], most=3)
+        yield say(f"{verdict.value.capitalize()}: ", Name(name), " of ", where, f": {reason}.")

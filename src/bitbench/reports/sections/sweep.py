@@ -1,18 +1,45 @@
-"""One config under growing load: a table with a row per point, and what it says in sentences."""
+"""Along a growing load or a longer input: the table and the sentences of one config, and where a config stops being
+faster than the baseline."""
 
+from collections.abc import Iterable, Sequence
+from math import floor
+
+from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverPoint, CrossoverSide
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, SearchStop, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
-from bitbench.reports.document.model import Mark, Name, Phrase, Quantity, Section, Table, Unit
-from bitbench.reports.document.numbers import percent
-from bitbench.reports.document.tables import number_column, table, words_column
-from bitbench.reports.document.words import counted, listing, names, paragraph, plural, say, strong
-from bitbench.reports.quantities import figure_of, setting, share
-from bitbench.reports.sections.answer import cached_remarks
-from bitbench.reports.sections.objectives import promise
-from bitbench.reports.sections.ranked import definition_of, metric_column
-from bitbench.study.arrival import mean_rate
-from bitbench.study.prompts import show_length
-from bitbench.study.workload import Workload
+from bitbench.reports.document.model import (
+    Block,
+    Heading,
+    Link,
+    Mark,
+    Name,
+    Phrase,
+    Quantity,
+    Section,
+    Table,
+    Unit,
+    plain_text,
+)
+from bitbench.reports.document.numbers import figure_of, percent, setting, share, shown, times
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    ColumnOf,
+    counted,
+    listing,
+    names,
+    number_column,
+    paragraph,
+    plural,
+    say,
+    small_print,
+    strong,
+    table,
+    words_column,
+)
+from bitbench.reports.labels import Labels, grouped
+from bitbench.reports.sections.failures import cached_remarks
+from bitbench.reports.sections.ranked import definition_of, metric_column, promise
+from bitbench.study.workload import Workload, mean_rate, show_length
 from bitbench.util.units import show_seconds
 
 RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s")
@@ -21,13 +48,15 @@ TAILS = ("ttft_p99_s", "ttft_p95_s", "ttft_p90_s")
 WIDE = 130  # columns of a terminal from which all figures fit beside each other
 INTERVALS_FIT = 190  # from which their intervals do, too
 REQUESTS = "requests/s"
+LOAD = ("concurrency", "arrival")  # of a workload: how much is asked at once
 
 
 def sweep_points(summary: StudySummary, *, was_running: bool = False) -> list[PointSummary]:
     """The points by rising load, of a study that asks one config for the same at several loads, or a server that
     `was_running` already at one; else nothing."""
     workloads = summary.study.workloads
-    if summary.refusals or len(summary.configs) != 1 or len({_shape(workload) for workload in workloads}) != 1:
+    shapes = {shape_without(LOAD, workload) for workload in workloads}
+    if summary.refusals or len(summary.configs) != 1 or len(shapes) != 1:
         return []
     if len(workloads) < 2 and summary.search is None and not was_running:
         return []
@@ -47,9 +76,9 @@ def level(workload: Workload) -> float:
     return mean_rate(workload.arrival) or float(workload.concurrency)
 
 
-def _shape(workload: Workload) -> str:
-    """All but how much of it: the kind of arrival stays."""
-    content = workload.model_dump(exclude={"name", "concurrency", "requests", "duration", "arrival"})
+def shape_without(differing: Iterable[str], workload: Workload) -> str:
+    """All of it but its length in time and these: the kind of arrival stays."""
+    content = workload.model_dump(exclude={"name", "requests", "duration", *differing})
     return f"{content} {workload.arrival.kind}"
 
 
@@ -140,7 +169,10 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
 def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
     limits = promise(summary)
     if found.rate is None and found.high is None:
-        return say("No rate was tested against ", limits, ": ", _why_untested(summary))
+        runs = [run for point in summary.points for run in point.runs]  # the machine may have spoiled them
+        why = f"none of {plural(len(runs), 'trial')} counts" if runs else "no trial was finished"
+        resumed = ". The same command with --into resumes the search."
+        return say("No rate was tested against ", limits, f": {why}{resumed}")
     if found.rate is None:
         lowest = setting(found.high or 0.0, REQUESTS)
         said = say(limits, " is not met, not even at ", lowest, ", the lowest rate that was tried.")
@@ -153,13 +185,6 @@ def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
     return say(
         "The highest rate that meets ", limits, ": ", strong(rate), f" ({percent(found.confidence)} CI). ", _end(found)
     )
-
-
-def _why_untested(summary: StudySummary) -> str:
-    """Trials that the machine spoiled say nothing about a rate."""
-    runs = [run for point in summary.points for run in point.runs]
-    why = f"none of {plural(len(runs), 'trial')} counts" if runs else "no trial was finished"
-    return f"{why}. The same command with --into resumes the search."
 
 
 def _not_at_an_end(found: RateAnswer, way: str) -> str:
@@ -216,3 +241,122 @@ def _highest_met(summary: StudySummary) -> Phrase:
 def _meets(point: PointSummary) -> bool:
     judged = [run for run in point.runs if run.outcome not in NOT_THE_ENGINES]
     return bool(judged) and all(run.holds and run.outcome is Outcome.OK for run in judged)
+
+
+UNITS = {CrossoverAxis.CONCURRENCY: "requests at once", CrossoverAxis.INPUT_TOKENS: "tokens of input"}
+MOST_SURE = 0.999  # the few starts of a study cannot say more
+SENTENCE_WIDTH, RATIO_WIDTH = 70, 20  # characters of a terminal: a name with its verdict, and each ratio beside them
+
+
+def crossover_section(summary: StudySummary) -> Section | None:
+    """None where no two workloads differ in concurrency, or input length, alone."""
+    if not summary.crossovers:
+        return None
+    blocks: list[Block] = [
+        small_print(
+            f"By {summary.definitions[summary.primary_metric].name}, along workloads that differ in nothing else. A "
+            "ratio above 1 is faster than the baseline. How the ratio bends between two points is unknown, so a "
+            "crossing is known only as well as the points around it show; a workload between them narrows it (",
+            Link("how", "how-the-figures-are-made"),
+            ").",
+        )
+    ]
+    labels = Labels.of(summary, MAX_NAME)
+
+    def series(crossover: Crossover) -> str:
+        return series_title(crossover.axis, summary.study.workload(crossover.points[0].workload))
+
+    for title, group in grouped(summary.crossovers, series).items():
+        blocks += [Heading(say(title)), _crossover_table(group, labels)]
+    return Section(say("Where it stops being faster"), tuple(blocks), in_terminal=True)
+
+
+def _crossover_table(group: Sequence[Crossover], labels: Labels) -> Table:
+    """A terminal that has no room for the ratios shows the verdicts alone."""
+    places = [point.at for point in max((crossover.points for crossover in group), key=len)]
+    wide = SENTENCE_WIDTH + RATIO_WIDTH * len(places)
+
+    def ratio(place: int) -> ColumnOf[Crossover]:
+        def at_place(crossover: Crossover) -> Quantity | None:
+            points = (times(point.speed) for point in crossover.points if point.at == place)
+            return next(points, None)
+
+        return number_column(f"{place:,}", Unit.RATIO, at_place, shown_from=wide, intervals_from=0)
+
+    return table(
+        group,
+        words_column("Config", lambda crossover: Name(labels[crossover.config])),
+        *map(ratio, places),
+        words_column("Crossing", verdict),
+    )
+
+
+def series_title(axis: CrossoverAxis, workload: Workload) -> str:
+    """What is the same in all workloads of a series."""
+    out = show_length(workload.output_tokens)
+    if axis is CrossoverAxis.CONCURRENCY:
+        return f"Along concurrency, {show_length(workload.input_tokens)} tokens in and {out} out"
+    return f"Along input length, concurrency {workload.concurrency} and {out} tokens out"
+
+
+def verdict(crossover: Crossover) -> str:
+    """In a few words: where it changes sides, or that it does not in the range measured."""
+    if crossover.crossings:
+        return "; ".join(crossing(found, crossover) for found in crossover.crossings)
+    side = "faster" if crossover.points[0].speed.value > 1 else "slower"
+    reached = f"{crossover.points[0].at:,} to {crossover.points[-1].at:,}"
+    gaps = [stretch for stretch in crossover.stretches if stretch.standing is CrossoverSide.UNSURE]
+    if gaps and {_side(point) for point in crossover.points} == {side}:
+        return f"none seen: significantly {side} at every point from {reached}, inconclusive between them"
+    if len(gaps) == len(crossover.stretches):
+        alone = [f"{_side(point)} at {point.at:,}" for point in crossover.points if _side(point)]
+        but = f", but for single points: {_listed(alone)}" if alone else ""
+        return f"inconclusive: no significant difference from {reached}{but}"
+    if crossover.none_confidence is None:
+        return f"inconclusive: it changes sides within its error ({reached})"
+    if not gaps:
+        return (
+            f"none in the range measured: {side} from {reached} ({_confidence(crossover.none_confidence)} confidence)"
+        )
+    unsure = [f"{point.at:,}" for point in crossover.points if not _side(point)]
+    return f"none seen: {side} at every point from {reached}, but not significantly at {_listed(unsure)}"
+
+
+def _side(point: CrossoverPoint) -> str:
+    """Empty where the point's own interval does not tell."""
+    if not point.speed.excludes(1):
+        return ""
+    return "faster" if point.speed.is_above(1) else "slower"
+
+
+def crossing(found: Crossing, of: Crossover) -> str:
+    """`faster up to about 23 [20, 27] requests at once, then slower; measured at 16 and 32`. An interval as wide as the
+    gap between the two points says no more than that it is somewhere between them."""
+    side, unit = "slower" if found.becomes is CrossoverSide.FASTER else "faster", UNITS[of.axis]
+    about = f"about {shown(Quantity(found.at, unit, found.low, found.high, digits=2))}"
+    points = f"measured at {found.after:,} and {found.before:,}"
+    after = found.becomes.value
+    if found.low <= found.after and found.high >= found.before:
+        where = f"{side} at {found.after:,} and {after} at {found.before:,}"
+        if not found.is_sure:
+            return f"inconclusive: {where}, {_how_sure(found, of)}"
+        return f"{where}; it crosses in between, at about {shown(Quantity(found.at, unit, digits=2))}"
+    if not found.is_sure:
+        return f"perhaps at {about}: {side} before, {after} after, {_how_sure(found, of)}; {points}"
+    return f"{side} up to {about}, then {after}; {points}"
+
+
+def _how_sure(found: Crossing, of: Crossover) -> str:
+    """Of the points on either side: one may be significant where the other is not."""
+    around = [point for point in of.points if point.at in (found.after, found.before)]
+    sure = [f"{point.at:,}" for point in around if _side(point)]
+    return f"significantly only at {_listed(sure)}" if sure else "neither significantly"
+
+
+def _listed(texts: Sequence[str]) -> str:
+    return plain_text(listing(texts))
+
+
+def _confidence(confidence: float) -> str:
+    """Rounded down: 99.97 % is not certain."""
+    return percent(floor(1000 * min(confidence, MOST_SURE)) / 1000)

@@ -1,4 +1,4 @@
-"""One workload: its shape, its tables, its outliers, and why each point stopped; and every single run."""
+"""One workload: its shape in a sentence, its tables, its outliers, and why each point stopped; and every single run."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,20 +15,108 @@ from bitbench.reports.document.model import (
     Mark,
     Name,
     Paragraph,
+    Phrase,
     Quantity,
     Section,
     Table,
     Unit,
 )
-from bitbench.reports.document.tables import ColumnOf, number_column, ratio_column, table, words_column
-from bitbench.reports.document.text import MAX_NAME
-from bitbench.reports.document.words import Words, bullets, listing, paragraph, plural, say
+from bitbench.reports.document.numbers import estimated, half_width, mean_of, percent, starts_and_trials, unit_of
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    ColumnOf,
+    Words,
+    bullets,
+    joined,
+    listing,
+    number_column,
+    paragraph,
+    plural,
+    ratio_column,
+    say,
+    table,
+    words_column,
+)
 from bitbench.reports.labels import Labels
-from bitbench.reports.quantities import estimated, half_width, mean_of, starts_and_trials, unit_of
 from bitbench.reports.sections import ranked
-from bitbench.reports.shape import shape
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config
+from bitbench.study.workload import (
+    AnyArrival,
+    Api,
+    Arrival,
+    Constant,
+    Gamma,
+    Poisson,
+    Ramp,
+    ShapePart,
+    Trace,
+    Workload,
+    show_length,
+)
+from bitbench.util.units import UNKNOWN, show_seconds
+
+
+def shape(workload: Workload) -> Phrase:
+    """`Concurrency 8, input 256 tokens, output 128 tokens, all at once, 8 requests per trial.`"""
+    most = "up to " if workload.text is not None or isinstance(workload.arrival, Trace) else ""
+    most_out = most if isinstance(workload.arrival, Trace) else ""
+    what = "request" if workload.turns == 1 else "conversation"
+
+    def known(part: ShapePart, value: str) -> str:
+        return UNKNOWN if part in workload.unknown else value
+
+    parts: list[Words] = [
+        *([] if workload.open_loop else [f"concurrency {known('concurrency', f'{workload.concurrency:,}')}"]),
+        f"input {known('input_tokens', most + show_length(workload.input_tokens))} tokens",
+        f"output {known('output_tokens', most_out + show_length(workload.output_tokens))} tokens",
+        *_prompts(workload),
+        f"arrival {UNKNOWN}" if "arrival" in workload.unknown else _arrival(workload.arrival, what),
+        f"{_amount(workload)} per trial",
+    ]
+    first = parts[0]
+    assert isinstance(first, str)  # a number of streams, or of tokens
+    return say(joined([first.capitalize(), *parts[1:]], ", "), ".")
+
+
+def _arrival(arrival: AnyArrival, what: str) -> Words:
+    match arrival:
+        case Constant():
+            return f"one {what} each {show_seconds(1 / arrival.rate)}"
+        case Poisson():
+            return f"Poisson arrivals at {arrival.rate:,g} {what}s/s"
+        case Gamma():
+            return f"gamma arrivals at {arrival.rate:,g} {what}s/s with burstiness {arrival.burstiness:g}"
+        case Ramp():
+            return f"a ramp from {arrival.from_rate:,g} to {arrival.to_rate:,g} {what}s/s"
+        case Trace():
+            speed = "" if arrival.speed == 1 else f" at {arrival.speed:g} times its speed"
+            return say("arrivals of the trace ", Name(arrival.file), speed)
+        case _:
+            return "all at once" if arrival.kind is Arrival.BATCH else "closed loop"
+
+
+def _amount(workload: Workload) -> str:
+    if "requests" in workload.unknown:
+        return f"{UNKNOWN} requests"
+    count = workload.request_count
+    return show_seconds(workload.duration) if count is None else plural(count, "request")
+
+
+def _prompts(workload: Workload) -> list[Words]:
+    parts: list[Words] = []
+    if workload.text is not None:
+        parts.append(say("texts from ", Name(workload.text.file)))
+    if workload.api is Api.CHAT:
+        parts.append("through the chat endpoint")
+    if (shared := workload.shared_prefix) is not None:
+        of = "one prefix" if shared.prefixes == 1 else f"one of {shared.prefixes} prefixes"
+        parts.append(f"{percent(shared.share)} of the prompts with {of} of {shared.tokens:,} tokens")
+    if (talk := workload.conversation) is not None:
+        think = f" with {show_seconds(talk.think)} of thinking between them" if talk.think else ""
+        parts.append(f"conversations of {talk.turns} turns{think}")
+    return parts
+
 
 MAIN_METRICS = ("output_throughput", "latency_s", "ttft_s", "tpot_s")
 MORE_METRICS = (
@@ -106,8 +194,10 @@ class _Row:
 def _rows(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Iterator[_Row]:
     """Best first; then what was refused here although its config was tried elsewhere."""
     for point in points:
-        entry = ranked.entry_of(ranking, point.point.config)
-        yield _Row(point.point.config, _how_many(summary, point), point, entry)
+        words = ranked.outcomes_of(point) or "not run"
+        if ranked.has_result(summary, point):
+            words = starts_and_trials(point.metrics[summary.primary_metric])
+        yield _Row(point.point.config, words, point, ranked.entry_of(ranking, point.point.config))
     tried = {point.point.config for point in summary.points}  # what no workload tries is listed once, after the tables
     for refusal in summary.refusals:
         if refusal.point.workload == ranking.workload and (refusal.point.config in tried or refusal.was_tried):
@@ -134,13 +224,6 @@ def _main_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointS
         words_column("Starts / trials", lambda row: row.words),
         mark=lambda row: Mark.BEST if row.entry and row.entry.rank_low == 1 else None,
     )
-
-
-def _how_many(summary: StudySummary, point: PointSummary) -> str:
-    if not ranked.has_result(summary, point):
-        return ranked.outcomes_of(point) or "not run"
-    estimate = point.metrics[summary.primary_metric]
-    return starts_and_trials(estimate)
 
 
 def _outliers(summary: StudySummary, points: Sequence[PointSummary], labels: Labels) -> Table:

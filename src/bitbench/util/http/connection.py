@@ -1,15 +1,55 @@
-"""Asks a server one thing at a time, within a time and a size that no server can stretch. Follows no redirect."""
+"""Asks a server one thing at a time, within a time and a size that no server can stretch, follows no redirect, and
+reads what a server counts about itself.
 
+Of what it counts, any line that is no sample is passed over. The format:
+https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
+"""
+
+import math
+import re
 import socket
 import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import NamedTuple, Self
+from urllib.parse import urlsplit
 
-from bitbench.util.http.address import Address, address
-from bitbench.util.http.parts import PythonParts
-from bitbench.util.http.response import Fault, ResponseReader
+from bitbench.util.http.response import PLAIN_BYTES, Fault, PythonParts, ResponseReader
+from bitbench.util.text import quote
 from bitbench.util.units import show_bytes
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+    tls: bool
+
+    @property
+    def header(self) -> str:
+        """As the header `Host` says it."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def address(url: str) -> Address:
+    """Where to connect. Anything but http://host:port and https://host:port is refused here."""
+    parts = urlsplit(url)
+    if parts.scheme not in _PORTS or parts.hostname is None or parts.path not in ("", "/"):
+        raise ValueError(f"the endpoint {url!r} should look like http://host:port or https://host:port")
+    return Address(parts.hostname, parts.port or _PORTS[parts.scheme], parts.scheme == "https")
+
+
+REDIRECTS = frozenset((301, 302, 303, 307, 308))
+
+
+def redirection(headers: Mapping[str, str], key: str) -> str:
+    """Where it leads and what to do, as the end of a sentence about the server."""
+    place = quote(headers.get("location", ""), key)
+    to = f"to {place}; if that is meant, give its address" if place else "without saying where"
+    return f"it redirects {to} (bitbench follows no redirect, so that the key goes nowhere else)"
+
 
 _READ_BYTES = 65_536
 
@@ -104,3 +144,53 @@ def _request(method: str, path: str, to: Address, headers: Mapping[str, str], bo
     lines = {"Host": to.header, "Accept": "application/json", "Content-Length": str(len(body)), **headers}
     head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
     return f"{method} {path} HTTP/1.1\r\n{head}\r\n".encode("latin-1") + body
+
+
+_LIMIT_S = 2.0  # a server that is well answers within milliseconds; one that is not must not hold up its trial
+_OK = 200
+_MOST_LINES = 20_000  # vLLM has some hundred, with a line for each bucket of its histograms
+_LONGEST_LINE = 2_000
+_TYPE = re.compile(r"# TYPE ([A-Za-z_:][\w:]*) (counter|gauge|histogram|summary|untyped)", re.ASCII)
+# Labels may hold anything between quotes, also a brace: the last one is theirs.
+_SAMPLE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{.*\})?[ \t]+(\S+)(?:[ \t]+-?\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """By name, without labels: of a gauge the largest, of all else the sum over labels."""
+
+    values: dict[str, float] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=dict)
+
+
+def fetch_samples(url: str, api_key: str = "") -> Samples | None:
+    """What GET /metrics of a server says; None where there is none, or no answer."""
+    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    try:
+        with PlainConnection(url, limit_s=_LIMIT_S, limit_bytes=PLAIN_BYTES) as connection:
+            answer = connection.ask("GET", "/metrics", {**headers, "Accept": "text/plain"})
+    except (OSError, BadAnswer):
+        return None
+    return read_samples(answer.body.decode("utf-8", "replace")) if answer.status == _OK else None
+
+
+def read_samples(text: str) -> Samples:
+    found = Samples()
+    for line in text.splitlines()[:_MOST_LINES]:
+        if len(line) > _LONGEST_LINE:
+            continue
+        if kind := _TYPE.fullmatch(line.rstrip()):
+            found.kinds[kind[1]] = kind[2]
+        elif (sample := _SAMPLE.fullmatch(line.rstrip())) and (value := _number(sample[2])) is not None:
+            name, known = sample[1], found.values.get(sample[1])
+            is_gauge = found.kinds.get(name) == "gauge"
+            found.values[name] = value if known is None else max(known, value) if is_gauge else known + value
+    return found
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

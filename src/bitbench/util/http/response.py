@@ -1,13 +1,152 @@
-"""One HTTP/1.1 response, followed as its bytes arrive."""
+"""One HTTP/1.1 response, followed as its bytes arrive: how much of it is taken, and what each read brought and when.
+
+Each limit is several times what servers in use send, so that none of them meets it, and small enough that a server
+that sends without end is given up while this machine is still well.
+"""
 
 import re
+import zlib
+from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from bitbench.util.http.limits import EXTRA_LINES, HEAD_BYTES, LINE_BYTES, PLAIN_BYTES
-from bitbench.util.http.parts import CompressedParts, HeldParts, Parts, new_parts
-from bitbench.util.quotation import quote
+from bitbench.util.text import quote
+
+HEAD_BYTES = 65_536  # status line and headers; servers themselves refuse heads of 8 to 64 KiB
+LINE_BYTES = 4_096  # a chunk-size or trailer line
+# Heads of 1xx before the real one (servers send one or two) and trailer lines after the body (most send none).
+EXTRA_LINES = 64
+
+# An answer that is no stream: a list of models (OpenRouter's 400 take 500 kB), log-probabilities of a window of 4,096
+# tokens with 100 alternatives each at 60 bytes (25 MB).
+PLAIN_BYTES = 1_000_000
+LOGPROB_BYTES = 256_000_000
+MODEL_NAMES = 10_000
+
+# An event of one token takes 150 to 400 bytes, with a gateway's filter results 1,000; error bodies may repeat the
+# request with every character escaped.
+_STREAM_BYTES, _BYTES_PER_TOKEN, _REQUEST_REPEATED = 1_000_000, 4_096, 2
+# Beside tokens there are a role, an end, a usage and pings, one in several seconds; some gateways cut a token in parts.
+_EVENTS, _EVENTS_PER_TOKEN = 1_000, 4
+# A megabyte of the densest JSON becomes 30 MB of objects; no event of a token comes near.
+EVENT_BYTES = 1_000_000
+# An event takes 5 to 10 µs of a core to decode. In processor time: a busy machine makes no answer too large.
+_DECODING_S, _DECODING_S_PER_TOKEN = 10.0, 100e-6
+_TRIAL_DECODING_S = 60.0
+# What one worker holds of a trial's answers, in flight and kept: 1,024 streams with 8,000 tokens of 250 bytes each.
+TRIAL_BYTES = 2 * 2**30
+
+
+class AnswerLimits(NamedTuple):
+    """Of one streamed answer."""
+
+    body_bytes: int
+    events: int
+    decoding_s: float
+
+    @classmethod
+    def of(cls, output_tokens: int, request_bytes: int) -> "AnswerLimits":
+        return cls(
+            _STREAM_BYTES + _BYTES_PER_TOKEN * output_tokens + _REQUEST_REPEATED * request_bytes,
+            _EVENTS + _EVENTS_PER_TOKEN * output_tokens,
+            _DECODING_S + _DECODING_S_PER_TOKEN * output_tokens,
+        )
+
+
+def trial_decoding_s(output_tokens: int) -> float:
+    """For all answers of a trial together."""
+    return _TRIAL_DECODING_S + _DECODING_S_PER_TOKEN * output_tokens
+
+
+_BYTES_PER_READ = 33 + 24 + 2 * 8  # of memory besides its bytes: two objects and their places in lists
+_COMPRESSION = 1  # events of one stream differ by a few bytes: the quickest level makes them twenty times smaller
+
+
+class PythonParts:
+    """One part for each read that brought some of the body. What the native parts hold, said plainly: their reference
+    in tests, and in use where they were not built."""
+
+    __slots__ = ("_contents", "_times", "body_bytes", "limit_bytes")
+
+    def __init__(self, limit_bytes: int) -> None:
+        """`limit_bytes`: of the body. Who adds more has to say that it is too large."""
+        self.limit_bytes = limit_bytes
+        self.body_bytes = 0
+        self._contents: list[bytes] = []
+        self._times: list[float] = []
+
+    @property
+    def times(self) -> Sequence[float]:
+        return self._times
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        return [len(content) for content in self._contents]
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self._contents)
+
+    @property
+    def last_time(self) -> float | None:
+        return self._times[-1] if self._times else None
+
+    @property
+    def about_bytes(self) -> int:
+        """The memory that it takes."""
+        return self.body_bytes + len(self) * _BYTES_PER_READ
+
+    def __len__(self) -> int:
+        return len(self._times)
+
+    def take_chunk(self, data: bytes, time: float) -> bool:
+        """Keep a read that is one HTTP chunk, whole, as nearly every one is; False where it is not for certain, or
+        where there is no room for it."""
+        line, _, rest = data.partition(b"\r\n")
+        size = len(rest) - 2
+        if size <= 0 or line != b"%x" % size or not rest.endswith(b"\r\n"):
+            return False
+        if self.body_bytes + size > self.limit_bytes:
+            return False
+        self.add(rest[:-2], time)
+        return True
+
+    def add(self, content: bytes, time: float) -> None:
+        self._contents.append(content)
+        self._times.append(time)
+        self.body_bytes += len(content)
+
+
+class CompressedParts:
+    """Of a response to which nothing more comes. Half of making it needs no interpreter lock: a thread can do it."""
+
+    __slots__ = ("_body", "lengths", "times")
+
+    def __init__(self, parts: "Parts | CompressedParts") -> None:
+        self.times: Sequence[float] = array("d", parts.times)
+        self.lengths: Sequence[int] = array("I", parts.lengths)
+        self._body = zlib.compress(parts.body, _COMPRESSION)
+
+    @property
+    def body(self) -> bytes:
+        return zlib.decompress(self._body)
+
+    @property
+    def about_bytes(self) -> int:
+        return len(self._body) + len(self.times) * (8 + 4)
+
+
+try:
+    from bitbench._native import Parts as NativeParts
+except ImportError:  # no compiler when it was installed
+    NativeParts = None  # type: ignore[assignment,misc]
+Parts = PythonParts | NativeParts  # while the response comes
+
+
+def new_parts(limit_bytes: int) -> Parts:
+    return PythonParts(limit_bytes) if NativeParts is None else NativeParts(limit_bytes)
+
 
 _CHUNK_LENGTH = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(;|\Z)")
 _SHOWN = 80  # characters of a line that is no HTTP
@@ -48,7 +187,7 @@ class ResponseReader:
     def __init__(self, parts: Parts | None = None) -> None:
         # Whoever sees a whole chunk while `between_chunks` may put it here himself.
         self.parts = new_parts(PLAIN_BYTES) if parts is None else parts
-        self._held: HeldParts = self.parts
+        self._held: Parts | CompressedParts = self.parts
         self.between_chunks = False
         self._state = _HEAD
         self._pending = b""  # an unfinished head or line

@@ -8,10 +8,9 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bitbench.util.child_environment import tool_environment
-from bitbench.util.child_python import isolated
+from bitbench.util.child_processes import isolated, tool_environment
+from bitbench.util.files import SafeFolder
 from bitbench.util.isolated.job_worker import Json
-from bitbench.util.safe_files import SafeFolder
 
 _LAST_LINES = 3  # of its log, where a worker had no time to tell a cause
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}

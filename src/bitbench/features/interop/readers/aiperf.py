@@ -6,6 +6,7 @@ from bitbench.features.interop.readers.reading import (
     at,
     number,
     one_object,
+    text_or_none,
     whole,
     words,
     workload,
@@ -50,7 +51,7 @@ def read(text: str) -> Reading:
                 request_throughput=number(at(report, "request_throughput", "avg")),
             ),
             requests=completed or 0,
-            started_at=words(report.get("start_time"), "") or None,
+            started_at=text_or_none(report.get("start_time")),
             duration_s=_time(report, "benchmark_duration"),
             cause="No request was completed." if completed is None and not at(report, "request_latency") else None,
         )

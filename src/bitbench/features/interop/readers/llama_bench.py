@@ -62,7 +62,7 @@ def _runs(test: Mapping[str, Json]) -> Iterator[ImportedRun]:
             facts=InstanceFacts(engine_version=_version(test), kernels=(backend,)),
             requests=1,
             weight_bytes=whole(test.get("model_size")),
-            started_at=words(test.get("test_time"), "") or None,
+            started_at=text_or_none(test.get("test_time")),
             duration_s=seconds,
         )
 

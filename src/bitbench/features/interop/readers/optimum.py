@@ -40,7 +40,6 @@ def read(text: str) -> Reading:
         for key in ARGUMENTS
         if isinstance(value := at(backend, key), (bool, int, float, str)) and value != ""
     }
-    version = at(backend, "version")
     prefills, decodes = (_values(at(report, phase)) for phase in ("prefill", "decode"))
     reading = Reading(
         notes=["Prefill and decode are timed in separate passes; latency is the sum of the two."],
@@ -55,7 +54,7 @@ def read(text: str) -> Reading:
                 _metrics(prefill, decode, batch, prompt, generated),
                 memory=_memory(report),
                 facts=InstanceFacts(
-                    engine_version=version if isinstance(version, str) else None,
+                    engine_version=text_or_none(at(backend, "version")),
                     weight_load_s=number(at(report, "load_model", "latency", "mean")),
                 ),
                 requests=batch or 0,

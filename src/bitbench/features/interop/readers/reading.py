@@ -1,22 +1,147 @@
-"""What a reader takes out of a file: runs, and what has to be said about them."""
+"""What a reader takes out of a file of one of the tools: runs, an operator profile, what has to be said about them;
+text as it was meant."""
 
 import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from math import inf
 
-from bitbench.features.interop.readers.text import measurable
-from bitbench.features.interop.readers.vendor_profile import ProfileTable
-from bitbench.features.interop.types import ImportFileError
-from bitbench.records.published import PublishedKernel
+from bitbench.analysis.roofline import built_in_table
+from bitbench.records.profile import Operator, PublishedKernel
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
-from bitbench.study.arrival import AnyArrival, Batch, ClosedLoop
 from bitbench.study.base import Json
 from bitbench.study.study import EngineSetup
-from bitbench.study.workload import BUILT_IN_WORKLOADS, ShapePart, Workload
+from bitbench.study.workload import BUILT_IN_WORKLOADS, AnyArrival, Batch, ClosedLoop, ShapePart, Workload
+from bitbench.util.errors import BitbenchError, ExitCode
+from bitbench.util.units import parse_bytes, parse_seconds
 
-LONGEST_NAME = 60  # of a workload; what core.asked.workload allows, with room for a number
+
+class ImportFileError(BitbenchError):
+    """A result file has another format than given, or contains no results."""
+
+    exit_code = ExitCode.REFUSED
+
+
+class Tool(StrEnum):
+    """As `bitbench import --from` spells it."""
+
+    VENDOR_TABLE = "vendor-table"  # tables as vendors and projects publish them beside their models
+    SGLANG = "sglang"
+    VLLM = "vllm"
+    GUIDELLM = "guidellm"
+    AIPERF = "aiperf"
+    LLAMA_BENCH = "llama-bench"
+    OPTIMUM = "optimum-benchmark"
+
+
+class ImportedStarts(StrEnum):
+    """What a start of the engine was: the files do not say, and intervals depend on it."""
+
+    PER_FILE = "per-file"
+    PER_RUN = "per-run"
+    ONE = "one"
+
+
+# UTF-8 read as Windows-1252 shows its lead bytes as these letters: `Â±` for ±, `â€“` for –, `ðŸ¥‡` for a medal.
+_TRACES = re.compile(r"[ÂÃâð][\u0080-\u00ff\u0100-\u2fff]")
+SMALLEST, LARGEST = 1e-18, 1e18  # of any figure, in any unit
+MIS_ENCODED = "Its text was UTF-8 that had been read as Windows-1252; it was repaired."
+
+
+def decoded(content: bytes) -> tuple[str, bool]:
+    """The text, and whether its encoding had to be repaired."""
+    text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
+    repaired = "\n".join(_repaired(line) if _TRACES.search(line) else line for line in text.split("\n"))
+    return repaired, repaired != text
+
+
+def _repaired(line: str) -> str:
+    raw = bytearray()
+    for char in line:
+        try:
+            raw += char.encode("cp1252")
+        except UnicodeEncodeError:
+            if ord(char) > 0xFF:  # never came from one byte: this line is as it was meant
+                return line
+            raw.append(ord(char))
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return line
+
+
+def table_row(line: str) -> list[str]:
+    """The cells of a line of a Markdown table or of a grid table."""
+    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+
+
+def figure(text: str) -> float | None:
+    """`1,526.74 tok/s` → 1526.74; None for `N/A`, `-` and 0.00, which stands for "not measured"."""
+    found = re.match(r"\s*([0-9][0-9,]*\.?[0-9]*)", text)
+    value = float(found.group(1).replace(",", "")) if found else 0.0
+    return measurable(value) if value else None
+
+
+def measurable(value: float) -> float:
+    """Raises ImportFileError for what nothing can measure, and sums and squares could not hold."""
+    if not SMALLEST <= value <= LARGEST:
+        shown = (
+            f"a number of {len(str(value)):,} digits" if isinstance(value, int) and value > LARGEST else f"{value:g}"
+        )
+        raise ImportFileError(f"it contains {shown}, which no tool measures")
+    return float(value)
+
+
+_TOTAL = re.compile(r"Self (CPU|CUDA) time total: (\S+)")
+_DEVICE = re.compile(r"^- Device: (.+)$")
+
+
+@dataclass(frozen=True)
+class ProfileTable:
+    device: str | None
+    operators: tuple[Operator, ...]
+    self_cpu_s: float | None
+    self_device_s: float | None
+
+
+def read_profile(lines: list[str]) -> ProfileTable | None:
+    """None where there is no such table."""
+    place = next((place for place, line in enumerate(lines) if "Self CPU %" in line), None)
+    if place is None:
+        return None
+    titles = re.split(r"\s{2,}", lines[place].strip())
+    rows = [row for line in lines[place + 1 :] if (row := _row(line, titles))]
+    totals = {match.group(1): parse_seconds(match.group(2)) for line in lines if (match := _TOTAL.search(line))}
+    devices = [match.group(1).strip() for line in lines[:place] if (match := _DEVICE.match(line))]
+    return ProfileTable(devices[-1] if devices else None, tuple(rows), totals.get("CPU"), totals.get("CUDA"))
+
+
+def _row(line: str, titles: list[str]) -> Operator | None:
+    cells = re.split(r"\s{2,}", line.strip())
+    if len(cells) != len(titles) or not cells[-1].isdigit():
+        return None
+    row = dict(zip(titles, cells, strict=True))
+    return Operator(
+        group=built_in_table().group_of(row["Name"])[0],
+        name=row["Name"],
+        calls=int(row["# of Calls"]),
+        self_cpu_s=parse_seconds(row["Self CPU"]),
+        self_cpu_share=float(row["Self CPU %"].rstrip("%")) / 100,
+        cpu_total_s=parse_seconds(row["CPU total"]),
+        self_device_s=parse_seconds(row["Self CUDA"]) if "Self CUDA" in row else None,
+        self_memory_bytes=_bytes(row["Self CPU Mem"]) if "Self CPU Mem" in row else None,
+    )
+
+
+def _bytes(text: str) -> int:
+    """torch writes `13.36 Mb` for MiB, and a minus for what was freed."""
+    sign = -1 if text.startswith("-") else 1
+    return sign * parse_bytes(re.sub(r"([KMG])b$", r"\1iB", text.lstrip("-")))
+
+
+LONGEST_NAME = 60  # of a workload; what `Workload` allows, with room for a number
 _HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
 

@@ -2,7 +2,16 @@
 
 from collections.abc import Mapping
 
-from bitbench.features.interop.readers.reading import ImportedRun, Reading, at, number, objects, whole, words
+from bitbench.features.interop.readers.reading import (
+    ImportedRun,
+    Reading,
+    at,
+    number,
+    objects,
+    text_or_none,
+    whole,
+    words,
+)
 from bitbench.features.interop.readers.vllm import served_metrics, served_shape
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.base import Json
@@ -28,13 +37,12 @@ def _run(result: Mapping[str, Json]) -> ImportedRun:
     completed = whole(result["completed"])
     server = result.get("server_info")
     model = at(server, "served_model_name") or at(server, "model_path") or result.get("tag")
-    version = at(server, "version")
     return ImportedRun(
         words(model, "unknown model"),
         EngineSetup(name=backend, engine=backend),
         served_shape(result, completed),
         served_metrics(result, latency="mean_e2e_latency_ms", overall="total_throughput"),
-        facts=InstanceFacts(engine_version=version if isinstance(version, str) else None),
+        facts=InstanceFacts(engine_version=text_or_none(at(server, "version"))),
         requests=completed or 0,
         duration_s=number(result["duration"]),
         cause=None if completed else "No request was completed.",

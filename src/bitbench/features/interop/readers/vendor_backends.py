@@ -2,9 +2,14 @@
 
 import re
 
-from bitbench.features.interop.readers.reading import ImportedRun, Reading, workload
-from bitbench.features.interop.readers.text import measurable, table_row
-from bitbench.features.interop.readers.vendor_profile import read_profile
+from bitbench.features.interop.readers.reading import (
+    ImportedRun,
+    Reading,
+    measurable,
+    read_profile,
+    table_row,
+    workload,
+)
 from bitbench.records.trial import InstanceFacts, TrialMetrics
 from bitbench.study.study import EngineSetup
 from bitbench.util.units import UNKNOWN, parse_seconds
@@ -44,7 +49,7 @@ def read(text: str) -> Reading:
     reading.profile = read_profile(lines)
     if reading.profile is not None:
         reading.notes.append(
-            f"Its operator profile ({len(reading.profile.rows)} rows) is kept beside the study: "
+            f"Its operator profile ({len(reading.profile.operators)} rows) is kept beside the study: "
             "`bitbench report --format profile-md` shows it."
         )
     return reading

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bitbench.features.interop.readers.reading import ImportedRun, Reading, workload
-from bitbench.features.interop.readers.text import figure, table_row
+from bitbench.features.interop.readers.reading import ImportedRun, Reading, figure, table_row, workload
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.study.study import Argument, EngineSetup
 

@@ -2,9 +2,8 @@
 
 import re
 
-from bitbench.features.interop.readers.reading import Reading
-from bitbench.features.interop.readers.text import figure, table_row
-from bitbench.records.published import PublishedKernel
+from bitbench.features.interop.readers.reading import Reading, figure, table_row
+from bitbench.records.profile import PublishedKernel
 
 _NEEDED = {"in_features", "out_features"}
 _MILLISECONDS = re.compile(r"^(.+) \(ms\)$")

@@ -13,8 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bitbench.features.interop.readers.reading import ImportedRun, Reading, plain_name, workload
-from bitbench.features.interop.readers.text import figure
+from bitbench.features.interop.readers.reading import ImportedRun, Reading, figure, plain_name, workload
 from bitbench.records.trial import TrialMetrics
 from bitbench.study.plan import UNKNOWN_ENGINE
 from bitbench.study.study import EngineSetup
@@ -103,8 +102,7 @@ def _runs(configuration: _Configuration) -> Iterator[ImportedRun]:
 
 
 def _common_ending(names: list[str]) -> str:
-    """`_base` of w8a8_smooth_ptq_base and original_base: what all names of a configuration have behind the "
-    "model's."""
+    """`_base` of w8a8_smooth_ptq_base and original_base: what all names of a configuration have behind the model's."""
     if len(set(names)) < 2:
         return ""
     tails = [name.split("_") for name in names]

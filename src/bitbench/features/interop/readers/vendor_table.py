@@ -3,8 +3,7 @@
 from collections.abc import Callable
 
 from bitbench.features.interop.readers import vendor_backends, vendor_grids, vendor_kernels, vendor_runs
-from bitbench.features.interop.readers.reading import Reading
-from bitbench.features.interop.types import ImportFileError
+from bitbench.features.interop.readers.reading import ImportFileError, Reading
 
 FORMS: tuple[tuple[Callable[[str], bool], Callable[[str], Reading]], ...] = (
     (vendor_runs.is_meant, vendor_runs.read),

@@ -69,7 +69,7 @@ class FilledPool:
 
     def huge_page_bytes_at(self, offset: int, count: int) -> Any:
         if self._huge_pages is None:
-            from bitbench.features.kernels.huge_pages import Arena
+            from bitbench.features.kernels.case import Arena
 
             self._huge_pages = self._from_numpy(Arena().place(self._bytes.numpy()))
         return cut(self._huge_pages, offset, count)
@@ -150,7 +150,7 @@ class KernelBench:
                 self._reports.send("unusable", case=number, cause=sentence(error))
 
     def run(self) -> None:
-        from bitbench.features.kernels.roof import measure
+        from bitbench.features.kernels.device import measure
 
         largest = max((case.weight_bytes(shape) for case in self._cases for shape in self._shapes), default=0)
         size = max(self._cold_bytes, largest) + 2**20

@@ -113,7 +113,7 @@ class Quantizer:
         import numpy as np
         from safetensors.numpy import save_file
 
-        from bitbench.features.vptq import checkpoint, solver
+        from bitbench.features.vptq import layout, solver
 
         began = time.monotonic()
         rng = np.random.default_rng([self._job["seed"], zlib.crc32(name.encode())])
@@ -125,12 +125,9 @@ class Quantizer:
             bias=None if module.bias is None else module.bias.float().numpy(),
             dot=self._dot,
         )
-        whole = {
-            "config": json.dumps(checkpoint.describe(solved.layer)),
-            ERROR: repr(solved.proxy_error),
-        }
+        whole = {"config": json.dumps(layout.describe(solved.layer)), ERROR: repr(solved.proxy_error)}
         unfinished = self._file(name).with_suffix(".tmp")
-        save_file(checkpoint.tensors_of(solved.layer), unfinished, metadata=whole)
+        save_file(layout.tensors_of(solved.layer), unfinished, metadata=whole)
         unfinished.rename(self._file(name))
         took = time.monotonic() - began
         print(f"{name}: proxy error {solved.proxy_error:.5f}, {took:.1f} s", file=sys.stderr, flush=True)
@@ -143,13 +140,13 @@ class Quantizer:
         """The weights as whoever loads the checkpoint will have them."""
         from safetensors import safe_open
 
-        from bitbench.features.vptq import checkpoint, layout
+        from bitbench.features.vptq import layout
 
         with safe_open(self._file(name), "np") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
             said = file.metadata()
         config = json.loads(said["config"])
-        weight = layout.dequantize(checkpoint.read_layer(tensors, config))
+        weight = layout.dequantize(layout.read_layer(tensors, config))
         module.weight.copy_(self._torch.from_numpy(weight))
         self._configs[name] = config
         self._errors.append({"layer": name, "method": "VPTQ proxy", "error": float(said[ERROR])})
@@ -158,7 +155,7 @@ class Quantizer:
     def _write(self) -> None:
         from safetensors.torch import load_file, save_file
 
-        from bitbench.features.vptq.checkpoint import METHOD
+        from bitbench.features.vptq.layout import METHOD
 
         target = Path(self._job["checkpoint"])
         target.mkdir()

@@ -1,0 +1,66 @@
+"""`bitbench env`: the isolated environments that engines run in."""
+
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from bitbench.cli.help import PlainTyper
+from bitbench.cli.options import OnDevice, chosen
+from bitbench.cli.terminal import Terminal
+from bitbench.engines import environments
+from bitbench.measure.readiness import known_environment, known_environments, main_versions
+from bitbench.measure.workplace import Workplace, default_home
+from bitbench.util.units import show_bytes, show_duration
+
+env = PlainTyper(help="Create and list the environments that engines run in.")
+
+
+@env.command()
+def create(
+    name: Annotated[
+        str, typer.Argument(help="A name from `bitbench env list`, or NAME==VERSION for a version of its engine.")
+    ],
+    *,
+    find_links: Annotated[
+        list[str] | None, typer.Option("--find-links", help="A folder or page with wheels, for the installer.")
+    ] = None,
+    index_url: Annotated[str | None, typer.Option("--index-url", help="The package index, for the installer.")] = None,
+    installer: Annotated[
+        str | None, typer.Option("--installer", help="pip or uv [default: uv if installed, else pip].")
+    ] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compile", help="Compile for this processor, take nothing prebuilt.")
+    ] = False,
+    device: OnDevice = None,
+) -> None:
+    """Create an environment from its pinned lock file."""
+    at, console = Workplace(asked_device=chosen(device)), Terminal()
+    wanted = known_environment(name, at.home)
+    with console.status(Text(f"creating the environment {name}")) as status:
+        made = environments.create(
+            wanted,
+            at.home,
+            device=at.device,
+            compiled=compiled,
+            find_links=find_links or [],
+            index_url=index_url,
+            installer=installer,
+            on_step=lambda step: status.update(Text(f"{name}: {step}")) if console.is_terminal else console.print(step),
+        )
+    console.print(f"{made.name}: {show_bytes(made.size_bytes)} in {show_duration(made.seconds)}, at {made.path}")
+    if made.prebuilt is not None:
+        console.print(f"{made.prebuilt}. To compile it: bitbench env create {made.name} --compile")
+
+
+@env.command("list")
+def list_() -> None:
+    """List environments with their main packages and sizes."""
+    known = known_environments()
+    table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")
+    for found in environments.list_environments(default_home(), known):
+        main = ", ".join(f"{package} {version}" for package, version in main_versions(found, known).items())
+        state = "ready" if found.complete else f"not installed: bitbench env create {found.name}"
+        table.add_row(found.name, state, main, show_bytes(found.size_bytes))
+    Terminal().print(table)

@@ -1,0 +1,123 @@
+"""`bitbench recipes`: what can be made of a model, which engines run it, and why others do not."""
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+import typer
+from rich.console import RenderableType
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
+
+from bitbench.cli.options import OnDevice, chosen, compute_capability
+from bitbench.cli.terminal import Terminal
+from bitbench.engines import registry
+from bitbench.measure.compatibility import DOCUMENTATION, CompatibilityRow, look_up
+from bitbench.measure.workplace import Workplace
+from bitbench.quantize import catalog
+from bitbench.study.environment import Device
+from bitbench.study.hardware import Capability
+from bitbench.study.plan import Support
+from bitbench.study.recipe import Recipe
+
+MARKS = {Support.RUNS: "✓", Support.RUNS_WITHOUT_SPEEDUP: "~"}
+UNDECIDED = "?"
+STYLES = {Support.RUNS: "green", Support.RUNS_WITHOUT_SPEEDUP: "yellow", Support.DOES_NOT_RUN: "red"}
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML, to copy and change.")] = None,
+    bits: Annotated[int | None, typer.Option(help="Only recipes whose weights have so many bits.")] = None,
+    why: Annotated[bool, typer.Option("--why", help="Explain what does not run, or not faster.")] = False,
+    device: OnDevice = None,
+    capability: Annotated[
+        str | None,
+        typer.Option(metavar="X.Y", help="Compute capability of the GPU, such as 8.9 [default: that of this machine]."),
+    ] = None,
+) -> None:
+    """List recipes and the engines that run them.
+
+    With a name: print that recipe as YAML, to copy and change.
+    """
+    if name is not None:
+        typer.echo(catalog.built_in_file(name).read_text(encoding="utf-8"), nl=False)
+        return
+    asked = None if capability is None else compute_capability(capability, "--capability")
+    at = Workplace(asked_device="cuda" if asked else chosen(device))
+    console, on = Terminal(), asked or at.capability
+    known = [recipe for recipe in catalog.built_in_recipes() if bits is None or recipe.weight_bits == bits]
+    if not known:
+        console.print(f"no recipe has weights of {bits} bits; `bitbench recipes` lists all", soft_wrap=True)
+        return
+    engines = [engine_name for engine_name, engine in registry.engines().items() if engine.needs_model]
+    console.print(recipes_table(known, engines, at.device, on))
+    more = "" if why else " `bitbench recipes --why` says what does not run, and why."
+    console.print(f"\n{legend(at.device, on)}{more}")
+    for paragraph in reasons(known, engines, at.device, on) if why else ():
+        console.print(paragraph)
+
+
+def recipes_table(
+    recipes: Sequence[Recipe], engines: Sequence[str], device: Device, capability: Capability | None = None
+) -> Table:
+    """One row per recipe, with the engines that matter for it."""
+    table = Table(
+        Column("recipe", no_wrap=True),
+        Column("engines", overflow="fold"),
+        Column("description"),
+        box=None,
+        header_style="bold",
+        pad_edge=False,
+        padding=(0, 2, 0, 0),
+    )
+    for recipe in recipes:
+        rows = [
+            (engine, look_up(recipe.form, engine, device, recipe.at_load, capability=capability)) for engine in engines
+        ]
+        table.add_row(recipe.name, _engines(rows), recipe.description)
+    return table
+
+
+def legend(device: Device, capability: Capability | None) -> str:
+    """Below the table."""
+    marks = f"{MARKS[Support.RUNS]} runs, {MARKS[Support.RUNS_WITHOUT_SPEEDUP]} runs without a speed-up"
+    if device == "cpu":
+        return f"Engines on a CPU: {marks}."
+    if capability is not None:
+        return f"Engines on an NVIDIA GPU of compute capability {capability}: {marks}."
+    decides = f"{UNDECIDED} unknown: its compute capability decides; give one with --capability"
+    return f"Engines on an NVIDIA GPU of unknown compute capability: {marks}, {decides}."
+
+
+def _engines(rows: Sequence[tuple[str, CompatibilityRow | None]]) -> Text:
+    """`✓ sglang, vllm; ~ transformers`; what does not run is in `--why`."""
+    marked: dict[str, list[str]] = {mark: [] for mark in (*MARKS.values(), UNDECIDED)}
+    for engine, row in rows:
+        if row is None:
+            marked[UNDECIDED].append(engine)
+        elif not row.refuse and row.verdict in MARKS:
+            marked[MARKS[row.verdict]].append(engine)
+    styles = {mark: STYLES[verdict] for verdict, mark in MARKS.items()}
+    named = [
+        Text(f"{mark} {', '.join(engines)}", styles.get(mark, "dim")) for mark, engines in marked.items() if engines
+    ]
+    return Text("; ").join(named) if named else Text("none here", "dim")
+
+
+def reasons(
+    recipes: Sequence[Recipe], engines: Sequence[str], device: Device, capability: Capability | None = None
+) -> Iterator[RenderableType]:
+    """A paragraph for each reason: where, which recipes, why, and how it is known."""
+    named: dict[CompatibilityRow, list[str]] = {}
+    for engine in engines:
+        for recipe in recipes:
+            row = look_up(recipe.form, engine, device, recipe.at_load, capability=capability)
+            if row is not None and row.why:
+                # One reason may hold for several forms.
+                alike = row.model_copy(update={"form": "", "kernel": None, "capability": None})
+                named.setdefault(alike, []).append(recipe.name)
+    for row, names in named.items():
+        known = "untested, from its documentation" if row.checked == DOCUMENTATION else row.checked
+        style = "dim" if row.refuse else STYLES[row.verdict]
+        yield Text.assemble("\n", (row.engine, "bold"), " ", (row.word, style), f": {', '.join(names)}")
+        yield Padding(f"{row.why} ({known})", (0, 0, 0, 4), expand=False)

@@ -1,0 +1,401 @@
+"""Virtual environments in `<home>/envs/NAME`: read from their manifests, and made by pip or uv from a lock, which is
+resolved anew for another version.
+
+The description of one is `bitbench.study.environment.Environment`; nothing here knows an engine by name.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from bitbench.engines.processes import run_logged, run_tool
+from bitbench.study.environment import Device, Environment, OnStep
+from bitbench.util.child_processes import isolated
+from bitbench.util.errors import EngineEnvironmentError
+from bitbench.util.files import SafeFolder, read_bytes
+from bitbench.util.machine_faults import require_linux
+
+_MANIFEST = "bitbench-environment.json"  # written last: a folder without it was interrupted
+
+
+@dataclass(frozen=True)
+class InstalledEnvironment:
+    """`complete` is False where there is none yet, or an interrupted one."""
+
+    name: str
+    path: Path
+    complete: bool
+    lock: str | None = None  # file name of the lock it was made from
+    lock_hash: str | None = None
+    installer: str | None = None
+    python: str | None = None
+    seconds: float | None = None  # that its creation took
+    size_bytes: int | None = None
+    prebuilt: str | None = None  # what was taken instead of compiling it: which version, for which processors
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+def list_environments(home: Path, known: Iterable[str] = ()) -> tuple[InstalledEnvironment, ...]:
+    """Those on disk and those that are `known` and could be made; `complete` tells them apart."""
+    on_disk = {path.name for path in (home / "envs").glob("*") if path.is_dir()}
+    folders = [folder_of(name, home) for name in sorted({*known, *on_disk})]
+    return tuple(read_manifest(path) or InstalledEnvironment(path.name, path, complete=False) for path in folders)
+
+
+def is_foreign(name: str) -> bool:
+    """Whether it is the path of an environment that somebody else made, or of its python."""
+    return Path(name).is_absolute()
+
+
+def python_of(name: str, home: Path) -> Path:
+    """The interpreter of an environment; raises EngineEnvironmentError where there is none."""
+    if is_foreign(name):
+        return _python_at(Path(name))
+    folder = folder_of(name, home)
+    if read_manifest(folder):
+        return python_in(folder)
+    state = "is incomplete" if folder.exists() else "is not installed"
+    raise EngineEnvironmentError(
+        f"The environment {name} {state} in {folder}; create it with: bitbench env create {name}"
+    )
+
+
+def versions(name: str, home: Path) -> dict[str, str]:
+    """Package versions of an environment; raises EngineEnvironmentError where there is none."""
+    python = python_of(name, home)
+    return versions_in(python.parent.parent if is_foreign(name) else folder_of(name, home))
+
+
+def _python_at(place: Path) -> Path:
+    """The python of a foreign environment, not the one that its link leads to: that one has other packages."""
+    python = python_in(place) if place.is_dir() else place
+    if python.is_file() and os.access(python, os.X_OK):
+        return python
+    raise EngineEnvironmentError(f"{place} is no virtual environment, and no python of one.")
+
+
+def folder_of(name: str, home: Path) -> Path:
+    return home.absolute() / "envs" / name
+
+
+def python_in(folder: Path) -> Path:
+    return folder / "bin" / "python"
+
+
+def versions_in(folder: Path) -> dict[str, str]:
+    """From the names of the packages' metadata folders."""
+    names = sorted(path.stem for path in folder.glob("lib/python*/site-packages/*.dist-info"))
+    pairs = (name.rpartition("-") for name in names)
+    return {plain_name(package): version for package, _, version in pairs}
+
+
+def plain_name(package: str) -> str:
+    """As locks and manifests spell it."""
+    return package.lower().replace("_", "-")
+
+
+def read_manifest(folder: Path) -> InstalledEnvironment | None:
+    try:
+        content = json.loads(read_bytes(folder / _MANIFEST))
+        return InstalledEnvironment(**content | {"path": folder})
+    except (OSError, ValueError, TypeError):  # TypeError: written by another version of bitbench
+        return None
+
+
+def write_manifest(made: InstalledEnvironment) -> None:
+    content = asdict(made) | {"path": str(made.path)}
+    SafeFolder(made.path).write(_MANIFEST, json.dumps(content, indent=2) + "\n")
+
+
+Installer = Literal["pip", "uv"]
+
+_COUNTED_TOGETHER = 10  # packages per line of progress
+_TELLING = re.compile(r"error|cause|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE)
+_CPU_TORCH = re.compile(r"(?:matching distribution|no version).*torch==\S+\+cpu", re.IGNORECASE)
+_NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
+
+
+def choose_installer(asked_for: str | None) -> Installer:
+    """uv where it is found, unless one is asked for."""
+    if asked_for == "pip":
+        return "pip"
+    found = shutil.which("uv") is not None
+    if asked_for is None:
+        return "uv" if found else "pip"
+    if asked_for != "uv":
+        raise EngineEnvironmentError(f"{asked_for} is not a known installer; use pip or uv.")
+    if not found:
+        raise EngineEnvironmentError("uv is not on the PATH; install it, or use --installer pip.")
+    return "uv"
+
+
+def source_options(find_links: Sequence[str], index_url: str | None) -> Iterator[str]:
+    """Where packages come from, as both installers spell it; they work in another folder than we do."""
+    for place in find_links:
+        yield f"--find-links={_absolute(place)}"
+    if index_url:
+        yield f"--index-url={_absolute(index_url)}"
+
+
+def _absolute(place: str) -> str:
+    return place if ":/" in place else str(Path(place).expanduser().absolute())
+
+
+@dataclass(frozen=True)
+class Installation:
+    """What the installer says goes to the log; the rest of its settings are the user's own."""
+
+    folder: Path
+    lock: Path
+    source_lock: Path | None
+    installer: Installer
+    sources: Sequence[str]
+    log_file: Path
+    on_step: OnStep
+
+    def run(self) -> None:
+        """Only what was hashed gets in, and a wheel runs no code when it is installed.
+
+        Raises EngineEnvironmentError with the lines that say why.
+        """
+        self.on_step(f"creating a virtual environment with {self.installer}")
+        python = python_in(self.folder)
+        if self.installer == "uv":
+            venv = ["uv", "venv", "--allow-existing", "--no-progress", f"--python={sys.executable}", str(self.folder)]
+            install = ["uv", "pip", "install", f"--python={python}", "--no-progress"]
+        else:
+            venv = isolated(sys.executable, "-m", "venv", self.folder)
+            options = ("--progress-bar=off", "--no-input", "--no-compile")
+            install = isolated(python, "-m", "pip", "install", *options)
+        self._call("create", venv)
+        install += ["--require-hashes", "--no-deps", *self.sources]
+        self._call("install", [*install, "--only-binary=:all:", "-r", self.lock])
+        if self.source_lock is not None:
+            self.on_step("building what exists as source only")
+            self._call("install", [*install, "--no-build-isolation", "-r", self.source_lock])
+
+    def _call(self, step: str, command: Sequence[str | Path]) -> None:
+        collected, total = 0, len(pins(self.lock))
+
+        def on_line(line: str) -> None:
+            nonlocal collected
+            if line.startswith(("Collecting ", "Processing ")):
+                collected += 1
+                if collected % _COUNTED_TOGETHER == 0:
+                    self.on_step(f"downloading packages, {collected} of {total}")
+            elif line.startswith("Installing collected packages"):
+                self.on_step(f"installing {total} packages")
+
+        with SafeFolder(self.log_file.parent).open_to_append(self.log_file.name) as log:
+            code, recent = run_logged(command, log, on_line, folder=self.folder)
+        if code != 0:
+            raise EngineEnvironmentError(
+                f"{self.installer} could not {step} the environment in {self.folder}: {telling(recent)} "
+                f"(full log: {self.log_file.name} in that folder). {_next_step(recent)}"
+            )
+
+
+def pins(lock: Path) -> list[str]:
+    """`NAME==VERSION` of each requirement of a lock."""
+    lines = lock.read_text(encoding="utf-8").splitlines()
+    return [line.removesuffix("\\").strip() for line in lines if line[:1].isalnum()]
+
+
+def _next_step(lines: Sequence[str]) -> str:
+    if any(_CPU_TORCH.search(line) for line in lines):
+        return "Give a folder or page with the CPU wheels of torch with --find-links."
+    return "Use --find-links or --index-url for another package source."
+
+
+def telling(lines: Sequence[str]) -> str:
+    """The last lines that say what went wrong, in one line."""
+    said = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
+    telling = [line for line in said if _TELLING.search(line)]
+    return " / ".join((telling or said)[-3:]) or "it printed nothing"
+
+
+_HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
+
+
+def write_lock(
+    wanted: Environment, pinned: Environment, device: Device, installer: Installer, sources: Sequence[str]
+) -> None:
+    """Write the lock of `wanted` for this device; raises EngineEnvironmentError with what the installer says.
+
+    What is compared shall differ in the engine alone: every other package keeps its version, or takes an older one that
+    the engine requires; only where that cannot be, newer ones are taken.
+    """
+    before = dict(pin.split("==", 1) for pin in pins(pinned.lock_for(device)))
+    package = next((name for name in pinned.main_packages if name in before), None)
+    if package is None:
+        raise EngineEnvironmentError(f"No package in the lock of {pinned.name} for {device} is its engine.")
+    version = wanted.name.partition("==")[2]
+    said: list[str] = []
+    with TemporaryDirectory(prefix="bitbench-lock-") as temporary:
+        folder = Path(temporary)
+        for others in _candidates({name: known for name, known in before.items() if name != package}):
+            lines = "\n".join((f"{package}=={version}", *others, ""))
+            requirements = SafeFolder(folder).write("requirements.txt", lines)
+            found = (_by_uv if installer == "uv" else _by_pip)(requirements, sources, said)
+            if found is not None:
+                lock = wanted.lock_for(device)
+                SafeFolder(lock.parent.parent).write(
+                    f"{lock.parent.name}/{lock.name}", _text(found, before, wanted, pinned)
+                )
+                return
+    raise EngineEnvironmentError(
+        f"{installer} found no packages for {package} {version}: {telling(said)}. "
+        f"`pip index versions {package}` lists the versions; --find-links or --index-url name another package source."
+    )
+
+
+def _candidates(others: Mapping[str, str]) -> Iterator[list[str]]:
+    """Requirements for the other packages, the closest to the pinned ones first. A local version (2.13.0+cpu) is a
+    build for this device, which no order of versions chooses, so it is given up last."""
+    builds = [f"{name}=={version}" for name, version in others.items() if "+" in version]
+    ordinary = {name: version for name, version in others.items() if "+" not in version}
+    yield [*builds, *(f"{name}<={version}" for name, version in ordinary.items())]
+    yield [*builds, *ordinary]
+    yield [*others]
+
+
+Pins = dict[str, list[str]]  # NAME==VERSION to the hashes of its wheels
+
+
+def _by_pip(requirements: Path, sources: Sequence[str], said: list[str]) -> Pins | None:
+    """In an environment of its own: the Python that runs bitbench may have no pip."""
+    folder = requirements.parent / "pip"
+    if not folder.exists() and not _call(isolated(sys.executable, "-m", "venv", folder), said):
+        return None
+    report = requirements.with_name("report.json")
+    options = ("--dry-run", "--ignore-installed", "--only-binary=:all:", "--no-input", "--quiet", f"--report={report}")
+    command = isolated(python_in(folder), "-m", "pip", "install", *options, *sources, "-r", requirements)
+    if not _call(command, said):
+        return None
+    found: Pins = {}
+    for chosen in json.loads(report.read_text(encoding="utf-8"))["install"]:
+        named = chosen["metadata"]
+        found[f"{named['name']}=={named['version']}"] = [chosen["download_info"]["archive_info"]["hashes"]["sha256"]]
+    return found
+
+
+def _by_uv(requirements: Path, sources: Sequence[str], said: list[str]) -> Pins | None:
+    options = ("--generate-hashes", "--only-binary=:all:", "--no-header", "--no-annotate", "--no-progress", "--quiet")
+    lock = requirements.with_name("lock.txt")
+    where = (f"--python={sys.executable}", f"--output-file={lock}")
+    if not _call(["uv", "pip", "compile", *where, *options, *sources, str(requirements)], said):
+        return None
+    found: Pins = {}
+    for line in lock.read_text(encoding="utf-8").splitlines():
+        if line[:1].isalnum():
+            hashes = found[line.removesuffix("\\").strip()] = []
+        elif match := _HASH.search(line):
+            hashes.append(match[0].rpartition(":")[2])
+    return found
+
+
+def _call(command: Sequence[str], said: list[str]) -> bool:
+    """Whether it worked; its words are in `said` then."""
+    finished = run_tool(command)
+    said[:] = finished.stdout.splitlines()
+    return finished.returncode == 0
+
+
+def _text(found: Pins, before: Mapping[str, str], wanted: Environment, pinned: Environment) -> str:
+    """The lock, with what it changes in its first lines."""
+    known = {plain_name(name): version for name, version in before.items()}
+    lines = [f"# {wanted.name}, resolved from the lock of {pinned.name}; what differs:"]
+    for pin in sorted(found, key=str.lower):
+        name, version = pin.split("==", 1)
+        if known.get(plain_name(name)) != version:
+            lines.append(f"#   {name} {known.get(plain_name(name), 'none')} -> {version}")
+    for pin in sorted(found, key=str.lower):
+        lines.append(" \\\n".join([pin, *(f"    --hash=sha256:{digest}" for digest in found[pin])]))
+    return "\n".join(lines) + "\n"
+
+
+_LOG = "bitbench-install.log"
+
+
+def create(
+    environment: Environment,
+    home: Path,
+    *,
+    device: Device,
+    compiled: bool = False,
+    find_links: Sequence[str] = (),
+    index_url: str | None = None,
+    installer: str | None = None,
+    on_step: OnStep = lambda _: None,
+) -> InstalledEnvironment:
+    """Makes the environment, or returns the existing one if it was made from the same lock.
+
+    `compiled`: nothing prebuilt is taken, and an existing environment that has something prebuilt is made again.
+    Raises EngineEnvironmentError; what was begun is then rebuilt by the next call. Raises PlatformError elsewhere than
+    on Linux, since locks list wheels for it alone. The lock of another version than the pinned one is written first,
+    unless it exists.
+    """
+    require_linux()
+    if compiled and environment.prebuilt is None:
+        raise EngineEnvironmentError(
+            f"The environment {environment.name} has nothing prebuilt to compile instead; leave out --compile."
+        )
+    lock, folder = environment.lock_for(device), folder_of(environment.name, home)
+    source_lock = environment.source_lock
+    sources = [*source_options(find_links, index_url)]
+    chosen = choose_installer(installer)
+    if environment.origin is not None and not lock.exists():
+        on_step("choosing package versions")
+        write_lock(environment, environment.origin, device, chosen, sources)
+    lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()
+    existing = read_manifest(folder)
+    if existing and existing.lock_hash == lock_hash and not (compiled and existing.prebuilt):
+        return existing
+    began = time.monotonic()
+    kept = SafeFolder(home)
+    kept.remove_folder(f"envs/{folder.name}")
+    kept.make_folder(f"envs/{folder.name}")
+    log_file = folder / _LOG
+    Installation(folder, lock, source_lock, chosen, sources, log_file, on_step).run()
+    prebuilt = None
+    if environment.prebuilt is not None and device == "cpu" and not compiled:
+        prebuilt = environment.prebuilt(folder, log_file)
+    if environment.build is not None and prebuilt is None:
+        environment.build(folder, log_file, cuda=device == "cuda", on_step=on_step)
+    on_step("importing it once")
+    _check_imports(environment, folder, log_file)
+    made = InstalledEnvironment(
+        name=environment.name,
+        path=folder,
+        complete=True,
+        lock=lock.name,
+        lock_hash=lock_hash,
+        installer=chosen,
+        python=".".join(map(str, sys.version_info[:3])),
+        seconds=round(time.monotonic() - began, 1),
+        size_bytes=sum(path.lstat().st_size for path in folder.rglob("*")),
+        prebuilt=prebuilt,
+        versions=versions_in(folder),
+    )
+    write_manifest(made)
+    return made
+
+
+def _check_imports(environment: Environment, folder: Path, log_file: Path) -> None:
+    finished = run_tool(isolated(python_in(folder), "-c", environment.import_check), folder=folder)
+    if finished.returncode == 0:
+        return
+    SafeFolder(folder).append(log_file.name, finished.stdout.encode())
+    last = finished.stdout.strip().splitlines()[-1:] or ["it printed nothing"]
+    raise EngineEnvironmentError(
+        f"The environment {environment.name} was installed but cannot be used: {last[0]} (full log: {log_file})."
+    )

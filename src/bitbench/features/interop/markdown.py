@@ -1,0 +1,302 @@
+"""`vendor-md` and `backend-md`: runs by configuration, and a column per backend, as such records are published in
+Markdown.
+
+The layout is the one that `bitbench import --from vendor-table` reads. Added are: the machine, memory, quality, the
+interval, ties in the ranking, flagged outliers, and the points that have no result with their reason.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import PointSummary, Ranking, Run, StudySummary
+from bitbench.records.trial import Outcome
+from bitbench.reports.document.markdown import code, markdown, phrase_text, section_parts
+from bitbench.reports.document.model import (
+    Block,
+    Document,
+    Heading,
+    Name,
+    Paragraph,
+    Phrase,
+    Quantity,
+    Section,
+    Table,
+    Unit,
+)
+from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_minus, unit_of
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    ColumnOf,
+    Words,
+    bullets,
+    joined,
+    listing,
+    names,
+    number_column,
+    paragraph,
+    plain,
+    say,
+    strong,
+    table,
+    words_column,
+)
+from bitbench.reports.labels import grouped
+from bitbench.reports.sections.conditions import host_section, source
+from bitbench.reports.sections.ranked import (
+    entry_of,
+    has_result,
+    in_order,
+    memory_metric,
+    outcomes_of,
+    rank,
+    rankings_by_model,
+    titled,
+)
+from bitbench.reports.sections.workloads import shape
+from bitbench.reports.write import StudyReport
+from bitbench.study.plan import Config
+from bitbench.util.units import UNKNOWN
+
+PREFERRED = ("perplexity_rise", "kl_mean", "perplexity")  # keys of a config's quality estimates
+
+
+class QualityColumn:
+    """The first of PREFERRED that any config has; `title` is None where none has any."""
+
+    def __init__(self, summary: StudySummary) -> None:
+        self._estimates = {row.config: row.estimates for row in summary.quality}
+        keys = dict.fromkeys((*PREFERRED, *summary.quality_definitions))
+        self._key = next((key for key in keys if any(key in known for known in self._estimates.values())), None)
+        self._definition = summary.quality_definitions[self._key] if self._key else None
+        self.title = self._definition.label if self._definition else None
+        self.unit = unit_of(self._definition) if self._definition else Unit.NONE
+
+    def of(self, config: Config) -> Quantity | None:
+        if self._key is None or self._definition is None:
+            return None
+        return estimated(self._estimates.get(config, {}).get(self._key), self._definition)
+
+
+TIMES = {"TTFT": "ttft_s", "TPOT": "tpot_s"}
+LEGEND = (
+    "Times are means with their interval; TTFT counts from the planned send to the first token, TPOT is the time per "
+    "further token. Kernels are in the engine's own words; – is unknown."
+)
+
+
+def backend_markdown(of: StudyReport) -> str:
+    sections = [
+        Section(
+            titled(Name(ranking.workload), part),
+            (Paragraph(shape(part.study.workload(ranking.workload))), _backends(part, ranking, points)),
+        )
+        for part in of.summary.by_model
+        for ranking in part.rankings
+        if (points := in_order(part, ranking))
+    ]
+    return markdown(Document(say(f"{of.summary.study.name}: backends"), (paragraph(LEGEND),), tuple(sections)))
+
+
+def _backends(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Table:
+    """A column per point, a row per fact."""
+
+    def column(place: int) -> ColumnOf[tuple[str, list[Words]]]:
+        return words_column(plain(points[place].point.config.engine, MAX_NAME), lambda fact: fact[1][place])
+
+    return table(
+        _facts(summary, ranking, points),
+        words_column(strong("Backend"), lambda fact: strong(fact[0])),
+        *map(column, range(len(points))),
+    )
+
+
+def _facts(
+    summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]
+) -> Iterator[tuple[str, list[Words]]]:
+    known = {config.config: config for config in summary.configs}
+    configs = [point.point.config for point in points]
+    yield "Model", [plain(config.variant, MAX_NAME) for config in configs]
+    yield "Version", [_words(known[config].engine_versions if config in known else ()) for config in configs]
+    yield "Kernel", [_words(known[config].kernels if config in known else ()) for config in configs]
+    for title, metric in TIMES.items():
+        yield title, [estimated(point.metrics.get(metric), summary.definitions[metric]) for point in points]
+    name = summary.definitions[ranking.metric].name
+    yield f"Rank by {name}", [rank(entry_of(ranking, config)) for config in configs]
+    if any(point.failures for point in points):
+        yield "Failed", [outcomes_of(point) or "no" for point in points]
+
+
+def _words(words: tuple[str, ...]) -> str | None:
+    return "; ".join(plain(word, MAX_NAME) for word in words) or None
+
+
+ROUNDING = 1e-9  # what rounding leaves of equal values is below this
+DECIMALS = 2  # as in such records
+FIGURES = {
+    "Latency": ("latency_s", "s"),
+    "Output Throughput": ("output_throughput", "tok/s"),
+    "Overall Throughput": ("overall_throughput", "tok/s"),
+    "Input Throughput": ("input_throughput", "tok/s"),
+}
+
+
+def vendor_markdown(of: StudyReport) -> str:
+    summary, lock = of.summary, of.records.lock
+    origin = say(Name("bitbench run"), " of ", Name(summary.study.name))
+    if summary.imported_from is not None:
+        origin = say("imported: ", source(summary.imported_from))
+    parts = ["# Performance Benchmark Results", phrase_text(say(strong("Generated from:"), " ", origin)), "---"]
+    for part, ranking in rankings_by_model(summary):
+        parts += _configuration(part, ranking)
+    parts.append("---")
+    for section in (_ranking(summary), *_not_run(summary), host_section(lock)):
+        parts += section_parts(section)
+    return "\n\n".join([*parts, phrase_text(_legend(summary))]) + "\n"
+
+
+def _configuration(summary: StudySummary, ranking: Ranking) -> Iterator[str]:
+    points = in_order(summary, ranking)
+    blocks: list[Block] = [
+        Paragraph(shape(summary.study.workload(ranking.workload))),
+        paragraph(strong("Total models tested:"), f" {len(points)}"),
+    ]
+    if points:
+        blocks += [Heading(say("Summary Table")), _summary_table(summary, ranking, points)]
+        blocks += bullets(_outliers(summary, point) for point in points if point.outliers)
+        blocks += bullets(_causes(point) for point in points if point.failures)
+        blocks.append(Heading(say("Detailed Results")))
+    yield from section_parts(Section(_title(summary, ranking.workload), tuple(blocks)))
+    for point in points:
+        yield from _details(point)
+
+
+def _title(summary: StudySummary, workload: str) -> Phrase:
+    asked = summary.study.workload(workload)
+    lengths = {
+        "batch_size": UNKNOWN if asked.open_loop or "concurrency" in asked.unknown else asked.concurrency,
+        "input_len": UNKNOWN if "input_tokens" in asked.unknown else asked.input_tokens,
+        "output_len": UNKNOWN if "output_tokens" in asked.unknown else asked.output_tokens,
+    }
+    shown = ", ".join(f"{name}={value}" for name, value in lengths.items())
+    return titled(say(f"Configuration: {shown} (", Name(workload), ")"), summary)
+
+
+def _summary_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Table:
+    memory, quality, definition = memory_metric(summary), QualityColumn(summary), summary.definitions[ranking.metric]
+    interval = f"{definition.label}, {percent(summary.study.measure.confidence)} interval"
+
+    def runs(point: PointSummary) -> Phrase:
+        counted = sum(run.outcome is Outcome.OK for run in point.runs)
+        return say(str(counted) if has_result(summary, point) else outcomes_of(point) or "not run")
+
+    def peak(point: PointSummary) -> float | None:
+        estimate = point.metrics.get(memory)
+        return estimate.value if estimate else None
+
+    def column(title: str) -> ColumnOf[PointSummary]:
+        metric, unit = FIGURES[title]
+        return number_column(title, unit, lambda point: _mean_and_deviation(point.metrics.get(metric)))
+
+    return table(
+        points,
+        words_column("Rank", lambda point: rank(entry_of(ranking, point.point.config))),
+        words_column("Model", lambda point: Name(point.point.config.name)),
+        number_column("Runs", Unit.NONE, runs),
+        *map(column, FIGURES),
+        number_column(
+            interval, unit_of(definition), lambda point: estimated(point.metrics.get(ranking.metric), definition)
+        ),
+        number_column("Memory peak", Unit.BYTES, peak),
+        number_column(quality.title or "Quality", quality.unit, lambda point: quality.of(point.point.config)),
+    )
+
+
+def _mean_and_deviation(estimate: Estimate | None) -> Phrase | None:
+    if estimate is None:
+        return None
+    sd = estimate.basis.trial_sd if estimate.basis else None
+    return plus_minus(_figure(estimate.value), None if sd is None else _figure(sd))
+
+
+def _figure(value: float) -> Quantity:
+    """Two decimals, as in such records; small ones with three digits. The unit stands in the title, or behind it."""
+    if abs(value) < ROUNDING:
+        return Quantity(0.0, decimals=0)
+    return Quantity(value, decimals=DECIMALS) if abs(value) >= 1 else Quantity(value, digits=ROUGH)
+
+
+def _outliers(summary: StudySummary, point: PointSummary) -> Phrase:
+    said = []
+    for outlier in point.outliers:
+        definition = summary.definitions[outlier.metric]
+        value = say(f"{definition.name} ", _figure(outlier.value), f" {definition.unit} in ", Name(outlier.trial_id))
+        said.append(say(value, " against a median of ", _figure(outlier.median)))
+    name = Name(point.point.config.name)
+    return say("Outlier: ", name, ": ", joined(said, "; "), ". Flagged (still included in the means).")
+
+
+def _causes(point: PointSummary) -> Phrase:
+    causes: list[Words] = [f"{group.failure.outcome.value}: {plain(group.failure.cause)}" for group in point.failures]
+    return say(Name(point.point.config.name), ": ", joined(causes, "; "))
+
+
+def _details(point: PointSummary) -> Iterator[str]:
+    """Nested lists, which only this layout has."""
+    counted = [run for run in point.runs if run.outcome is Outcome.OK]
+    if not counted:
+        return
+    flagged = {outlier.trial_id for outlier in point.outliers}
+    yield f"#### {code(point.point.config.name)}"
+    yield f"- **Total runs:** {len(counted)}"
+    yield "- **Individual runs:**"
+    yield "\n".join(line for run in counted for line in _run(run, is_flagged=run.trial_id in flagged))
+    yield "- **Statistics:**"
+    yield "\n".join(
+        f"  - {title}: {phrase_text(statistics)}"
+        for title, (metric, _) in FIGURES.items()
+        if (statistics := _mean_and_deviation(point.metrics.get(metric)))
+    )
+
+
+def _run(run: Run, *, is_flagged: bool) -> Iterator[str]:
+    yield f"  - {code(run.trial_id)}:"
+    for title, (metric, unit) in FIGURES.items():
+        value = run.metrics.get(metric)
+        shown = UNKNOWN if value is None else phrase_text((_figure(value), "" if unit == "s" else " ", unit))
+        yield f"    - {title}: {shown}"
+    if is_flagged:
+        yield "    - Outlier: far from the other runs"
+
+
+def _ranking(summary: StudySummary) -> Section:
+    definition = summary.definitions[summary.primary_metric]
+    blocks: list[Block] = []
+    for part, ranking in rankings_by_model(summary):
+        figures = {point.point.config: point.metrics for point in part.points_of(ranking.workload)}
+        lines = []
+        for entry in ranking.entries:
+            figure = _figure(figures[entry.config][ranking.metric].value)
+            place, name = rank(entry) or UNKNOWN, strong(plain(entry.config.name))
+            lines.append(say(place, " ", name, ": ", figure, f" {definition.unit}"))
+        blocks.append(Heading(_title(part, ranking.workload)))
+        blocks += bullets(lines) or (paragraph("No config has a result."),)
+    return Section(say(f"Performance Ranking (by {definition.name})"), tuple(blocks))
+
+
+def _not_run(summary: StudySummary) -> Iterator[Section]:
+    reasons = grouped(summary.refusals, lambda refusal: refusal.reason)
+    lines = [
+        say(listing(names(dict.fromkeys(refusal.point.config.name for refusal in alike))), f": {plain(reason)}")
+        for reason, alike in reasons.items()
+    ]
+    if lines:
+        yield Section(say("Not run"), bullets(lines))
+
+
+def _legend(summary: StudySummary) -> Phrase:
+    quality = "relative to the baseline where it says so" if summary.quality else "not measured"
+    return say(
+        "± is the standard deviation of the single runs; the interval is that of the mean and covers the variation "
+        "between starts of the engine where there were several. Configs whose difference is not significant share a "
+        f"range of ranks. {UNKNOWN} is unknown. Quality: {quality}."
+    )

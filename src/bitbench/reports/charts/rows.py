@@ -1,0 +1,305 @@
+"""Figures with one row per config: its ratio to the baseline on each workload, its trials with mean and interval,
+and how the times of its requests are spread."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from bitbench.analysis.results.estimate import carries
+from bitbench.analysis.results.summary import PointSummary, Ranking, RequestSpread, StudySummary
+from bitbench.records.trial import Outcome
+from bitbench.reports.charts import figure as fig
+from bitbench.reports.charts.figure import Layer, Spec, absent_from, channel, value
+from bitbench.reports.document.model import Quantity, Unit
+from bitbench.reports.document.numbers import Scale, estimated, scale_for, shown, starts_and_trials, unit_of
+from bitbench.reports.document.words import MAX_NAME, plain
+from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
+from bitbench.reports.sections.ranked import by_speed, entry_of, has_result, in_order, places, rank, ratio_to_baseline
+from bitbench.study.plan import Config
+from bitbench.util.units import UNKNOWN
+
+LANE, WIDEST_LANE, GAP = 15, 34, 9  # pixels: one workload of a config, where there are few, and between configs
+LEAST_HEIGHT = 240
+MOST_LANES = 26  # as high as a first screen has room for
+MOST_WORKLOADS = 4
+NAMES = 260  # pixels of the longest name beside the rows
+NAME_LANE = ""  # of a config, in a figure for a phone: no workload is called so
+FAR = 1.7  # times the outermost value: an interval that reaches beyond is cut off
+ROOM = 0.14  # of the axis, for the figure behind the last interval
+
+
+def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
+    """None where no config has a ratio to another. `labels`: marked with what the answer says of each."""
+    rankings = [ranking for ranking in summary.rankings if any(entry.ratio_to_baseline for entry in ranking.entries)]
+    if not rankings:
+        return None
+    drawn = rankings[:MOST_WORKLOADS]
+    known = [config for config in by_speed(summary) if any(_has_mark(ranking, config) for ranking in drawn)]
+    configs = _with_room(known, summary, labels, max(3, MOST_LANES // len(drawn)))
+    rows = [_row(ranking, config, labels) for config in configs for ranking in drawn if _has_mark(ranking, config)]
+    definition = summary.definitions[summary.primary_metric]
+    better = "more" if definition.higher_is_better else "less"
+    caption = (
+        _meaning([labels[config] for config in configs]),
+        f"Shown are {len(configs)} of {len(known)} configs." if len(configs) < len(known) else "",
+        f"Shown are {len(drawn)} of {len(rankings)} workloads." if len(drawn) < len(rankings) else "",
+        absent_from(summary, {ranking.workload for ranking in drawn}, known, labels),
+        labels.shared,
+    )
+    title = f"{definition.name.capitalize()} against the baseline"
+    return ratio_rows("answer-ratios", title, caption, rows, f"ratio to the baseline, {better} is better")
+
+
+def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row], words: str) -> fig.Figure:
+    """One row per `config` and a colour per `workload`: `value` with its ends, around 1."""
+    values = [1.0, *fig.numbers(rows, "value")]
+    ends = fig.numbers(rows, "value_low", "value_high")
+    near = [end for end in ends if min(values) / FAR <= end <= max(values) * FAR]
+    axis = fig.axis_for(words, [*values, *near])
+    firsts = {row["config"]: place for place, row in reversed([*enumerate(rows)])}.values()
+    rows = [row | {"heading": row["config"] if place in firsts else ""} for place, row in enumerate(rows)]
+    rows = [row | {"end": min(axis.high, *fig.numbers([row], "end"))} for row in rows]  # of what is cut off, the edge
+    axis = replace(axis, high=axis.value(1 + ROOM))
+    names, groups = ([str(each) for each in dict.fromkeys(row[of] for row in rows)] for of in ("config", "workload"))
+    lane = max(LANE, min(WIDEST_LANE, LEAST_HEIGHT // (len(names) * len(groups))))
+    height = len(names) * (lane * len(groups) + GAP)
+
+    def figure(*, narrow: bool) -> fig.Figure:
+        layers = _layers(axis, names, groups, narrow=narrow)
+        return fig.drawn(name, title, caption, layers, rows, height=height + narrow * (LANE + GAP) * len(names))
+
+    return replace(figure(narrow=False), narrow=figure(narrow=True).spec)
+
+
+def ratio_row(config: str, workload: str, ratio: Quantity | None, *, is_flagged: bool = False) -> fig.Row:
+    """None: what the others are compared with."""
+    place = fig.place("value", ratio, Scale("")) if ratio else {"value": 1.0, "value_low": None, "value_high": None}
+    return {
+        "config": config,
+        "workload": workload,
+        **place,
+        "end": place["value_high"] or place["value"],
+        "shown": f"{ratio.value:.2f}×" if ratio and ratio.value else "baseline",
+        "whole": shown(ratio) if ratio else "baseline",
+        "is_flagged": is_flagged,
+    }
+
+
+def _with_room(known: Sequence[Config], summary: StudySummary, labels: Labels, most: int) -> list[Config]:
+    """The fastest; what the answer names and the baseline are always among them."""
+    if len(known) <= most:
+        return list(known)
+    wanted = [config for config in known if config == summary.baseline or labels.mark(config)]
+    kept = [*wanted, *(config for config in known if config not in wanted)][:most]
+    return [config for config in known if config in kept]
+
+
+def _has_mark(ranking: Ranking, config: Config) -> bool:
+    return config == ranking.baseline or ratio_to_baseline(ranking, config) is not None
+
+
+def _row(ranking: Ranking, config: Config, labels: Labels) -> fig.Row:
+    flagged = labels.mark(config) == FLAGGED
+    return ratio_row(labels[config], ranking.workload, ratio_to_baseline(ranking, config), is_flagged=flagged)
+
+
+def _meaning(names: Sequence[str]) -> str:
+    marks = {CHOSEN: "recommended", FLAGGED: "quality flagged"}
+    meant = [f"{mark} {words}" for mark, words in marks.items() if any(name.startswith(mark) for name in names)]
+    return f"{'; '.join(['Lines are intervals', *meant])}."
+
+
+def _layers(axis: fig.ChartAxis, names: Sequence[str], workloads: Sequence[str], *, narrow: bool) -> list[Layer]:
+    """A phone has no room beside the rows: names stand above them."""
+    several = len(workloads) > 1
+    weight = {"condition": {"test": f"indexof(datum.label, '{CHOSEN}') == 0", "value": 700}, "value": 400}
+    beside: Spec = {
+        "title": None, "labelLimit": NAMES, "labelFlush": False, "ticks": False, "domain": False, "grid": False,
+        "labelPadding": 8, "labelFontSize": 12.5, "labelFontWeight": weight,
+    }  # fmt: skip
+    y = channel("config:N", sort=list(names), axis=None if narrow else beside)
+    lanes = channel("workload:N", scale={"domain": [*([NAME_LANE] if narrow else []), *workloads]})
+    base = fig.EVERY_ROW.encode(y=y, **({"yOffset": lanes} if several or narrow else {}))
+    top: Spec = {"title": None, "orient": "top", "direction": "horizontal"}
+    colour = channel("workload:N", sort=list(workloads), legend=top if several else None)
+    faint = {"condition": {"test": "datum.is_flagged", "value": 0.45}, "value": 1}
+    about = fig.tooltips(config="Config", workload="Workload", whole="vs. baseline")
+    layers = [
+        fig.EVERY_ROW.first().mark("rule", style="baseline").encode(x=_at(axis, 1.0)),
+        base.where("isValid(datum.value_low)")
+        .mark("rule", strokeWidth=2.5)
+        .encode(x=axis.x("value_low"), x2="end", color=colour, opacity=faint),
+        base.mark("point", filled=True, size=70).encode(x=axis.x("value"), color=colour, opacity=faint, tooltip=about),
+        *(text.encode(x=axis.x("end"), text="shown:N") for text in fig.halo(base, "dim", align="left", dx=8)),
+    ]
+    if narrow:
+        name = fig.EVERY_ROW.mark("text", style="name")
+        layers.append(name.encode(x=value(0), y=y, yOffset={"datum": NAME_LANE}, text="heading:N"))
+    return layers
+
+
+def _at(axis: fig.ChartAxis, place: float) -> Spec:
+    return {name: what for name, what in axis.x().items() if name != "field"} | {"datum": place}
+
+
+STEP = 42  # pixels of a row: its name, and its marks below
+NAME_UP, MARKS_DOWN = -9, 10
+
+
+def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fig.Figure | None:
+    """None where no config has a result."""
+    points = [point for point in in_order(summary, ranking) if has_result(summary, point)]
+    if not points:
+        return None
+    definition = summary.definitions[ranking.metric]
+    scale = scale_for(unit_of(definition), [point.metrics[ranking.metric].value for point in points])
+    rows: list[fig.Row] = []
+    for point in points:
+        rows += [_mean_row(summary, ranking, point, scale, labels), *_trial_rows(ranking, point, scale, labels)]
+    axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, "value", "value_low", "value_high"))
+    about_trial = [
+        *fig.tooltips(trial="Trial", config="Config"),
+        channel("value:Q", title=f"{definition.label} ({scale.unit})", format=",.4~r"),
+        *fig.tooltips(instance="Start", block="Block", note="Outcome"),
+    ]
+    about_mean = fig.tooltips(
+        config="Config",
+        shown=definition.label,
+        rank="Rank",
+        versus="vs. baseline",
+        counts="Starts / trials",
+    )
+    means, trials = fig.where("datum.kind == 'mean'"), fig.where("datum.kind == 'trial'")
+    x = axis.x("value")
+    y = channel("config:N", sort=[labels[point.point.config] for point in points], axis=None)
+    text = means.encode(y=y)
+    layers = [
+        means.where("datum.baseline").mark("rule", style="baseline").encode(x=x),
+        trials.where("!datum.flagged")
+        .mark("tick", style="trial", yOffset=MARKS_DOWN, thickness=1.5, size=13)
+        .encode(x=x, y=y, tooltip=about_trial),
+        means.where("isValid(datum.value_low)")
+        .mark("rule", style="interval", yOffset=MARKS_DOWN, y2Offset=MARKS_DOWN)
+        .encode(x=axis.x("value_low"), x2="value_high", y=y),
+        means.mark("point", style="mean", yOffset=MARKS_DOWN, filled=True).encode(x=x, y=y, tooltip=about_mean),
+        trials.where("datum.flagged")
+        .mark("point", style="outlier", yOffset=MARKS_DOWN)
+        .encode(x=x, y=y, tooltip=about_trial),
+        text.mark("text", style="name", dy=NAME_UP).encode(text="heading:N", x=value(0)),
+        text.mark("text", style="value", dy=NAME_UP).encode(text="shown:N", x=value("width")),
+    ]
+    flagged = any(row.get("flagged") for row in rows)
+    caption = (
+        "Dot and line: mean and interval; ticks: single trials; dashed: the baseline. The number before a name is its "
+        "rank; tied configs share a range of ranks, and n = 1 has none.",
+        absent_from(summary, {ranking.workload}, [point.point.config for point in points], labels),
+        labels.shared,
+        "Diamonds: trials flagged as outliers (still included in the means)." if flagged else "",
+    )
+    title = f"{ranking.workload}: {definition.name}"
+    return fig.drawn(f"trials-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})
+
+
+def _mean_row(summary: StudySummary, ranking: Ranking, point: PointSummary, scale: Scale, labels: Labels) -> fig.Row:
+    config, estimate = point.point.config, point.metrics[ranking.metric]
+    entry, ratio = entry_of(ranking, config), ratio_to_baseline(ranking, config)
+    figure = estimated(estimate, summary.definitions[ranking.metric])
+    is_baseline = config == ranking.baseline
+    return {
+        "kind": "mean",
+        "config": labels[config],
+        "heading": f"{places(entry) if entry else UNKNOWN}   {labels[config]}",
+        "rank": rank(entry) or UNKNOWN,
+        **fig.place("value", figure, scale),
+        "shown": shown(figure) if figure else UNKNOWN,
+        "versus": "baseline" if is_baseline else shown(ratio) if ratio else UNKNOWN,
+        "counts": starts_and_trials(estimate),
+        "baseline": is_baseline,
+    }
+
+
+def _trial_rows(ranking: Ranking, point: PointSummary, scale: Scale, labels: Labels) -> list[fig.Row]:
+    flagged = {outlier.trial_id for outlier in point.outliers if outlier.metric == ranking.metric}
+    return [
+        {
+            "kind": "trial",
+            "config": labels[point.point.config],
+            "value": run.metrics[ranking.metric] / scale.factor,
+            "trial": plain(run.trial_id, MAX_NAME),
+            "instance": plain(run.instance_id, MAX_NAME),
+            "block": run.block,
+            "note": f"{run.outcome.value}, outlier" if run.trial_id in flagged else run.outcome.value,
+            "flagged": run.trial_id in flagged,
+        }
+        for run in point.runs
+        if run.outcome is Outcome.OK and ranking.metric in run.metrics
+    ]
+
+
+FIELDS = ("p5", "p50", "p95", "p99", "highest")
+
+
+def request_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
+    """One per time that is known of the requests of this workload, where there are many."""
+    own = [spread for point in summary.points_of(ranking.workload) for spread in point.spreads]
+    metrics = dict.fromkeys(spread.metric for spread in own)
+    return [
+        _figure(summary, ranking, [spread for spread in own if spread.metric == key], key, labels) for key in metrics
+    ]
+
+
+def _figure(
+    summary: StudySummary, ranking: Ranking, spreads: Sequence[RequestSpread], metric: str, labels: Labels
+) -> fig.Figure:
+    definition = summary.definitions[metric]
+    scale = scale_for(Unit.SECONDS, [spread.p50 for spread in spreads])
+    rows: list[fig.Row] = [
+        {
+            "config": labels[spread.point.config],
+            **{field: getattr(spread, field) / scale.factor for field in FIELDS},
+            "shown": f"{_time(spread.p50)}, {_tail(spread)}",
+            "requests": spread.requests,
+            "slowest": f"{plain(spread.highest_trial, MAX_NAME)}, request {spread.highest_request}",
+        }
+        for spread in spreads
+    ]
+    axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, *FIELDS))
+    order = {entry.config: place for place, entry in enumerate(ranking.entries)}
+    ordered = sorted(spreads, key=lambda spread: order.get(spread.point.config, len(order)))
+    y = channel("config:N", sort=[labels[spread.point.config] for spread in ordered], axis=None)
+    base = fig.EVERY_ROW
+    about = [
+        channel("config:N", title="Config"),
+        *(channel(f"{field}:Q", title=f"{field} ({scale.unit})", format=",.4~r") for field in FIELDS),
+        channel("requests:Q", title="Requests", format=","),
+        channel("slowest:N", title="Slowest"),
+    ]
+    line: dict[str, Any] = {"yOffset": MARKS_DOWN, "y2Offset": MARKS_DOWN}
+    layers = [
+        base.mark("rule", style="error", **line).encode(x=axis.x("p5"), x2="highest", y=y),
+        base.mark("rule", style="spread", **line).encode(x=axis.x("p5"), x2="p95", y=y, tooltip=about),
+        base.mark("tick", style="tail", thickness=2, yOffset=MARKS_DOWN, size=15).encode(
+            x=axis.x("p99"), y=y, tooltip=about
+        ),
+        base.mark("point", style="mean", filled=True, yOffset=MARKS_DOWN).encode(x=axis.x("p50"), y=y, tooltip=about),
+        base.mark("text", style="name", dy=NAME_UP).encode(y=y, text="config:N", x=value(0)),
+        base.mark("text", style="value", dy=NAME_UP).encode(y=y, text="shown:N", x=value("width")),
+    ]
+    caption = (
+        "Dot: median; broad bar: 5th to 95th percentile; red tick: 99th percentile; thin line: up to the slowest.",
+        "Over every request of the trials that count.",
+        absent_from(
+            summary, {ranking.workload}, [spread.point.config for spread in spreads], labels, lacks="few requests"
+        ),
+        labels.shared,
+    )
+    title = f"{ranking.workload}: {definition.name} of single requests"
+    return fig.drawn(f"requests-{metric}-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})
+
+
+def _tail(spread: RequestSpread) -> str:
+    return f"p99 {_time(spread.p99)}" if carries(spread.requests, 99) else f"slowest {_time(spread.highest)}"
+
+
+def _time(seconds: float) -> str:
+    return shown(Quantity(seconds, Unit.SECONDS))

@@ -1,1 +1,0 @@
-"""The forms in which such records are published elsewhere."""
