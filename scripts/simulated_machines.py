@@ -54,7 +54,7 @@ with open(1, "wb", buffering=0, closefd=False) as out:
 OUR_PROGRAMS = ("bitbench.features.fleet.node", "bitbench.loadgen.worker_process", "guardian.py", "null_server")
 # Lost machines are asked again sooner: a laboratory has no hours.
 DRIVER = (
-    "from bitbench.features.fleet import station; station.QUARANTINE_S = 1.0; from bitbench.cli import main; main()"
+    "from bitbench.features.fleet import machines; machines.QUARANTINE_S = 1.0; from bitbench.cli import main; main()"
 )
 
 
