@@ -21,7 +21,7 @@ from bitbench.quantize.backends import Maker
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import ProfileGroup
 from bitbench.reports import files, write
-from bitbench.reports.document import html as charts_svg
+from bitbench.reports.document import html
 from bitbench.study.recipe import Backend
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import BitbenchError
@@ -39,7 +39,7 @@ from tests.unit.test_report_quality import quality_study
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 RECIPE = "name: mine\nsteps: [{step: quantize, weight_bits: 8}]\n"
 # Drawing takes seconds, and writes nothing.
-DRAWING = ((files, "svg"), (charts_svg, "svg"), (vl_convert, "javascript_bundle"))
+DRAWING = ((files, "svg"), (html, "svg"), (vl_convert, "javascript_bundle"))
 
 
 def command(name: str, prepare: Callable[[Path], None], run: Callable[[Path], None]) -> Command:

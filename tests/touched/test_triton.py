@@ -16,7 +16,6 @@ import pytest
 import bitbench
 from bitbench.engines.environments import python_of
 from bitbench.features.kernels import runner
-from bitbench.features.kernels import runner as registry
 from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.computing import KernelRun, summarize_kernels
 from bitbench.features.kernels.words import kernel_document
@@ -154,7 +153,7 @@ def bench(
     job = runner.KernelJob(
         runner.KernelOptions(batches=batches, cases=tuple(names) if named else None, warm=True, device=device),
         shapes=(KernelShape(72, 200),),
-        cases=registry.case_sources(names),
+        cases=runner.case_sources(names),
         effort=runner.Effort(passes=1, point_s=0.0, least_rounds=2, most_rounds=2),
     )
     python = python_of("triton", default_home())

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from bitbench.analysis import ranking as fields
+from bitbench.analysis import ranking
 from bitbench.engines.null import NullEngine
 from bitbench.measure.budget import StudyPace
 from bitbench.measure.estimate import Estimator
@@ -214,7 +214,7 @@ def computed_once() -> Iterator[None]:
     files: dict[tuple[bytes, type], list[Any]] = {}
     lines: dict[tuple[bytes, type], Any] = {}
     standings: dict[tuple[int, ...], Any] = {}
-    read_lines, parse, standing = records.read_lines, records.parse, fields.standing
+    read_lines, parse, standing = records.read_lines, records.parse, ranking.standing
     read_table, write_table = pq.read_table, pq.write_table
 
     def read_lines_once(path: Path, kind: type, newest: int) -> list[Any]:
@@ -248,7 +248,7 @@ def computed_once() -> Iterator[None]:
     with (
         patch("bitbench.records.folder.read_lines", read_lines_once),
         patch.object(records, "parse", parse_once),
-        patch.object(fields, "standing", standing_once),
+        patch.object(ranking, "standing", standing_once),
         patch.object(pq, "read_table", read_table_once),
         patch.object(pq, "write_table", write_table_once),
     ):

@@ -8,7 +8,7 @@ import pytest
 from bitbench.reports import write
 from bitbench.reports.charts.figure import Figure
 from bitbench.reports.charts.rows import trials_figure
-from bitbench.reports.document import html as charts_svg
+from bitbench.reports.document import html
 from bitbench.reports.document.html import svg
 from bitbench.reports.labels import Labels
 from bitbench.reports.write import Drawing
@@ -24,7 +24,7 @@ def figures() -> list[Figure]:
 def test_another_process_draws_what_this_one_would(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = [svg(figure) for figure in figures()]
     assert len(wanted) > 1
-    monkeypatch.setattr(charts_svg, "svg", None)  # so that nothing is drawn here
+    monkeypatch.setattr(html, "svg", None)  # so that nothing is drawn here
     with Drawing() as drawn:
         assert drawn.draw(figures()) == wanted
 

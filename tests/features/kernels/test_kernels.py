@@ -10,7 +10,6 @@ import pytest
 from bitbench import feature
 from bitbench.feature import Feature
 from bitbench.features.kernels import bench, runner
-from bitbench.features.kernels import runner as registry
 from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.chart import WIDTH, roofline_figure
 from bitbench.features.kernels.computing import (
@@ -115,7 +114,7 @@ def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
 
 def test_a_case_that_nobody_offers_is_named() -> None:
     with pytest.raises(KernelError, match="Unknown kernel case warp-drive"):
-        registry.case_sources(["warp-drive"])
+        runner.case_sources(["warp-drive"])
 
 
 def test_the_interval_of_a_median_encloses_it_and_needs_enough_rounds() -> None:
@@ -240,7 +239,7 @@ def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(
 
 
 def test_the_gpus_cases_cover_the_codebooks_of_the_seed() -> None:
-    names = {source.name for source in registry.case_sources()}
+    names = {source.name for source in runner.case_sources()}
     assert {f"vptq-triton-{main}-{residual}" for main in (4096, 8192) for residual in (256, 512)} <= names
 
 
@@ -329,10 +328,10 @@ def test_a_case_whose_package_is_gone_is_left_out_unless_it_is_named(monkeypatch
     monkeypatch.setattr(feature, "features", lambda: known)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        names = [source.name for source in registry.case_sources()]
+        names = [source.name for source in runner.case_sources()]
     (warning,) = {str(one.message) for one in seen}
     assert warning.startswith("Kernel cases of the feature lost (lost_feature) cannot be loaded: nowhere_to_be_found")
     assert "torch-linear" in names
     assert "lost" not in names
     with pytest.raises(KernelError, match="nowhere_to_be_found, which offers a kernel case, cannot be imported"):
-        registry.package_folders(registry.case_sources(["lost"]))
+        runner.package_folders(runner.case_sources(["lost"]))
