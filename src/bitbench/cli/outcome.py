@@ -84,6 +84,7 @@ def advice(records: StudyRecords) -> str | None:
     late = f"{len(rejected)} of {plural(len(measured), 'trial')} did not count: the client had to wait for a core."
     if records.lock.search is not None:
         return f"{late} Free a core, or lower the concurrency."
+    # A point that was given up ends with a rejection.
     newest = {(trial.point, trial.block): trial for trial in measured}
     given_up = {trial.id for trial in newest.values() if trial.outcome is Outcome.CLIENT_BOUND}
     if given_up.isdisjoint(excused(measured)):
