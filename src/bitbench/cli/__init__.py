@@ -5,6 +5,7 @@ Whatever is written plainly passes here: texts, tables of data, usage errors, wa
 colours passes `terminal`.
 """
 
+import os
 import sys
 import traceback
 import warnings
@@ -20,12 +21,45 @@ from bitbench.util.text import visible
 
 def main() -> None:
     """The console script: a person gets one sentence, a traceback only with --debug."""
-    with visible_streams():
-        code = _run()
-        if code is ExitCode.STOPPED:
+    with visible_streams(), warnings.catch_warnings():
+        _show_plugin_warnings_as_a_line()
+        try:
+            from bitbench.cli.app import app
+
+            if _command_word() and not {"--help", "--version"} & set(sys.argv[1:]):
+                _end_what_is_left_over()
+            code = ExitCode(app(standalone_mode=False) or ExitCode.DONE)  # typer gives the code of a typer.Exit
+        except (Exception, KeyboardInterrupt, SystemExit) as error:
+            code = _explained(error)
+    raise SystemExit(int(code))
+
+
+def _explained(error: BaseException) -> ExitCode:
+    """What is said of it, and the code to end with. Within `except`."""
+    import typer
+
+    # Of its errors of usage typer exports only this one; the others are beside it, in click or in a copy of it.
+    usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
+    match error:
+        case BitbenchError():
+            return _fail(str(error), error.exit_code)
+        case usage_error():
+            error.message = error.message.replace("Value error, ", "")  # what pydantic puts before our own words
+            error.show()
+            return _fail_as_json(error.format_message(), ExitCode.USAGE)
+        case KeyboardInterrupt() | typer.Abort():  # the latter: a question that was left unanswered
             resumes = "; finished trials are kept, and the same command resumes"
             _say(f"stopped{resumes if _can_resume(_command_word()) else ''}")
-    raise SystemExit(int(code))
+            return ExitCode.STOPPED
+        case BrokenPipeError() | SystemExit(code=1):  # the reader is gone: rich and typer leave by exit(1)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has nowhere to go
+            return ExitCode.PIPE_CLOSED
+        case SystemExit():
+            raise error
+        case OSError() if (fault := machine_faults.explain(error)) is not None:
+            return _fail(f"{fault}, then repeat the command", ExitCode.UNAVAILABLE)
+    said = f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback"
+    return _fail(said, ExitCode.DEFECT)
 
 
 def _can_resume(command: str) -> bool:
@@ -33,41 +67,6 @@ def _can_resume(command: str) -> bool:
 
     known = all_commands()
     return command in known and known[command][0].resumes
-
-
-def _run() -> ExitCode:
-    try:
-        with warnings.catch_warnings():
-            _show_plugin_warnings_as_a_line()
-            return _command()
-    except BitbenchError as error:
-        return _fail(str(error), error.exit_code)
-    except KeyboardInterrupt:
-        return ExitCode.STOPPED
-    except Exception as error:
-        if isinstance(error, OSError) and (fault := machine_faults.explain(error)) is not None:
-            return _fail(f"{fault}, then repeat the command", ExitCode.UNAVAILABLE)
-        said = f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback"
-        return _fail(said, ExitCode.DEFECT)
-
-
-def _command() -> ExitCode:
-    import typer
-
-    from bitbench.cli.app import app
-
-    if _command_word() and not {"--help", "--version"} & set(sys.argv[1:]):
-        _end_what_is_left_over()
-    # Of its errors of usage typer exports only this one; the others are beside it, in click or in a copy of it.
-    usage_error = cast("type[typer.BadParameter]", typer.BadParameter.__base__)
-    try:
-        return ExitCode(app(standalone_mode=False) or ExitCode.DONE)  # typer gives the code of a typer.Exit
-    except typer.Abort:  # a question that was left unanswered
-        return ExitCode.STOPPED
-    except usage_error as error:
-        error.message = error.message.replace("Value error, ", "")  # what pydantic puts before our own words
-        error.show()
-        return _fail_as_json(error.format_message(), ExitCode.USAGE)
 
 
 def _end_what_is_left_over() -> None:

@@ -1,7 +1,5 @@
 """The commands of `bitbench`: declared here or by a feature, and imported when they are called."""
 
-import os
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -9,7 +7,6 @@ import typer
 from bitbench import __version__, feature
 from bitbench.cli.help import LazyCommand, PlainGroup, PlainTyper, in_order
 from bitbench.feature import Command, Feature, Offer, Panel, Target
-from bitbench.util.errors import ExitCode
 
 
 def _core(
@@ -68,18 +65,9 @@ def all_commands() -> dict[str, tuple[Command, Offer]]:
 
 
 class _Commands(PlainGroup):
-    """Typer would end with 1 where the reader of the output is gone, which is the code of a failed gate."""
-
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
         self.commands = in_order({name: LazyCommand(*declared) for name, declared in all_commands().items()})
-
-    def invoke(self, ctx: Any) -> Any:  # click's context, or that of typer's copy of it
-        try:
-            return super().invoke(ctx)
-        except (BrokenPipeError, SystemExit) as error:  # rich leaves by SystemExit then, and nothing else does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has nowhere to go
-            raise typer.Exit(ExitCode.PIPE_CLOSED) from error
 
 
 app = PlainTyper(
