@@ -4,12 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from bitbench.measure.machine.host import cores_in_use
+from bitbench.measure.machine.host import OtherWork, cores_in_use
+from bitbench.records.trial import Outcome
 
 pytestmark = pytest.mark.alone
 
@@ -21,10 +23,10 @@ ORPHAN = (
 
 
 @contextmanager
-def our_child() -> Iterator[None]:
+def our_child() -> Iterator[subprocess.Popen[bytes]]:
     child = subprocess.Popen([sys.executable, "-c", SPIN])
     try:
-        yield
+        yield child
     finally:
         child.kill()
         child.wait()
@@ -45,3 +47,17 @@ def test_what_we_started_is_not_other_work() -> None:
     with a_stranger():
         theirs = cores_in_use(2.0)
     assert theirs > max(0.5, ours + 0.3)
+
+
+def test_an_engine_beside_other_work_was_not_measured() -> None:
+    with our_child() as child, OtherWork(child.pid) as beside_us:
+        time.sleep(1.0)
+    with ExitStack() as strangers:
+        for _ in os.sched_getaffinity(0):
+            strangers.enter_context(a_stranger())
+        with OtherWork() as beside_others:
+            time.sleep(1.0)
+    assert beside_us.failure is None
+    assert beside_others.failure is not None
+    assert beside_others.failure.outcome is Outcome.DISTURBED
+    assert f"of {len(os.sched_getaffinity(0))} cores busy" in beside_others.failure.cause

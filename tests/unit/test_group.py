@@ -74,6 +74,7 @@ class Engine:
     tape: Tape
     name = "null"
     environment = None
+    needs_model = False
     scoring = None
 
     def start(self, launch: Launch) -> Resident:

@@ -14,6 +14,7 @@ from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.trial import cached_share, measure
 from bitbench.engines.starts import Starts
 from bitbench.loadgen.verdict import judge
+from bitbench.measure.machine.host import OtherWork
 from bitbench.measure.machine.watches import MemoryWatch, disturbance, meter_energy, watch_gpus
 from bitbench.measure.plan import as_arguments, loads_of
 from bitbench.measure.quality import QualityKit
@@ -193,7 +194,8 @@ def run_trial(
     )
     new = partial(new_record, point, block=ready.block, index=index, instance_id=ready.id, purpose=ready.purpose)
     before = read_metrics(ready.endpoint)
-    with watch_gpus(ready.instance.pid) as gpus, meter_energy(ready.instance.pid) as meter:
+    pid = ready.instance.pid
+    with OtherWork(pid) as others, watch_gpus(pid) as gpus, meter_energy(pid) as meter:
         try:
             result = run.load.run(job, run.observer.trial_running)
         except LoadLost as lost:
@@ -201,7 +203,9 @@ def run_trial(
     counted = engine_metrics(ready.endpoint, before, read_metrics(ready.endpoint))
     requests = result.requests
     energy = Energy(gpus.use.energy_j if gpus.use else None, meter.energy_j)
-    failure = ready.explain(judge(requests, asked, result.health) or disturbance(gpus.use), kind)
+    on_processors = pid is not None and gpus.use is None and run.engine_of(ready.config).needs_model
+    disturbed = others.failure if on_processors else disturbance(gpus.use)
+    failure = ready.explain(judge(requests, asked, result.health) or disturbed, kind)
     record = new(kind="measured" if failure else kind, failure=failure)  # a warm-up that fails is a result
     found = {
         "started_at": result.started_at,

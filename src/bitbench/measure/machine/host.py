@@ -12,6 +12,7 @@ import psutil
 from bitbench.measure.machine.gpus import survey_gpus
 from bitbench.measure.machine.watches import process_tree
 from bitbench.records.lock import HostFacts
+from bitbench.records.trial import Failure, Outcome
 from bitbench.study.hardware import Level, level_of
 from bitbench.util.child_processes import engine_environment
 from bitbench.util.errors import UsageError
@@ -89,20 +90,48 @@ def _read(path: str) -> str | None:
 LOOK_S = 1.0
 # The kernel, a desktop and ourselves take a few percent; a tenth of a core is somebody's work.
 BUSY_CORES = 0.1
+# Of all cores: an engine whose threads wait for each other is several times slower then. Less than that is noise, which
+# intervals show.
+DISTURBING_SHARE = 1 / 3
+
+
+class OtherWork:
+    """Around something: afterwards `cores` is how many of them were busy with what is not ours: neither this process nor
+    one that it or `engine_pid` started."""
+
+    def __init__(self, engine_pid: int | None = None) -> None:
+        self._engine_pid = engine_pid
+        self.cores = 0.0
+
+    def __enter__(self) -> "OtherWork":
+        self._began, self._before_s = time.monotonic(), self._others_s()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.cores = max(0.0, self._others_s() - self._before_s) / (time.monotonic() - self._began)
+
+    @property
+    def failure(self) -> Failure | None:
+        """Why what was measured meanwhile on the processors does not count."""
+        cores = _usable_threads() or 1
+        if self.cores < DISTURBING_SHARE * cores:
+            return None
+        cause = f"other work kept {self.cores:.1f} of {cores} cores busy meanwhile; end it, or repeat once it has ended"
+        return Failure(outcome=Outcome.DISTURBED, cause=cause)
+
+    def _others_s(self) -> float:
+        """Of the processors' time since the start of this machine."""
+        times = psutil.cpu_times()
+        busy_s = float(sum(times) - times.idle - getattr(times, "iowait", 0) - getattr(times, "guest", 0))
+        own = {process for pid in (os.getpid(), self._engine_pid) for process in process_tree(pid)}
+        return busy_s - sum(_used_s(process, with_ended=True) for process in own)
 
 
 def cores_in_use(look_s: float = LOOK_S) -> float:
-    """How many cores were busy with what is not ours while we looked: neither this process nor one that it started."""
-    before = _others_s()
-    time.sleep(look_s)
-    return max(0.0, _others_s() - before) / look_s
-
-
-def _others_s() -> float:
-    """Of the processors' time since the start of this machine."""
-    times = psutil.cpu_times()
-    busy_s = float(sum(times) - times.idle - getattr(times, "iowait", 0) - getattr(times, "guest", 0))
-    return busy_s - sum(_used_s(process, with_ended=True) for process in process_tree(os.getpid()))
+    """How many cores were busy with what is not ours while we looked."""
+    with OtherWork() as others:
+        time.sleep(look_s)
+    return others.cores
 
 
 def cores_of(pids: Sequence[int], look_s: float = 0.5) -> float:
