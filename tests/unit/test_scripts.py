@@ -281,6 +281,16 @@ def test_the_load_example_replaces_what_a_page_shows(
     )
 
 
+def test_a_cast_has_the_first_figure_and_the_last_screen(loaded: Loaded) -> None:
+    cast = loaded("cast")
+    (*_, last) = cast.record(["bitbench", "--version"])
+    assert re.fullmatch(r"bitbench \d.*", last.text)
+    shown = [
+        cast.Screen(at_s, text) for at_s, text in ((1.0, "begins"), (3.0, "12.5 tok/s"), (8.0, "…"), (15.0, "end"))
+    ]
+    assert [screen.at_s for screen in cast.told(shown)] == [3.0, 8.0, 15.0]
+
+
 def test_the_lock_has_the_wheels_that_fit(loaded: Loaded, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lock = loaded("lock")
     names = ("a-1.0-py3-none-any", "a-1.0-cp311-cp311-manylinux_2_28_x86_64", "a-1.0-cp311-cp311-win_amd64")
