@@ -13,7 +13,7 @@ from bitbench.ports import Endpoint, LoadClient, LoadJob, Vocabulary
 from bitbench.records.request_rows import RequestRows
 from bitbench.study.workload import Workload, longest
 from bitbench.util.errors import LoadError
-from bitbench.util.http.connection import address
+from bitbench.util.http.connection import connection_address
 
 _TIMEOUT_S = 600.0
 _RESAMPLES = 4_000
@@ -55,7 +55,7 @@ def decode_throughput(client: LoadClient, job: LoadJob) -> float:
 def bare_decode_throughput(job: LoadJob) -> float:
     """The same request through a blocking socket that only waits for the first event and for the end."""
     request = plan_requests(job)[0].data
-    host, port, _ = address(job.endpoint.url)
+    host, port, _ = connection_address(job.endpoint.url)
     with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(request)

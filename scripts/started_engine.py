@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bitbench.engines.environments import python_of
+from bitbench.engines.environments import environment_python
 from bitbench.engines.registry import engine
 from bitbench.measure.workplace import default_home
 from bitbench.models.library import resolve
@@ -31,7 +31,7 @@ def running(
 ) -> Iterator[Endpoint]:
     """Started with room for the load, and stopped in the end. `core`: the only one that it may use."""
     chosen = engine(setup.engine)
-    python = python_of(chosen.environment, default_home()) if chosen.environment else None
+    python = environment_python(chosen.environment, default_home()) if chosen.environment else None
     if chosen.needs_model:
         print(f"{setup.name} starts, in about {show_about(chosen.start_s)}", file=sys.stderr, flush=True)
     ours = os.sched_getaffinity(0)

@@ -96,7 +96,7 @@ def write_records(place: Path) -> None:
         writer.write_study("name: demo\n")
         writer.write_lock(lock)
         _, log_file = writer.new_instance()
-        processes.spawn(["echo", "ready"], env={"PATH": os.defpath}, log_file=log_file).stop()
+        processes.spawn_process(["echo", "ready"], env={"PATH": os.defpath}, log_file=log_file).stop()
         writer.append_instance(instances[0])
         writer.append_trial(make_trial(plan.points[0], 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
         writer.write_material("org/model", MATERIAL)

@@ -136,7 +136,7 @@ def offered(group: str) -> dict[str, Offer]:
     }
 
 
-def loaded(group: str) -> dict[str, Any]:
+def loaded_from_features(group: str) -> dict[str, Any]:
     """What all names of a group lead to; what a third party's code raises is a warning."""
     found: dict[str, Any] = {}
     for name, offer in offered(group).items():

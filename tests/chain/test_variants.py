@@ -8,7 +8,7 @@ import pytest
 from bitbench.engines import registry
 from bitbench.engines.null import NullEngine
 from bitbench.measure import plan as planning
-from bitbench.measure.plan import expand
+from bitbench.measure.plan import expand_plan
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from bitbench.records.folder import StudyFolder
@@ -89,10 +89,10 @@ def test_a_study_is_planned_once_also_where_variants_are_made(
     planned = []
 
     def counting(*arguments: Any, **named: Any) -> Plan:
-        planned.append(expand(*arguments, **named))
+        planned.append(expand_plan(*arguments, **named))
         return planned[-1]
 
-    monkeypatch.setattr(planning, "expand", counting)
+    monkeypatch.setattr(planning, "expand_plan", counting)
     assert bitbench(capsys, "run", "study.yaml", "--into", "out").exit_code == 0
     (plan,) = planned
     assert {one.name for one in plan.variants if one.path is None} == {"tiny/w8a8-rtn", "tiny/w4a16-rtn"}

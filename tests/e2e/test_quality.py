@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
-from bitbench.engines.environments import python_of
+from bitbench.engines.environments import environment_python
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import Condition
@@ -50,7 +50,7 @@ def test_perplexity_of_both_engines_is_that_of_a_plain_computation(
         lock.plan.chosen_dtypes.get(one, "bfloat16") for one in lock.plan.configs if one.variant == f"{MODEL}/bf16"
     }
     done = subprocess.run(
-        [python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
+        [environment_python("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
          recipes_study.quality / f"windows-{MODEL}.json", dtype],
         check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.engines.environments import python_of
+from bitbench.engines.environments import environment_python
 from bitbench.measure.workplace import default_home
 from bitbench.ports import Instance
 from bitbench.quality.measure import Asker
@@ -33,7 +33,7 @@ print(json.dumps([known[:, 0].tolist(), said.tolist()]))
 def python_or_skip(engine: str, why: str) -> Path:
     """Of its environment; `why` CI does without it."""
     try:
-        return python_of(engine, default_home())
+        return environment_python(engine, default_home())
     except EngineEnvironmentError as error:
         pytest.skip(f"{why}: {error}")
 
@@ -47,7 +47,7 @@ def said_by_transformers(ids: list[int], answer_tokens: int) -> tuple[list[float
     """In float32: the log-probability of each token but the first, and the greedy answer to the first PROMPT tokens."""
     home = default_home()
     done = subprocess.run(
-        [python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
+        [environment_python("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
          json.dumps([ids, ids[:PROMPT], answer_tokens])],
         check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip

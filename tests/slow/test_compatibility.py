@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from bitbench.engines import registry
-from bitbench.engines.environments import python_of, versions
-from bitbench.measure.compatibility import look_up
+from bitbench.engines.environments import environment_python, versions
+from bitbench.measure.compatibility import look_up_compatibility
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.models import library
@@ -68,7 +68,7 @@ def cases() -> Iterator[tuple[str, str]]:
             continue
         try:
             if engine.environment is not None:
-                python_of(engine.environment, home)
+                environment_python(engine.environment, home)
         except EngineEnvironmentError:
             continue
         for recipe in catalog.built_in_recipes():
@@ -85,7 +85,7 @@ def is_for_gpus(recipe: Recipe) -> bool:
 def question() -> list[int]:
     home = default_home()
     model = library.resolve(MODEL, home)
-    command = [python_of("transformers", home), "-I", "-c", TOKENIZE, model.path, QUESTION]
+    command = [environment_python("transformers", home), "-I", "-c", TOKENIZE, model.path, QUESTION]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     ids: list[int] = json.loads(done.stdout)
     return ids
@@ -95,8 +95,8 @@ def question() -> list[int]:
 def test_the_table_says_what_the_engine_does(
     recipe_name: str, engine_name: str, question: list[int], tmp_path: Path
 ) -> None:
-    recipe = catalog.find(recipe_name)
-    row = look_up(recipe.form, engine_name, Workplace().device, recipe.at_load)
+    recipe = catalog.find_recipe(recipe_name)
+    row = look_up_compatibility(recipe.form, engine_name, Workplace().device, recipe.at_load)
     assert row is not None, f"the table has no row for {recipe.form} on {engine_name} ({Workplace().device})"
     variant = made(recipe)
     dtype = next((one.dtype for one in row.on(Workplace().level) if one.dtype), None)
@@ -133,12 +133,12 @@ def made(recipe: Recipe) -> Variant:
         return variant
     found = library.resolve(MODEL, home)
     environment = maker_of(recipe).environment
-    wanted = variants.order(
+    wanted = variants.request_variant(
         variants.SourceModel(found.name, found.path, found.content_hash),
         recipe,
         versions=versions(environment, home),
     )
-    variants.ensure(wanted, home=home, python=python_of(environment, home))
+    variants.ensure_variant(wanted, home=home, python=environment_python(environment, home))
     return store.variant(MODEL, recipe.name)
 
 
@@ -154,7 +154,7 @@ def try_it(
             env={name: os.environ[name] for name in ("OMP_NUM_THREADS", "GOMP_SPINCOUNT") if name in os.environ},
         ),
         variant=variant,
-        python=python_of(engine.environment, default_home()) if engine.environment else None,
+        python=environment_python(engine.environment, default_home()) if engine.environment else None,
         log_file=log_file,
         loads=(Load(1, len(question) + TOKENS),),
         seed=0,

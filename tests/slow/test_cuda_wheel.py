@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from bitbench.engines.environments import create, python_of
+from bitbench.engines.environments import environment_python, make_environment
 from bitbench.engines.kernels import toolkit_variables
 from bitbench.engines.vllm import VllmEngine, command_line
 from bitbench.measure.workplace import default_home
 from bitbench.study.hardware import Capability
-from bitbench.util.child_processes import tool_environment
+from bitbench.util.child_processes import tool_child_variables
 from tests.unit.cuda_selection import disagreement, questions
 from tests.unit.test_vllm_engine import launch
 
@@ -71,8 +71,8 @@ def python() -> Path:
     home = default_home() / "cuda-wheel"
     wanted = VllmEngine.own_environment
     assert wanted is not None
-    create(wanted, home, device="cuda")
-    return python_of(wanted.name, home)
+    make_environment(wanted, home, device="cuda")
+    return environment_python(wanted.name, home)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def ask(python: Path, stand_in: Path, device: Device, answer: Path, *arguments: str) -> Mapping[str, Any]:
     """In a process of its own for each device: vLLM asks for it once."""
-    variables = tool_environment(
+    variables = tool_child_variables(
         {
             **toolkit_variables(python),
             "LD_LIBRARY_PATH": str(stand_in),

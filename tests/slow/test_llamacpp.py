@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 import psutil
 import pytest
 
-from bitbench.engines.environments import python_of
+from bitbench.engines.environments import environment_python
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.server import ServerInstance
-from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.verdict import load_verdict
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import default_home
@@ -158,7 +158,7 @@ def is_running(pid: int) -> bool:
 
 def _environment() -> Path | None:
     environment = LlamaCppEngine().environment
-    return python_of(environment, default_home()) if environment else None
+    return environment_python(environment, default_home()) if environment else None
 
 
 def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
@@ -183,7 +183,7 @@ def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
     rows = result.requests.to_pylist()
     assert [(row["input_tokens"], row["output_tokens"]) for row in rows] == [(128, 64)] * 6
     assert all(32 < len(row["chunk_s"]) <= 64 for row in rows)  # a token that is part of a character has no chunk
-    failure = judge(result.requests, workload, result.health)
+    failure = load_verdict(result.requests, workload, result.health)
     assert failure is None or failure.outcome == "client_bound"  # on a busy machine
 
 
@@ -244,7 +244,7 @@ def test_perplexity_is_that_of_a_plain_computation(tmp_path: Path) -> None:
 
 def test_the_manifest_says_what_is_stored(variant: Variant) -> None:
     name = variant.recipe.removeprefix("gguf-")
-    manifest = variants.get(f"smollm2-135m--gguf-{name}--", default_home()).manifest
+    manifest = variants.get_variant(f"smollm2-135m--gguf-{name}--", default_home()).manifest
     bits = manifest.bits_per_weight.linear_layers
     least, most = BITS_PER_WEIGHT[name]
     assert bits is not None

@@ -20,7 +20,7 @@ import pytest
 import uvloop
 
 from bitbench.loadgen.client import WHOLE, run_part
-from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.verdict import load_verdict
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.trial import ClientHealth, LoadProgress, Outcome
@@ -177,7 +177,7 @@ def assert_true_or_client_bound(
     table: pa.Table, workload: Workload, health: ClientHealth, server_late_s: float
 ) -> bool:
     """The truth: what the schedule says, and how late the server was. Returns whether it is client_bound."""
-    failure = judge(table, workload, health)
+    failure = load_verdict(table, workload, health)
     if failure is not None:
         assert failure.outcome is Outcome.CLIENT_BOUND
         return True

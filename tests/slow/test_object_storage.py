@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.objects.remote_folder import compact
+from bitbench.features.objects.remote_folder import compact_remote_tables
 from bitbench.features.objects.store import ObjectStore
 from bitbench.features.query.studies import Studies
 from tests.features.objects.many_studies import ALL_TRIALS, ROWS_EACH, write_studies
@@ -30,7 +30,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str
 def test_a_thousand_studies_are_queried_in_a_second(server: dict[str, str]) -> None:
     place = f"s3://{BUCKET}/many"
     write_studies(ObjectStore(place), 1000)
-    compact(ObjectStore(place))
+    compact_remote_tables(ObjectStore(place))
     took = []
     for _ in range(3):
         began = time.perf_counter()

@@ -53,7 +53,7 @@ def python() -> Path:
 
 def made(recipe: str) -> Variant:
     home = default_home()
-    wanted = catalog.find(recipe)
+    wanted = catalog.find_recipe(recipe)
     make_variant(order_variant(library.resolve(MODEL, home), wanted, home), home)
     return VariantStore(home, Path()).variant(MODEL, recipe)
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.results.summary import ConfigQuality
-from bitbench.engines.environments import python_of
+from bitbench.engines.environments import environment_python
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import default_home
@@ -58,7 +58,7 @@ def python() -> Path | None:
     """Of llama.cpp's environment; None where its server is on the PATH."""
     environment = LlamaCppEngine().environment
     try:
-        return python_of(environment, default_home()) if environment else None
+        return environment_python(environment, default_home()) if environment else None
     except EngineEnvironmentError as error:
         pytest.skip(f"llama.cpp takes longer to compile than CI should: {error}")
 
@@ -87,7 +87,7 @@ def plain_logprobs(study: StudyFolder) -> "np.typing.NDArray[np.float64]":
     """Of every scored token, in the order of the rows."""
     home = default_home()
     done = subprocess.run(
-        [python_of("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
+        [environment_python("transformers", home), "-I", "-c", PLAIN, home / "models" / MODEL,
          study.quality / f"windows-{MODEL}.json"],
         check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip

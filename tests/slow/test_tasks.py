@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines.environments import python_of
+from bitbench.engines.environments import environment_python
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import EngineEnvironmentError
@@ -45,7 +45,7 @@ def on_llamacpp(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
 def measured(place: Path, engine: str, recipe: str) -> StudyFolder:
     try:
         for needed in ("lmeval", engine):
-            python_of(needed, default_home())
+            environment_python(needed, default_home())
     except EngineEnvironmentError as error:
         pytest.skip(str(error))
     (place / "written.yaml").write_text(WRITTEN)

@@ -9,7 +9,7 @@ import pytest
 
 from bitbench.features.fleet import load_fleet
 from bitbench.features.fleet.machines import MOST_LOSSES
-from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.verdict import load_verdict
 from bitbench.ports import LoadLost
 from bitbench.records.trial import LoadProgress, Outcome
 from bitbench.util.errors import FleetError
@@ -59,6 +59,6 @@ def test_a_clock_that_cannot_be_read_well_makes_it_not_count(tmp_path: Path, mon
         with fleet_with_clocks(lambda: 0.0, lambda: 0.0, way_s=0.015) as client:
             result = client.run(asked)
     assert all(node.clock_before.bound_s >= 0.0075 for node in result.health.nodes)
-    failure = judge(result.requests, asked.workload, result.health)
+    failure = load_verdict(result.requests, asked.workload, result.health)
     assert failure is not None
     assert failure.outcome is Outcome.DISTURBED

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines.environments import python_of, versions
+from bitbench.engines.environments import environment_python, versions
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.defects import find_defects
 from bitbench.quantize.variants import SourceModel
 from bitbench.quantize.workers import llmcompressor_worker
-from bitbench.util.model_files import read_headers
+from bitbench.util.model_files import read_safetensors_headers
 
 EXPERTS = 4
 # The router's rows are v, -v, u and 0: the last one's logit is never the greatest, so no token reaches expert 3.
@@ -64,7 +64,7 @@ print(sorted(unreached))
 
 
 def run(code: str, *arguments: object) -> str:
-    python = python_of("quantize", default_home())
+    python = environment_python("quantize", default_home())
     command = [str(python), "-I", "-c", code, *map(str, arguments)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -80,14 +80,16 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_expert_is_reached_and_quantized(mixture: Path, tmp_path: Path) -> None:
     home = default_home()
-    recipe = catalog.find("w4a16-gptq")
+    recipe = catalog.find_recipe("w4a16-gptq")
     few = recipe.calibration.model_copy(update={"samples": 4, "tokens": 128})
     recipe = recipe.model_copy(update={"calibration": few})
     source = SourceModel("mixture", mixture, "0" * 64)
-    wanted = variants.order(source, recipe, versions=versions("quantize", home))
-    made = variants.ensure(wanted, home=tmp_path, python=python_of("quantize", home))
+    wanted = variants.request_variant(source, recipe, versions=versions("quantize", home))
+    made = variants.ensure_variant(wanted, home=tmp_path, python=environment_python("quantize", home))
     assert made.manifest.work.unreached == ()
-    packed = [name for name in read_headers(made.path) if ".experts." in name and name.endswith(".weight_packed")]
+    packed = [
+        name for name in read_safetensors_headers(made.path) if ".experts." in name and name.endswith(".weight_packed")
+    ]
     assert len(packed) == 2 * EXPERTS * 3
     assert find_defects(made.path, recipe.ignored) == []
 

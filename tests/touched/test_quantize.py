@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.engines.environments import python_of, versions
+from bitbench.engines.environments import environment_python, versions
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
@@ -46,7 +46,7 @@ make(order(quick(sys.argv[2])), Path(sys.argv[1]), lambda progress: print(progre
 
 def quick(name: str) -> Recipe:
     """A built-in recipe with few samples, for the first four blocks."""
-    recipe = catalog.find(name)
+    recipe = catalog.find_recipe(name)
     last = recipe.steps[-1].model_copy(update={"ignore": ("lm_head", LATER_BLOCKS)})
     calibration = recipe.calibration.model_copy(update=FEW)
     return recipe.model_copy(update={"steps": (*recipe.steps[:-1], last), "calibration": calibration})
@@ -56,16 +56,18 @@ def order(recipe: Recipe, calibration: Path | None = None) -> VariantRequest:
     home = default_home()
     model = library.resolve("smollm2-135m", home)
     source = SourceModel(model.name, model.path, model.content_hash)
-    return variants.order(source, recipe, versions=versions("quantize", home), calibration=calibration, seed=1)
+    return variants.request_variant(
+        source, recipe, versions=versions("quantize", home), calibration=calibration, seed=1
+    )
 
 
 def make(wanted: VariantRequest, home: Path, on_progress: object = lambda _: None) -> MadeVariant:
-    python = python_of("quantize", default_home())
-    return variants.ensure(wanted, home=home, python=python, on_progress=on_progress)  # type: ignore[arg-type]
+    python = environment_python("quantize", default_home())
+    return variants.ensure_variant(wanted, home=home, python=python, on_progress=on_progress)  # type: ignore[arg-type]
 
 
 def answer_of(variant: MadeVariant) -> str:
-    python = python_of("quantize", default_home())
+    python = environment_python("quantize", default_home())
     done = subprocess.run(
         [python, "-I", "-c", ASK, variant.path], check=True, capture_output=True, text=True, timeout=300
     )
@@ -85,7 +87,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
 )
 def test_rounding_to_the_nearest(home: Path, name: str, layer_bits: float, stored_as: str) -> None:
-    made = make(order(catalog.find(name)), home)
+    made = make(order(catalog.find_recipe(name)), home)
     assert made.manifest.bits_per_weight.linear_layers == pytest.approx(layer_bits, abs=0.06)
     config = json.loads((made.path / "config.json").read_text())["quantization_config"]
     assert config["format"] == stored_as
@@ -96,7 +98,7 @@ def test_rounding_to_the_nearest(home: Path, name: str, layer_bits: float, store
 
 
 def test_eight_bits_still_know_the_capital_of_france(home: Path) -> None:
-    assert "Paris" in answer_of(make(order(catalog.find("w8a8-rtn")), home))
+    assert "Paris" in answer_of(make(order(catalog.find_recipe("w8a8-rtn")), home))
 
 
 def test_gptq_tells_its_error_for_each_layer(home: Path) -> None:
@@ -130,7 +132,7 @@ def test_awq_calibrated_on_a_chat(home: Path, tmp_path: Path) -> None:
 
 
 def test_killed_in_the_middle_nothing_is_half_and_nothing_is_made_twice(home: Path, tmp_path: Path) -> None:
-    made_before = make(order(catalog.find("w8a8-rtn")), home)
+    made_before = make(order(catalog.find_recipe("w8a8-rtn")), home)
     shutil.copytree(made_before.folder, tmp_path / "variants" / made_before.folder.name)
     (finished,) = variants.list_variants(tmp_path)
     wanted = order(quick("w8a8-smooth-ptq"))
@@ -148,10 +150,10 @@ def test_killed_in_the_middle_nothing_is_half_and_nothing_is_made_twice(home: Pa
     leftover = tmp_path / "variants" / f".making-{wanted.folder_name}"
     assert leftover.exists(), "killed too late for this test to mean anything"
     assert variants.list_variants(tmp_path) == (finished,)
-    assert variants.find(wanted, tmp_path) is None
+    assert variants.find_variant(wanted, tmp_path) is None
 
     seen: list[QuantizeProgress] = []
-    assert make(order(catalog.find("w8a8-rtn")), tmp_path, seen.append) == finished
+    assert make(order(catalog.find_recipe("w8a8-rtn")), tmp_path, seen.append) == finished
     assert seen == [], "a finished variant was made again"
     made = make(wanted, tmp_path)
     assert not leftover.exists()

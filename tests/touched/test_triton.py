@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import bitbench
-from bitbench.engines.environments import python_of
+from bitbench.engines.environments import environment_python
 from bitbench.features.kernels import runner
 from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.computing import KernelRun, summarize_kernels
 from bitbench.features.kernels.words import kernel_document
-from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize
+from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize_layer
 from bitbench.measure.workplace import default_home
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.hardware import KernelDevice
@@ -35,7 +35,7 @@ def run_child(*arguments: str | Path, interpret: bool, cache: Path) -> str:
         "TRITON_INTERPRET": "1" if interpret else "0",
         "TRITON_CACHE_DIR": str(cache),  # its own, so that it really compiles
     }
-    python = python_of("triton", default_home())
+    python = environment_python("triton", default_home())
     done = subprocess.run([python, CHILD, *arguments], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -89,7 +89,7 @@ def test_the_interpreter_gives_the_references_result(batch: int, tmp_path: Path)
     run_child("multiply", tmp_path / "cases", tmp_path / "out.npz", interpret=True, cache=tmp_path / "cache")
     results = np.load(tmp_path / "out.npz")
     for name, (layer, x), key in zip(layers(), cases, results.files, strict=True):
-        wanted = multiply(dequantize(layer), x, layer.bias)
+        wanted = multiply(dequantize_layer(layer), x, layer.bias)
         assert relative_error(results[key], wanted) < 1e-6, name
 
 
@@ -103,7 +103,7 @@ def test_a_models_layer_runs_few_rows_by_the_kernel_and_many_by_a_dense_matrix(t
     run_child("layer", tmp_path / "cases", tmp_path / "out.npz", interpret=True, cache=tmp_path / "cache")
     found = np.load(tmp_path / "out.npz")
     for number, (layer, x) in enumerate(cases):
-        wanted = multiply(dequantize(layer), x, layer.bias)
+        wanted = multiply(dequantize_layer(layer), x, layer.bias)
         assert relative_error(found[f"few{number}"], wanted) < 1e-6
         assert relative_error(found[f"many{number}"], wanted) < 1e-6
     assert str(found["kind0"]) == "VPTQ 4096/256, Triton kernel up to 8 rows, dense above"
@@ -156,7 +156,7 @@ def bench(
         cases=runner.case_sources(names),
         effort=runner.Effort(passes=1, point_s=0.0, least_rounds=2, most_rounds=2),
     )
-    python = python_of("triton", default_home())
+    python = environment_python("triton", default_home())
     return runner.run_kernels(job, python, "a processor", lambda *_: None)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines.environments import python_of, versions
+from bitbench.engines.environments import environment_python, versions
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
@@ -60,18 +60,18 @@ class Interrupted(Exception):
 
 def order(calibrated: int = 4) -> VariantRequest:
     home = default_home()
-    recipe = catalog.find("vptq-4096-256")
+    recipe = catalog.find_recipe("vptq-4096-256")
     brief = {"ignore": ("lm_head", LATER_BLOCKS), "main": 1024, "iterations": 2, "rounds": 1}
     few = recipe.calibration.model_copy(update={"samples": calibrated, "tokens": 128})
     small: Recipe = recipe.model_copy(update={"options": {**recipe.options, **brief}, "calibration": few})
     model = library.resolve("smollm2-135m", home)
     source = SourceModel(model.name, model.path, model.content_hash)
-    return variants.order(source, small, versions=versions("quantize", home), seed=1)
+    return variants.request_variant(source, small, versions=versions("quantize", home), seed=1)
 
 
 def make(home: Path, on_progress: object = lambda _: None) -> MadeVariant:
-    python = python_of("quantize", default_home())
-    return variants.ensure(order(), home=home, python=python, on_progress=on_progress)  # type: ignore[arg-type]
+    python = environment_python("quantize", default_home())
+    return variants.ensure_variant(order(), home=home, python=python, on_progress=on_progress)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_work_that_was_interrupted_goes_on_and_gives_the_same(made: MadeVariant,
 
 
 def test_read_back_it_computes_the_same_with_the_kernel_and_without(made: MadeVariant) -> None:
-    python = python_of("transformers", default_home())
+    python = environment_python("transformers", default_home())
     workers = Path(__file__).parents[2] / "src/bitbench/engines/workers"
     done = subprocess.run(
         [python, "-I", "-c", COMPARE, made.path, workers], check=True, capture_output=True, text=True, timeout=300

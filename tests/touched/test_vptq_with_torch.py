@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from bitbench.engines.environments import python_of
+from bitbench.engines.environments import environment_python
 from bitbench.features.kernels import runner
 from bitbench.features.kernels.runner import SEED_INPUTS
 from bitbench.measure.workplace import default_home
@@ -107,7 +107,7 @@ print(json.dumps({"wrong": len(wrong)}))
 
 
 def in_torch(script: str, asked: object = None) -> Any:
-    python = python_of("transformers", default_home())
+    python = environment_python("transformers", default_home())
     folder, native = runner.package_folders(())["bitbench"], runner.native_module()
     assert native is not None
     done = subprocess.run(

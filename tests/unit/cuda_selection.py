@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from bitbench.engines.kernels import read_choices
-from bitbench.measure.compatibility import CompatibilityRow, look_up
+from bitbench.measure.compatibility import CompatibilityRow, look_up_compatibility
 from bitbench.study.hardware import Capability, parse_capability
 from bitbench.study.plan import Support
 
@@ -58,7 +58,7 @@ def questions(record: Record) -> Iterator[Question]:
 
 def disagreement(question: Question) -> str | None:
     """Where our data says something else than the wheel; None where they agree."""
-    row = look_up(question.form, "vllm", "cuda", capability=question.capability)
+    row = look_up_compatibility(question.form, "vllm", "cuda", capability=question.capability)
     said = f"{question.form} at {question.capability}: the wheel says {question.kernel}, the data {_shown(row)}"
     if question[:2] == NOT_KNOWN_OFFLINE:
         return said if row is not None else None

@@ -10,7 +10,7 @@ from rich.console import Console
 from bitbench.reports.document.data import document_data
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Document
-from bitbench.reports.document.terminal import render, render_whole
+from bitbench.reports.document.terminal import render_in_terminal, render_whole_in_terminal
 from bitbench.study.base import Json, Record
 from tests.unit.test_hostile_names import Elements, harmless, printable
 
@@ -52,7 +52,7 @@ def assert_every_form_is_harmless(document: Document) -> None:
     assert rendered.count("<h2>") == len(document.sections)  # no heading was opened or swallowed
     printable(text)
     printable(json.dumps(document_data(document), ensure_ascii=False))
-    for show in (render, render_whole):
+    for show in (render_in_terminal, render_whole_in_terminal):
         console = Console(file=io.StringIO(), width=100)
         show(document, console)
         assert isinstance(console.file, io.StringIO)

@@ -9,10 +9,10 @@ from time import process_time
 
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.models.folder import read_facts
-from bitbench.quantize.checkpoint import read_tensors, refuse_other_than_causal_lm
+from bitbench.models.folder import read_model_facts
+from bitbench.quantize.checkpoint import read_gguf_tensors, refuse_other_than_causal_lm
 from bitbench.util.errors import BitbenchError
-from bitbench.util.model_files import read_header
+from bitbench.util.model_files import read_safetensors_header
 from tests.in_memory import MEMORY
 from tests.unit.quantize_stand_in import write_model, write_tensors
 from tests.unit.test_models import CONFIG
@@ -50,7 +50,7 @@ def _in_a_model(path: Path) -> object:
     """The file is one of a model's folder."""
     folder = write_model(path.parent / "model")
     (folder / path.name).write_bytes(path.read_bytes())
-    facts = read_facts(folder)
+    facts = read_model_facts(folder)
     refuse_other_than_causal_lm(folder)
     return facts
 
@@ -69,8 +69,8 @@ NESTED = {
 }
 INPUTS: dict[str, Input] = {
     **{name: Input((DATA / name).read_bytes(), _importing(tool), name) for name, tool in TOOLS.items()},
-    "safetensors": Input(_honest_safetensors(), read_header),
-    "gguf": Input(gguf(("blk.0.up.weight", (64, 32), 2), ("norm", (64,), 0)), read_tensors),
+    "safetensors": Input(_honest_safetensors(), read_safetensors_header),
+    "gguf": Input(gguf(("blk.0.up.weight", (64, 32), 2), ("norm", (64,), 0)), read_gguf_tensors),
     "config": Input(json.dumps(NESTED).encode(), _in_a_model, "config.json"),
     "generation config": Input(b'{"eos_token_id": [1, 2], "bos_token_id": 0}', _in_a_model, "generation_config.json"),
     "tokenizer": Input(json.dumps(TOKENIZER).encode(), _in_a_model, "tokenizer.json"),

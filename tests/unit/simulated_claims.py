@@ -7,10 +7,10 @@ from math import sqrt
 import numpy as np
 
 from bitbench.analysis.budget import Design, VarianceComponents, measured_components, plan_blocks
-from bitbench.analysis.claims import Claims, claim, continuing, looks, nothing_claimed
+from bitbench.analysis.claims import Claims, claim, claim_looks, configs_with_open_claims, nothing_claimed
 from bitbench.analysis.pairs import LogSpeeds, PairTable, paired_ratios
 from bitbench.analysis.results.summary import AgainstBaseline
-from bitbench.analysis.sequential import adjust
+from bitbench.analysis.sequential import adjust_for_machine_speed
 from bitbench.study.plan import Config
 from tests.unit.machine_simulation import (
     MACHINES,
@@ -98,7 +98,7 @@ def fixed_plan(machine: Machine, speeds: Sequence[float], schedule: Schedule) ->
 
     def study(seed: int) -> Outcome:
         figures, probe = simulate(machine, speeds, schedule, np.random.default_rng(seed))
-        return _outcome(adjust(figures, probe).speeds if schedule.alternate else figures, speeds)
+        return _outcome(adjust_for_machine_speed(figures, probe).speeds if schedule.alternate else figures, speeds)
 
     return study
 
@@ -116,7 +116,7 @@ def sequential(machine: Machine, speeds: Sequence[float], budget_s: int, first_s
         blocks: list[tuple[Floats, Floats]] = []
         ends: list[float] = []
         figures: LogSpeeds | None = None
-        while live := [everyone.index(one) for one in continuing(claims, everyone[0])]:
+        while live := [everyone.index(one) for one in configs_with_open_claims(claims, everyone[0])]:
             expected_s = first_start_s if len(blocks) < 2 else START_S
             start_s = START_S if blocks else first_start_s
             rounds = rounds_of_block(
@@ -128,7 +128,7 @@ def sequential(machine: Machine, speeds: Sequence[float], budget_s: int, first_s
             blocks.append(running.block(live, rounds, alternate=True, start_s=start_s))
             ends.append(float(running.clock_s))
             figures = figures_of(everyone, blocks)
-            made = looks(ends, budget_s, ALPHA)
+            made = claim_looks(ends, budget_s, ALPHA)
             table = _table(figures)
             if made:
                 claims = claim(table, everyone[0], made[-1].alpha, earlier=claims)
@@ -167,7 +167,9 @@ def figures_of(
     ]
     values, probe = (np.stack(parts, axis=1) for parts in zip(*padded, strict=True))
     chosen = list(range(len(everyone))) if rows is None else list(rows)
-    return adjust(LogSpeeds(tuple(everyone[row] for row in chosen), values[chosen]), probe[chosen]).speeds
+    return adjust_for_machine_speed(
+        LogSpeeds(tuple(everyone[row] for row in chosen), values[chosen]), probe[chosen]
+    ).speeds
 
 
 def several_workloads(count: int, spreads: Sequence[float], blocks: int = 3) -> Study:

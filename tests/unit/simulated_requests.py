@@ -8,7 +8,7 @@ from scipy.special import ndtr
 
 from bitbench.analysis.pairs import Floats
 from bitbench.analysis.requests import percentile
-from bitbench.analysis.results.estimate import PercentileEstimate, Verdict, check
+from bitbench.analysis.results.estimate import PercentileEstimate, Verdict, check_against_limit
 
 REQUEST_SD, TRIAL_SD, START_SD = 0.5, 0.08, 0.057  # of the logarithm
 SLOW_SHARE, SLOW = 0.02, np.log(3)
@@ -57,7 +57,7 @@ def assert_covers(point: Point, percent: float, studies: int) -> None:
 def assert_seldom_met(point: Point, studies: int) -> None:
     """A p99 that is 11 % beyond its limit."""
     limit = true_percentile(99) / 1.11
-    verdicts = [check(found, limit) for found in estimates(point, 99, studies)]
+    verdicts = [check_against_limit(found, limit) for found in estimates(point, 99, studies)]
     assert np.mean([said is Verdict.MET for said in verdicts]) <= 0.05
 
 

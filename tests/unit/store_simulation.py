@@ -214,7 +214,7 @@ def computed_once() -> Iterator[None]:
     files: dict[tuple[bytes, type], list[Any]] = {}
     lines: dict[tuple[bytes, type], Any] = {}
     standings: dict[tuple[int, ...], Any] = {}
-    read_lines, parse, standing = records.read_lines, records.parse, ranking.standing
+    read_lines, parse, standing = records.read_lines, records.parse_record, ranking.standing
     read_table, write_table = pq.read_table, pq.write_table
 
     def read_lines_once(path: Path, kind: type, newest: int) -> list[Any]:

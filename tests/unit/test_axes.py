@@ -14,7 +14,7 @@ from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Launch, Load
 from bitbench.study.study import EngineSetup
-from bitbench.study.study_file import parse_study, study_schema, study_text
+from bitbench.study.study_file import parse_study, study_file_text, study_schema
 from bitbench.study.variant import Variant
 from bitbench.util.errors import StudyFileError
 from tests.command_line import bitbench
@@ -76,7 +76,7 @@ def test_schema_and_round_trip() -> None:
     )
     jsonschema.validate(yaml.safe_load(text), study_schema())
     asked = parse_study(text, name="s.yaml")
-    assert parse_study(study_text(asked), name="again") == asked
+    assert parse_study(study_file_text(asked), name="again") == asked
     assert type(asked).model_validate_json(asked.model_dump_json()) == asked
 
 

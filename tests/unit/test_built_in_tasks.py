@@ -16,7 +16,7 @@ from bitbench.quality.logprobs import InstanceConnection, PromptLogprobs
 from bitbench.quality.material import Corpus, make_material
 from bitbench.quality.measure import ask_tasks
 from bitbench.records.quality import TaskAnswer, TaskQuestion
-from bitbench.reports.document.markdown import phrase_text, section_parts
+from bitbench.reports.document.markdown import markdown_phrase, section_parts
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.study.quality import LmEvalTask, Quality
 from tests.unit.quality_server import QualityServer
@@ -185,7 +185,7 @@ def summary() -> StudySummary:
 
 
 def test_the_answer_says_who_answers_fewer_questions_right_and_from_which_length_on() -> None:
-    said = [phrase_text(sentence) for sentence in quality_sentences(summary())]
+    said = [markdown_phrase(sentence) for sentence in quality_sentences(summary())]
     assert any(
         "`w4` answers significantly fewer questions right than its baseline: 20 answers lost" in one for one in said
     )

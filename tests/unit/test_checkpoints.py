@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from bitbench.engines.llamacpp import gguf_file
-from bitbench.measure.compatibility import look_up
+from bitbench.measure.compatibility import look_up_compatibility
 from bitbench.measure.plan import plan_study
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
-from bitbench.models.quantized import describe
+from bitbench.models.quantized import describe_quantization
 from bitbench.study.hardware import Capability
 from bitbench.study.plan import Plan, Support
 from bitbench.util.errors import ModelError, StudyFileError
@@ -122,6 +122,6 @@ def test_where_it_comes_from_is_shown(place: Path) -> None:
     ],
 )
 def test_the_compatibility_table_knows_its_form(config: dict[str, Any], engine: str, verdict: Support) -> None:
-    row = look_up(describe(config).form, engine, "cuda", capability=Capability(9, 0))
+    row = look_up_compatibility(describe_quantization(config).form, engine, "cuda", capability=Capability(9, 0))
     assert row is not None
     assert row.verdict is verdict

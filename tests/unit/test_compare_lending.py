@@ -9,7 +9,7 @@ from bitbench.analysis.changes import Changes, Pair, changes_between
 from bitbench.analysis.claims import holm
 from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.study_comparison import compare_studies
-from bitbench.analysis.unpaired import SHARE_OF_ERROR, compare
+from bitbench.analysis.unpaired import SHARE_OF_ERROR, unpaired_ratio
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.study import Count, Measure
@@ -67,7 +67,7 @@ def told_by_the_two_samples(before: StudyRecords, after: StudyRecords) -> int:
     """How many of the points, without what others lend."""
     changes = Changes(changes_between(before, after).samples)
     found = [changes.find(Pair(point, point), "output_throughput") for point in PLAN.points]
-    ratios = [compare(one.after, one.before, CONFIDENCE) for one in found if one is not None]
+    ratios = [unpaired_ratio(one.after, one.before, CONFIDENCE) for one in found if one is not None]
     p_values = holm([one.p_value for one in ratios if one is not None and one.p_value is not None])
     return sum(p_value < SHARE_OF_ERROR * (1 - CONFIDENCE) for p_value in p_values)
 
@@ -99,4 +99,4 @@ def test_what_lends_and_what_does_not() -> None:
     alone = changes_between(single, after).find(pair, "output_throughput")
     assert alone is not None
     assert alone.log_ratio is None
-    assert alone.ratio(CONFIDENCE) == compare(alone.after, alone.before, CONFIDENCE)
+    assert alone.ratio(CONFIDENCE) == unpaired_ratio(alone.after, alone.before, CONFIDENCE)

@@ -11,7 +11,7 @@ from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.study_comparison import compare_studies
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.endpoint import EndpointRun, workload_at
+from bitbench.measure.endpoint import EndpointRun, endpoint_workload_at
 from bitbench.measure.trial import RunContext
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import InstanceFacts, ObjectiveResult, Outcome, TrialMetrics, TrialRecord
@@ -52,7 +52,7 @@ def searched(
         return made.model_copy(update={"study": made.study.model_copy(update={"engines": (setup,)})})
 
     while (rate := next_rate(rate_trials(plan().study, trials), LIMITS)) is not None:
-        workload = workload_at(workloads[0], rate)
+        workload = endpoint_workload_at(workloads[0], rate)
         if workload.name not in {one.name for one in workloads}:
             workloads.append(workload)
         point = Point(config=plan().configs[0], workload=workload.name)

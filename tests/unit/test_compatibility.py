@@ -8,9 +8,14 @@ import pytest
 from pydantic import ValidationError
 from rich.console import Console
 
-from bitbench.cli.plan import labels_of, remarks
-from bitbench.measure.compatibility import CompatibilityRow, CompatibilityTable, look_up, rows
-from bitbench.measure.plan import expand
+from bitbench.cli.plan import plan_labels, plan_remarks
+from bitbench.measure.compatibility import (
+    CompatibilityRow,
+    CompatibilityTable,
+    compatibility_rows,
+    look_up_compatibility,
+)
+from bitbench.measure.plan import expand_plan
 from bitbench.measure.variants import VariantStore
 from bitbench.models.library import ResolvedModel
 from bitbench.models.quantized import Quantization
@@ -59,24 +64,24 @@ W8A8, W8A16 = "compressed-tensors/w8a8-int", "compressed-tensors/w8a16-int"
     ],
 )
 def test_the_form_is_what_an_engine_gets_to_load(recipe: str, form: str) -> None:
-    assert catalog.find(recipe).form == form
+    assert catalog.find_recipe(recipe).form == form
     variant = Variant(name="v", model="m", recipe=recipe, form=form)
     assert variant.is_dense == (recipe in ("bf16", "gguf-bf16", "openvino-bf16"))
 
 
 def test_every_built_in_recipe_is_known_on_every_engine_and_device() -> None:
-    engines = {row.engine for row in rows()}
+    engines = {row.engine for row in compatibility_rows()}
     assert {"vllm", "transformers", "llamacpp"} <= engines
     for recipe in catalog.built_in_recipes():
         for engine in engines:
-            assert look_up(recipe.form, engine, "cpu", recipe.at_load), f"{recipe.name} {engine}"
+            assert look_up_compatibility(recipe.form, engine, "cpu", recipe.at_load), f"{recipe.name} {engine}"
             for capability in CAPABILITIES:
-                row = look_up(recipe.form, engine, "cuda", recipe.at_load, capability=capability)
+                row = look_up_compatibility(recipe.form, engine, "cuda", recipe.at_load, capability=capability)
                 assert row, f"{recipe.name} {engine} {capability}"
 
 
 def verdict(form: str, engine: str = "vllm", device: str = "cpu") -> Support | None:
-    row = look_up(form, engine, device, capability=Capability(9, 0))  # type: ignore[arg-type]
+    row = look_up_compatibility(form, engine, device, capability=Capability(9, 0))  # type: ignore[arg-type]
     return row.verdict if row else None
 
 
@@ -96,7 +101,9 @@ def test_what_nobody_has_tried_is_not_known() -> None:
 
 
 def test_what_one_engine_makes_while_it_loads_is_not_tried_on_another() -> None:
-    row = look_up("torchao-int8wo", "somebody-elses-engine", "cpu", AtLoad(engine="transformers", quantize="x"))
+    row = look_up_compatibility(
+        "torchao-int8wo", "somebody-elses-engine", "cpu", AtLoad(engine="transformers", quantize="x")
+    )
     assert row is not None
     assert row.refuse
     assert "Only transformers compresses it at load" in row.why
@@ -160,10 +167,10 @@ def plan_of(*recipes: str, on: Capability | None = None, args: dict[str, str] | 
     )
 
     def resolve(model: str, name: str) -> Variant:
-        recipe = catalog.find(name)
+        recipe = catalog.find_recipe(name)
         return Variant(name=f"{model}/{name}", model=model, recipe=name, form=recipe.form, at_load=recipe.at_load)
 
-    return expand(study, engines, resolve, "cuda" if on else "cpu", capability=on)
+    return expand_plan(study, engines, resolve, "cuda" if on else "cpu", capability=on)
 
 
 def test_a_plan_refuses_what_is_meaningless_and_tries_what_is_not_expected_to_run() -> None:
@@ -219,7 +226,7 @@ def test_recipes_can_be_listed_for_a_gpu_that_is_elsewhere(capsys: pytest.Captur
 def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=300, highlight=False)
     plan = plan_of("w8a8-rtn", "w4a16-rtn", "w8a16-rtn")
-    for remark in remarks(plan, labels_of(plan)):
+    for remark in plan_remarks(plan, plan_labels(plan)):
         console.print(remark)
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert [line.partition(":")[0] for line in lines[::2]] == ["refused", "tried once, unsupported is expected"]

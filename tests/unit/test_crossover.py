@@ -15,7 +15,7 @@ from bitbench.analysis.results.crossover import (
 )
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.records.trial import TrialMetrics, TrialRecord
-from bitbench.reports.sections.sweep import verdict
+from bitbench.reports.sections.sweep import crossover_words
 from bitbench.study.plan import Plan
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import Workload
@@ -87,7 +87,7 @@ def test_none_in_the_range_measured_is_said_with_its_confidence() -> None:
     assert [one.standing for one in found.stretches] == [CrossoverSide.FASTER]
     assert found.none_confidence is not None
     assert found.none_confidence > 0.95
-    assert verdict(found).startswith("none in the range measured: faster from 1 to 16 (")
+    assert crossover_words(found).startswith("none in the range measured: faster from 1 to 16 (")
 
 
 def test_a_range_that_ends_too_early_is_not_called_sure() -> None:
@@ -105,9 +105,12 @@ def test_a_point_that_is_sure_alone_is_named() -> None:
     )
     found = crossover(*records((1, 2, 4), memory_then_arithmetic(100), 0.001, seed=1))
     found = found.model_copy(update={"points": points, "stretches": (unsure,), "crossings": (), "none_confidence": 0.4})
-    assert verdict(found) == "inconclusive: no significant difference from 1 to 4, but for single points: faster at 1"
+    assert (
+        crossover_words(found)
+        == "inconclusive: no significant difference from 1 to 4, but for single points: faster at 1"
+    )
     both = found.model_copy(update={"points": (points[1], points[1])})
-    assert verdict(both) == "inconclusive: no significant difference from 4 to 4"
+    assert crossover_words(both) == "inconclusive: no significant difference from 4 to 4"
 
 
 def test_the_words_agree_with_the_intervals_beside_them() -> None:
@@ -120,12 +123,15 @@ def test_the_words_agree_with_the_intervals_beside_them() -> None:
     unsure = Stretch(low=2, high=8, standing=CrossoverSide.UNSURE)
     found = crossover(*records((1, 2, 4), memory_then_arithmetic(100), 0.001, seed=1))
     found = found.model_copy(update={"points": slower, "stretches": (surely, unsure), "none_confidence": 0.97})
-    assert verdict(found) == "none seen: significantly slower at every point from 1 to 8, inconclusive between them"
+    assert (
+        crossover_words(found)
+        == "none seen: significantly slower at every point from 1 to 8, inconclusive between them"
+    )
     alone = found.model_copy(update={"stretches": (unsure,)})
-    assert verdict(alone) == verdict(found)
+    assert crossover_words(alone) == crossover_words(found)
     at_8 = slower[1].model_copy(update={"speed": Estimate(value=0.57, low=0.47, high=1.2)})
     doubtful = found.model_copy(update={"points": (slower[0], at_8)})
-    assert verdict(doubtful) == "none seen: slower at every point from 1 to 8, but not significantly at 8"
+    assert crossover_words(doubtful) == "none seen: slower at every point from 1 to 8, but not significantly at 8"
 
 
 @pytest.mark.parametrize(
@@ -144,9 +150,9 @@ def test_a_crossing_that_is_not_sure_says_which_side_is(sides: Sequence[tuple[fl
     )
     between = Crossing(at=4, low=1, high=8, after=1, before=8, becomes=CrossoverSide.SLOWER, is_sure=False)
     found = found.model_copy(update={"points": points, "crossings": (between,)})
-    assert verdict(found) == f"inconclusive: faster at 1 and slower at 8, {said}"
+    assert crossover_words(found) == f"inconclusive: faster at 1 and slower at 8, {said}"
     narrow = found.model_copy(update={"crossings": (between.model_copy(update={"low": 2.0}),)})
-    assert f"faster before, slower after, {said}; measured at 1 and 8" in verdict(narrow)
+    assert f"faster before, slower after, {said}; measured at 1 and 8" in crossover_words(narrow)
 
 
 def test_several_crossings_are_all_named() -> None:
@@ -159,7 +165,7 @@ def test_several_crossings_are_all_named() -> None:
         (16, 32, CrossoverSide.FASTER),
     ]
     assert all(one.is_sure for one in found.crossings)
-    assert verdict(found).count("it crosses in between") == 2
+    assert crossover_words(found).count("it crosses in between") == 2
 
 
 def test_with_two_points_the_interval_is_what_lies_between_them() -> None:
@@ -195,4 +201,4 @@ def test_input_length_is_an_axis_too() -> None:
     found = crossover(plan.model_copy(update={"study": study}), trials)
     assert found.axis is CrossoverAxis.INPUT_TOKENS
     assert [point.at for point in found.points] == [128, 1024, 8192]
-    assert "tokens of input" in verdict(found)
+    assert "tokens of input" in crossover_words(found)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.compatibility import SELECTION, look_up, rows
+from bitbench.measure.compatibility import SELECTION, compatibility_rows, look_up_compatibility
 from bitbench.study.hardware import Capability, parse_capability
 from bitbench.study.plan import Support
 from tests.unit.cuda_selection import disagreement, questions
@@ -43,7 +43,7 @@ def test_a_method_runs_from_its_least_capability_on(method: str, form: str) -> N
     least = RECORD["min_capability"][method]
     for text in RECORD["by_capability"]:
         capability = parse_capability(text)
-        row = look_up(form, "vllm", "cuda", capability=capability)
+        row = look_up_compatibility(form, "vllm", "cuda", capability=capability)
         assert row is not None
         expected = Support.RUNS if 10 * capability.major + capability.minor >= least else Support.DOES_NOT_RUN
         assert row.verdict is expected, f"{form} at {capability}"
@@ -52,10 +52,10 @@ def test_a_method_runs_from_its_least_capability_on(method: str, form: str) -> N
 def test_every_row_that_names_a_kernel_was_asked_for() -> None:
     """No row of the wheel's selection is for a form that it was not asked about."""
     asked = {question.form for question in questions(RECORD)}
-    named = {row.form for row in rows() if row.kernel is not None and row.checked == SELECTION}
+    named = {row.form for row in compatibility_rows() if row.kernel is not None and row.checked == SELECTION}
     assert named <= asked
 
 
 def test_a_gpu_of_an_unknown_capability_is_tried() -> None:
-    assert look_up("compressed-tensors/w8a8-int", "vllm", "cuda") is None
-    assert look_up("gguf", "vllm", "cuda", capability=Capability(9, 0)) is not None
+    assert look_up_compatibility("compressed-tensors/w8a8-int", "vllm", "cuda") is None
+    assert look_up_compatibility("gguf", "vllm", "cuda", capability=Capability(9, 0)) is not None

@@ -136,7 +136,7 @@ class Cells(HTMLParser):
 
 
 def test_a_page_sorts_by_numbers() -> None:
-    text = html.page(DOCUMENT, "0")
+    text = html.html_page(DOCUMENT, "0")
     assert Cells(text).sorts == [None, "0.5", "1.5", "", None, "0.002", "", "12.5"]
     assert '<span class="interval">[1.40, 1.60]</span>' in text
     assert '<tr class="best">' in text
@@ -146,7 +146,7 @@ def test_a_page_sorts_by_numbers() -> None:
 def test_a_terminal_shows_less_where_it_is_narrow_and_the_answer_last() -> None:
     def on(width: int) -> str:
         console = Console(file=io.StringIO(), width=width, color_system=None)
-        terminal.render(DOCUMENT, console)
+        terminal.render_in_terminal(DOCUMENT, console)
         return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
     narrow, wide = on(60), on(140)
@@ -170,10 +170,10 @@ def test_json_holds_the_numbers_themselves() -> None:
 @pytest.mark.parametrize("name", ["<script>alert(1)</script>", "`| x |`", "\x1b[31mred\x1b]52;c;aGk=\x07", "\u202egnp"])
 def test_a_name_stays_a_name(name: str) -> None:
     hostile = Document(say(Name(name)), (paragraph(name, Name(name)),), (Section(say(name), (Details(name, ()),)),))
-    page = html.page(hostile, "0")
+    page = html.html_page(hostile, "0")
     assert "<script>alert" not in page
     console = Console(file=io.StringIO(), width=80, color_system=None)
-    terminal.render_whole(hostile, console)
+    terminal.render_whole_in_terminal(hostile, console)
     printed = console.file.getvalue()  # type: ignore[attr-defined]
     for text in (page, markdown.markdown(hostile), printed, json.dumps(data.document_data(hostile))):
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f\u202a-\u202e]", text.replace("\n", ""))
@@ -208,4 +208,4 @@ def test_a_table_is_a_list_of_columns_and_drops_those_that_nobody_knows() -> Non
 
 def test_what_is_not_known_is_said_so_in_a_sentence() -> None:
     assert say("It takes ", None, ".") == ("It takes ", "–", ".")
-    assert markdown.phrase_text(listing(["a", "b", "c", "d"], most=2)) == "a, b and 2 more"
+    assert markdown.markdown_phrase(listing(["a", "b", "c", "d"], most=2)) == "a, b and 2 more"

@@ -9,7 +9,7 @@ from bitbench.reports import write
 from bitbench.reports.charts.figure import Figure
 from bitbench.reports.charts.rows import trials_figure
 from bitbench.reports.document import html
-from bitbench.reports.document.html import svg
+from bitbench.reports.document.html import html_chart_svg
 from bitbench.reports.labels import Labels
 from bitbench.reports.write import Drawing
 from tests.unit.synthetic import demo_study, summarize
@@ -22,9 +22,9 @@ def figures() -> list[Figure]:
 
 
 def test_another_process_draws_what_this_one_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = [svg(figure) for figure in figures()]
+    wanted = [html_chart_svg(figure) for figure in figures()]
     assert len(wanted) > 1
-    monkeypatch.setattr(html, "svg", None)  # so that nothing is drawn here
+    monkeypatch.setattr(html, "html_chart_svg", None)  # so that nothing is drawn here
     with Drawing() as drawn:
         assert drawn.draw(figures()) == wanted
 
@@ -33,7 +33,7 @@ def test_another_process_draws_what_this_one_would(monkeypatch: pytest.MonkeyPat
 def test_without_that_process_this_one_draws(command: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "_COMMAND", command)
     with Drawing() as drawn:
-        assert drawn.draw(figures()[:1]) == [svg(figures()[0])]
+        assert drawn.draw(figures()[:1]) == [html_chart_svg(figures()[0])]
 
 
 def test_it_ends_with_its_context_although_nothing_was_drawn() -> None:

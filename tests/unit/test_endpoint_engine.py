@@ -11,7 +11,7 @@ from bitbench.engines.endpoint import (
     EndpointEngine,
     EndpointUnusable,
     base_url,
-    key_from,
+    endpoint_key,
     offered_models,
 )
 from bitbench.engines.processes import free_port
@@ -110,7 +110,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(
 ) -> None:
     monkeypatch.setattr("os.environ", {"MY_KEY": f" {key}\n"})
     with pytest.raises(EndpointUnusable, match="the key in the environment variable MY_KEY has characters") as refused:
-        key_from("MY_KEY")
+        endpoint_key("MY_KEY")
     assert key not in str(refused.value)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bitbench.analysis.summarize import summarize
 from bitbench.engines import llamacpp, sglang, vllm
-from bitbench.features.explain.computing import explain
+from bitbench.features.explain.computing import compute_explanation
 from bitbench.features.explain.words import explanation_document
 from bitbench.measure.trial import ReadyInstance, engine_metrics, read_metrics, run_trial
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
@@ -255,7 +255,7 @@ def test_an_explanation_has_both_sides() -> None:
     records = evidence(lambda one, _: 0.030 if one == PLAIN else 0.036)
     counted = EngineMetrics(waiting=1, cached_tokens=0)
     told = [one.model_copy(update={"engine_metrics": counted}) for one in records.trials]
-    found = explain(replace(records, trials=told), QUANTIZED, PLAIN, records.study.workloads[0])
+    found = compute_explanation(replace(records, trials=told), QUANTIZED, PLAIN, records.study.workloads[0])
     part = markdown(explanation_document(found)).partition("## What the engines counted")[2].partition("\n## ")[0]
     rows = [re.findall(r"\w+", line) for line in part.splitlines()]
     assert ["variant", "1", "0"] in rows
@@ -273,7 +273,7 @@ def test_what_a_step_reads_counts_the_cache_as_the_engine_keeps_it(bits: int) ->
         for one in records.instances
     ]
     workload = records.study.workloads[0]
-    found = explain(replace(records, instances=kept), QUANTIZED, PLAIN, workload)
+    found = compute_explanation(replace(records, instances=kept), QUANTIZED, PLAIN, workload)
     (decode,) = (one for one in found.phases if one.phase is Phase.DECODE)
     assert decode.own.cost is not None
     assert decode.own.cost.kv_bytes == (128 + 32 / 2 + 1) * per_token

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines import environments
-from bitbench.engines.environments import list_environments, python_of, versions
-from bitbench.measure.plan import expand_source, look_ahead
+from bitbench.engines.environments import environment_python, list_environments, versions
+from bitbench.measure.plan import expand_source, plan_and_readiness
 from bitbench.measure.readiness import known_environment, known_environments, main_versions
 from bitbench.measure.trust import trust_in
 from bitbench.measure.variants import VariantStore
@@ -52,7 +52,7 @@ def said(place: Path, engines: str) -> str:
     file = place / "s.yaml"
     file.write_text(study(engines))
     with pytest.raises((NotReadyError, StudyFileError)) as refused:
-        look_ahead(file, Workplace(place / "home", "cpu"))[1].require()
+        plan_and_readiness(file, Workplace(place / "home", "cpu"))[1].require()
     return str(refused.value)
 
 
@@ -128,9 +128,13 @@ def test_what_is_missing_is_named_with_the_command_that_creates_it(tmp_path: Pat
 def test_an_environment_of_somebody_else_is_ready_where_it_has_the_engine(tmp_path: Path) -> None:
     place = virtual_environment(tmp_path / "mine", "transformers-5.9.0", "torch-2.13.0+cpu")
     (tmp_path / "s.yaml").write_text(study(f"  - {{engine: transformers, python: {place}}}\n"))
-    ready = look_ahead(tmp_path / "s.yaml", Workplace(tmp_path / "home", "cpu"))[1]
+    ready = plan_and_readiness(tmp_path / "s.yaml", Workplace(tmp_path / "home", "cpu"))[1]
     assert ready.environments[str(place)] is None
-    assert python_of(str(place), tmp_path) == python_of(f"{place}/bin/python", tmp_path) == place / "bin/python"
+    assert (
+        environment_python(str(place), tmp_path)
+        == environment_python(f"{place}/bin/python", tmp_path)
+        == place / "bin/python"
+    )
     assert versions(f"{place}/bin/python", tmp_path) == {"torch": "2.13.0+cpu", "transformers": "5.9.0"}
 
 
@@ -145,7 +149,7 @@ def test_the_python_of_a_study_file_is_asked_about_and_a_version_is_not(tmp_path
 def test_a_version_is_resolved_close_to_the_lock_and_written_down(uv: Path, tmp_path: Path) -> None:
     write_uv(uv)
     home = tmp_path / "home"
-    made = environments.create(known_environment("transformers==5.9.0", home), home, device="cpu")
+    made = environments.make_environment(known_environment("transformers==5.9.0", home), home, device="cpu")
     assert made.name == "transformers==5.9.0"
     asked = (uv / "asked").read_text().splitlines()
     assert asked[0] == "transformers==5.9.0"
@@ -159,13 +163,15 @@ def test_a_version_is_resolved_close_to_the_lock_and_written_down(uv: Path, tmp_
     assert [found.name for found in list_environments(home)] == ["transformers==5.9.0"]
 
     calls = (uv / "calls").read_text()
-    assert environments.create(known_environment("transformers==5.9.0", home), home, device="cpu") == made
+    assert environments.make_environment(known_environment("transformers==5.9.0", home), home, device="cpu") == made
     assert (uv / "calls").read_text() == calls
 
 
 def test_newer_packages_are_taken_only_where_older_ones_do_not_fit(uv: Path, tmp_path: Path) -> None:
     write_uv(uv, refused="<=")
-    environments.create(known_environment("transformers==5.9.0", tmp_path / "home"), tmp_path / "home", device="cpu")
+    environments.make_environment(
+        known_environment("transformers==5.9.0", tmp_path / "home"), tmp_path / "home", device="cpu"
+    )
     assert {"tokenizers", "torch==2.13.0+cpu"} <= set((uv / "asked").read_text().splitlines())
 
 
@@ -174,7 +180,7 @@ def test_where_nothing_fits_the_installer_is_quoted(uv: Path, tmp_path: Path) ->
     with pytest.raises(
         EngineEnvironmentError, match=r"uv found no packages .* error: tokenizers conflicts\. `pip index"
     ):
-        environments.create(
+        environments.make_environment(
             known_environment("transformers==5.9.0", tmp_path / "home"), tmp_path / "home", device="cpu"
         )
     assert not (tmp_path / "home" / "envs").exists()
@@ -200,7 +206,7 @@ def test_an_environment_of_another_device_is_named(tmp_path: Path) -> None:
     manifest = {"name": folder.name, "path": "", "complete": True, "lock": "transformers==5.18.0-cuda.txt"}
     (folder / "bitbench-environment.json").write_text(json.dumps(manifest))
     (tmp_path / "s.yaml").write_text(study("  - {engine: transformers, version: 5.18.0}\n"))
-    ready = look_ahead(tmp_path / "s.yaml", Workplace(tmp_path / "home", "cpu"))[1]
+    ready = plan_and_readiness(tmp_path / "s.yaml", Workplace(tmp_path / "home", "cpu"))[1]
     assert "was created for cuda, and engines here run on cpu" in (ready.environments[folder.name] or "")
 
 

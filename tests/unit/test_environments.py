@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from bitbench.engines import environments
-from bitbench.engines.environments import InstalledEnvironment, list_environments, python_of, versions
+from bitbench.engines.environments import InstalledEnvironment, environment_python, list_environments, versions
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.measure.readiness import known_environment, known_environments, main_versions
 from bitbench.study.environment import Device, Environment
@@ -58,7 +58,7 @@ HOME = Path("/nowhere")
 
 
 def create(home: Path, environment: Environment = TRANSFORMERS, **options: Any) -> InstalledEnvironment:
-    return environments.create(environment, home, device="cpu", **options)
+    return environments.make_environment(environment, home, device="cpu", **options)
 
 
 @pytest.fixture
@@ -86,7 +86,7 @@ def test_creation(uv: FakeUv, home: Path) -> None:
     assert install.endswith("transformers-cpu.txt")
     assert "importing it once" in steps
 
-    assert python_of("transformers", home) == home / "envs" / "transformers" / "bin" / "python"
+    assert environment_python("transformers", home) == home / "envs" / "transformers" / "bin" / "python"
     assert versions("transformers", home) == {"torch": "2.13.0+cpu", "typing-extensions": "4.16.0"}
     assert [known.name for known in list_environments(home) if known.complete] == ["transformers"]
 
@@ -115,7 +115,7 @@ def test_an_interrupted_creation_is_not_taken_for_an_environment(uv: FakeUv, hom
     with pytest.raises(EngineEnvironmentError):
         create(home)
     with pytest.raises(EngineEnvironmentError, match=r"is incomplete .* bitbench env create transformers"):
-        python_of("transformers", home)
+        environment_python("transformers", home)
     assert not any(info.complete for info in list_environments(home))
     uv.write()
     assert create(home).complete
@@ -172,7 +172,7 @@ def test_the_installer_can_be_chosen(uv: FakeUv, home: Path, monkeypatch: pytest
 
 def test_a_missing_environment_names_the_command(home: Path) -> None:
     with pytest.raises(EngineEnvironmentError, match="bitbench env create vllm"):
-        python_of("vllm", home)
+        environment_python("vllm", home)
 
 
 def test_an_unknown_name_names_the_known_ones() -> None:
@@ -234,7 +234,7 @@ def test_what_is_prebuilt_is_taken_unless_compiling_is_asked_for(uv: FakeUv, hom
 def test_what_does_not_fit_is_built_and_for_a_gpu_everything_is(home: Path) -> None:
     builds: list[bool] = []
     assert create(home, built_or_taken(None, builds)).prebuilt is None
-    assert environments.create(built_or_taken("b1", builds), home / "other", device="cuda").prebuilt is None
+    assert environments.make_environment(built_or_taken("b1", builds), home / "other", device="cuda").prebuilt is None
     assert builds == [False, True]
 
 
@@ -250,7 +250,7 @@ def test_a_wrong_installer_leaves_an_existing_environment_alone(uv: FakeUv, home
     other.write_text("torch==9\n")
     with pytest.raises(EngineEnvironmentError, match="conda is not a known installer"):
         create(home, replace(TRANSFORMERS, locks={"cpu": other}), installer="conda")
-    assert python_of("transformers", home).exists()
+    assert environment_python("transformers", home).exists()
 
 
 def test_a_manifest_of_another_version_means_rebuild(uv: FakeUv, home: Path) -> None:

@@ -5,7 +5,7 @@ from itertools import permutations
 import pytest
 
 from bitbench.engines.null import NullEngine
-from bitbench.measure.estimate import NULL_TOKEN_S, Estimator, assumed, guess_quality_s, guess_trial_s
+from bitbench.measure.estimate import NULL_TOKEN_S, Estimator, estimate_assumptions, guess_quality_s, guess_trial_s
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import guess_make_s
 from bitbench.records.trial import Outcome, TrialMetrics
@@ -90,7 +90,9 @@ def test_a_trial_takes_about_what_was_measured_on_such_a_processor(level: Level 
 
 def test_quality_takes_longer_without_bf16_instructions() -> None:
     slow_s, quick_s = (
-        guess_quality_s(SMALL, Quality(windows=8, window_tokens=128), Scoring.PROMPT_LOGPROBS, assumed(level))
+        guess_quality_s(
+            SMALL, Quality(windows=8, window_tokens=128), Scoring.PROMPT_LOGPROBS, estimate_assumptions(level)
+        )
         for level in (Level.AVX512_VNNI, Level.AMX)
     )
     assert 1.5 * quick_s < slow_s < 6 * quick_s
@@ -115,11 +117,15 @@ def test_starts_are_expected_as_in_the_newest_block_whatever_is_read_first() -> 
     [("w4a16-gptq", 134), ("w8a8-smooth-gptq", 210), ("w8a8-sparse-smooth-gptq", 338), ("w4a16-awq", 240)],
 )
 def test_creating_a_variant_takes_about_what_was_measured(recipe: str, measured_s: float) -> None:
-    assert guess_make_s(catalog.find(recipe), 134_515_008) == pytest.approx(measured_s, rel=0.3)
+    assert guess_make_s(catalog.find_recipe(recipe), 134_515_008) == pytest.approx(measured_s, rel=0.3)
 
 
 def test_what_is_not_made_takes_no_time_and_a_larger_model_takes_longer() -> None:
-    assert guess_make_s(catalog.find("bf16"), 10**9) == guess_make_s(catalog.find("torchao-int8wo"), 10**9) == 0.0
+    assert (
+        guess_make_s(catalog.find_recipe("bf16"), 10**9)
+        == guess_make_s(catalog.find_recipe("torchao-int8wo"), 10**9)
+        == 0.0
+    )
     for recipe in catalog.built_in_recipes():
         small, large = (guess_make_s(recipe, parameters) for parameters in (10**8, 10**10))
         assert small < large or small == large == 0.0

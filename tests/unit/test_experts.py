@@ -68,5 +68,5 @@ def test_a_gguf_file_says_it_in_its_own_words(tmp_path: Path, monkeypatch: pytes
     file = tmp_path / "Tiny-Q4_K_M.gguf"
     file.write_bytes(b"GGUF")
     monkeypatch.setattr(variants, "read_header", lambda _: GgufHeader(values, ()))
-    found = variants.look_up(str(file), tmp_path)
+    found = variants.look_up_variant_model(str(file), tmp_path)
     assert found.facts.experts == experts_of(GLM)

@@ -16,7 +16,7 @@ from bitbench.loadgen import health
 from bitbench.loadgen.client import run_job
 from bitbench.loadgen.connection import ConnectionPool
 from bitbench.loadgen.health import WallClock
-from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.verdict import load_verdict
 from bitbench.measure import runner
 from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, Outcome
@@ -77,7 +77,7 @@ def test_a_kill_is_lack_of_memory_only_where_the_kernel_counted_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts = iter((3, 4))
-    monkeypatch.setattr(server, "count_kernel_kills", lambda: next(counts))
+    monkeypatch.setattr(server, "count_oom_kills", lambda: next(counts))
     failure = failure_of(KILLED, tmp_path)
     assert failure.outcome is Outcome.OOM
     assert failure.cause == "It was killed by the kernel's out-of-memory killer."
@@ -99,9 +99,9 @@ def test_the_kernel_counts_in_our_own_group_too(
     monkeypatch.setattr(server, "_OWN_GROUPS", tmp_path / "own")
     monkeypatch.setattr(server, "_VMSTAT", tmp_path / "vmstat")
     monkeypatch.setattr(server, "_GROUPS", tmp_path / "groups")
-    assert server.count_kernel_kills() == 7
+    assert server.count_oom_kills() == 7
     counter.unlink()
-    assert server.count_kernel_kills() == 2
+    assert server.count_oom_kills() == 2
 
 
 def test_an_engine_that_ends_on_a_full_disk_is_not_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_a_trial_in_which_the_clock_was_set_does_not_count(
 
     monkeypatch.setattr(health, "WallClock", Stepped)
     result = run_job(job)
-    failure = judge(result.requests, ONE, result.health)
+    failure = load_verdict(result.requests, ONE, result.health)
     assert failure is not None
     assert failure.outcome is Outcome.DISTURBED
     assert failure.cause.startswith(f"this machine's clock was set {direction} by 2.00 s")
@@ -189,7 +189,7 @@ def test_a_clock_that_nobody_set_is_no_fault(job: LoadJob) -> None:
     result = run_job(job)
     assert abs(result.health.clock_step_s) < 0.0005
     quiet = ClientHealth(send_lateness_p99_s=0, loop_lag_p99_s=0, cpu_share=0)
-    assert judge(result.requests, ONE, quiet.model_copy(update={"clock_step_s": 0.0004})) is None
+    assert load_verdict(result.requests, ONE, quiet.model_copy(update={"clock_step_s": 0.0004})) is None
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EADDRNOTAVAIL])

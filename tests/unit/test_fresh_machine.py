@@ -71,7 +71,7 @@ def test_the_plan_as_json_has_the_commands(capsys: pytest.CaptureFixture[str]) -
     printed = json.loads(bitbench(capsys, "plan", "study.yaml", "--json").out)["answer"]
     assert printed["before_run"] == NEEDED
     assert printed["missing_models"] == ["smollm2-135m"]
-    made = 2 * guess_make_s(catalog.find("w8a8-rtn"), CATALOG["smollm2-135m"].facts.parameters or 0)
+    made = 2 * guess_make_s(catalog.find_recipe("w8a8-rtn"), CATALOG["smollm2-135m"].facts.parameters or 0)
     assert printed["amount"]["making_s"] == pytest.approx(made)
     assert printed["amount"]["seconds"][0] > made
 

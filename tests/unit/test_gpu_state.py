@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from bitbench.analysis.trial import measure
+from bitbench.analysis.trial import metrics_of_trial
 from bitbench.measure.machine.gpus import Nvml
-from bitbench.measure.machine.watches import GpuWatch, disturbance, watch_gpus
+from bitbench.measure.machine.watches import GpuWatch, gpu_watch_disturbance, watch_gpus
 from bitbench.records.trial import Energy, GpuUse, Outcome
 from tests.unit.fake_nvml import FakeGpu, FakeNvml
 from tests.unit.synthetic import request_rows
@@ -37,14 +37,14 @@ def test_what_is_seen_meanwhile_is_kept() -> None:
     assert (use.sm_clock_low_mhz, use.sm_clock_high_mhz, use.memory_clock_mhz) == (1_200, 1_900, 6_251)
     assert (use.temperature_c, use.slowed_by, use.other_processes) == (83, ("power cap",), 0)
     assert use.energy_j == pytest.approx(42.0)
-    assert disturbance(use) is None  # a power cap is what many cards always run into
+    assert gpu_watch_disturbance(use) is None  # a power cap is what many cards always run into
 
 
 def test_what_the_driver_does_not_tell_is_unknown() -> None:
     silent = FakeGpu(energy_mj=None, temperature_c=None, clocks_mhz={}, slowed=None)
     assert watched(silent) == GpuUse()
     assert watched(FakeGpu(), FakeGpu(energy_mj=None)).energy_j is None
-    assert disturbance(GpuUse()) is None
+    assert gpu_watch_disturbance(GpuUse()) is None
 
 
 def test_a_counter_that_was_set_back_says_nothing() -> None:
@@ -80,7 +80,7 @@ def test_others_are_counted_where_our_own_are_seen(processes: dict[int, int | No
     ],
 )
 def test_what_disturbs_a_trial_is_said(use: GpuUse, cause: str) -> None:
-    failure = disturbance(use)
+    failure = gpu_watch_disturbance(use)
     assert failure is not None
     assert failure.outcome is Outcome.DISTURBED
     assert failure.cause.startswith(cause)
@@ -93,7 +93,7 @@ def test_without_a_gpu_nothing_is_watched() -> None:
     with watch_gpus(None) as elsewhere:
         pass
     assert elsewhere.use is None
-    assert disturbance(None) is None
+    assert gpu_watch_disturbance(None) is None
 
 
 def test_the_engines_own_processes_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,5 +108,5 @@ def test_the_engines_own_processes_are_no_others(monkeypatch: pytest.MonkeyPatch
 def test_energy_is_divided_by_the_tokens_that_came() -> None:
     rows = request_rows({"planned_s": 0.0, "chunk_s": [1.0, 1.5, 2.0]}, {"planned_s": 0.0, "chunk_s": [1.0, 1.5]})
     tokens = sum(rows["output_tokens"].to_pylist())
-    assert measure(rows, energy=Energy(10.0 * tokens, None)).energy_per_token == pytest.approx(10.0)
-    assert measure(rows).energy_per_token is None
+    assert metrics_of_trial(rows, energy=Energy(10.0 * tokens, None)).energy_per_token == pytest.approx(10.0)
+    assert metrics_of_trial(rows).energy_per_token is None

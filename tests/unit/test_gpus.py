@@ -7,7 +7,7 @@ import pytest
 
 from bitbench.cli.doctor import gpu_problems
 from bitbench.engines.environments import InstalledEnvironment, write_manifest
-from bitbench.measure.machine.gpus import GpuSurvey, Nvml, NvmlError, chosen, describe, survey
+from bitbench.measure.machine.gpus import GpuSurvey, Nvml, NvmlError, cuda_visible_gpus, describe_gpu, survey
 from bitbench.measure.readiness import readiness
 from bitbench.measure.workplace import Workplace
 from bitbench.records.lock import HostFacts
@@ -38,7 +38,7 @@ def test_two_of_a_kind_are_comparable_and_told_apart_in_the_record() -> None:
     assert HostFacts(accelerators=(first,)).shown("accelerators") == HostFacts(accelerators=(second,)).shown(
         "accelerators"
     )
-    capped = describe(Nvml(FakeNvml([FakeGpu(power_limit_mw=50_000)])).gpus()[0], "580.95.05")
+    capped = describe_gpu(Nvml(FakeNvml([FakeGpu(power_limit_mw=50_000)])).gpus()[0], "580.95.05")
     assert str(capped) != str(first)
 
 
@@ -94,7 +94,7 @@ def test_numbers_that_count_by_speed_are_not_nvmls() -> None:
 
 def test_a_part_of_a_gpu_counts_as_that_gpu() -> None:
     divided = FakeGpu("NVIDIA A100", "GPU-eeee5555-0", (8, 0), mig=True)
-    found = chosen(Nvml(FakeNvml([L4, divided])).gpus(), {"CUDA_VISIBLE_DEVICES": "MIG-1234"})
+    found = cuda_visible_gpus(Nvml(FakeNvml([L4, divided])).gpus(), {"CUDA_VISIBLE_DEVICES": "MIG-1234"})
     assert [gpu.name for gpu in found] == ["NVIDIA A100"]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bitbench.measure import group as residents
 from bitbench.measure.group import run_group
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, progress_excuses
 from bitbench.measure.trial import TOUCH, RunContext, TrialDraft
 from bitbench.ports import Endpoint, Launch, LoadJob, LoadResult
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, Outcome, TrialRecord
@@ -204,7 +204,7 @@ def test_a_baseline_that_a_later_call_measures_alone_meets_nobody_of_its_block(t
     ]
     before = [*late, turn(other, 0), turn(other, 1)]
     pace = FixedPace(blocks=1, trials=2, together=True)
-    progress = Progress(plan, pace, plan.configs[0], excused=excused(before))  # type: ignore[arg-type]
+    progress = Progress(plan, pace, plan.configs[0], excused=progress_excuses(before))  # type: ignore[arg-type]
     progress.add(before)
     again = run(plan, Tape(), progress, tmp_path)
     assert [trial.round for trial in again if trial.kind == "measured"] == [2, 3]

@@ -8,7 +8,7 @@ import pytest
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.results.recommendation import Limits, Recommendation
-from bitbench.features.explain.computing import explain
+from bitbench.features.explain.computing import compute_explanation
 from bitbench.features.explain.types import Explanation
 from bitbench.features.explain.words import explanation_document
 from bitbench.reports.answers.compare import comparison_document
@@ -36,7 +36,7 @@ def _comparison() -> Comparison:
 @cache
 def _explanation() -> Explanation:
     of = evidence(lambda variant, at: 0.04 + at if variant == QUANTIZED else 0.03 + at, places=(1, 8))
-    return explain(of, QUANTIZED, PLAIN, of.plan.study.workloads[0])
+    return compute_explanation(of, QUANTIZED, PLAIN, of.plan.study.workloads[0])
 
 
 DOCUMENTS: dict[str, Callable[[str], Document]] = {

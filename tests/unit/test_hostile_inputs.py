@@ -15,7 +15,7 @@ from bitbench.features.interop.readers.reading import ImportedStarts
 from bitbench.measure.workplace import default_home
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import ModelError
-from bitbench.util.model_files import read_header
+from bitbench.util.model_files import read_safetensors_header
 from tests.forked import forked
 from tests.in_memory import MEMORY
 from tests.length import IS_LONG, by_length
@@ -99,7 +99,7 @@ def test_a_safetensors_header_that_lies_is_refused(content: bytes, problem: str,
     path = tmp_path / "model.safetensors"
     path.write_bytes(content)
     with pytest.raises(ModelError, match=problem) as refused:
-        read_header(path)
+        read_safetensors_header(path)
     assert str(path) in str(refused.value)
     assert len(str(refused.value)) < 500
 

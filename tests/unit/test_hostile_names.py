@@ -22,9 +22,9 @@ from bitbench.features.kernels.chart import roofline_figure
 from bitbench.features.kernels.computing import KernelMachine, KernelRun, KernelTiming, summarize_kernels
 from bitbench.features.kernels.words import kernel_document
 from bitbench.records.folder import StudyFolder, StudyRecords
-from bitbench.reports.document.html import page, svg
+from bitbench.reports.document.html import html_chart_svg, html_page
 from bitbench.reports.document.markdown import markdown
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.files import figures_of
 from bitbench.reports.formats import Form
 from bitbench.reports.study import study_document
@@ -69,7 +69,7 @@ def printable(shown: str) -> None:
 
 
 def test_page(hostile: StudyReport) -> None:
-    made = page(hostile.document, "0")
+    made = html_page(hostile.document, "0")
     figures = len(list(figures_of(hostile.document)))
     assert figures >= 6
     harmless(Elements(made), scripts=figures + 3)  # their data; that of all; what the page does; the bundle
@@ -95,7 +95,7 @@ def test_markdown(hostile: StudyReport) -> None:
 
 def test_figures_as_files(hostile: StudyReport) -> None:
     for figure in list(figures_of(hostile.document))[:3]:
-        made = svg(figure)
+        made = html_chart_svg(figure)
         ElementTree.fromstring(made)
         harmless(Elements(made), scripts=0)
         printable(made)
@@ -117,7 +117,7 @@ def test_kernels(kind: str) -> None:
     summary = summarize_kernels(run, [name])
     figure = roofline_figure(summary)
     assert figure is not None
-    made = svg(figure)
+    made = html_chart_svg(figure)
     ElementTree.fromstring(made)
     harmless(Elements(made), scripts=0)
     printable(made)
@@ -128,7 +128,7 @@ def test_kernels(kind: str) -> None:
 
 def test_terminal(hostile: StudyReport) -> None:
     console = Console(file=io.StringIO(), width=100)
-    render(hostile.document, console)
+    render_in_terminal(hostile.document, console)
     assert isinstance(console.file, io.StringIO)
     made = console.file.getvalue()
     printable(made)

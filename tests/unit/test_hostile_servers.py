@@ -10,7 +10,7 @@ import pytest
 from bitbench.engines.endpoint import EndpointUnusable, offered_models
 from bitbench.loadgen import answer, dispatch
 from bitbench.loadgen.client import run_job
-from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.verdict import load_verdict
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.tables import REQUEST_STATUSES
 from bitbench.records.trial import Outcome
@@ -59,7 +59,7 @@ def test_a_stream_of_a_hostile_server_has_its_outcome(name: str, native: bool, m
     if mode.status != "ok":
         assert mode.said in row["error"]
         assert row["error"].isprintable()
-        assert judge(result.requests, asked.workload, result.health) is not None
+        assert load_verdict(result.requests, asked.workload, result.health) is not None
 
 
 @pytest.mark.parametrize("name", MODEL_LISTS)

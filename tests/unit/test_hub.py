@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.measure.plan import plan_study
-from bitbench.measure.readiness import get_model, hub_python
+from bitbench.measure.readiness import hub_python, make_model_ready
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.models import hub, library
@@ -107,7 +107,7 @@ def test_a_file_that_does_not_match_its_hash_is_removed(python: Path, server: Hu
     server.damaged.add("model.safetensors")
     with pytest.raises(ModelError, match=r"model\.safetensors of acme/Tiny-1B is damaged: its sha256 is .*removed"):
         get(python, home)
-    assert hub.find(HubReference(NAME), home) is None
+    assert hub.find_hub_model(HubReference(NAME), home) is None
     server.damaged.clear()
     get(python, home)
     assert len(server.downloads("model.safetensors")) == 2
@@ -176,7 +176,7 @@ def test_the_command_tells_how_far_it_is_and_what_has_moved(
     progress: list[tuple[int, int]] = []
 
     def run() -> list[str]:
-        return get_model(NAME, home, on_step=print, on_progress=lambda *now: progress.append(now))
+        return make_model_ready(NAME, home, on_step=print, on_progress=lambda *now: progress.append(now))
 
     (where,) = run()
     assert where.startswith(f"{NAME} is at {home}")

@@ -6,7 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bitbench.cli.json_answers import answer_text, answers
+from bitbench.cli.json_answers import answer_text, answers_by_command
 from bitbench.cli.load import load_answer
 from bitbench.cli.schema import FILES
 from bitbench.util.errors import ExitCode
@@ -94,7 +94,7 @@ def test_names_from_elsewhere_reach_no_terminal_as_they_are() -> None:
     assert text.isprintable() or set(text) - {"\n"} == {char for char in text if char.isprintable()}
 
 
-@pytest.mark.parametrize("what", [*FILES, *answers()])
+@pytest.mark.parametrize("what", [*FILES, *answers_by_command()])
 def test_every_schema_can_be_printed(what: str, capsys: pytest.CaptureFixture[str]) -> None:
     schema = json.loads(bitbench(capsys, "schema", what).out)
     jsonschema.Draft202012Validator.check_schema(schema)

@@ -8,7 +8,7 @@ import pytest
 
 from bitbench.engines import llamacpp, vllm
 from bitbench.engines import transformers as transformers_engine
-from bitbench.engines.kernels import path_of, read_choices
+from bitbench.engines.kernels import kernel_path, read_choices
 from bitbench.records.trial import InstanceFacts, InstanceRecord, KernelChoice, KernelPath
 from bitbench.reports.document.markdown import section_parts
 from bitbench.reports.sections.conditions import configs_section
@@ -50,7 +50,7 @@ def test_vllm_names_the_kernel_of_a_scheme_once() -> None:
     ],
 )
 def test_the_path_of_a_kernel_that_nobody_knows_is_not_guessed(kernel: str, path: KernelPath | None) -> None:
-    assert path_of(kernel) is path
+    assert kernel_path(kernel) is path
 
 
 def test_vllm_without_quantization_is_dense() -> None:
@@ -146,7 +146,7 @@ def test_transformers_tells_layers_apart_by_what_they_are(worker: types.ModuleTy
 
 
 def marlin(kernel: str) -> InstanceFacts:
-    chosen = KernelChoice(kind="AWQ", kernel=kernel, path=path_of(kernel), source="log")
+    chosen = KernelChoice(kind="AWQ", kernel=kernel, path=kernel_path(kernel), source="log")
     return InstanceFacts(engine_version="0.32", kernel_choices=(chosen,))
 
 

@@ -13,21 +13,21 @@ from rich.console import Console
 from bitbench.analysis.configs import side_of
 from bitbench.analysis.study_comparison import CONFIG_FACTS, Fact, compare_studies
 from bitbench.analysis.summarize import summarize
-from bitbench.cli.doctor import examine, processor_words
-from bitbench.cli.plan import labels_of, remarks
+from bitbench.cli.doctor import doctor_answer, processor_words
+from bitbench.cli.plan import plan_labels, plan_remarks
 from bitbench.engines import transformers, vllm
 from bitbench.features.explain.sentences import roof_sentence
-from bitbench.measure.compatibility import rows
+from bitbench.measure.compatibility import compatibility_rows
 from bitbench.measure.machine.host import TELLING_FLAGS, collect_host_facts, processor_level
-from bitbench.measure.plan import expand
-from bitbench.measure.variants import settle
+from bitbench.measure.plan import expand_plan
+from bitbench.measure.variants import settle_variants
 from bitbench.ports import Engine, Launch, Load
 from bitbench.quantize import catalog
 from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.roof import MachineRoof, Readings
 from bitbench.reports.answers.compare import comparison_document
-from bitbench.reports.document.markdown import markdown, phrase_text
+from bitbench.reports.document.markdown import markdown, markdown_phrase
 from bitbench.reports.document.model import plain_text
 from bitbench.reports.sections.failures import remarks as report_remarks
 from bitbench.study.hardware import Instructions, Level, level_of
@@ -105,10 +105,10 @@ def plan_on(level: Level | None, *recipes: str, args: dict[str, str] | None = No
     )
 
     def resolve(model: str, name: str) -> Variant:
-        recipe = catalog.find(name)
+        recipe = catalog.find_recipe(name)
         return Variant(name=f"{model}/{name}", model=model, recipe=name, form=recipe.form, at_load=recipe.at_load)
 
-    return expand(study, engines, resolve, "cpu", level=level)
+    return expand_plan(study, engines, resolve, "cpu", level=level)
 
 
 def dtypes(plan: Plan) -> dict[str, str]:
@@ -148,7 +148,7 @@ def test_int8_without_dot_products_is_warned_about() -> None:
 def test_a_plan_shows_what_the_processor_changes(capsys: pytest.CaptureFixture[str]) -> None:
     console = Console(width=300, highlight=False)
     plan = plan_on(Level.AVX512_VNNI, "bf16", "w4a16-rtn")
-    for remark in remarks(plan, labels_of(plan)):
+    for remark in plan_remarks(plan, plan_labels(plan)):
         console.print(remark)
     lines = capsys.readouterr().out.splitlines()
     assert "computes in float32 on this processor (avx512_vnni): vLLM emulates bf16 products" in "\n".join(lines)
@@ -159,7 +159,7 @@ def test_a_plan_shows_what_the_processor_changes(capsys: pytest.CaptureFixture[s
 def test_a_variant_that_could_not_be_made_leaves_no_note() -> None:
     plan = plan_on(Level.AVX512, "bf16", "w4a16-rtn")
     failed = [one.model_copy(update={"failure": "no"}) for one in plan.variants if one.recipe == "w4a16-rtn"]
-    assert {note.config.variant for note in settle(plan, failed).processor_notes} == {"m/bf16"}
+    assert {note.config.variant for note in settle_variants(plan, failed).processor_notes} == {"m/bf16"}
 
 
 LAUNCH = Launch(
@@ -245,7 +245,7 @@ def test_the_doctor_says_what_a_processor_means_for_each_engine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("BITBENCH_LEVEL", "avx512")
-    found = examine(tmp_path)
+    found = doctor_answer(tmp_path)
     meanings = {engine.name: engine.on_this_processor for engine in found.engines}
     assert found.level is Level.AVX512
     assert meanings["null"] == ()
@@ -253,11 +253,11 @@ def test_the_doctor_says_what_a_processor_means_for_each_engine(
     assert meanings["transformers"]
     assert any("int8" in meaning for meaning in meanings["llamacpp"])
     monkeypatch.setenv("BITBENCH_LEVEL", "amx")
-    assert not any(engine.on_this_processor for engine in examine(tmp_path).engines)
+    assert not any(engine.on_this_processor for engine in doctor_answer(tmp_path).engines)
 
 
 def test_only_a_cpu_lacks_instructions() -> None:
-    assert {row.device for row in rows() if row.lacking} == {"cpu"}
+    assert {row.device for row in compatibility_rows() if row.lacking} == {"cpu"}
 
 
 def measured_on(flags: tuple[str, ...], step_s: float, roof: MachineRoof | None = ROOF) -> StudyRecords:
@@ -295,7 +295,7 @@ def test_within_a_level_nothing_is_said_of_levels() -> None:
 def test_the_roof_is_that_of_the_quicker_type() -> None:
     emulated = ROOF.model_copy(update={"float32_flops_per_s": Readings(values=(700e9, 900e9))})
     assert (ROOF.float_flops_per_s, emulated.float_flops_per_s) == (400e9, 900e9)
-    assert re.search(r"in bfloat16, 900\sGflop/s in float32, ", phrase_text(roof_sentence(emulated)))
+    assert re.search(r"in bfloat16, 900\sGflop/s in float32, ", markdown_phrase(roof_sentence(emulated)))
 
 
 def test_weights_that_are_computed_in_float32_are_read_in_it() -> None:

@@ -57,7 +57,7 @@ class Environment:
         llamacpp_build.build(self.folder, self.log, cuda=cuda, on_step=self.steps.append)
 
     def take_prebuilt(self) -> str | None:
-        return llamacpp_build.install(self.folder, self.log)
+        return llamacpp_build.install_llamacpp(self.folder, self.log)
 
     def run(self, name: str, *arguments: str) -> str:
         return subprocess.run([self.folder / "bin" / name, *arguments], stdout=PIPE, text=True, check=True).stdout

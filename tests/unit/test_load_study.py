@@ -6,18 +6,18 @@ from pathlib import Path
 import pytest
 
 from bitbench.cli.load import trial_line
-from bitbench.cli.options import counts, numbers
+from bitbench.cli.options import counts_option, numbers_option
 from bitbench.measure.load_study import (
     LoadOptions,
     endpoint_arguments,
+    load_study_workloads,
+    make_load_study,
     prepare_load,
     search_limits,
-    study_of,
-    workloads_of,
 )
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.plan import Config, Point
-from bitbench.study.study_file import checked_objectives, parse_study, study_text
+from bitbench.study.study_file import checked_objectives, parse_study, study_file_text
 from bitbench.study.workload import Workload, mean_rate
 from bitbench.util.errors import StudyFileError, UsageError
 
@@ -27,7 +27,7 @@ ARGUMENTS = endpoint_arguments(url="http://127.0.0.1:8000", model="m", api_key_e
 
 
 def points(options: LoadOptions) -> tuple[Workload, ...]:
-    return workloads_of(options)
+    return load_study_workloads(options)
 
 
 def test_points_are_workloads_in_order() -> None:
@@ -43,9 +43,9 @@ def test_points_are_workloads_in_order() -> None:
 def test_a_search_starts_at_the_rate_of_one_client_and_its_trials_last_twenty_latencies() -> None:
     options = replace(OPTIONS, objectives=checked_objectives("ttft_p99=200ms"))
     assert options.is_search
-    (first,) = workloads_of(options, None, latency_s=2.0)
+    (first,) = load_study_workloads(options, None, latency_s=2.0)
     assert (mean_rate(first.arrival), first.duration) == (0.5, 40.0)
-    assert workloads_of(options, None, latency_s=0.01)[0].duration == 10.0
+    assert load_study_workloads(options, None, latency_s=0.01)[0].duration == 10.0
     limits = search_limits(options, 0.5)
     assert (limits.lowest, limits.highest, limits.trials, limits.precision) == (0.5 / 16, 2048.0, 12, 0.03)
     assert search_limits(replace(options, max_rate=0.25), 0.5).start == 0.25
@@ -74,14 +74,14 @@ def test_options_that_do_not_go_together_are_one_sentence(changes: dict[str, obj
 @pytest.mark.parametrize("text", ["a", "1,,b", "0", "-1", "nan", "inf", "", ","])
 def test_numbers_that_are_none_are_answered_with_what_is_expected(text: str) -> None:
     with pytest.raises(UsageError, match="--rate: expected numbers such as 1,2,4, got"):
-        numbers(text, "--rate")
+        numbers_option(text, "--rate")
 
 
 def test_numbers_are_read_once_each_and_counts_are_whole() -> None:
-    assert numbers("2, 0.5,2", "--rate") == (2.0, 0.5)
-    assert counts("4,1", "--concurrency") == (4, 1)
+    assert numbers_option("2, 0.5,2", "--rate") == (2.0, 0.5)
+    assert counts_option("4,1", "--concurrency") == (4, 1)
     with pytest.raises(UsageError, match="--concurrency: expected whole numbers"):
-        counts("1.5", "--concurrency")
+        counts_option("1.5", "--concurrency")
 
 
 def test_objectives_and_urls_are_checked_in_the_users_words() -> None:
@@ -116,8 +116,8 @@ def test_the_line_of_a_trial_keeps_a_long_name_apart() -> None:
 )
 def test_the_study_file_says_the_same_as_the_study(changes: dict[str, object]) -> None:
     options = replace(OPTIONS, **changes)  # type: ignore[arg-type]
-    study = study_of(options, ARGUMENTS, points(options))
-    text = study_text(study)
+    study = make_load_study(options, ARGUMENTS, points(options))
+    text = study_file_text(study)
     assert parse_study(text, name="study.yaml") == study
     assert (study.measure.starts.min, study.measure.trials.min) == (1, 3)
     if options.objectives:

@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from bitbench.loadgen.answer import REQUEST_SCHEMA
-from bitbench.loadgen.verdict import MEAN_DELAY_FLOOR_S, judge
+from bitbench.loadgen.verdict import MEAN_DELAY_FLOOR_S, load_verdict
 from bitbench.records.trial import ClientHealth, Failure, Outcome
 from bitbench.study.base import Json
 from bitbench.study.workload import Workload
@@ -34,7 +34,7 @@ def row(request: int = 0, **changes: Json) -> dict[str, Json]:
 
 
 def verdict(*rows: dict[str, Json], health: ClientHealth = WELL) -> Failure | None:
-    return judge(pa.Table.from_pylist(list(rows), schema=REQUEST_SCHEMA), WORKLOAD, health)
+    return load_verdict(pa.Table.from_pylist(list(rows), schema=REQUEST_SCHEMA), WORKLOAD, health)
 
 
 def test_a_good_trial_counts() -> None:
@@ -72,7 +72,7 @@ def test_a_part_of_a_trace_has_as_many_requests_as_came() -> None:
     workload = Workload.model_validate(
         {"name": "w", "input_tokens": 8, "output_tokens": 3, "arrival": trace, "duration": "1m"}
     )
-    assert judge(pa.Table.from_pylist([row(0), row(1), row(2)], schema=REQUEST_SCHEMA), workload, WELL) is None
+    assert load_verdict(pa.Table.from_pylist([row(0), row(1), row(2)], schema=REQUEST_SCHEMA), workload, WELL) is None
 
 
 @pytest.mark.parametrize(

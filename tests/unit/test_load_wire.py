@@ -8,7 +8,7 @@ from bitbench.loadgen.requests import Ask, request_bytes
 from bitbench.ports import Endpoint
 from bitbench.study.base import Json
 from bitbench.study.workload import Api
-from bitbench.util.http.connection import Address, address
+from bitbench.util.http.connection import Address, connection_address
 
 
 def parts_of(
@@ -72,7 +72,7 @@ def test_text_goes_to_the_endpoint_that_was_asked_for(api: Api, prompt: Json, pa
     ],
 )
 def test_addresses(url: str, expected: Address) -> None:
-    assert address(url) == expected
+    assert connection_address(url) == expected
 
 
 def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
@@ -82,4 +82,4 @@ def test_the_host_header_of_an_ipv6_address_has_brackets() -> None:
 @pytest.mark.parametrize("url", ["ftp://host:1", "http://host:1/v1", "host:1"])
 def test_an_address_that_is_not_plain_is_refused(url: str) -> None:
     with pytest.raises(ValueError, match="http://host:port"):
-        address(url)
+        connection_address(url)

@@ -13,7 +13,7 @@ import pytest
 import uvloop
 
 from bitbench.loadgen.client import WorkerPart, run_job, run_part
-from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.verdict import load_verdict
 from bitbench.loadgen.workers import LoadWorkers, WorkerTask, decode_task, encode_task, workers_for
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.trial import LoadProgress, Outcome
@@ -144,7 +144,7 @@ def test_a_client_that_was_starved_says_so(tmp_path: Path) -> None:
         result = worker.run(job(endpoint, workload), stop_for_a_while)
         for timer in timers:
             timer.join()
-    failure = judge(result.requests, workload, result.health)
+    failure = load_verdict(result.requests, workload, result.health)
     assert failure is not None
     assert failure.outcome is Outcome.CLIENT_BOUND
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from bitbench.analysis.changes import MAX_RATE, parse_condition, parse_metric
-from bitbench.analysis.trial import RECORDED, measure
+from bitbench.analysis.changes import MAX_RATE, parse_changed_metric, parse_condition
+from bitbench.analysis.trial import RECORDED, metrics_of_trial
 from bitbench.records.folder import StudyFolder
 from bitbench.records.request_rows import RATES, RequestRows
 from bitbench.records.tables import TABLES
 from bitbench.records.trial import Memory, TrialMetrics
-from bitbench.study.metrics import METRICS, NEEDED, OBJECTIVES, PRIMARY_METRICS, FigureSource, find
+from bitbench.study.metrics import METRICS, NEEDED, OBJECTIVES, PRIMARY_METRICS, FigureSource, find_metric
 from bitbench.study.objective import Objective, Objectives
 from bitbench.study.study import Measure
 from bitbench.study.study_file import study_schema
@@ -47,9 +47,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_spelling_is_the_same_figure() -> None:
     for metric in METRICS.values():
-        assert find(metric.name) is find(metric.column) is metric
-    assert find("ttft_mean") is find("ttft_s") is METRICS["ttft"]
-    assert find("joy") is None
+        assert find_metric(metric.name) is find_metric(metric.column) is metric
+    assert find_metric("ttft_mean") is find_metric("ttft_s") is METRICS["ttft"]
+    assert find_metric("joy") is None
     spellings = [spelling for metric in METRICS.values() for spelling in {metric.name, metric.column}]
     assert len(spellings) == len(set(spellings))
 
@@ -77,7 +77,7 @@ def test_a_tail_needs_more_requests_than_a_mean() -> None:
 
 
 def test_what_is_measured_is_named_by_columns() -> None:
-    found = measure(request_rows({"planned_s": 0.0, "chunk_s": [1.0, 1.5]}))
+    found = metrics_of_trial(request_rows({"planned_s": 0.0, "chunk_s": [1.0, 1.5]}))
     assert {name for name, value in found if value is not None} <= COLUMNS
     assert found.ttft_s == 1.0
 
@@ -103,11 +103,11 @@ def test_slo_takes_every_promise_in_both_spellings() -> None:
 def test_fail_if_takes_every_recorded_figure_in_both_spellings() -> None:
     for metric in (*RECORDED.values(), METRICS["perplexity"]):
         for spelling in (metric.name, metric.column):
-            assert parse_condition(f"{spelling} < -3%").metric == parse_metric(metric.name) == metric.column
+            assert parse_condition(f"{spelling} < -3%").metric == parse_changed_metric(metric.name) == metric.column
     with pytest.raises(
         UsageError, match="unknown figure ttft_p90; did you mean `ttft_p99`\\? known are output_throughput"
     ):
-        parse_metric("ttft_p90")
+        parse_changed_metric("ttft_p90")
 
 
 def test_csv_json_and_sql_have_the_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -146,5 +146,5 @@ def test_figures_that_documents_name_exist(path: Path) -> None:
     named = (
         TIME.findall(text) + re.findall(r"--(?:fail-if|metric) \"?([a-z]\w+)", text) + re.findall(r"--slo (\w+)=", text)
     )
-    unknown = [name for name in named if find(name) is None and name != MAX_RATE]
+    unknown = [name for name in named if find_metric(name) is None and name != MAX_RATE]
     assert not unknown, f"{path.name} names {unknown}"

@@ -13,7 +13,7 @@ from bitbench.study.model_cost import (
     read_weight_bytes,
     summed_bytes,
     touched_share,
-    why_not,
+    why_cost_unknown,
 )
 from bitbench.study.variant import ExpertFacts, ModelFacts
 
@@ -72,9 +72,9 @@ def test_an_input_embedding_of_its_own_is_not_read() -> None:
 
 
 def test_what_cannot_be_told_says_why() -> None:
-    assert why_not(SMOLLM2) is None
-    assert "of its 8 experts" in (why_not(SMOLLM2.model_copy(update={"experts": ExpertFacts(count=8)})) or "")
-    assert "intermediate_size" in (why_not(SMOLLM2.model_copy(update={"intermediate_size": None})) or "")
+    assert why_cost_unknown(SMOLLM2) is None
+    assert "of its 8 experts" in (why_cost_unknown(SMOLLM2.model_copy(update={"experts": ExpertFacts(count=8)})) or "")
+    assert "intermediate_size" in (why_cost_unknown(SMOLLM2.model_copy(update={"intermediate_size": None})) or "")
 
 
 def test_the_roof_is_the_best_reading_and_the_slower_of_reading_and_computing_counts() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from bitbench.models import library
 from bitbench.models.catalog import CATALOG, fetch
-from bitbench.models.folder import MANIFEST, read_facts
+from bitbench.models.folder import MANIFEST, read_model_facts
 from bitbench.util.errors import ModelError
 from tests.unit.quantize_stand_in import write_tensors
 
@@ -38,7 +38,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def test_facts_of_a_folder(model: Path) -> None:
-    facts = read_facts(model)
+    facts = read_model_facts(model)
     assert facts.architecture == "LlamaForCausalLM"
     assert facts.parameters == 32 * 8 + 8 + 24 + 1
     assert facts.special_token_ids == (0, 1, 2, 7, 9)
@@ -102,18 +102,18 @@ def test_packed_weights_are_counted_in_weights(
     (model / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": quantization}))
     layer = {f"model.layers.0.mlp.up_proj.{name}": tensor for name, tensor in tensors.items()}
     write_tensors(model / "model-2.safetensors", layer)
-    assert read_facts(model).parameters == 32 * 8 + 8 + 256 * 128
+    assert read_model_facts(model).parameters == 32 * 8 + 8 + 256 * 128
 
 
 def test_packed_weights_of_an_unknown_size_are_not_counted(model: Path) -> None:
     (model / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": {"quant_method": "gptq"}}))
     write_tensors(model / "model-2.safetensors", {"model.layers.0.q_proj.qweight": ("I32", (16, 256))})
-    assert read_facts(model).parameters is None
+    assert read_model_facts(model).parameters is None
 
 
 def test_a_nested_language_part_is_found(model: Path) -> None:
     (model / "config.json").write_text(json.dumps({"architectures": ["Seeing"], "text_config": CONFIG}))
-    facts = read_facts(model)
+    facts = read_model_facts(model)
     assert (facts.architecture, facts.layers) == ("Seeing", 2)
 
 
@@ -129,7 +129,7 @@ def test_a_cache_of_another_kind_has_no_known_size(
     model: Path, more: dict[str, object], bytes_per_token: int | None
 ) -> None:
     (model / "config.json").write_text(json.dumps({**CONFIG, **more}))
-    assert read_facts(model).kv_bytes_per_token(value_bytes=2) == bytes_per_token
+    assert read_model_facts(model).kv_bytes_per_token(value_bytes=2) == bytes_per_token
 
 
 def test_resolving_a_folder(model: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from bitbench.analysis.ranking import fields_of
+from bitbench.analysis.ranking import ranked_model_groups
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.recommendation import Limits
 from bitbench.reports.answers.recommend import recommendation_document
@@ -42,14 +42,16 @@ def test_each_model_has_the_ranks_that_it_would_have_alone() -> None:
 
 def test_another_model_is_compared_with_the_same_recipe_on_the_same_engine() -> None:
     plan, _, _ = eight_configs((MODEL, TINY))
-    assert [field.baseline and field.baseline.name for field in fields_of(plan)] == [
+    assert [field.baseline and field.baseline.name for field in ranked_model_groups(plan)] == [
         f"{MODEL}/bf16 @ vllm",
         f"{TINY}/bf16 @ vllm",
     ]
     without = plan.model_copy(
         update={"points": tuple(one for one in plan.points if one.config.variant != f"{TINY}/bf16")}
     )
-    assert [field.baseline and field.baseline.name for field in fields_of(without)][1] == f"{TINY}/w8a8-rtn @ vllm"
+    assert [field.baseline and field.baseline.name for field in ranked_model_groups(without)][
+        1
+    ] == f"{TINY}/w8a8-rtn @ vllm"
 
 
 def test_a_report_answers_model_by_model() -> None:

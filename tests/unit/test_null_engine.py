@@ -17,7 +17,7 @@ from bitbench import __version__
 from bitbench.engines.null import NullEngine
 from bitbench.engines.workers.null_server import AnswerPlan, NullBehaviour
 from bitbench.loadgen.client import run_job
-from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.verdict import load_verdict
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
 from bitbench.records.trial import Outcome
@@ -35,7 +35,7 @@ def load(endpoint: Endpoint, workload: Workload = ONE, stall_s: float = 10.0) ->
 
 def failure_of(endpoint: Endpoint, stall_s: float = 10.0) -> tuple[Outcome, str]:
     result = run_job(LoadJob(endpoint, ONE, Vocabulary(1_000), (1,), 30.0, stall_s))
-    failure = judge(result.requests, ONE, result.health)
+    failure = load_verdict(result.requests, ONE, result.health)
     assert failure is not None
     return failure.outcome, failure.cause
 

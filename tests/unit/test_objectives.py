@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from bitbench.analysis.objectives import GROWTH_LIMIT, good_share, held, judge_objectives
+from bitbench.analysis.objectives import GROWTH_LIMIT, good_share, judge_objectives, objectives_hold
 from bitbench.records.trial import ClientHealth, ObjectiveResult, Outcome, TrialRecord
 from bitbench.study.objective import Objective, Objectives
 from bitbench.study.plan import Config, Point
@@ -113,9 +113,9 @@ def record(outcome: Outcome, result: ObjectiveResult) -> TrialRecord:
 def test_a_late_client_can_only_make_a_server_look_worse() -> None:
     ttft, tpot = objectives("ttft_p99=200ms"), objectives("tpot_p99=20ms")
     late = Outcome.CLIENT_BOUND
-    assert held(record(late, ObjectiveResult(holds=True)), ttft) is True
-    assert held(record(late, ObjectiveResult(holds=True)), tpot) is None
-    assert held(record(late, ObjectiveResult(holds=False, excess_s=0.014)), ttft) is None
-    assert held(record(late, ObjectiveResult(holds=False, excess_s=0.016)), ttft) is False
-    assert held(record(Outcome.OVERLOADED, ObjectiveResult(holds=True)), ttft) is False
-    assert held(record(Outcome.OK, ObjectiveResult(holds=True)), tpot) is True
+    assert objectives_hold(record(late, ObjectiveResult(holds=True)), ttft) is True
+    assert objectives_hold(record(late, ObjectiveResult(holds=True)), tpot) is None
+    assert objectives_hold(record(late, ObjectiveResult(holds=False, excess_s=0.014)), ttft) is None
+    assert objectives_hold(record(late, ObjectiveResult(holds=False, excess_s=0.016)), ttft) is False
+    assert objectives_hold(record(Outcome.OVERLOADED, ObjectiveResult(holds=True)), ttft) is False
+    assert objectives_hold(record(Outcome.OK, ObjectiveResult(holds=True)), tpot) is True

@@ -6,12 +6,12 @@ import pytest
 import typer
 
 from bitbench.cli.options import Format
-from bitbench.cli.outcome import advice, end_with_answer
+from bitbench.cli.outcome import end_with_answer, outcome_advice
 from bitbench.cli.terminal import Terminal
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialRecord
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Document
-from bitbench.reports.document.terminal import render_whole
+from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.reports.document.words import paragraph, say
 from bitbench.study.objective import Objective, SearchLimits
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -29,22 +29,22 @@ def trials(*outcomes: Outcome) -> list[TrialRecord]:
 
 def test_rejected_trials_are_counted_once_with_what_to_do() -> None:
     late = trials(Outcome.CLIENT_BOUND, Outcome.CLIENT_BOUND, Outcome.OK)
-    assert advice(make_records(PLAN, late)) == (
+    assert outcome_advice(make_records(PLAN, late)) == (
         "2 of 3 trials did not count: the client had to wait for a core. "
         "Nothing is missing: what they should show was measured again."
     )
     given_up = trials(Outcome.OK, Outcome.CLIENT_BOUND, Outcome.CLIENT_BOUND)
-    assert advice(make_records(PLAN, given_up)) == (
+    assert outcome_advice(make_records(PLAN, given_up)) == (
         "2 of 3 trials did not count: the client had to wait for a core. "
         "Free a core, then measure again with the same command; or lower the concurrency."
     )
-    assert advice(make_records(PLAN, trials(Outcome.OK, Outcome.CRASHED))) is None
+    assert outcome_advice(make_records(PLAN, trials(Outcome.OK, Outcome.CRASHED))) is None
 
 
 def test_a_search_keeps_a_trial_that_met_its_objectives_although_the_client_was_slow() -> None:
     late = trials(Outcome.CLIENT_BOUND, Outcome.OK)
     limits = SearchLimits(start=1.0, lowest=0.1, highest=8.0)
-    assert advice(make_records(PLAN, late, lock={**LOCK, "search": limits})) is None
+    assert outcome_advice(make_records(PLAN, late, lock={**LOCK, "search": limits})) is None
 
 
 def test_an_answer_is_a_page_or_fills_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,6 +58,6 @@ def test_an_answer_is_a_page_or_fills_the_terminal(capsys: pytest.CaptureFixture
 
     said = f"exit code 2: {ExitCode.INCONCLUSIVE.meaning}"
     assert shown(Format.TEXT).split("\n") == ["", "Use this.", ""]
-    assert shown(Format.TEXT, draw=render_whole).split("\n") == ["Title", "Use this.", ""]
+    assert shown(Format.TEXT, draw=render_whole_in_terminal).split("\n") == ["Title", "Use this.", ""]
     assert " ".join(shown(Format.TEXT, says_exit_code=True).split()) == f"Use this. {said}"
     assert shown(Format.MARKDOWN, says_exit_code=True) == markdown(document)

@@ -9,7 +9,7 @@ from bitbench.analysis.sequential import turns_of
 from bitbench.engines.null import NullEngine
 from bitbench.measure.budget import StudyPace
 from bitbench.measure.estimate import Estimator
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, progress_excuses
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Plan, Point, Purpose
@@ -343,7 +343,7 @@ def test_a_point_that_an_earlier_call_gave_up_is_measured_in_all_blocks_of_a_bud
     assert not any(one.counts for one in records if one.point == given_up)
     before = block_ends(records, [])
     pace = resumed("abc", records, budget="5m")
-    again = Progress(plan, pace, excused=excused(records))
+    again = Progress(plan, pace, excused=progress_excuses(records))
     again.add(records)
     blocks = []
     while (group := again.next_group()) is not None:

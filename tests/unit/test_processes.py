@@ -20,10 +20,10 @@ from bitbench.engines.processes import (
     ProcessEnded,
     ServerProcess,
     free_port,
-    spawn,
+    spawn_process,
     wait_until_healthy,
 )
-from bitbench.util.child_processes import engine_environment
+from bitbench.util.child_processes import engine_child_variables
 from tests.busy_machine import wait_for
 
 # An engine like vLLM: a root, a child in a session of its own, and an orphan whose parent has ended.
@@ -87,8 +87,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     started: list[ServerProcess] = []
 
     def start_python(code: str, *arguments: str) -> ServerProcess:
-        process = spawn(
-            [sys.executable, "-c", code, *arguments], env=engine_environment({}), log_file=tmp_path / "engine.log"
+        process = spawn_process(
+            [sys.executable, "-c", code, *arguments], env=engine_child_variables({}), log_file=tmp_path / "engine.log"
         )
         started.append(process)
         return process
@@ -170,7 +170,9 @@ def test_a_kill_of_the_engine_is_seen_as_that_signal(start: Callable[..., Server
 
 
 def test_a_command_that_does_not_exist_says_so_in_the_log(tmp_path: Path) -> None:
-    process = spawn([str(tmp_path / "missing")], env=engine_environment({}), log_file=tmp_path / "engine.log")
+    process = spawn_process(
+        [str(tmp_path / "missing")], env=engine_child_variables({}), log_file=tmp_path / "engine.log"
+    )
     assert wait_for(lambda: process.exit_code() is not None)
     assert process.exit_code() == 127
     assert "missing: No such file" in process.log_tail()[-1]
@@ -329,7 +331,7 @@ def test_a_frozen_tree_takes_no_time_and_goes_on_where_it_was(tmp_path: Path) ->
     script = (
         "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); child.wait()"
     )
-    process = spawn([sys.executable, "-c", script], env=engine_environment({}), log_file=log)
+    process = spawn_process([sys.executable, "-c", script], env=engine_child_variables({}), log_file=log)
     try:
         assert wait_for(lambda: len(psutil.Process(process.pid).children()) == 1)
         (child,) = psutil.Process(process.pid).children()

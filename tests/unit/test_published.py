@@ -46,11 +46,11 @@ def test_a_published_model_is_found_by_its_repository() -> None:
 
 
 def test_a_model_of_the_hub_with_a_known_shape_is_planned_before_it_is_downloaded(tmp_path: Path) -> None:
-    found = library.look_up("Qwen/Qwen3-4B@main", tmp_path)
+    found = library.look_up_model("Qwen/Qwen3-4B@main", tmp_path)
     assert (found.name, found.path, found.facts.parameters) == ("Qwen3-4B", None, PUBLISHED_PARAMETERS["qwen3-4b"])
     assert not found.facts.random_weights
     with pytest.raises(ModelError, match="bitbench model get Qwen/Unheard-Of"):
-        library.look_up("Qwen/Unheard-Of", tmp_path)
+        library.look_up_model("Qwen/Unheard-Of", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_model_of_the_hub_with_a_known_shape_is_planned_before_it_is_downloade
     ],
 )
 def test_a_published_checkpoint_is_what_its_name_promises(tmp_path: Path, reference: str, label: str) -> None:
-    found = library.look_up(reference, tmp_path)
+    found = library.look_up_model(reference, tmp_path)
     assert found.path is None
     assert found.quantization is not None
     assert found.quantization.label == label
@@ -71,7 +71,7 @@ def test_a_published_checkpoint_is_what_its_name_promises(tmp_path: Path, refere
 
 def test_a_name_that_promises_nothing_has_to_be_downloaded(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="bitbench model get Somebody/Qwen3-8B-AWQ"):
-        library.look_up("Somebody/Qwen3-8B-AWQ", tmp_path)
+        library.look_up_model("Somebody/Qwen3-8B-AWQ", tmp_path)
 
 
 def test_the_report_says_that_weights_are_random() -> None:

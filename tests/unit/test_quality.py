@@ -10,20 +10,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.quality import baseline_of
+from bitbench.analysis.quality import quality_baseline
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.group import run_group
-from bitbench.measure.plan import expand, loads_of
+from bitbench.measure.plan import expand_plan, loads_of
 from bitbench.measure.progress import Progress
 from bitbench.measure.quality import QualityDraft, QualityKit
 from bitbench.measure.runner import QualityOptions, quality_study
 from bitbench.measure.trial import RunContext
 from bitbench.ports import Endpoint, Launch, Load
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection, PromptLogprobs
-from bitbench.quality.material import cut, make_prompts, read_corpus
+from bitbench.quality.material import cut_windows, make_prompts, read_corpus
 from bitbench.quality.measure import QualityJob, ask_answers, measure_again, score_together, score_windows
 from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.records.folder import StudyFolder
@@ -99,7 +99,7 @@ def test_a_corpus_that_cannot_be_used_is_named(tmp_path: Path, content: bytes, m
 
 def test_windows_are_spread_over_each_part_and_begin_as_the_model_wants_it() -> None:
     parts = [list(range(100, 200)), list(range(500, 530))]
-    windows = cut(parts, 5, 10, [1])
+    windows = cut_windows(parts, 5, 10, [1])
     assert windows == (
         (1, *range(100, 109)),
         (1, *range(127, 136)),
@@ -110,7 +110,7 @@ def test_windows_are_spread_over_each_part_and_begin_as_the_model_wants_it() -> 
     with pytest.raises(
         QualityError, match="Part 2 of the corpus has room for 3 windows of 10 tokens, but 4 are needed"
     ):
-        cut(parts, 8, 10, [])
+        cut_windows(parts, 8, 10, [])
 
 
 def test_every_token_but_the_first_of_a_window_is_scored(server: QualityServer) -> None:
@@ -197,7 +197,7 @@ def planned(*recipes: str, engine: str = "transformers", **quality: object) -> P
     def resolve(model: str, recipe: str) -> Variant:
         return Variant(name=f"{model}/{recipe}", model=model, recipe=recipe, path=Path("/m"), form=forms[recipe])
 
-    return expand(study, engines, resolve, "cpu")
+    return expand_plan(study, engines, resolve, "cpu")
 
 
 def test_quality_is_measured_where_only_speed_means_nothing() -> None:
@@ -221,7 +221,7 @@ def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
     (refusal,) = plan.quality_refusals
     assert "add the recipe gguf-bf16" in refusal.reason
     for config in plan.quality:
-        assert baseline_of(config, plan) == plan.quality[0]
+        assert quality_baseline(config, plan) == plan.quality[0]
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ def test_some_windows_keep_their_numbers(server: QualityServer) -> None:
 
 
 def test_continuations_begin_in_windows_at_even_distances() -> None:
-    windows = cut([list(range(1000))], 8, 100, [])
+    windows = cut_windows([list(range(1000))], 8, 100, [])
     prompts = make_prompts((), (), windows, 4)
     assert [prompt.window for prompt in prompts] == [0, 2, 4, 6]
     assert all(prompt.tokens == windows[prompt.window or 0][:50] for prompt in prompts)

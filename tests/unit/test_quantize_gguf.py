@@ -17,7 +17,7 @@ import pytest
 from bitbench.quantize import catalog
 from bitbench.quantize.backends import QuantizeProgress, Work, maker_of
 from bitbench.quantize.calibration import CalibrationText
-from bitbench.quantize.checkpoint import read_tensors
+from bitbench.quantize.checkpoint import read_gguf_tensors
 from bitbench.quantize.manifest import StoredBits, WorkerFacts, stored_bits
 from bitbench.quantize.workers.convert_to_gguf import splits_like_gpt2
 from bitbench.study.recipe import TensorRule
@@ -99,7 +99,7 @@ def work_on(recipe: str, environment: Environment, tmp_path: Path, calibration: 
     model.mkdir(exist_ok=True)
     python = environment.folder / "bin" / "python"
     lock_fd = os.open(os.devnull, os.O_RDONLY)
-    return Work(model, catalog.find(recipe), calibration, 0, folder, python, lock_fd, folder / "kept")
+    return Work(model, catalog.find_recipe(recipe), calibration, 0, folder, python, lock_fd, folder / "kept")
 
 
 def compress(work: Work, said: list[str] | None = None) -> WorkerFacts:
@@ -329,10 +329,10 @@ def gguf(*tensors: tuple[str, tuple[int, ...], int]) -> bytes:
 def test_bits_per_weight_come_from_the_header(tmp_path: Path) -> None:
     tensors = [("token_embd.weight", (64, 10), 30), ("blk.0.norm.weight", (64,), 0), ("blk.0.up.weight", (64, 32), 2)]
     (tmp_path / "model.gguf").write_bytes(gguf(*tensors))
-    bits = stored_bits(tmp_path, tmp_path, catalog.find("gguf-q4_0"))
+    bits = stored_bits(tmp_path, tmp_path, catalog.find_recipe("gguf-q4_0"))
     whole = 8 * (64 * 10 * 2 + 64 * 4 + 64 * 32 * 18 / 32) / (64 * 10 + 64 + 64 * 32)
     assert bits == StoredBits(linear_layers=4.5, whole_model=round(whole, 3))
-    assert [tensor.type for tensor in read_tensors(tmp_path / "model.gguf")] == ["bf16", "f32", "q4_0"]
+    assert [tensor.type for tensor in read_gguf_tensors(tmp_path / "model.gguf")] == ["bf16", "f32", "q4_0"]
 
 
 @pytest.mark.parametrize(
@@ -355,4 +355,4 @@ def test_bits_per_weight_come_from_the_header(tmp_path: Path) -> None:
 def test_a_header_that_cannot_be_read_is_an_error(content: bytes, problem: str, tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(content)
     with pytest.raises(ModelError, match=problem):
-        read_tensors(tmp_path / "model.gguf")
+        read_gguf_tensors(tmp_path / "model.gguf")

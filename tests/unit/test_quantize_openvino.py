@@ -49,7 +49,7 @@ def work_on(recipe: str, tmp_path: Path, model: str = "small") -> Work:
     source.mkdir()
     (source / "tokenizer.json").write_text("{}")
     lock_fd = os.open(os.devnull, os.O_RDONLY)
-    return Work(source, catalog.find(recipe), None, 0, folder, python, lock_fd, folder / "kept")
+    return Work(source, catalog.find_recipe(recipe), None, 0, folder, python, lock_fd, folder / "kept")
 
 
 def compress(work: Work) -> WorkerFacts:
@@ -97,6 +97,6 @@ def test_bits_are_those_of_its_file_of_weights(tmp_path: Path) -> None:
     (checkpoint / "openvino_model.bin").write_bytes(bytes(64))
     (checkpoint / "openvino_model.xml").write_bytes(bytes(1000))
     assert weight_bytes(checkpoint) == 64
-    recipe = catalog.find("openvino-int8")
+    recipe = catalog.find_recipe("openvino-int8")
     assert stored_bits(tmp_path / "model", checkpoint, recipe) == StoredBits(whole_model=16.0)
     assert guess_make_s(recipe, 135_000_000) > 20

@@ -21,13 +21,13 @@ def complaint(tmp_path: Path, text: str) -> str:
     path = tmp_path / "r.yaml"
     path.write_text(text)
     with pytest.raises(RecipeError) as caught:
-        catalog.find(str(path))
+        catalog.find_recipe(str(path))
     return str(caught.value).replace(f"{tmp_path}/", "")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_built_in_recipe_does_what_its_name_says(name: str) -> None:
-    recipe = catalog.find(name)
+    recipe = catalog.find_recipe(name)
     assert (recipe.name, recipe.backend) == (name, Backend.LLMCOMPRESSOR)
     steps = [step.step for step in recipe.steps]
     for word, step in {"smooth": "smoothquant", "sparse": "sparsegpt", "awq": "awq", "gptq": "gptq"}.items():
@@ -59,7 +59,7 @@ def test_a_built_in_recipe_does_what_its_name_says(name: str) -> None:
 def test_a_recipe_with_a_preset_means_what_compressed_tensors_means(
     name: str, preset: str, numbers: tuple[int, int, str, int | None], needs_text: bool
 ) -> None:
-    recipe = catalog.find(name)
+    recipe = catalog.find_recipe(name)
     scheme = recipe.scheme
     assert scheme is not None
     assert (scheme.preset, scheme.kv_cache) == (preset, "fp8" if name == "fp8-static-kv" else None)
@@ -84,22 +84,22 @@ def test_a_preset_that_is_contradicted_is_told_what_it_means(tmp_path: Path, fie
 def test_a_model_can_be_rounded_file_by_file_where_no_text_is_needed(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(f"{RTN}by_file: true\n")
-    assert catalog.find(str(path)).by_file
-    assert not catalog.find("w8a8-rtn").by_file
+    assert catalog.find_recipe(str(path)).by_file
+    assert not catalog.find_recipe("w8a8-rtn").by_file
     said = "by_file: true goes with one `quantize` step that needs no text"
     assert said in complaint(tmp_path, f"{RTN.replace('quantize', 'gptq')}by_file: true\n")
     assert said in complaint(tmp_path, f"{RTN}    kv_cache: fp8\nby_file: true\n")
 
 
 def test_rotations_need_no_text_and_learned_rounding_does() -> None:
-    assert not catalog.find("w8a8-spinquant").needs_calibration
-    assert not catalog.find("w4a16-spinquant").needs_calibration
-    assert catalog.find("w4a16-g128-autoround").needs_calibration
+    assert not catalog.find_recipe("w8a8-spinquant").needs_calibration
+    assert not catalog.find_recipe("w4a16-spinquant").needs_calibration
+    assert catalog.find_recipe("w4a16-g128-autoround").needs_calibration
 
 
 @pytest.mark.parametrize("name", ["q4_k_m-imatrix", "iq4_xs-imatrix", "iq3_xxs", "iq2_xs"])
 def test_a_gguf_recipe_with_an_importance_matrix_needs_text(name: str) -> None:
-    recipe = catalog.find(f"gguf-{name}")
+    recipe = catalog.find_recipe(f"gguf-{name}")
     assert recipe.gguf_type == name.removesuffix("-imatrix").upper()
     assert recipe.has_imatrix
     assert recipe.needs_calibration
@@ -114,7 +114,7 @@ def test_a_gguf_type_that_needs_an_importance_matrix_says_so(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["bf16", "q8_0", "q6_k", "q5_k_m", "q4_k_m", "q4_0"])
 def test_a_gguf_recipe_is_named_for_its_type(name: str) -> None:
-    recipe = catalog.find(f"gguf-{name}")
+    recipe = catalog.find_recipe(f"gguf-{name}")
     assert (recipe.backend, recipe.gguf_type) == (Backend.GGUF, name.upper())
     assert not recipe.needs_calibration
     assert recipe.scheme is None
@@ -131,7 +131,7 @@ MIXED = "name: mixed\nbackend: gguf\noptions: {type: Q8_0}\ntensors:\n  - {match
 
 def test_a_gguf_recipe_may_name_types_of_tensors(tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(MIXED)
-    recipe = catalog.find("r.yaml", tmp_path)
+    recipe = catalog.find_recipe("r.yaml", tmp_path)
     assert [(rule.match, rule.type) for rule in recipe.tensors] == [(r"ffn_down\.weight$", "q4_K")]
     assert recipe.form == "gguf"
     assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
@@ -159,7 +159,7 @@ def test_every_built_in_file_is_named_like_its_recipe() -> None:
 
 
 def test_bf16_leaves_the_model_alone() -> None:
-    assert catalog.find("bf16").backend is Backend.NONE
+    assert catalog.find_recipe("bf16").backend is Backend.NONE
 
 
 def test_a_recipe_for_the_engine_carries_its_options() -> None:
@@ -172,12 +172,12 @@ def test_a_recipe_for_the_engine_carries_its_options() -> None:
 
 def test_a_copy_with_a_change_is_read_relative_to_the_study(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(RTN)
-    assert catalog.find("mine.yaml", tmp_path).name == "mine"
+    assert catalog.find_recipe("mine.yaml", tmp_path).name == "mine"
 
 
 def test_the_source_of_the_text_counts_from_the_recipe(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(RTN + "calibration: {source: text/a.txt}\n")
-    assert catalog.find("mine.yaml", tmp_path).calibration.source == tmp_path / "text" / "a.txt"
+    assert catalog.find_recipe("mine.yaml", tmp_path).calibration.source == tmp_path / "text" / "a.txt"
 
 
 def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Path) -> None:
@@ -220,6 +220,6 @@ def test_complaints(tmp_path: Path, text: str, part: str) -> None:
 
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(RecipeError, match=r"did you mean `w4a16-gptq`\?"):
-        catalog.find("w4a16-gptk")
+        catalog.find_recipe("w4a16-gptk")
     with pytest.raises(RecipeError, match="no recipe file"):
-        catalog.find("nowhere.yaml")
+        catalog.find_recipe("nowhere.yaml")

@@ -36,12 +36,12 @@ def backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]:
 
 
 def order(model: SourceModel, recipe: str | Recipe = "w8a8-rtn", **options: object) -> VariantRequest:
-    chosen = catalog.find(recipe) if isinstance(recipe, str) else recipe
-    return variants.order(model, chosen, versions=VERSIONS, **options)  # type: ignore[arg-type]
+    chosen = catalog.find_recipe(recipe) if isinstance(recipe, str) else recipe
+    return variants.request_variant(model, chosen, versions=VERSIONS, **options)  # type: ignore[arg-type]
 
 
 def ensure(wanted: VariantRequest, home: Path, **options: object) -> variants.MadeVariant:
-    return variants.ensure(wanted, home=home, python=Path("python"), **options)  # type: ignore[arg-type]
+    return variants.ensure_variant(wanted, home=home, python=Path("python"), **options)  # type: ignore[arg-type]
 
 
 def names(home: Path) -> list[str]:
@@ -50,9 +50,9 @@ def names(home: Path) -> list[str]:
 
 def test_made_once_then_found(model: SourceModel, backend: StandIn, tmp_path: Path) -> None:
     wanted = order(model)
-    assert variants.find(wanted, tmp_path) is None
+    assert variants.find_variant(wanted, tmp_path) is None
     made = ensure(wanted, tmp_path)
-    assert ensure(wanted, tmp_path) == made == variants.find(wanted, tmp_path)
+    assert ensure(wanted, tmp_path) == made == variants.find_variant(wanted, tmp_path)
     assert backend.made == 1
     assert names(tmp_path) == [f"tiny--w8a8-rtn--{wanted.key[:12]}"]
     assert sorted(path.name for path in made.folder.iterdir()) == ["checkpoint", "manifest.json", "quantize.log"]
@@ -83,7 +83,7 @@ def test_the_manifest_says_what_came_out(model: SourceModel, backend: StandIn, t
     all_bits = 8 * weights + 16 * scales + 16 * embedding
     assert manifest.bits_per_weight.whole_model == pytest.approx(all_bits / (weights + embedding), abs=1e-3)
     assert manifest.calibration is None
-    assert manifest.recipe == catalog.find("w8a8-rtn")
+    assert manifest.recipe == catalog.find_recipe("w8a8-rtn")
     assert set(manifest.files) == {"model.safetensors"}
     assert manifest.weight_bytes == manifest.size_bytes
 
@@ -93,14 +93,16 @@ def test_the_key_follows_all_that_counts_and_nothing_else(model: SourceModel, tm
     base = order(model, "w4a16-gptq")
     renamed = base.recipe.model_copy(update={"name": "other", "description": "x"})
     assert order(model, renamed).key == base.key
-    said = catalog.find("w8a8-rtn").model_copy(update={"by_file": False, "tensors": ()})  # what is the default anyway
+    said = catalog.find_recipe("w8a8-rtn").model_copy(
+        update={"by_file": False, "tensors": ()}
+    )  # what is the default anyway
     assert order(model, said).key == order(model, "w8a8-rtn").key
-    assert variants.order(model, base.recipe, versions=VERSIONS | {"rich": "16"}).key == base.key
+    assert variants.request_variant(model, base.recipe, versions=VERSIONS | {"rich": "16"}).key == base.key
     others = [
         replace(base, model=replace(model, content_hash="0" * 64)),
         order(model, "w4a16-gptq", seed=1),
         order(model, "w4a16-gptq", calibration=tmp_path / "a.txt"),
-        variants.order(model, base.recipe, versions=VERSIONS | {"torch": "3"}),
+        variants.request_variant(model, base.recipe, versions=VERSIONS | {"torch": "3"}),
         order(model, "w8a16-gptq"),
     ]
     assert len({base.key, *(other.key for other in others)}) == 6
@@ -171,7 +173,7 @@ def test_what_a_dead_process_left_is_removed_but_not_what_a_living_one_makes(
     place = tmp_path / "variants"
     (place / ".making-dead" / "checkpoint").mkdir(parents=True)
     (place / ".making-alive").mkdir()
-    with variants.hold(place, "alive"):
+    with variants.hold_variant(place, "alive"):
         ensure(order(model), tmp_path)
     assert names(tmp_path) == [".making-alive", order(model).folder_name]
 
@@ -189,12 +191,12 @@ def test_a_folder_without_a_manifest_is_no_variant(model: SourceModel, backend: 
 def test_found_by_its_beginning_and_removed(model: SourceModel, backend: StandIn, tmp_path: Path) -> None:
     made = ensure(order(model), tmp_path)
     ensure(order(model, "w8a16-rtn"), tmp_path)
-    assert variants.get("tiny--w8a8", tmp_path) == made
+    assert variants.get_variant("tiny--w8a8", tmp_path) == made
     with pytest.raises(QuantizeError, match="is ambiguous"):
-        variants.get("tiny", tmp_path)
+        variants.get_variant("tiny", tmp_path)
     with pytest.raises(QuantizeError, match="bitbench variant list"):
-        variants.get("huge", tmp_path)
-    variants.remove(made)
+        variants.get_variant("huge", tmp_path)
+    variants.remove_variant(made)
     assert [variant.manifest.recipe.name for variant in variants.list_variants(tmp_path)] == ["w8a16-rtn"]
 
 

@@ -21,7 +21,7 @@ DONE = '{"event": "done", "facts": {"versions": {"torch": "2"}, "samples": 3}}'
 def work(tmp_path: Path) -> Work:
     text = CalibrationText("a text", ({"text": "hello"},))
     return Work(
-        tmp_path, catalog.find("w8a8-smooth-gptq"), text, 7, tmp_path, tmp_path / "python", 0, tmp_path / "kept"
+        tmp_path, catalog.find_recipe("w8a8-smooth-gptq"), text, 7, tmp_path, tmp_path / "python", 0, tmp_path / "kept"
     )
 
 
@@ -89,7 +89,7 @@ def test_sparsegpt_leaves_alone_what_is_ignored_under_its_name_for_it() -> None:
 
 def step_of(recipe: str) -> dict[str, Any]:
     """As the worker gets it."""
-    step = catalog.find(recipe).steps[-1]
+    step = catalog.find_recipe(recipe).steps[-1]
     return json.loads(step.model_dump_json())  # type: ignore[no-any-return]
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bitbench.models.quantized import Numbers, describe, read_quantization
+from bitbench.models.quantized import Numbers, describe_quantization, read_quantization
 
 
 def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -121,7 +121,7 @@ CONFIGS: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("config", "label", "form"), CONFIGS, ids=[label for _, label, _ in CONFIGS])
 def test_a_checkpoint_is_named_by_what_it_holds(config: dict[str, Any], label: str, form: str) -> None:
-    found = describe(config)
+    found = describe_quantization(config)
     assert (found.label, found.form) == (label, form)
 
 
@@ -137,13 +137,13 @@ def test_a_checkpoint_is_named_by_what_it_holds(config: dict[str, Any], label: s
     ],
 )
 def test_what_has_an_unusual_form_is_unknown(config: dict[str, Any]) -> None:
-    assert describe(config).block is None
-    assert describe(config).method == config["quant_method"]
+    assert describe_quantization(config).block is None
+    assert describe_quantization(config).method == config["quant_method"]
 
 
 @pytest.mark.parametrize("method", ["../../x", "a" * 1000, "\x1b[31m", "", None, 4, ["awq"]])
 def test_a_strangers_word_for_the_method_is_not_repeated(method: object) -> None:
-    assert describe({"quant_method": method}).label == "unknown"
+    assert describe_quantization({"quant_method": method}).label == "unknown"
 
 
 def test_where_it_is_looked_for(tmp_path: Path) -> None:

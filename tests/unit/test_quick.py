@@ -9,14 +9,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bitbench.cli.quick import _URL, chart
-from bitbench.measure.endpoint import CLIMB_S, GROWTH, MOST_STREAMS, TRIALS, Ladder, at_streams
+from bitbench.cli.quick import _URL, quick_chart
+from bitbench.measure.endpoint import CLIMB_S, GROWTH, MOST_STREAMS, TRIALS, Ladder, endpoint_workload_with_streams
 from bitbench.measure.plan import plan_study
-from bitbench.measure.quick_study import QuickField, field_of, missing, read_names, study_of, write_study
+from bitbench.measure.quick_study import (
+    QuickField,
+    make_quick_field,
+    make_quick_study,
+    missing_for_quick_study,
+    read_names,
+    write_study,
+)
 from bitbench.measure.workplace import Workplace
 from bitbench.models import hub
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
-from bitbench.reports.answers.quick import server_document
+from bitbench.reports.answers.quick import quick_server_document
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.plan import Config, Point
 from bitbench.study.study import Study
@@ -46,7 +53,7 @@ def climb(
     """A server that serves so many tokens a second with so many streams, on a clock that only its trials move."""
     now, trials = 0.0, list[TrialRecord]()
     ladder = Ladder(limit_s, lambda: now)
-    study = make_plan(["a"], [at_streams(LIKE, 1, 8 / server(1))]).study
+    study = make_plan(["a"], [endpoint_workload_with_streams(LIKE, 1, 8 / server(1))]).study
     while (point := ladder.next_point(study, trials)) is not None:
         if point not in study.workloads:
             study = study.model_copy(update={"workloads": (*study.workloads, point)})
@@ -95,10 +102,10 @@ def test_what_this_machine_spoiled_is_tried_again_and_then_given_up() -> None:
 
 
 def server_text(throughput: dict[int, float]) -> str:
-    points = [at_streams(LIKE, streams, 0.1) for streams in throughput]
+    points = [endpoint_workload_with_streams(LIKE, streams, 0.1) for streams in throughput]
     plan = make_plan(["a"], points)
     trials = [trial_of(point, served, 0) for point, served in zip(points, throughput.values(), strict=True)]
-    return " ".join(markdown(server_document(summarize(plan, trials, []), "http://h:1", GROWTH)).split())
+    return " ".join(markdown(quick_server_document(summarize(plan, trials, []), "http://h:1", GROWTH)).split())
 
 
 def test_the_answer_says_where_throughput_ends_to_grow() -> None:
@@ -113,9 +120,11 @@ def test_the_answer_says_where_throughput_ends_to_grow() -> None:
 
 @pytest.mark.parametrize("width", [60, 100])
 def test_the_chart_fits_its_terminal(width: int) -> None:
-    trials = [trial_of(at_streams(LIKE, streams, 0.1), 123.4 * streams, 0) for streams in (1, 2, 64)]
+    trials = [
+        trial_of(endpoint_workload_with_streams(LIKE, streams, 0.1), 123.4 * streams, 0) for streams in (1, 2, 64)
+    ]
     stream = io.StringIO()
-    Console(file=stream, width=width).print(chart(trials, width))
+    Console(file=stream, width=width).print(quick_chart(trials, width))
     lines = stream.getvalue().splitlines()
     assert len(lines) == 4
     assert max(map(len, lines)) <= width
@@ -164,16 +173,16 @@ def a_gguf(path: Path, weights: int) -> Path:
 
 
 def test_recipes_of_a_model_are_compared_with_it_unquantized(at: Workplace) -> None:
-    field = field_of(read_names(["smollm2-135m", "gguf-q4_0", "gguf-q8_0"]), at)
+    field = make_quick_field(read_names(["smollm2-135m", "gguf-q4_0", "gguf-q8_0"]), at)
     assert field == QuickField("smollm2-135m", ("gguf-bf16", "gguf-q4_0", "gguf-q8_0"), (), ("llamacpp",))
-    study = study_of(field, at, "quick-1")
+    study = make_quick_study(field, at, "quick-1")
     assert study.baseline == "smollm2-135m/gguf-bf16 @ llamacpp"
     assert [(workload.name, workload.concurrency) for workload in study.workloads] == [("one", 1), ("eight", 8)]
     assert study.quality is not None
 
 
 def test_what_is_missing_is_named_with_its_costs_in_the_order_of_creation(at: Workplace) -> None:
-    lacking = missing(field_of(read_names(["smollm2-135m", "gguf-q4_0"]), at), at)
+    lacking = missing_for_quick_study(make_quick_field(read_names(["smollm2-135m", "gguf-q4_0"]), at), at)
     assert [(need.kind, need.name) for need in lacking] == [
         ("environment", "llamacpp"),
         ("environment", "transformers"),
@@ -186,18 +195,20 @@ def test_what_is_missing_is_named_with_its_costs_in_the_order_of_creation(at: Wo
 
 def test_recipes_for_vllm_run_there_and_start_sooner(at: Workplace) -> None:
     write_model(Path("tiny"))
-    field = field_of(read_names(["tiny", "w8a8-rtn"]), at)
+    field = make_quick_field(read_names(["tiny", "w8a8-rtn"]), at)
     assert (field.recipes, field.engines) == (("bf16", "w8a8-rtn"), ("vllm",))
-    assert study_of(field, at, "x").engines[0].args == {"enforce-eager": True}
+    assert make_quick_study(field, at, "x").engines[0].args == {"enforce-eager": True}
     on_gpu = Workplace(at.home, asked_device="cuda")
-    assert study_of(field_of(read_names(["tiny", "w8a8-rtn"]), on_gpu), on_gpu, "x").engines[0].args == {}
+    assert (
+        make_quick_study(make_quick_field(read_names(["tiny", "w8a8-rtn"]), on_gpu), on_gpu, "x").engines[0].args == {}
+    )
 
 
 def test_the_largest_of_gguf_files_is_the_baseline(at: Workplace) -> None:
     small, large = a_gguf(Path("m-Q4_0.gguf"), 64 * 64).resolve(), a_gguf(Path("m-Q8_0.gguf"), 64 * 128).resolve()
-    field = field_of(read_names([str(small), "m-Q8_0.gguf"]), at)
+    field = make_quick_field(read_names([str(small), "m-Q8_0.gguf"]), at)
     assert (field.origin, field.engines) == (None, ("llamacpp",))
-    study = study_of(field, at, "x")
+    study = make_quick_study(field, at, "x")
     assert study.models == (str(large),)
     assert study.baseline == "m-Q8_0/gguf-q8_0 @ llamacpp"
     base, other = plan_study(study, at).variants
@@ -217,9 +228,9 @@ def test_prompts_for_a_gguf_file_are_of_its_words(at: Workplace) -> None:
 def test_gguf_files_of_a_hub_are_known_before_they_are_here(at: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "download_bytes", lambda reference, **_: len(reference.file))
     names = ["acme/Tiny-GGUF:Q4_K_M", "acme/Tiny-GGUF:Q8_0"]
-    field = field_of(read_names(names), at)
+    field = make_quick_field(read_names(names), at)
     assert field == QuickField(None, ("bf16",), tuple(names), ("llamacpp",))
-    lacking = missing(field, at)
+    lacking = missing_for_quick_study(field, at)
     assert [(need.kind, need.name, need.size_bytes) for need in lacking[1:]] == [
         ("model", names[0], len("Q4_K_M")),
         ("model", names[1], len("Q8_0")),
@@ -237,18 +248,18 @@ def test_gguf_files_of_a_hub_are_known_before_they_are_here(at: Workplace, monke
 )
 def test_names_that_mean_nothing_are_an_error(names: list[str], problem: str, at: Workplace) -> None:
     with pytest.raises(UsageError, match=problem):
-        field_of(read_names(names), at)
+        make_quick_field(read_names(names), at)
 
 
 def test_recipes_need_a_model_that_is_not_quantized(at: Workplace) -> None:
     a_gguf(Path("m-Q8_0.gguf"), 64 * 64)
     with pytest.raises(UsageError, match="gguf-q4_0 starts from a model that is not quantized"):
-        field_of(read_names(["m-Q8_0.gguf", "gguf-q4_0"]), at)
+        make_quick_field(read_names(["m-Q8_0.gguf", "gguf-q4_0"]), at)
 
 
 def test_the_study_is_a_file_to_go_on_from_and_no_other_is_overwritten(at: Workplace) -> None:
-    field = field_of(read_names(["smollm2-135m", "gguf-q4_0"]), at)
-    study = study_of(field, at, "first")
+    field = make_quick_field(read_names(["smollm2-135m", "gguf-q4_0"]), at)
+    study = make_quick_study(field, at, "first")
     source = write_study(study, Path("first"))
     assert source.file is not None
     assert read_study(source.file)[0] == study

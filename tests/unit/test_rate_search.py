@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from bitbench.analysis.rate_search import GROWTH, RateTrial, answer, next_rate
+from bitbench.analysis.rate_search import GROWTH, RateTrial, next_rate, rate_search_answer
 from bitbench.analysis.results.summary import RateAnswer, SearchStop
 from bitbench.study.objective import SearchLimits
 
@@ -17,7 +17,7 @@ def search(ask: Callable[[float], RateTrial], limits: SearchLimits = LIMITS) -> 
     while (rate := next_rate(trials, limits)) is not None:
         trials.append(ask(rate))
         assert len(trials) <= limits.trials
-    return answer(trials, limits), trials
+    return rate_search_answer(trials, limits), trials
 
 
 def server(
@@ -76,7 +76,7 @@ def test_it_goes_on_from_records_alone() -> None:
     _, trials = search(ask)
     for cut in range(len(trials)):
         assert next_rate(trials[:cut], LIMITS) == trials[cut].rate
-    assert answer(trials[:3], LIMITS).stop is None
+    assert rate_search_answer(trials[:3], LIMITS).stop is None
 
 
 def test_it_says_why_it_stopped() -> None:

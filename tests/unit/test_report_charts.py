@@ -8,11 +8,11 @@ import pytest
 
 from bitbench.analysis.results.summary import ConfigQuality, RequestSpread, StudySummary
 from bitbench.records.trial import Memory, Outcome
-from bitbench.reports.charts.curves import by_input_length, by_load, length_figures, load_figures
+from bitbench.reports.charts.curves import curves_by_input_length, curves_by_load, length_figures, load_figures
 from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LABEL_GAP, LIGHT, MOST_SERIES, Figure, axis_for, config
 from bitbench.reports.charts.rows import MOST_LANES, ratio_figure, request_figures, trials_figure
 from bitbench.reports.charts.trade import beats, trade_figures
-from bitbench.reports.document.html import svg
+from bitbench.reports.document.html import html_chart_svg
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
@@ -80,7 +80,7 @@ def test_the_trials_of_a_workload(demo: StudySummary) -> None:
     flagged = [row["trial"] for row in figure.rows if row.get("flagged")]
     assert flagged == ["twin-interactive-1-1"]
     assert "Diamonds" in figure.caption
-    drawn = svg(figure)
+    drawn = html_chart_svg(figure)
     ElementTree.fromstring(drawn)
     assert "twin" in drawn
     assert LIGHT["alarm"] in drawn  # the outlier
@@ -97,7 +97,7 @@ def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(demo: S
     assert "broken (unsupported (2))" in figure.caption
     for spec in (figure.spec, figure.narrow):
         alt.LayerChart.from_dict(spec)
-    ElementTree.fromstring(svg(figure))
+    ElementTree.fromstring(html_chart_svg(figure))
 
 
 def test_many_configs_leave_room_for_the_first_screen() -> None:
@@ -123,8 +123,8 @@ def test_without_a_result_there_is_no_figure() -> None:
 
 def test_only_what_differs_in_one_thing_is_joined() -> None:
     workloads = [shape("a", 8, 128), shape("b", 1, 128), shape("c", 1, 4096), BUILT_IN_WORKLOADS["base"]]
-    assert [[one.name for one in group] for group in by_load(workloads)] == [["b", "a"]]
-    assert [[one.name for one in group] for group in by_input_length(workloads)] == [["b", "c"]]
+    assert [[one.name for one in group] for group in curves_by_load(workloads)] == [["b", "a"]]
+    assert [[one.name for one in group] for group in curves_by_input_length(workloads)] == [["b", "c"]]
 
 
 def test_latency_against_throughput_has_a_point_per_load() -> None:
@@ -134,7 +134,7 @@ def test_latency_against_throughput_has_a_point_per_load() -> None:
         alt.LayerChart.from_dict(spec)  # raises where it is not as Vega-Lite's schema wants it
     assert [(row["series"], row["at"]) for row in figure.rows] == [("a", "1"), ("a", "8"), ("b", "1"), ("b", "8")]
     assert figure.narrow is not None
-    ElementTree.fromstring(svg(figure))
+    ElementTree.fromstring(html_chart_svg(figure))
 
 
 def test_with_eight_configs_one_pair_stands_out_and_every_line_has_its_name() -> None:
@@ -144,7 +144,7 @@ def test_with_eight_configs_one_pair_stands_out_and_every_line_has_its_name() ->
     assert "Thick lines: bf16 @ vllm and w8a8-gptq @ vllm, the baseline and the best." in figure.caption
     ends = [row for row in figure.rows if row["is_end"]]
     assert len({row["series"] for row in ends}) == len(ends) == 8
-    drawn = svg(figure)
+    drawn = html_chart_svg(figure)
     assert "output throughput (tok/s), more is better (log)" in drawn
     assert all(str(row["series"]) in drawn for row in ends)
     alt.LayerChart.from_dict(figure.spec)
@@ -227,7 +227,7 @@ def test_speed_against_memory() -> None:
     assert {row["config"]: row["front"] for row in figure.rows} == {"quick": True, "slow": True, "slower": False}
     assert [row["x"] for row in figure.rows] == [3072, 1024, 2048]
     alt.LayerChart.from_dict(figure.spec)
-    drawn = svg(figure)
+    drawn = html_chart_svg(figure)
     assert "stroke-dasharray" in drawn  # the front
 
 
@@ -243,7 +243,7 @@ def test_requests_of_a_workload(demo: StudySummary) -> None:
     assert figure.rows[0]["slowest"] == "t00007, request 12"
     assert figure.rows[0]["shown"] == "20.00 ms, p99 90.00 ms"
     alt.LayerChart.from_dict(figure.spec)
-    ElementTree.fromstring(svg(figure))
+    ElementTree.fromstring(html_chart_svg(figure))
 
 
 def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:

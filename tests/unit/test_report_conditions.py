@@ -9,13 +9,13 @@ from rich.console import Console
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document import terminal
-from bitbench.reports.document.markdown import phrase_text, section_parts, table_text
+from bitbench.reports.document.markdown import markdown_phrase, section_parts, table_text
 from bitbench.reports.document.model import Document, Quantity, Section, Table, TableCell, plain_text
 from bitbench.reports.document.words import say
 from bitbench.reports.sections.conditions import (
     configs_section,
     host_section,
-    imported,
+    imported_conditions,
     instances_section,
     method_section,
     reproduce_section,
@@ -48,7 +48,7 @@ def text_of(section: Section | None) -> str:
 
 def printed(section: Section) -> str:
     console = Console(file=io.StringIO(), width=100)
-    terminal.render(Document(say("a study"), (), (section,)), console)
+    terminal.render_in_terminal(Document(say("a study"), (), (section,)), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
@@ -253,4 +253,7 @@ def test_memory_of_a_device_has_columns_of_its_own() -> None:
 
 
 def test_what_bitbench_did_not_measure_says_so() -> None:
-    assert phrase_text(imported(IMPORTED).phrase) == "**Imported**, not measured by bitbench: `a.json` of vllm."
+    assert (
+        markdown_phrase(imported_conditions(IMPORTED).phrase)
+        == "**Imported**, not measured by bitbench: `a.json` of vllm."
+    )

@@ -11,12 +11,12 @@ from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
 from bitbench.analysis.results.summary import AgainstBaseline, ConfigQuality, StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document.data import document_data
-from bitbench.reports.document.html import page
-from bitbench.reports.document.markdown import markdown, phrase_text, section_parts
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.html import html_page
+from bitbench.reports.document.markdown import markdown, markdown_phrase, section_parts
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.sections.conditions import precision_section
 from bitbench.reports.sections.lead import lead
-from bitbench.reports.sections.ranked import rank
+from bitbench.reports.sections.ranked import rank_text
 from bitbench.reports.study import study_document
 from bitbench.study.plan import Config
 from bitbench.study.study import Count, Measure
@@ -68,8 +68,8 @@ class Said:
     def __init__(self, summary: StudySummary) -> None:
         found = lead(summary)
         assert found is not None
-        self.verdict = phrase_text(found.verdict).replace("`", "")
-        self.reasons = [phrase_text(reason).replace("`", "") for reason in found.reasons]
+        self.verdict = markdown_phrase(found.verdict).replace("`", "")
+        self.reasons = [markdown_phrase(reason).replace("`", "") for reason in found.reasons]
 
 
 def led(summary: StudySummary) -> Said:
@@ -194,7 +194,7 @@ def test_lower_is_better_where_it_is() -> None:
 def test_a_single_run_is_no_ranking() -> None:
     summary = study({"base": (100.0,), "quick": (150.0,)}, starts=1)
     assert led(summary).verdict == "No ranking: n = 1."
-    assert [rank(entry) for entry in summary.rankings[0].entries] == ["n = 1, not ranked"] * 2
+    assert [rank_text(entry) for entry in summary.rankings[0].entries] == ["n = 1, not ranked"] * 2
 
 
 def test_one_config_is_no_choice() -> None:
@@ -340,11 +340,11 @@ def test_every_form_begins_with_the_same_sentence(form: str) -> None:
     document = study_document(summary, make_lock(make_plan(["base", "quick"], [INTERACTIVE])))
     console = Console(file=io.StringIO(), width=120)
     if form == "terminal":
-        render(document, console)
+        render_in_terminal(document, console)
     assert isinstance(console.file, io.StringIO)
     texts: dict[str, Callable[[], str]] = {
         "terminal": console.file.getvalue,
-        "page": lambda: page(document, "").replace("<code>", "").replace("</code>", ""),
+        "page": lambda: html_page(document, "").replace("<code>", "").replace("</code>", ""),
         "Markdown": lambda: markdown(document).replace("`", ""),
         "JSON": lambda: json.dumps(document_data(document)).replace("`", ""),
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.reports.document.html import page, vega_bundle
+from bitbench.reports.document.html import html_page, vega_bundle
 from bitbench.reports.study import study_document
 from tests.unit.synthetic import demo_study, summarize
 
@@ -26,7 +26,7 @@ def demo() -> StudySummary:
 @pytest.fixture(scope="module")
 def text(demo: StudySummary) -> str:
     _, _, instances, lock = demo_study()
-    return page(study_document(demo, lock, instances=instances), BUNDLE)
+    return html_page(study_document(demo, lock, instances=instances), BUNDLE)
 
 
 class Outline(HTMLParser):
@@ -119,7 +119,7 @@ def test_single_runs_wait_to_be_asked_for(text: str) -> None:
 
 def test_without_a_script_the_answer_has_its_pictures(demo: StudySummary) -> None:
     document = study_document(demo, demo_study()[3])
-    text = page(document, BUNDLE, {"answer-ratios": "<svg>&</svg>"})
+    text = html_page(document, BUNDLE, {"answer-ratios": "<svg>&</svg>"})
     (image,) = re.findall(r'<noscript><img src="data:image/svg[+]xml;base64,([^"]+)"', text)
     assert b64decode(image) == b"<svg>&</svg>"
 

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from bitbench.records.trial import Outcome
-from bitbench.reports.write import shortened, shortener
+from bitbench.reports.write import path_shortener, shorten_paths
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_plan, make_trial, summarize
 
-SHORT = shortener([Path("/data/home"), Path("/data/home/study"), Path("/")])
+SHORT = path_shortener([Path("/data/home"), Path("/data/home/study"), Path("/")])
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,6 @@ def test_failures_and_their_log_lines() -> None:
     bad = make_trial(
         plan.points[0], 0, 0, outcome=Outcome.CRASHED, cause="no /data/home/x", log_lines=("at /data/home/y.py",)
     )
-    failure = shortened(summarize(plan, [bad], []), SHORT).points[0].failures[0].failure
+    failure = shorten_paths(summarize(plan, [bad], []), SHORT).points[0].failures[0].failure
     assert failure.cause == "no …/x"
     assert failure.log_lines == ("at …/y.py",)

@@ -8,9 +8,9 @@ from rich.console import Console
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.quality import Answer, QualityRecord, TaskFailure, TaskResult
 from bitbench.records.trial import Outcome
-from bitbench.reports.document.markdown import phrase_text, section_parts
+from bitbench.reports.document.markdown import markdown_phrase, section_parts
 from bitbench.reports.document.model import Document, Mark, Quantity, Table, Unit
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.document.words import bullets, say
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.study.plan import Plan, QualityRefusal
@@ -64,7 +64,7 @@ def test_that_weights_were_rounded_before_is_said_before_any_figure() -> None:
         "The linear layers of `m` had been rounded to 4 bits (Q4_1) before they were written as bf16: its figures of "
         "quality show what a variant loses against those rounded weights, not against the original model."
     )
-    assert phrase_text(next(quality_sentences(found))) == sentence
+    assert markdown_phrase(next(quality_sentences(found))) == sentence
     section = quality_section(found)
     assert section is not None
     assert section_parts(section)[1] == sentence
@@ -77,7 +77,7 @@ def test_nothing_is_said_of_rounded_weights_where_no_quality_was_measured() -> N
 
 
 def test_the_answer_says_what_lost_too_much() -> None:
-    said = [phrase_text(sentence) for sentence in quality_sentences(summary())]
+    said = [markdown_phrase(sentence) for sentence in quality_sentences(summary())]
     assert said[0].startswith("Quality: `w4` is flagged: its mean KL divergence is at least")
     assert said[1] == "Quality: `w2` has no result (oom): Too large."
     assert said[2].startswith("Quality: `w8` does not significantly exceed the limits (mean KL divergence")
@@ -88,7 +88,7 @@ def test_without_the_unquantized_model_no_variant_is_said_to_keep_its_quality() 
     tables = {record.id: table for record, table in measured}
     records = [record for record, _ in measured if record.config.variant != "m/bf16"]
     alone = summarize(asked, [], [], quality=records, scores_of=lambda record: tables[record.id])
-    said = [phrase_text(sentence) for sentence in quality_sentences(alone)]
+    said = [markdown_phrase(sentence) for sentence in quality_sentences(alone)]
     assert any(one.startswith("Quality: that of `w8` and `w4` is unknown: the unquantized model") for one in said)
     assert not any("do not significantly exceed" in one or "does not significantly exceed" in one for one in said)
 
@@ -159,7 +159,7 @@ def test_the_terminal_has_the_same_and_stays_within_its_width() -> None:
     document = Document(say("x"), bullets(quality_sentences(summary())), (section,))
     for width, is_wide in ((80, False), (160, True)):
         console = Console(file=StringIO(), width=width)
-        render(document, console)
+        render_in_terminal(document, console)
         assert isinstance(console.file, StringIO)
         text = console.file.getvalue()
         assert "flagged" in text

@@ -3,7 +3,7 @@
 import pytest
 
 from bitbench.reports.document.model import Name
-from bitbench.reports.sections.workloads import shape
+from bitbench.reports.sections.workloads import workload_shape
 from bitbench.study.base import Json
 from bitbench.study.workload import Workload
 
@@ -54,5 +54,5 @@ from bitbench.study.workload import Workload
 )
 def test_sentences(asked: Json, sentence: str) -> None:
     workload = Workload.model_validate({"name": "w", "input_tokens": 256, "output_tokens": 64, **asked})
-    said = "".join(f"<{part.text}>" if isinstance(part, Name) else str(part) for part in shape(workload))
+    said = "".join(f"<{part.text}>" if isinstance(part, Name) else str(part) for part in workload_shape(workload))
     assert said == sentence

@@ -13,7 +13,7 @@ from bitbench.api.results import Results
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.data import json_text
 from bitbench.reports.document.markdown import markdown
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.study import study_document
 from bitbench.study.workload import Workload
 from tests.unit.synthetic import make_lock, make_plan
@@ -68,7 +68,7 @@ def test_objectives_have_a_verdict_per_point_on_the_page_and_in_the_terminal(
     assert row["ttft_p50"].endswith(mark)
     assert row["Verdict"] == verdict
     console = Console(file=io.StringIO(), width=120)
-    render(study_document(summary, make_lock(make_plan(["engine"], [LOOP]))), console)
+    render_in_terminal(study_document(summary, make_lock(make_plan(["engine"], [LOOP]))), console)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert verdict in shown
     assert f"of 1 point 1 {verdict}." in shown

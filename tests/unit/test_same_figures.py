@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.document.html import page
+from bitbench.reports.document.html import html_page
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Document, Quantity, Row, TableCell, Unit
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.write import StudyReport
 from bitbench.study.base import Json
 from tests.unit.report_figures import (
@@ -123,12 +123,12 @@ def test_report_md_says_what_the_document_holds(document: Document) -> None:
 
 
 def test_index_html_says_what_the_document_holds(document: Document) -> None:
-    assert_same(points_of_tables(PageTables(page(document, "0")).tables), document)
+    assert_same(points_of_tables(PageTables(html_page(document, "0")).tables), document)
 
 
 def printed(document: Document) -> list[list[str]]:
     console = Console(file=io.StringIO(), width=120, color_system=None)
-    render(document, console)
+    render_in_terminal(document, console)
     return terminal_rows(console.file.getvalue())  # type: ignore[attr-defined]
 
 

@@ -3,7 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS, Progress, Shifts, excused, shifts_beside
+from bitbench.measure.progress import (
+    CLIENT_BOUND_REPEATS,
+    DISTURBED_REPEATS,
+    Progress,
+    Shifts,
+    progress_excuses,
+    shifts_beside,
+)
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Group, Member, Plan, Point, Purpose
 from bitbench.study.study import Study
@@ -153,7 +160,7 @@ def test_what_an_earlier_call_rejected_does_not_count_against_this_one() -> None
     (point,) = plan.points
     late = spoiled(point, 0, Outcome.CLIENT_BOUND, CLIENT_BOUND_REPEATS + 1)
     disturbed = spoiled(point, 1, Outcome.DISTURBED, DISTURBED_REPEATS + 1)
-    progress = Progress(plan, FixedPace(), excused=excused([*late, *disturbed]))  # type: ignore[arg-type]
+    progress = Progress(plan, FixedPace(), excused=progress_excuses([*late, *disturbed]))  # type: ignore[arg-type]
     progress.add([*late, *disturbed])
     assert len(progress.trials_of(point, 0)) == len(late)  # the next has another number
     groups = run_to_the_end(plan, progress, {point: Outcome.CLIENT_BOUND})
@@ -174,7 +181,7 @@ def test_what_an_earlier_call_gave_up_is_measured_beside_the_baseline() -> None:
     earlier = Progress(plan, pace, BASELINE)  # type: ignore[arg-type]
     earlier.add(before)
     assert earlier.next_group() is None
-    progress = Progress(plan, pace, BASELINE, excused=excused(before))  # type: ignore[arg-type]
+    progress = Progress(plan, pace, BASELINE, excused=progress_excuses(before))  # type: ignore[arg-type]
     progress.add(before)
     group = progress.next_group()
     assert group is not None
@@ -189,9 +196,9 @@ def test_what_was_given_up_beside_visits_of_others_stays_so() -> None:
     one, alone, other, _ = plan.points
     late = spoiled(one, 0, Outcome.CLIENT_BOUND, 1)
     lonely = trial(alone, 0, Outcome.CLIENT_BOUND).model_copy(update={"id": "lonely"})
-    assert excused([*late, lonely, trial(other, 0)]) == {"lonely"}
-    assert excused([*late, trial(one, 0), trial(other, 1)]) == {late[0].id}
-    assert excused([*late, turn(other, 0)]) == {late[0].id}
+    assert progress_excuses([*late, lonely, trial(other, 0)]) == {"lonely"}
+    assert progress_excuses([*late, trial(one, 0), trial(other, 1)]) == {late[0].id}
+    assert progress_excuses([*late, turn(other, 0)]) == {late[0].id}
 
 
 def test_an_interrupted_group_resumes_with_what_is_missing() -> None:

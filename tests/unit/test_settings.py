@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.configs import summarize_settings
-from bitbench.analysis.quality import Scores, baseline_of, by_position, has_quantized_cache
+from bitbench.analysis.quality import Scores, divergence_by_position, has_quantized_cache, quality_baseline
 from bitbench.analysis.summarize import summarize
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import EngineMetrics, InstanceFacts, TrialMetrics
@@ -110,7 +110,7 @@ def scores(shift: float) -> Scores:
 
 
 def test_divergence_by_position_is_where_it_is() -> None:
-    parts = by_position(scores(0.2), scores(0.0), 0.95, [1])
+    parts = divergence_by_position(scores(0.2), scores(0.0), 0.95, [1])
     assert [(part.first, part.last) for part in parts] == [(1, 63), (64, 127), (128, 200)]
     assert [part.divergence.value for part in parts[:2]] == [0.0, 0.0]
     assert parts[2].divergence.value == pytest.approx(0.6 * np.log(0.6 / 0.4) + 0.3 * np.log(0.3 / 0.5), rel=1e-6)
@@ -124,17 +124,17 @@ def test_short_windows_are_one_stretch() -> None:
         top_tokens=np.zeros((14, 1), dtype=np.int64),
         top_logprobs=np.full((14, 1), -1.0),
     )
-    assert [(part.first, part.last) for part in by_position(short, short, 0.95, [1])] == [(1, 7)]
+    assert [(part.first, part.last) for part in divergence_by_position(short, short, 0.95, [1])] == [(1, 7)]
 
 
 def test_quality_of_a_setting_is_held_against_the_same_weights_in_the_baselines_setting() -> None:
     plan = made_study().plan
     study = plan.study.model_copy(update={"quality": Quality()})
     asked = plan.model_copy(update={"study": study, "quality": plan.configs})
-    assert baseline_of(config("q8_0"), asked) == config("f16")
-    assert baseline_of(config("f16"), asked) == config("f16")
+    assert quality_baseline(config("q8_0"), asked) == config("f16")
+    assert quality_baseline(config("f16"), asked) == config("f16")
     alone = asked.model_copy(update={"points": (), "quality": (config("f16"),)})
-    assert baseline_of(config("f16"), alone) is None
+    assert quality_baseline(config("f16"), alone) is None
 
 
 def test_a_quantized_cache_is_held_against_the_whole_one_whatever_the_weights() -> None:
@@ -149,8 +149,8 @@ def test_a_quantized_cache_is_held_against_the_whole_one_whatever_the_weights() 
     )
     known = [config(type, f"m/{recipe}") for recipe in ("bf16", "q4") for type in ("f16", "q4_0")]
     plan = Plan(study=study, variants=variants, points=(), quality=tuple(known))
-    assert {baseline_of(one, plan) for one in known} == {config("f16", "m/bf16")}
+    assert {quality_baseline(one, plan) for one in known} == {config("f16", "m/bf16")}
     alone = plan.model_copy(update={"quality": tuple(one for one in known if one.engine.endswith("q4_0"))})
-    assert baseline_of(config("q4_0", "m/q4"), alone) == config("q4_0", "m/bf16")  # there is no other
+    assert quality_baseline(config("q4_0", "m/q4"), alone) == config("q4_0", "m/bf16")  # there is no other
     assert has_quantized_cache(config("q4_0"), study)
     assert not has_quantized_cache(config("f16"), study)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from bitbench.measure.variants import settle
+from bitbench.measure.variants import settle_variants
 from bitbench.study.plan import Expectation, QualityRefusal, Refusal, Support
 from tests.unit.test_compatibility import plan_of
 
@@ -12,10 +12,10 @@ MADE = next(one for one in PLAN.variants if one.recipe == "w8a16-rtn")
 
 def test_a_variant_that_was_made_changes_nothing_but_itself() -> None:
     now = MADE.model_copy(update={"path": Path("/there"), "weight_bytes": 7})
-    settled = settle(PLAN, [now])
+    settled = settle_variants(PLAN, [now])
     assert settled.variant(MADE.name) == now
     assert settled.model_copy(update={"variants": PLAN.variants}) == PLAN
-    assert settle(PLAN, []) == PLAN
+    assert settle_variants(PLAN, []) == PLAN
 
 
 def test_what_waited_for_a_variant_that_could_not_be_made_is_refused_with_the_reason() -> None:
@@ -23,7 +23,7 @@ def test_what_waited_for_a_variant_that_could_not_be_made_is_refused_with_the_re
     others = [one for one in PLAN.configs if one.variant != MADE.name]
     expected = Expectation(config=mine[0], verdict=Support.RUNS_WITHOUT_SPEEDUP, why="slow")
     plan = PLAN.model_copy(update={"quality": tuple(PLAN.configs), "expectations": (expected,)})
-    settled = settle(plan, [MADE.model_copy(update={"failure": "no luck"})])
+    settled = settle_variants(plan, [MADE.model_copy(update={"failure": "no luck"})])
     lost = [point for point in plan.points if point.config in mine]
     assert lost
     assert settled.points == tuple(point for point in plan.points if point.config in others)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.progress import LOST_REPEATS, Progress, excused
+from bitbench.measure.progress import LOST_REPEATS, Progress, progress_excuses
 from bitbench.measure.runner import pace_of
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
@@ -49,7 +49,7 @@ def test_a_lost_machine_is_not_the_engines_fault() -> None:
     progress.add([lost])
     assert not progress.accepts_trial(point, 0)  # whatever is wrong there, it is not chance
     assert progress.accepts_trial(point, 1)
-    later = Progress(plan, FixedPace(), excused=excused([lost]))  # type: ignore[arg-type]
+    later = Progress(plan, FixedPace(), excused=progress_excuses([lost]))  # type: ignore[arg-type]
     later.add([lost] * (LOST_REPEATS + 1))
     assert later.accepts_trial(point, 0)  # another call, with other machines
 

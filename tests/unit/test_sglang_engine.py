@@ -235,7 +235,7 @@ def test_a_kill_by_the_kernel_elsewhere_does_not_explain_an_exception(
     log: str, outcome: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = iter(range(100))
-    monkeypatch.setattr("bitbench.engines.server.count_kernel_kills", lambda: next(counted))
+    monkeypatch.setattr("bitbench.engines.server.count_oom_kills", lambda: next(counted))
     assert failure_of(log, -9, tmp_path).outcome is outcome
 
 

@@ -16,7 +16,7 @@ import pytest
 from bitbench.engines.left_over import end_left_over, left_over
 from bitbench.engines.processes import ServerProcess
 from bitbench.engines.starts import Preparation, StartCommand, Started, Starts
-from bitbench.util.child_processes import engine_environment
+from bitbench.util.child_processes import engine_child_variables
 from tests.busy_machine import wait_for
 
 # An engine that says what it is, has a child in a session of its own, and stays.
@@ -49,7 +49,7 @@ def place(tmp_path: Path) -> Path:
 
 def command(place: Path, name: str, preparation: Preparation | None) -> StartCommand:
     words = (sys.executable, "-I", str(place / "engine.py"), str(place / name))
-    environment = engine_environment({"OF_THE_STUDY": "yes", "KEY": f"secret of {name}"})
+    environment = engine_child_variables({"OF_THE_STUDY": "yes", "KEY": f"secret of {name}"})
     return StartCommand(words, environment, f"secret of {name}", place / f"{name}.log", preparation)
 
 

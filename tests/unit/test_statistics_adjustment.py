@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.pairs import Floats, LogSpeeds
-from bitbench.analysis.sequential import adjust, machine_speed
+from bitbench.analysis.sequential import adjust_for_machine_speed, machine_speed
 from bitbench.study.plan import Config
 
 NAMES = tuple(Config(variant="none", engine=name) for name in "abcd")
@@ -40,7 +40,7 @@ def test_one_config_at_a_time_by_the_formulas() -> None:
     variance = sum(residuals) / (4 * 3 * 6 - 4 * 3 - 1)
     weights = [one / (one + variance / 0.35**2) for one in sxx]
     expected = [k * own / squares + (1 - k) * common for k, own, squares in zip(weights, sxy, sxx, strict=True)]
-    adjusted = adjust(speeds, machine)
+    adjusted = adjust_for_machine_speed(speeds, machine)
     assert slopes_of(speeds, adjusted.speeds, machine) == pytest.approx(expected)
     assert 0 < min(weights) < max(weights) < 1
     left = sum(((y - slope * x) ** 2).sum() for slope, (x, y) in zip(expected, centred, strict=True))
@@ -49,7 +49,7 @@ def test_one_config_at_a_time_by_the_formulas() -> None:
 
 def test_what_the_probe_saw_is_gone() -> None:
     speeds, machine = figures([0.5, 0.8, 1.1, 1.4], noise=0.0)
-    made = adjust(speeds, machine)
+    made = adjust_for_machine_speed(speeds, machine)
     assert made.explained is not None
     assert made.explained > 0.95
     assert made.speeds.values.std(2).max() < 0.2 * speeds.values.std(2).max()
@@ -58,36 +58,36 @@ def test_what_the_probe_saw_is_gone() -> None:
 def test_ratios_are_those_at_the_mean_speed() -> None:
     """Each config's figures still go through its value at the mean reading."""
     speeds, machine = figures([1.0, 1.0, 1.0, 1.0], noise=0.0)
-    made = adjust(speeds, machine)
+    made = adjust_for_machine_speed(speeds, machine)
     np.testing.assert_allclose(made.speeds.values, speeds.values - (machine - machine.mean()), atol=1e-9)
 
 
 def test_too_few_rounds_stay_as_they_are() -> None:
     speeds, machine = figures([1.0] * 4, noise=0.01)
     few = LogSpeeds(NAMES, speeds.values[:, :, :2])
-    made = adjust(few, machine[:, :, :2])
+    made = adjust_for_machine_speed(few, machine[:, :, :2])
     assert made.speeds is few
     assert made.explained is None
 
 
 def test_a_machine_that_is_always_alike() -> None:
     speeds, _ = figures([1.0] * 4, noise=0.01)
-    assert adjust(speeds, np.ones(SHAPE)).speeds is speeds
+    assert adjust_for_machine_speed(speeds, np.ones(SHAPE)).speeds is speeds
 
 
 def test_a_missing_reading_drops_no_trial() -> None:
     speeds, machine = figures([1.0] * 4, noise=0.01)
     gaps = machine.copy()
     gaps[1, 1, 2] = gaps[2, 0, :] = np.nan
-    assert np.isfinite(adjust(speeds, gaps).speeds.values).all()
-    assert adjust(speeds, np.full(SHAPE, np.nan)).speeds is speeds
+    assert np.isfinite(adjust_for_machine_speed(speeds, gaps).speeds.values).all()
+    assert adjust_for_machine_speed(speeds, np.full(SHAPE, np.nan)).speeds is speeds
 
 
 def test_a_missing_trial_stays_missing() -> None:
     speeds, machine = figures([1.0] * 4, noise=0.01)
     values = speeds.values.copy()
     values[0, 0, 0] = np.nan
-    made = adjust(LogSpeeds(NAMES, values), machine).speeds.values
+    made = adjust_for_machine_speed(LogSpeeds(NAMES, values), machine).speeds.values
     assert np.isnan(made).sum() == 1
 
 

@@ -7,7 +7,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from bitbench.analysis.claims import Claims, End, Look, claim, continuing, end, looks, nothing_claimed
+from bitbench.analysis.claims import (
+    Claims,
+    End,
+    Look,
+    claim,
+    claim_looks,
+    configs_with_open_claims,
+    end_by_claims,
+    nothing_claimed,
+)
 from bitbench.analysis.pairs import LogSpeeds, PairedRatio, PairTable, paired_ratios
 from bitbench.analysis.results.summary import AgainstBaseline
 from bitbench.study.plan import Config
@@ -133,49 +142,49 @@ def claims(said: dict[Config, AgainstBaseline], bests: set[Config], *equal: froz
 
 def test_which_configs_continue() -> None:
     undecided = AgainstBaseline.UNDECIDED
-    assert continuing(nothing_claimed(EVERYONE, BASE), BASE) == EVERYONE
-    assert continuing(claims({TWO: undecided}, {ONE}), BASE) == (BASE, TWO)
-    assert continuing(claims({}, {ONE, THREE}), BASE) == (ONE, THREE)
-    assert continuing(claims({}, {BASE, ONE}), BASE) == (BASE, ONE)
-    assert continuing(claims({}, {ONE}), BASE) == ()
+    assert configs_with_open_claims(nothing_claimed(EVERYONE, BASE), BASE) == EVERYONE
+    assert configs_with_open_claims(claims({TWO: undecided}, {ONE}), BASE) == (BASE, TWO)
+    assert configs_with_open_claims(claims({}, {ONE, THREE}), BASE) == (ONE, THREE)
+    assert configs_with_open_claims(claims({}, {BASE, ONE}), BASE) == (BASE, ONE)
+    assert configs_with_open_claims(claims({}, {ONE}), BASE) == ()
 
 
 def test_equal_bests_have_nothing_left_to_settle() -> None:
     equal = frozenset((ONE, TWO))
-    assert continuing(claims({}, {ONE, TWO}, equal), BASE) == ()
-    assert continuing(claims({}, {ONE, TWO, THREE}, equal), BASE) == (ONE, TWO, THREE)
+    assert configs_with_open_claims(claims({}, {ONE, TWO}, equal), BASE) == ()
+    assert configs_with_open_claims(claims({}, {ONE, TWO, THREE}, equal), BASE) == (ONE, TWO, THREE)
 
 
 def test_looks_spend_by_the_time() -> None:
     """Ten minutes, blocks of two and a half: after the fourth no other one fits."""
-    made = looks([150, 300, 450, 600], 600, 0.05)
+    made = claim_looks([150, 300, 450, 600], 600, 0.05)
     assert [look.blocks for look in made] == [2, 3, 4]
     assert [look.alpha for look in made] == pytest.approx([0.025, 0.0125, 0.0125])
     assert [look.is_last for look in made] == [False, False, True]
 
 
 def test_the_last_look_takes_what_is_left() -> None:
-    made = looks([200, 400], 500, 0.05)
+    made = claim_looks([200, 400], 500, 0.05)
     assert made == [Look(blocks=2, alpha=0.05, is_last=True)]
-    assert looks([200], 500, 0.05) == []
+    assert claim_looks([200], 500, 0.05) == []
 
 
 def test_what_is_kept_back_is_that_of_the_newest_block() -> None:
     """After the second block 200 s are enough for another and for what follows; after the first they were not asked."""
-    made = looks([300, 400, 500], 600, 0.05, [250.0, 100.0, 100.0])
+    made = claim_looks([300, 400, 500], 600, 0.05, [250.0, 100.0, 100.0])
     assert [look.is_last for look in made] == [False, True]
-    assert [look.is_last for look in looks([300, 400, 500], 600, 0.05, [0.0, 101.0, 0.0])] == [True]
+    assert [look.is_last for look in claim_looks([300, 400, 500], 600, 0.05, [0.0, 101.0, 0.0])] == [True]
 
 
 def test_the_look_after_the_most_blocks_is_the_last_whatever_the_budget_has_left() -> None:
-    made = looks([10, 20, 30], 600, 0.05, most_blocks=3)
+    made = claim_looks([10, 20, 30], 600, 0.05, most_blocks=3)
     assert [look.is_last for look in made] == [False, True]
     assert sum(look.alpha for look in made) == pytest.approx(0.05)
 
 
 @given(st.lists(st.floats(1, 1000), max_size=12), st.floats(1, 5000), st.floats(0.001, 0.2))
 def test_looks_never_spend_more_than_is_allowed(blocks: list[float], budget_s: float, alpha: float) -> None:
-    made = looks(np.cumsum(blocks).tolist(), budget_s, alpha)
+    made = claim_looks(np.cumsum(blocks).tolist(), budget_s, alpha)
     assert all(look.alpha >= 0 for look in made)
     assert sum(look.alpha for look in made) <= alpha * (1 + 1e-9)
     assert [look.is_last for look in made[:-1]] == [False] * len(made[:-1])
@@ -186,6 +195,6 @@ def test_looks_never_spend_more_than_is_allowed(blocks: list[float], budget_s: f
 def test_when_a_study_ends() -> None:
     usual, last = (Look(blocks=2, alpha=0.01, is_last=is_last) for is_last in (False, True))
     still_open, done = nothing_claimed(EVERYONE, BASE), claims({}, {ONE})
-    assert end({"w": done, "v": still_open}, BASE, usual) is None
-    assert end({"w": done, "v": still_open}, BASE, last) is End.BUDGET
-    assert end({"w": done}, BASE, usual) is End.DECIDED
+    assert end_by_claims({"w": done, "v": still_open}, BASE, usual) is None
+    assert end_by_claims({"w": done, "v": still_open}, BASE, last) is End.BUDGET
+    assert end_by_claims({"w": done}, BASE, usual) is End.DECIDED

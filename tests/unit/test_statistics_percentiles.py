@@ -6,7 +6,7 @@ from scipy import stats
 
 from bitbench.analysis.pairs import Floats
 from bitbench.analysis.requests import events_for_an_upper_end, percentile
-from bitbench.analysis.results.estimate import CountedEvent, PercentileEstimate, Verdict, carries, check
+from bitbench.analysis.results.estimate import CountedEvent, PercentileEstimate, Verdict, carries, check_against_limit
 from bitbench.study.metrics import OBJECTIVES
 from tests.length import by_length
 from tests.unit.simulated_requests import (
@@ -144,7 +144,7 @@ def estimate(low: float, high: float | None) -> PercentileEstimate:
     ],
 )
 def test_a_limit_is_met_only_with_an_upper_end(found: PercentileEstimate, verdict: Verdict) -> None:
-    assert check(found, 1.5) is verdict
+    assert check_against_limit(found, 1.5) is verdict
 
 
 @given(st.integers(0, 1000), st.integers(2, 5), st.sampled_from([50.0, 90.0, 99.0]), st.floats(0.1, 10))

@@ -6,7 +6,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.requests import COLUMNS, MIN_REQUESTS, PointRequests, read_requests, spreads, tails
+from bitbench.analysis.requests import (
+    COLUMNS,
+    MIN_REQUESTS,
+    PointRequests,
+    read_requests,
+    request_spreads,
+    request_tails,
+)
 from bitbench.analysis.results.estimate import CountedEvent, PercentileEstimate
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
@@ -43,7 +50,7 @@ def read(tables: Sequence[pa.Table | None], **fields: object) -> PointRequests:
 
 def test_percentiles_are_over_all_trials_and_failed_requests_do_not_count() -> None:
     latencies = list(np.linspace(1.0, 2.0, 60))
-    ttft, latency = spreads(read([rows(latencies[:30], failed=3), rows(latencies[30:])]))
+    ttft, latency = request_spreads(read([rows(latencies[:30], failed=3), rows(latencies[30:])]))
     assert (ttft.metric, latency.metric) == ("ttft_s", "latency_s")
     assert latency.requests == 60
     assert latency.p50 == pytest.approx(1.5, abs=1e-5)
@@ -53,8 +60,8 @@ def test_percentiles_are_over_all_trials_and_failed_requests_do_not_count() -> N
 
 
 def test_too_few_requests_have_no_spread() -> None:
-    assert spreads(read([rows([1.0] * (MIN_REQUESTS - 1))])) == ()
-    assert spreads(read([])) == ()
+    assert request_spreads(read([rows([1.0] * (MIN_REQUESTS - 1))])) == ()
+    assert request_spreads(read([])) == ()
 
 
 def test_only_rows_that_count_and_exist_are_read() -> None:
@@ -67,7 +74,7 @@ def test_only_rows_that_count_and_exist_are_read() -> None:
 
 def found(workload: Workload, *, was_running: bool = False) -> dict[str, PercentileEstimate]:
     requests = read([rows(list(np.linspace(1.0, 2.0, 64))) for _ in range(4)])
-    return tails(requests, workload, 0.95, was_running=was_running)
+    return request_tails(requests, workload, 0.95, was_running=was_running)
 
 
 def test_every_percentile_that_a_service_can_promise_is_there() -> None:
@@ -90,5 +97,5 @@ def test_a_batch_is_one_event_of_each_time() -> None:
 
 def test_starts_are_clusters_and_trials_of_a_server_that_was_running() -> None:
     requests = read([rows([1.0, 2.0]) for _ in range(3)], instance_id="i1")
-    by_start, by_trial = (tails(requests, BATCH, 0.95, was_running=one)["ttft_p50_s"] for one in (False, True))
+    by_start, by_trial = (request_tails(requests, BATCH, 0.95, was_running=one)["ttft_p50_s"] for one in (False, True))
     assert (by_start.clusters, by_trial.clusters) == (1, 3)

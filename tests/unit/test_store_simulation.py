@@ -56,7 +56,7 @@ def every_line(
     lines: Iterable[tuple[int, bytes]], kind: type[TrialRecord], newest: int, where: Callable[[int], str], advice: str
 ) -> list[TrialRecord]:
     """One that is there twice counts twice."""
-    return [records.parse(raw, kind, newest, where(number), advice) for number, raw in lines]
+    return [records.parse_record(raw, kind, newest, where(number), advice) for number, raw in lines]
 
 
 def asked_once(progress: Progress) -> Iterator[Member]:

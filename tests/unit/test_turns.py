@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from bitbench.measure.estimate import guess_quality_s
-from bitbench.quality.conversations import conversations, fault_of, tasks
+from bitbench.quality.conversations import conversation_fault, conversations, tasks
 from bitbench.quality.logprobs import InstanceConnection, NextToken, PromptLogprobs
 from bitbench.quality.material import make_material, make_scripts
-from bitbench.quality.measure import QualityJob, converse, measure_quality
+from bitbench.quality.measure import QualityJob, hold_conversations, measure_quality
 from bitbench.records.quality import Script, TurnAnswer, TurnPrompt
 from bitbench.study.quality import CONVERSATION_TURNS, CONVERSATIONS, Quality, Scoring, Turns
 from bitbench.study.variant import ModelFacts, Variant
@@ -38,7 +38,7 @@ def test_all_that_is_shipped_can_be_asked_for_and_tasks_take_turns() -> None:
 def test_the_scripts_own_answers_are_valid_and_are_not_in_their_own_prompt(task: object) -> None:
     own = [one for one in ALL if one.task == task]
     for exchange in (*own[0].task.examples, *(turn for one in own for turn in one.turns)):
-        assert fault_of(json.dumps(exchange.answer), own[0].task) is None, exchange
+        assert conversation_fault(json.dumps(exchange.answer), own[0].task) is None, exchange
     said = [turn.say for one in own for turn in one.turns]
     assert len(set(said)) == len(said)
     for one in own:
@@ -94,7 +94,7 @@ def test_the_scripts_own_answers_are_valid_and_are_not_in_their_own_prompt(task:
     ],
 )
 def test_an_answer_is_valid_as_a_program_would_have_it(task: object, text: str, fault: str | None) -> None:
-    found = fault_of(text, task)  # type: ignore[arg-type]
+    found = conversation_fault(text, task)  # type: ignore[arg-type]
     if "\\u0007" in text:
         assert found is not None
         assert found.isprintable()
@@ -180,11 +180,11 @@ class Scripted:
 
 def test_a_conversation_ends_at_its_first_fault() -> None:
     asker = Scripted(1)
-    (found,) = converse(asker, [script_of("a")], (0,), lambda _: None)
+    (found,) = hold_conversations(asker, [script_of("a")], (0,), lambda _: None)
     assert asker.asked == [0, 1]
     assert (found.broke_at, found.valid_turns, found.turns, found.continued_with) == (2, 1, 3, "script")
     assert found.answers[1] == TurnAnswer(text="Ada\\x07", fault="it is not JSON (Expecting value)")
-    (whole,) = converse(Scripted(9), [script_of("a")], (0,), lambda _: None)
+    (whole,) = hold_conversations(Scripted(9), [script_of("a")], (0,), lambda _: None)
     assert (whole.broke_at, whole.valid_turns) == (None, 3)
 
 

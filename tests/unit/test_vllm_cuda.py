@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines import kernels, vllm
-from bitbench.engines.kernels import complete_toolkit, path_of, read_choices, toolkit_variables
+from bitbench.engines.kernels import complete_toolkit, kernel_path, read_choices, toolkit_variables
 from bitbench.engines.vllm import VllmEngine, command_line, environment_variables
 from bitbench.records.trial import InstanceFacts, KernelPath, Outcome
 from bitbench.study.hardware import Capability
@@ -211,7 +211,7 @@ def test_every_kernel_that_the_wheel_names_has_a_path(capability: str) -> None:
     ],
 )
 def test_the_path_of_a_kernel(kernel: str, kind: str, path: KernelPath) -> None:
-    assert path_of(kernel, kind) is path
+    assert kernel_path(kernel, kind) is path
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,13 @@ from bitbench.analysis.intervals import Sample, t_reach
 from bitbench.analysis.pairs import LogRatio, PairTable
 from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.results.comparison import ChangeVerdict, GateResult, Replicate
-from bitbench.analysis.results.estimate import Estimate, Verdict, check
+from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pair_tables
 from bitbench.analysis.summarize import samples_by_point, values_by_start
 from bitbench.analysis.trial import DEFINITIONS, RECORDED
-from bitbench.analysis.unpaired import Starts, compare, compare_speeds
+from bitbench.analysis.unpaired import Starts, unpaired_ratio, unpaired_ratios
 from bitbench.records.folder import StudyRecords
-from bitbench.study.metrics import FigureSource, find
+from bitbench.study.metrics import FigureSource, find_metric
 from bitbench.study.plan import Config, Point
 from bitbench.util.errors import UsageError
 from bitbench.util.text import did_you_mean
@@ -61,7 +61,7 @@ class Change:
         """after / before; None where it is not defined."""
         if self.log_ratio is not None:
             return self.log_ratio.ratio(confidence)
-        return compare(self.after, self.before, confidence)
+        return unpaired_ratio(self.after, self.before, confidence)
 
     def degrees_of_freedom(self, count: int) -> float:
         """With so many repetitions of each side; of a ratio with lent ones at least one more for each further one."""
@@ -169,7 +169,7 @@ def _varies(metric: str) -> bool:
 def _lent(before: StudyRecords, after: StudyRecords, metric: str) -> dict[Point, LogRatio]:
     if not _varies(metric):
         return {}
-    return compare_speeds(_logs(before, metric), _logs(after, metric))
+    return unpaired_ratios(_logs(before, metric), _logs(after, metric))
 
 
 def _logs(study: StudyRecords, metric: str) -> dict[Point, Starts]:
@@ -204,7 +204,7 @@ class GateCondition:
         return 1 + self.change
 
     def check(self, ratio: Estimate) -> Verdict:
-        return check(ratio, self.limit, at_least=self.is_below)
+        return check_against_limit(ratio, self.limit, at_least=self.is_below)
 
     def result(self, pair: Pair, ratio: Estimate | None, verdict: Verdict, reason: str = "") -> GateResult:
         return GateResult(
@@ -229,11 +229,11 @@ def change_verdict(
     return below if ratio.is_below(1 - margin) else ChangeVerdict.TIE
 
 
-def parse_metric(name: str) -> str:
+def parse_changed_metric(name: str) -> str:
     """The column of a figure that every trial records, or perplexity; in any spelling of `study.metrics`."""
     if name == MAX_RATE:
         return MAX_RATE
-    metric = find(name)
+    metric = find_metric(name)
     if metric is None or metric.column not in (*RECORDED, PERPLEXITY):
         known = [*(figure.name for figure in RECORDED.values()), PERPLEXITY, MAX_RATE]
         raise UsageError(f"unknown figure {name}; {did_you_mean(name, known)}known are {', '.join(known)}")
@@ -245,7 +245,7 @@ def parse_condition(text: str) -> GateCondition:
     if match is None:
         raise UsageError(f'--fail-if {text!r} cannot be parsed; write it as "output_throughput < -3%" or "ttft > 5%"')
     name, sign, minus, amount, percent = match.groups()
-    metric = parse_metric(name)
+    metric = parse_changed_metric(name)
     if not percent and float(amount):
         shown = [f'"{name} {sign} {minus}{number:g}%"' for number in (float(amount), 100 * float(amount))]
         raise UsageError(f"--fail-if {text!r} needs a percent sign; write {' or '.join(shown)}")
@@ -255,7 +255,7 @@ def parse_condition(text: str) -> GateCondition:
     return GateCondition(" ".join(text.split()), metric, sign == "<", change)
 
 
-def judge(condition: GateCondition, pair: Pair, change: Change, confidence: float, asked: int) -> GateResult:
+def judge_gate(condition: GateCondition, pair: Pair, change: Change, confidence: float, asked: int) -> GateResult:
     """`asked`: how many points and conditions are judged at once."""
     single = 1 - (1 - confidence) / asked
     ratio = change.ratio(single)

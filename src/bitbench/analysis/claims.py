@@ -174,7 +174,7 @@ class End(StrEnum):
     BUDGET = "the next block does not fit into the budget"
 
 
-def looks(
+def claim_looks(
     block_ends_s: Sequence[float],
     budget_s: float,
     alpha: float,
@@ -214,7 +214,7 @@ def another_fits(elapsed_s: float, next_s: float, budget_s: float) -> bool:
     return elapsed_s + next_s <= budget_s
 
 
-def continuing(claims: Claims, baseline: Config | None) -> tuple[Config, ...]:
+def configs_with_open_claims(claims: Claims, baseline: Config | None) -> tuple[Config, ...]:
     """The configs of a workload that are not decided yet.
 
     A config whose ratio to the baseline is undecided; two that may both be the best, unless they are known to be
@@ -231,8 +231,8 @@ def continuing(claims: Claims, baseline: Config | None) -> tuple[Config, ...]:
     return tuple(config for config in claims.configs if config in undecided | rivals | reference)
 
 
-def end(claims: Mapping[str, Claims], baseline: Config | None, look: Look) -> End | None:
+def end_by_claims(claims: Mapping[str, Claims], baseline: Config | None, look: Look) -> End | None:
     """Of a study, by what is claimed of each workload; None: another block follows."""
-    if not any(continuing(of_workload, baseline) for of_workload in claims.values()):
+    if not any(configs_with_open_claims(of_workload, baseline) for of_workload in claims.values()):
         return End.DECIDED
     return End.BUDGET if look.is_last else None

@@ -172,7 +172,7 @@ class Resampler:
         return summed.reshape(DRAWS, total)
 
 
-def sample(groups: Groups, resampler: Resampler) -> Sample:
+def resample_groups(groups: Groups, resampler: Resampler) -> Sample:
     """At least one group; no group may be empty."""
     values = np.concatenate([np.asarray(group, dtype=np.float64) for group in groups])
     return Sample(
@@ -185,7 +185,7 @@ def sample(groups: Groups, resampler: Resampler) -> Sample:
     )
 
 
-def sides(deviations: Floats, confidence: float) -> tuple[float, float]:
+def interval_sides(deviations: Floats, confidence: float) -> tuple[float, float]:
     """How bootstrap deviations share a width of 2 between below and above: (1, 1) when symmetric."""
     below, above = np.quantile(deviations, [(1 - confidence) / 2, (1 + confidence) / 2])
     if not (below < 0 < above):
@@ -193,18 +193,18 @@ def sides(deviations: Floats, confidence: float) -> tuple[float, float]:
     return float(-2 * below / (above - below)), float(2 * above / (above - below))
 
 
-def around(of: Sample, confidence: float) -> tuple[float, float] | None:
+def interval_ends(of: Sample, confidence: float) -> tuple[float, float] | None:
     """The ends of the interval: the width of Student's t, shared as the draws are; None for a single trial."""
     if of.uncertainty is None:
         return None
     half = of.uncertainty.half_width(confidence)
-    below, above = sides(of.draws - of.mean, confidence)
+    below, above = interval_sides(of.draws - of.mean, confidence)
     return of.mean - below * half, of.mean + above * half
 
 
-def estimate(of: Sample, confidence: float) -> Estimate:
+def mean_interval(of: Sample, confidence: float) -> Estimate:
     """The mean and its interval; for figures that are not negative, however little is known of them."""
-    ends, known = around(of, confidence), of.uncertainty
+    ends, known = interval_ends(of, confidence), of.uncertainty
     return Estimate(
         value=of.mean,
         low=max(0.0, ends[0]) if ends else None,
@@ -223,7 +223,7 @@ def estimate(of: Sample, confidence: float) -> Estimate:
 
 def with_interval(of: Sample, confidence: float, scale: Callable[[float], float] = float) -> Estimate:
     """The mean of one group, of figures of any sign, on the scale that people read."""
-    ends = around(of, confidence)
+    ends = interval_ends(of, confidence)
     return Estimate(
         value=scale(of.mean),
         low=scale(ends[0]) if ends else None,

@@ -21,9 +21,9 @@ import pyarrow as pa
 
 from bitbench.analysis.intervals import t_quantile
 from bitbench.analysis.requests import events_for_an_upper_end
-from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, check
+from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, check_against_limit
 from bitbench.analysis.results.summary import PointSummary
-from bitbench.records.request_rows import Floats, RequestRows, statistic
+from bitbench.records.request_rows import Floats, RequestRows, request_rows_statistic
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialRecord
 from bitbench.study.metrics import OBJECTIVES, Metric
 from bitbench.study.objective import Objective
@@ -55,7 +55,7 @@ def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> Obj
     return ObjectiveResult(holds=missed is None, why_not=missed, excess_s=excess_s, growth=slope)
 
 
-def held(trial: TrialRecord, objectives: Sequence[Objective]) -> bool | None:
+def objectives_hold(trial: TrialRecord, objectives: Sequence[Objective]) -> bool | None:
     """Whether the server met its objectives; None where the trial is inconclusive.
 
     A client that was late adds to the times from a request's planned moment, so what held all the same did hold. It
@@ -96,7 +96,7 @@ def _missed(rows: RequestRows, objectives: Sequence[Objective]) -> tuple[str | N
     """The objective that was missed by most, in a sentence, and by how many seconds."""
     worst: tuple[str, float] | None = None
     for objective in objectives:
-        value = statistic(rows.time(objective.metric), objective.statistic)
+        value = request_rows_statistic(rows.time(objective.metric), objective.statistic)
         if value is None:
             return f"{objective.name} is not defined: no answer had more than one token", None
         excess_s = value - objective.limit
@@ -136,7 +136,7 @@ def judge_objective(objective: Objective, point: PointSummary) -> Finding:
     metric = OBJECTIVES[objective.name]
     tail, mean = point.tails.get(metric.column), point.metrics.get(metric.column)
     if tail is not None:
-        verdict = check(tail, objective.limit)
+        verdict = check_against_limit(tail, objective.limit)
         reason = _what_would_tell(tail) if verdict is Verdict.INCONCLUSIVE else ""
     elif mean is not None:
         verdict, reason = judge_trials(
@@ -164,7 +164,7 @@ def judge_trials(
         return Verdict.INCONCLUSIVE, "one trial has no interval"
     if not known.covers_starts and not was_running:
         return Verdict.INCONCLUSIVE, ONE_START
-    verdict = check(known, limit)
+    verdict = check_against_limit(known, limit)
     if verdict is Verdict.MISSED or not (too_few or verdict is Verdict.INCONCLUSIVE):
         return verdict, ""
     return Verdict.INCONCLUSIVE, too_few or CONTAINS

@@ -5,7 +5,7 @@ from math import sqrt
 from statistics import fmean, median
 
 from bitbench.analysis.budget import variance_components
-from bitbench.analysis.claims import continuing
+from bitbench.analysis.claims import configs_with_open_claims
 from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, t_reach, uncertainty
 from bitbench.analysis.pairs import PairedRatio
@@ -86,7 +86,7 @@ def stop_reason(
         return StopReason.FAILED if failed else StopReason.UNFINISHED
     limit = StopReason.LIMIT if measure.budget is None or blocks >= measure.starts.max else StopReason.BUDGET
     if (claims := found.claims.get(point.workload)) is not None:
-        if point.config not in continuing(claims, field.baseline):
+        if point.config not in configs_with_open_claims(claims, field.baseline):
             return StopReason.DECIDED
         return limit if found.end is not None else StopReason.UNFINISHED
     return StopReason.DECIDED if _is_precise_alone(counted, found, measure) and blocks < measure.starts.max else limit

@@ -23,11 +23,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bitbench.analysis.configs import with_other_settings
-from bitbench.analysis.intervals import Resampler, Sample, sample, with_interval
+from bitbench.analysis.intervals import Resampler, Sample, resample_groups, with_interval
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import AnswerComparison, ConfigQuality, MetricDefinition, PositionDivergence
 from bitbench.analysis.sequential import baseline_of as study_baseline
-from bitbench.analysis.tasks import adjusted, compare_tasks, needles_of
+from bitbench.analysis.tasks import adjust_task_p_values, compare_tasks, needles_of
 from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import Answer, Condition, QualityRecord
 from bitbench.records.trial import Outcome
@@ -129,7 +129,7 @@ def estimates_of(
     resampler = Resampler(rng)
 
     def over_windows(values: Floats) -> Sample:
-        return sample([window_means(scores.window, values).tolist()], resampler)
+        return resample_groups([window_means(scores.window, values).tolist()], resampler)
 
     found = {PERPLEXITY: with_interval(over_windows(-scores.logprob), confidence, exp)}
     if baseline is None:
@@ -166,7 +166,7 @@ def _percentile(
     return Estimate(value=float(np.quantile(values, share)), low=float(low), high=float(high), confidence=confidence)
 
 
-def flag(estimates: Mapping[str, Estimate], quality: Quality) -> str | None:
+def flag_quality_loss(estimates: Mapping[str, Estimate], quality: Quality) -> str | None:
     """Why the loss is certainly beyond what the study allows: the whole interval is. None where it is not sure."""
     limits = ((KL, quality.max_divergence, _nats), (RISE, quality.max_perplexity_rise, show_percent))
     for name, limit, show in limits:
@@ -183,7 +183,7 @@ def _nats(value: float) -> str:
     return f"{value:.3g} nats"
 
 
-def baseline_of(config: Config, plan: Plan) -> Config | None:
+def quality_baseline(config: Config, plan: Plan) -> Config | None:
     """The same weights in the baseline's setting, where settings of an engine are compared; else the same model without
     quantization on the same engine setup, or on one that shares its quality; else what the study names as its
     baseline, where that is the same model there; None where the study has none.
@@ -242,7 +242,7 @@ def _alike(config: Config, other: Config, plan: Plan) -> bool:
     return config.variant == other.variant and len(engines) == 1
 
 
-def by_position(
+def divergence_by_position(
     scores: Scores, baseline: Scores, confidence: float, seed: Sequence[int]
 ) -> tuple[PositionDivergence, ...]:
     """In stretches that double: from 1, 64, 128 … to the end of the longest window. One that few windows reach has
@@ -258,7 +258,7 @@ def by_position(
     for first, after in pairwise([*bounds, end]):
         inside = (position >= first) & (position < after)
         means = window_means(scores.window[inside], kl[inside])
-        mean = with_interval(sample([means.tolist()], resampler), confidence, lambda value: max(value, 0.0))
+        mean = with_interval(resample_groups([means.tolist()], resampler), confidence, lambda value: max(value, 0.0))
         found.append(PositionDivergence(first=first, last=after - 1, divergence=mean))
     return tuple(found)
 
@@ -268,7 +268,7 @@ def summarize_quality(of: StudyRecords) -> tuple[ConfigQuality, ...]:
     last = last_alone(of)
     known = {config: record for config in of.plan.quality if (record := record_of(config, last, of.plan)) is not None}
     read = cache(lambda config: scores_of(of.scores_of(last[config])))  # a baseline is asked for often
-    return adjusted([_summarize(config, known, of.plan, read) for config in known])
+    return adjust_task_p_values([_summarize(config, known, of.plan, read) for config in known])
 
 
 def record_of(config: Config, last: Mapping[Config, QualityRecord], plan: Plan) -> QualityRecord | None:
@@ -297,7 +297,7 @@ class Losses:
 
 def losses_of(config: Config, of: StudyRecords) -> Losses | None:
     """None where it has no baseline but itself, or one of the two has no figures."""
-    last, other = last_alone(of), baseline_of(config, of.plan)
+    last, other = last_alone(of), quality_baseline(config, of.plan)
     own, base = (record_of(each, last, of.plan) if each else None for each in (config, other))
     if own is None or base is None or own is base or not same_text(own, base):
         return None
@@ -315,7 +315,7 @@ def _summarize(
     config: Config, records: Mapping[Config, QualityRecord], plan: Plan, read: Callable[[Config], Scores]
 ) -> ConfigQuality:
     quality, record = plan.study.quality or Quality(), records[config]
-    baseline = baseline_of(config, plan)
+    baseline = quality_baseline(config, plan)
     other = records.get(baseline) if baseline else None
     if other is not None and (other.outcome is not Outcome.OK or not same_text(record, other)):
         other = None
@@ -354,11 +354,11 @@ def _summarize(
     estimates = estimates_of(
         scores.among(short), against.among(short) if against else None, plan.study.measure.confidence, seed
     )
-    reason_or_none = flag(estimates, quality)
+    reason_or_none = flag_quality_loss(estimates, quality)
     found: dict[str, object] = {"estimates": estimates}
     is_setting = baseline is not None and baseline.variant == config.variant
     if against and other is not record and (is_setting or quality.lengths):
-        stretches = by_position(scores, against, plan.study.measure.confidence, seed)
+        stretches = divergence_by_position(scores, against, plan.study.measure.confidence, seed)
         found |= {"by_position": stretches, "loses_from": loses_from(stretches, quality.max_divergence)}
         reason_or_none = _with_place(reason_or_none, loses_from(stretches, quality.max_divergence), quality)
     return known.model_copy(update={**found, "flagged": reason_or_none is not None, "reason": reason_or_none})

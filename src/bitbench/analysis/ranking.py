@@ -35,10 +35,10 @@ from bitbench.analysis.sequential import (
     SequentialAnalysis,
     baseline_of,
     primary_metric_of,
-    standing,
+    sequential_standing,
     turns_of,
 )
-from bitbench.analysis.unpaired import compare
+from bitbench.analysis.unpaired import unpaired_ratio
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.study.plan import Config, Plan, Point
@@ -61,10 +61,10 @@ class ModelGroup:
         self, trials: Sequence[TrialRecord], others: Sequence[InstanceRecord | QualityRecord] = ()
     ) -> SequentialAnalysis:
         """`trials`, `others`: all of the study, since its time is what all of them took."""
-        return standing(self.plan, trials, others, primary_metric_of(self.plan), self.baseline)
+        return sequential_standing(self.plan, trials, others, primary_metric_of(self.plan), self.baseline)
 
 
-def fields_of(plan: Plan) -> tuple[ModelGroup, ...]:
+def ranked_model_groups(plan: Plan) -> tuple[ModelGroup, ...]:
     """In the order of the study."""
     chosen = baseline_of(plan)
     fields = []
@@ -83,8 +83,8 @@ def log_speeds_of(found: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, L
     }
 
 
-def field_of(plan: Plan, config: Config) -> ModelGroup:
-    return next(field for field in fields_of(plan) if config in field.configs)
+def ranked_model_group(plan: Plan, config: Config) -> ModelGroup:
+    return next(field for field in ranked_model_groups(plan) if config in field.configs)
 
 
 def _baseline(plan: Plan, own: Plan, chosen: Config) -> Config | None:
@@ -100,7 +100,7 @@ def _baseline(plan: Plan, own: Plan, chosen: Config) -> Config | None:
     return max(own.asked, key=likeness, default=None)
 
 
-def rank(
+def rank_configs(
     workload: str,
     samples: Mapping[Config, Sample],
     found: SequentialAnalysis,
@@ -119,7 +119,7 @@ def rank(
         if reference is None or config == reference:
             return None
         paired = found.ratio(workload, config, reference, confidence)
-        return paired or compare(samples[config], samples[reference], confidence)
+        return paired or unpaired_ratio(samples[config], samples[reference], confidence)
 
     return Ranking(
         workload=workload,
@@ -164,13 +164,13 @@ def _of_one_start(order: Sequence[Config], samples: Mapping[Config, Sample], con
     if any(sample.n_instances > 1 for sample in samples.values()):
         return frozenset()  # it has not been looked at yet
     pairs = list(combinations(order, 2))
-    ratios = [compare(samples[better], samples[worse], confidence) for better, worse in pairs]
+    ratios = [unpaired_ratio(samples[better], samples[worse], confidence) for better, worse in pairs]
     # A pair that cannot be compared (one trial) still counts as asked: leaving it out would favour the others.
     adjusted = holm([1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios])
     return frozenset(pair for pair, p_value in zip(pairs, adjusted, strict=True) if p_value < 1 - confidence)
 
 
-def chosen(found: SequentialAnalysis, baseline: Config | None) -> dict[str, Config]:
+def choices_to_confirm(found: SequentialAnalysis, baseline: Config | None) -> dict[str, Config]:
     """By workload: of those that may be the best and are faster than the baseline, the one with the largest ratio."""
     best = {
         workload: _best(claims, found.tables[workload], baseline)
@@ -183,7 +183,7 @@ def chosen(found: SequentialAnalysis, baseline: Config | None) -> dict[str, Conf
 def points_to_confirm(found: SequentialAnalysis, baseline: Config | None) -> frozenset[Point]:
     return frozenset(
         Point(config=config, workload=workload)
-        for workload, best in chosen(found, baseline).items()
+        for workload, best in choices_to_confirm(found, baseline).items()
         for config in (best, baseline)
         if config is not None
     )
@@ -196,7 +196,7 @@ def confirmations(
     confirming = [trial for trial in trials if trial.confirms]
     last = max((trial.block for trial in confirming), default=None)
     made = {}
-    for workload, best in chosen(found, baseline).items():
+    for workload, best in choices_to_confirm(found, baseline).items():
         own = [trial for trial in confirming if trial.block == last and trial.point.workload == workload]
         pair = found.tables[workload].between(best, baseline) if baseline else None
         ratio = _fresh_ratio(own, pair, found.speeds[workload], found.primary_metric) if pair else None

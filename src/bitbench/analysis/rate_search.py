@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitbench.analysis.intervals import normal_below
-from bitbench.analysis.objectives import held
+from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.results.summary import RateAnswer, SearchStop
 from bitbench.records.trial import TrialRecord
 from bitbench.study.objective import SearchLimits
@@ -58,7 +58,7 @@ def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
     """What a search has learnt from the trials of its study."""
     found = []
     for trial in trials:
-        holds = held(trial, study.objectives)
+        holds = objectives_hold(trial, study.objectives)
         if holds is None:
             continue
         rate = mean_rate(study.workload(trial.point.workload).arrival)
@@ -72,7 +72,7 @@ def next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> float | None
     return None if _stop(trials, limits) else _next(trials, limits)
 
 
-def answer(trials: Sequence[RateTrial], limits: SearchLimits) -> RateAnswer:
+def rate_search_answer(trials: Sequence[RateTrial], limits: SearchLimits) -> RateAnswer:
     """What is known now, finished or not."""
     stop = _stop(trials, limits)
     held = [trial.rate for trial in trials if trial.holds]

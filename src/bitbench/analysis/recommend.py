@@ -10,7 +10,7 @@ from math import expm1, inf
 
 from bitbench.analysis.objectives import CONTAINS, judge_objective, judge_trials
 from bitbench.analysis.quality import KL, RISE, has_quantized_cache, loses_by_cache
-from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, check
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, check_against_limit
 from bitbench.analysis.results.recommendation import MEMORY, QUALITY_LOSS, Choice, Judged, Limits, Recommendation
 from bitbench.analysis.results.summary import ConfigQuality, PointSummary, Ranking, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
@@ -156,7 +156,7 @@ def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
         reason = f"its quality is unknown{f' ({cause})' if cause else ''}"
     elif known.interval is None:
         reason = "too few windows for an interval"
-    elif (verdict := check(known, limit)) is Verdict.INCONCLUSIVE:
+    elif (verdict := check_against_limit(known, limit)) is Verdict.INCONCLUSIVE:
         reason = CONTAINS
     return Finding(name=QUALITY_LOSS, unit="share", limit=limit, estimate=known, verdict=verdict, reason=reason)
 

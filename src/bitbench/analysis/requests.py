@@ -135,7 +135,7 @@ def read_requests(of: StudyRecords, point: Point, trials: Sequence[TrialRecord])
     return found
 
 
-def tails(
+def request_tails(
     requests: PointRequests, workload: Workload, confidence: float, *, was_running: bool
 ) -> dict[str, PercentileEstimate]:
     """By the column of the figure. `was_running`: no start is in question, so trials are the clusters."""
@@ -166,7 +166,7 @@ def _event(time: str, workload: Workload) -> tuple[CountedEvent, int]:
     return (CountedEvent.BATCH if size > 1 else CountedEvent.REQUEST), size
 
 
-def spreads(requests: PointRequests) -> tuple[RequestSpread, ...]:
+def request_spreads(requests: PointRequests) -> tuple[RequestSpread, ...]:
     """Times count from the planned send; none of those with few requests."""
     found = (_spread(requests, column, requests.times[time]) for column, time in _SPREAD.items())
     return tuple(spread for spread in found if spread is not None)

@@ -11,14 +11,14 @@ import numpy as np
 from pydantic import Field
 
 from bitbench.analysis.configs import PhaseSide, Side, side_of, variant_of
-from bitbench.analysis.intervals import Resampler, Sample, estimate, sample
+from bitbench.analysis.intervals import Resampler, Sample, mean_interval, resample_groups
 from bitbench.analysis.results.comparison import RoofShare
 from bitbench.records.folder import StudyRecords
 from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.records.roof import MachineRoof, PointRoof, attainable
 from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Spec
-from bitbench.study.model_cost import StepCost, decode_cost, prefill_cost, why_not
+from bitbench.study.model_cost import StepCost, decode_cost, prefill_cost, why_cost_unknown
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Arrival, Workload, typical
 from bitbench.util import yaml_file
@@ -39,7 +39,7 @@ def step_sample(phase: Phase, workload: Workload, trials: Sequence[TrialRecord])
     if not groups:
         return None
     seed = [crc32(f"{trials[0].point.name} {phase.value}".encode())]
-    return sample(list(groups.values()), Resampler(np.random.default_rng(seed)))
+    return resample_groups(list(groups.values()), Resampler(np.random.default_rng(seed)))
 
 
 def _prefill_s(workload: Workload, trial: TrialRecord) -> float | None:
@@ -63,7 +63,7 @@ def phase_side(
     kv_token_bytes = side.kv_bytes_per_token
     cost = _cost(phase, workload, variant, side.stored_bytes, kv_token_bytes)
     return PhaseSide(
-        step=estimate(seconds, confidence),
+        step=mean_interval(seconds, confidence),
         cost=cost,
         loaded_cost=_cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes) if side.is_expanded else None,
         attainable=attainable(cost, roof, in_int8=promises_int8(variant)) if cost and roof else None,
@@ -78,7 +78,7 @@ def promises_int8(variant: Variant) -> bool:
 def _cost(
     phase: Phase, workload: Workload, variant: Variant, weight_bytes: int | None, kv_token_bytes: int | None
 ) -> StepCost | None:
-    if weight_bytes is None or why_not(variant.facts) or "input_tokens" in workload.unknown:
+    if weight_bytes is None or why_cost_unknown(variant.facts) or "input_tokens" in workload.unknown:
         return None
     prompt, answer = typical(workload.input_tokens), typical(workload.output_tokens)
     if phase is Phase.PREFILL:
@@ -152,6 +152,6 @@ def _group_of(table: GroupTable, name: str) -> tuple[ProfileGroup, bool]:
 
 
 @cache
-def built_in_table() -> GroupTable:
+def operator_group_table() -> GroupTable:
     text = _FILE.read_text(encoding="utf-8")
-    return yaml_file.parse(text, GroupTable, name=_FILE.name, outline="`rules:` and a list", error=ValueError)
+    return yaml_file.parse_yaml(text, GroupTable, name=_FILE.name, outline="`rules:` and a list", error=ValueError)

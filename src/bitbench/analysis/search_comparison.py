@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import exp, hypot, log
 
 from bitbench.analysis.changes import MAX_RATE, GateCondition, Pair, change_verdict
-from bitbench.analysis.rate_search import answer, rate_trials
+from bitbench.analysis.rate_search import rate_search_answer, rate_trials
 from bitbench.analysis.results.comparison import SEARCH, ChangeVerdict, ComparedPoint, Comparison, GateResult, Replicate
 from bitbench.analysis.results.estimate import Basis, Estimate, Verdict
 from bitbench.analysis.results.summary import MetricDefinition, RateAnswer
@@ -96,7 +96,9 @@ def _gate(condition: GateCondition, pair: Pair, first: RateAnswer, second: RateA
 def _answer(side: StudyRecords, confidence: float) -> RateAnswer:
     limits = side.lock.search
     assert limits is not None, "it is a search"
-    return answer(rate_trials(side.study, side.trials), limits.model_copy(update={"confidence": confidence}))
+    return rate_search_answer(
+        rate_trials(side.study, side.trials), limits.model_copy(update={"confidence": confidence})
+    )
 
 
 def _estimate(found: RateAnswer) -> Estimate | None:

@@ -20,7 +20,17 @@ from statistics import mean
 
 import numpy as np
 
-from bitbench.analysis.claims import FIRST_LOOK, Claims, End, Look, claim, continuing, end, looks, spend
+from bitbench.analysis.claims import (
+    FIRST_LOOK,
+    Claims,
+    End,
+    Look,
+    claim,
+    claim_looks,
+    configs_with_open_claims,
+    end_by_claims,
+    spend,
+)
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.intervals import Sample, f_tail
 from bitbench.analysis.pairs import Flags, Floats, LogSpeeds, PairTable, TrialKey, log_speeds, paired_ratios, spread_out
@@ -54,7 +64,7 @@ def machine_speed(before_s: Floats, after_s: Floats) -> Floats:
     return -before if _depends_on_config(after) else -(before + after) / 2
 
 
-def adjust(speeds: LogSpeeds, machine: Floats) -> Adjustment:
+def adjust_for_machine_speed(speeds: LogSpeeds, machine: Floats) -> Adjustment:
     """`machine`: as from `machine_speed`. A trial without a reading is taken to have met the mean of its block."""
     values = speeds.values
     there = np.isfinite(values)
@@ -186,7 +196,7 @@ class Speeds:
         return compare_speed(own, others, self.confidence, higher_is_better=higher_is_better)
 
 
-def standing(
+def sequential_standing(
     plan: Plan,
     trials: Sequence[TrialRecord],
     others: Sequence[InstanceRecord | QualityRecord],
@@ -203,7 +213,7 @@ def standing(
             claims[workload] = claim(
                 table, baseline, look.alpha, equal_within=plan.study.measure.equal_within, earlier=claims.get(workload)
             )
-        ended = end(claims, baseline, look)
+        ended = end_by_claims(claims, baseline, look)
         if ended is not None:
             break
     speeds, explained = _speeds(counted, primary_metric)
@@ -244,7 +254,7 @@ def open_points(found: SequentialAnalysis, baseline: Config | None) -> set[Point
     return {
         Point(config=config, workload=workload)
         for workload, claims in found.claims.items()
-        for config in continuing(claims, baseline)
+        for config in configs_with_open_claims(claims, baseline)
     }
 
 
@@ -270,7 +280,7 @@ def _looks(plan: Plan, baseline: Config | None, rounds: Mapping[int, int], elaps
     done = [rounds[block] for block in timed]
     ends_s = [found[block] for block in timed]
     kept_s = [kept_back_s(plan, baseline, elapsed, block, done[: place + 1]) for place, block in enumerate(timed)]
-    return looks(ends_s, measure.budget, alpha, kept_s, most_blocks=measure.starts.max)
+    return claim_looks(ends_s, measure.budget, alpha, kept_s, most_blocks=measure.starts.max)
 
 
 def kept_back(plan: Plan) -> float:
@@ -303,18 +313,18 @@ def _speeds(
     explained: dict[str, float] = {}
     for workload in dict.fromkeys(trial.point.workload for trial in trials):
         turns = turns_of([trial for trial in trials if trial.point.workload == workload])
-        figures = {turn: figure_of(trial, primary_metric) for turn, trial in turns.items()}
+        figures = {turn: primary_figure_of(trial, primary_metric) for turn, trial in turns.items()}
         found = log_speeds(figures, higher_is_better=primary_metric.higher_is_better)
         if len(found.configs) < 2:
             continue
-        adjusted = adjust(found, _machine(turns, found.configs))
+        adjusted = adjust_for_machine_speed(found, _machine(turns, found.configs))
         speeds[workload] = adjusted.speeds
         if adjusted.explained is not None:
             explained[workload] = adjusted.explained
     return speeds, explained
 
 
-def figure_of(trial: TrialRecord, primary_metric: PrimaryMetric) -> float | None:
+def primary_figure_of(trial: TrialRecord, primary_metric: PrimaryMetric) -> float | None:
     source = trial.memory if primary_metric.metric in Memory.model_fields else trial.metrics
     value: float | None = getattr(source, primary_metric.metric)
     return value

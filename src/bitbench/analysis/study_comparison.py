@@ -6,9 +6,17 @@ Every fact that moves figures must be the same, or be allowed by name.
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
-from bitbench.analysis.changes import MAX_RATE, Changes, GateCondition, Pair, changes_between, changes_within, judge
+from bitbench.analysis.changes import (
+    MAX_RATE,
+    Changes,
+    GateCondition,
+    Pair,
+    changes_between,
+    changes_within,
+    judge_gate,
+)
 from bitbench.analysis.claims import tested_at
-from bitbench.analysis.intervals import estimate
+from bitbench.analysis.intervals import mean_interval
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.quality_comparison import compare_quality, quality_pairs
@@ -41,7 +49,7 @@ from bitbench.util.errors import CannotCompareError
 Shown = str | None  # None: not known
 
 
-def differences(
+def study_differences(
     before: StudyRecords, after: StudyRecords, pairs: Iterable[tuple[Config, Config]]
 ) -> tuple[list[Difference], list[Fact]]:
     """What differs between the sides, for the configs that are compared; and what neither side knows."""
@@ -168,7 +176,7 @@ def _allowed_differences(
     before: StudyRecords, after: StudyRecords, configs: Sequence[tuple[Config, Config]], allowed: Iterable[Fact]
 ) -> dict[str, object]:
     """Fields of a Comparison. Raises CannotCompareError."""
-    found, unknown = differences(before, after, configs)
+    found, unknown = study_differences(before, after, configs)
     found = [difference.model_copy(update={"is_allowed": difference.fact in set(allowed)}) for difference in found]
     _refuse_differences([difference for difference in found if not difference.is_allowed])
     return {"differences": tuple(found), "unknown_facts": tuple(unknown)}
@@ -191,7 +199,7 @@ def compare_configs(
     ]
     if not paired and not quality_pairs((side, side), pairs):
         raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
-    found, unknown = differences(side, side, pairs)
+    found, unknown = study_differences(side, side, pairs)
     changes, cached = changes_within(side), cache_differences((side, side), paired)
     compared = _compared((side, side), changes, paired, pairs, cached, metrics=metrics, conditions=conditions)
     return compared.model_copy(
@@ -277,8 +285,8 @@ def compared_points(
             baseline=pair.before,
             candidate=pair.after,
             metric=metric,
-            before=estimate(change.before, confidence),
-            after=estimate(change.after, confidence),
+            before=mean_interval(change.before, confidence),
+            after=mean_interval(change.after, confidence),
             ratio=ratio,
             verdict=_verdict(ratio, is_apart=p_value < level, definition=DEFINITIONS[metric])
             if change.fewest >= changes.least_repetitions and pair not in undecided
@@ -326,7 +334,7 @@ def _gates(
     for condition, pair in asked:
         change = changes.find(pair, condition.metric)
         if change is not None:
-            judged = judge(condition, pair, change, confidence, count)
+            judged = judge_gate(condition, pair, change, confidence, count)
             unsure = {"verdict": Verdict.INCONCLUSIVE, "reason": CACHED_ON_ONE_SIDE, "needed": None}
             yield judged.model_copy(update=unsure) if pair in cached else judged
         else:

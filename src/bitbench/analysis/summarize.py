@@ -5,16 +5,16 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.analysis.configs import failures_of, summarize_config, summarize_engine, summarize_settings
+from bitbench.analysis.configs import summarize_config, summarize_engine, summarize_failures, summarize_settings
 from bitbench.analysis.crossover import find_crossovers
-from bitbench.analysis.intervals import Resampler, Sample, estimate, mean_of_means, sample
-from bitbench.analysis.objectives import held, judge_objective
+from bitbench.analysis.intervals import Resampler, Sample, mean_interval, mean_of_means, resample_groups
+from bitbench.analysis.objectives import judge_objective, objectives_hold
 from bitbench.analysis.precision import precision, stop_reason
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
-from bitbench.analysis.ranking import ModelGroup, confirmations, field_of, fields_of, rank
-from bitbench.analysis.rate_search import answer, rate_trials
-from bitbench.analysis.requests import read_requests, spreads, tails
+from bitbench.analysis.ranking import ModelGroup, confirmations, rank_configs, ranked_model_group, ranked_model_groups
+from bitbench.analysis.rate_search import rate_search_answer, rate_trials
+from bitbench.analysis.requests import read_requests, request_spreads, request_tails
 from bitbench.analysis.results.summary import ComparedModel, Outlier, PointSummary, Ranking, Run, StudySummary, WarmUp
 from bitbench.analysis.sequential import Speeds, baseline_of, primary_metric_of
 from bitbench.analysis.trial import DEFINITIONS, cached_prompts
@@ -44,7 +44,7 @@ MIN_TRIALS = 3  # of two values neither is the odd one
 def summarize(of: StudyRecords) -> StudySummary:
     """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
     plan, samples = of.plan, samples_by_point(of)
-    fields = {field: _speeds(of, field, samples) for field in fields_of(plan)}
+    fields = {field: _speeds(of, field, samples) for field in ranked_model_groups(plan)}
     of_point = {point: (field, speeds) for field, speeds in fields.items() for point in field.plan.points}
     variants = {variant.name: variant for variant in plan.variants}
     search = of.lock.search
@@ -71,7 +71,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         crossovers=tuple(
             found for field, speeds in fields.items() for found in find_crossovers(field.plan, speeds, field.baseline)
         ),
-        search=answer(rate_trials(plan.study, of.trials), search) if search else None,
+        search=rate_search_answer(rate_trials(plan.study, of.trials), search) if search else None,
         quality=summarize_quality(of),
         quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
         quality_refusals=plan.quality_refusals,
@@ -93,7 +93,7 @@ def _parts(of: StudyRecords) -> Iterator[tuple[str, Record]]:
 
 def speeds_of(of: StudyRecords, config: Config) -> Speeds:
     """Of the configs that are compared with this one."""
-    return _speeds(of, field_of(of.plan, config), samples_by_point(of))
+    return _speeds(of, ranked_model_group(of.plan, config), samples_by_point(of))
 
 
 def _speeds(of: StudyRecords, field: ModelGroup, samples: Mapping[Point, Mapping[str, Sample]]) -> Speeds:
@@ -157,14 +157,14 @@ def _samples(seed: Sequence[int], counted: Sequence[TrialRecord]) -> dict[str, S
     for peak in grouped.keys() & {"peak_bytes", "device_peak_bytes"}:  # it only rises: one value per instance
         grouped[peak] = {key: [max(values)] for key, values in grouped[peak].items()}
     resampler = Resampler(np.random.default_rng(seed))
-    return {metric: sample(list(groups.values()), resampler) for metric, groups in grouped.items()}
+    return {metric: resample_groups(list(groups.values()), resampler) for metric, groups in grouped.items()}
 
 
 def _summarize_point(point: Point, records: Sequence[TrialRecord], field: ModelGroup, speeds: Speeds) -> PointSummary:
     plan, samples = field.plan, speeds.samples[point]
     counted = [record for record in records if record.counts]
-    failures = failures_of(records)
-    estimates = {name: estimate(samples[name], speeds.confidence) for name in DEFINITIONS if name in samples}
+    failures = summarize_failures(records)
+    estimates = {name: mean_interval(samples[name], speeds.confidence) for name in DEFINITIONS if name in samples}
     return PointSummary(
         point=point,
         metrics=estimates,
@@ -182,8 +182,8 @@ def _with_requests(of: StudyRecords, point: PointSummary, trials: Sequence[Trial
     requests = read_requests(of, point.point, trials)
     workload, confidence = of.study.workload(point.point.workload), of.study.measure.confidence
     was_running = of.was_running(point.point.config)
-    found = tails(requests, workload, confidence, was_running=was_running)
-    seen = {"tails": found, "spreads": spreads(requests), "was_running": was_running}
+    found = request_tails(requests, workload, confidence, was_running=was_running)
+    seen = {"tails": found, "spreads": request_spreads(requests), "was_running": was_running}
     full = point.model_copy(update={**seen, "cached": cached_prompts(of, point.point)})
     judged = tuple(judge_objective(objective, full) for objective in of.study.objectives)
     return full.model_copy(update={"objectives": judged})
@@ -196,7 +196,7 @@ def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:
         block=record.block,
         outcome=record.outcome,
         metrics=_metrics(record),
-        holds=held(record, objectives),
+        holds=objectives_hold(record, objectives),
         why_not=record.objectives.why_not if record.objectives else None,
         requests=record.requests,
         failed_requests=record.failed_requests,
@@ -208,7 +208,7 @@ def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
     for metric in FLAGGED_METRICS:
         known = [(record, value) for record in counted if (value := _metrics(record).get(metric)) is not None]
         values = [value for _, value in known]
-        flagged = outliers(values)
+        flagged = summarize_outliers(values)
         others: dict[str, list[float]] = {}
         for place, (record, value) in enumerate(known):
             if place not in flagged:
@@ -226,7 +226,7 @@ def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
     return tuple(found)
 
 
-def outliers(values: Sequence[float]) -> list[int]:
+def summarize_outliers(values: Sequence[float]) -> list[int]:
     """Positions of the values that are far from the median, by the robust z-score and by at least 10 %: they are
     flagged and shown, never dropped."""
     if len(values) < MIN_TRIALS:
@@ -272,7 +272,7 @@ def _rankings(of: StudyRecords, fields: Mapping[ModelGroup, Speeds]) -> tuple[Ra
 
 def _rank(field: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
     of_workload = [point for point in field.plan.points if point.workload == workload]
-    return rank(
+    return rank_configs(
         workload,
         {point.config: own[speeds.metric] for point in of_workload if speeds.metric in (own := speeds.samples[point])},
         speeds.standing,

@@ -104,7 +104,7 @@ def compare_answers_right(lost: int, gained: int, asked: int, confidence: float)
     )
 
 
-def adjusted(rows: Sequence[ConfigQuality]) -> tuple[ConfigQuality, ...]:
+def adjust_task_p_values(rows: Sequence[ConfigQuality]) -> tuple[ConfigQuality, ...]:
     """The p-values of each task, for all variants that it compares."""
     places = [(row, place) for row in range(len(rows)) for place in range(len(rows[row].tasks))]
     by_key: dict[Key, list[tuple[int, int]]] = {}

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from bitbench.analysis.objectives import good_share
 from bitbench.analysis.results.summary import CachedPrompts, MetricDefinition
 from bitbench.records.folder import StudyRecords
-from bitbench.records.request_rows import RequestRows, figure
+from bitbench.records.request_rows import RequestRows, request_rows_figure
 from bitbench.records.trial import Energy, EngineMetrics, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.metrics import METRICS, FigureSource
@@ -27,11 +27,15 @@ RECORDED = {  # the figures of a trial: speed and memory
 DEFINITIONS = {column: MetricDefinition.of(metric) for column, metric in RECORDED.items()}
 
 
-def measure(table: pa.Table, objectives: Sequence[Objective] = (), energy: Energy | None = None) -> TrialMetrics:
+def metrics_of_trial(
+    table: pa.Table, objectives: Sequence[Objective] = (), energy: Energy | None = None
+) -> TrialMetrics:
     """The figures of one trial from its request rows (records.tables); only complete requests count.
     `energy`: what its devices took meanwhile."""
     rows = RequestRows(table).complete()
-    found = TrialMetrics(**{column: figure(RECORDED[column], rows) for column in TrialMetrics.model_fields})
+    found = TrialMetrics(
+        **{column: request_rows_figure(RECORDED[column], rows) for column in TrialMetrics.model_fields}
+    )
     served = found.request_throughput if found.achieved_rate is None else found.achieved_rate
     share = good_share(table, objectives)
     tokens, (gpus_j, cpus_j) = float(rows.output_tokens.sum()), energy or Energy()
@@ -81,7 +85,9 @@ TOLERANCE = 1e-9
 _NOT_STATED = "not stated"
 
 
-def compare_values(stated: Json, computed: Json, where: str = "", *, whole: bool = False) -> tuple[int, list[str]]:
+def compare_trial_values(
+    stated: Json, computed: Json, where: str = "", *, whole: bool = False
+) -> tuple[int, list[str]]:
     """Return how many numbers were compared, and each place where the two differ, with both values. What is not stated
     is no difference, unless it must be the `whole`."""
     if isinstance(stated, dict) and isinstance(computed, dict):
@@ -97,7 +103,7 @@ def compare_values(stated: Json, computed: Json, where: str = "", *, whole: bool
         return int(is_number), [] if is_equal else [f"{where}: {_shown(stated)}, not {_shown(computed)}"]
     compared, different = 0, list[str]()
     for left, right, place in pairs:
-        count, differences = compare_values(left, right, place, whole=whole)
+        count, differences = compare_trial_values(left, right, place, whole=whole)
         compared += count
         different += differences
     return compared, different

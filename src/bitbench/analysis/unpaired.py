@@ -23,7 +23,7 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from bitbench.analysis.intervals import Sample, Uncertainty, sides, t_p_value
+from bitbench.analysis.intervals import Sample, Uncertainty, interval_sides, t_p_value
 from bitbench.analysis.pairs import LENDING_LIMIT, Floats, LogRatio, Pool, from_other_workloads, pooled
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.study.plan import Point
@@ -54,7 +54,7 @@ class _Side:
         return self.variance / self.starts
 
 
-def compare_speeds(before: Mapping[Point, Starts], after: Mapping[Point, Starts]) -> dict[Point, LogRatio]:
+def unpaired_ratios(before: Mapping[Point, Starts], after: Mapping[Point, Starts]) -> dict[Point, LogRatio]:
     """after / before of each point that has two starts or more on both sides; points of one side lend all the same."""
     earlier, later = _sides(before), _sides(after)
     pools = _by_workload([*earlier.items(), *later.items()])
@@ -114,7 +114,7 @@ def _satterthwaite(parts: Sequence[tuple[float, float]]) -> float:
     return total**2 / sum(variance**2 / freedom for variance, freedom in parts)
 
 
-def compare(first: Sample, second: Sample, confidence: float) -> Estimate | None:
+def unpaired_ratio(first: Sample, second: Sample, confidence: float) -> Estimate | None:
     """`first` / `second`; None where a ratio is not defined (a mean that is not positive)."""
     if first.mean <= 0 or second.mean <= 0:
         return None
@@ -139,7 +139,7 @@ def compare_speed(
     """More than 1 where `own` is better, whichever way that is; None where one is missing."""
     if own is None or other is None:
         return None
-    return compare(own, other, confidence) if higher_is_better else compare(other, own, confidence)
+    return unpaired_ratio(own, other, confidence) if higher_is_better else unpaired_ratio(other, own, confidence)
 
 
 def _relative(first: Sample, second: Sample) -> Uncertainty | None:
@@ -154,7 +154,7 @@ def _relative(first: Sample, second: Sample) -> Uncertainty | None:
 def _shape(first: Sample, second: Sample, confidence: float) -> tuple[float, float]:
     if min(first.draws.min(), second.draws.min()) <= 0:
         return 1.0, 1.0
-    return sides(np.log(first.draws / second.draws) - log(first.mean / second.mean), confidence)
+    return interval_sides(np.log(first.draws / second.draws) - log(first.mean / second.mean), confidence)
 
 
 def _p_value(distance: float, joint: Uncertainty, side: float) -> float:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bitbench.analysis.changes import parse_condition, parse_metric
+from bitbench.analysis.changes import parse_changed_metric, parse_condition
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_configs, compare_studies
@@ -28,7 +28,7 @@ def compare(
     besides the primary metric; `allow_inconclusive` counts a limit that an interval contains as met.
     """
     conditions = [parse_condition(text) for text in fail_if]
-    shown = [parse_metric(name) for name in metrics]
+    shown = [parse_changed_metric(name) for name in metrics]
     allowed = [Fact(fact) for fact in allow]
     if candidate is not None and variants is None:
         before, after = (StudyFolder.existing(Path(folder)).read() for folder in (baseline, candidate))

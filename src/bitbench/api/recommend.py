@@ -7,7 +7,7 @@ from pathlib import Path
 from bitbench.analysis.recommend import recommend as recommend_of
 from bitbench.analysis.results.recommendation import Limits, Recommendation
 from bitbench.engines import registry
-from bitbench.engines.environments import python_in, python_of
+from bitbench.engines.environments import environment_python, python_in
 from bitbench.measure.plan import as_arguments, loads_of
 from bitbench.measure.workplace import default_home
 from bitbench.ports import Deployable, Launch
@@ -63,7 +63,7 @@ def _python(environment: str | None, variant: Variant, home: Path) -> Path | Non
     if variant.path is not None and variant.path.parts[0] == _HOME:
         return python_in(Path(_HOME) / "envs" / environment)
     try:
-        return python_of(environment, home)
+        return environment_python(environment, home)
     except EngineEnvironmentError:
         return None
 

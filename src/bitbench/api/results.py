@@ -18,7 +18,7 @@ from bitbench.reports.document.data import csv_text, json_text
 from bitbench.reports.formats import Form
 from bitbench.reports.write import StudyReport
 from bitbench.study.base import Json
-from bitbench.study.metrics import find
+from bitbench.study.metrics import find_metric
 from bitbench.study.plan import Plan
 from bitbench.study.study import Study
 from bitbench.util.errors import StoreError
@@ -157,7 +157,7 @@ def _figures(summary: StudySummary) -> "pa.Table":
 
 def _shown(name: str, point: PointSummary) -> Estimate:
     """Of the tail what the requests of all trials say, where they were kept; `high` is None where that is open."""
-    known = find(name)
+    known = find_metric(name)
     tail = point.tails.get(name) if known is not None and known.is_tail else None
     return point.metrics[name] if tail is None else tail
 
@@ -167,9 +167,9 @@ def form_text(path: Path, form: str, home: Path) -> str:
     if form in (offers := offered("folder_formats")):
         return str(offers[form].load()(path))
     if form == Form.HTML and (found := folder_report(path)) is not None:
-        from bitbench.reports.document.html import page, vega_bundle
+        from bitbench.reports.document.html import html_page, vega_bundle
 
-        return page(found.document, vega_bundle(home))
+        return html_page(found.document, vega_bundle(home))
     of = StudyReport(StudyFolder.existing(path), home)
     if form == Form.HTML:  # the page is made by the report itself, with its figures; this is a copy of it
         of.write()

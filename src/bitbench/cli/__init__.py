@@ -56,7 +56,7 @@ def _explained(error: BaseException) -> ExitCode:
             return ExitCode.PIPE_CLOSED
         case SystemExit():
             raise error
-        case OSError() if (fault := machine_faults.explain(error)) is not None:
+        case OSError() if (fault := machine_faults.explain_machine_fault(error)) is not None:
             return _fail(f"{fault}, then repeat the command", ExitCode.UNAVAILABLE)
     said = f"unexpected {type(error).__name__}: {error}; this is a bug in bitbench; --debug shows the traceback"
     return _fail(said, ExitCode.DEFECT)
@@ -92,9 +92,9 @@ def _fail(message: str, code: ExitCode) -> ExitCode:
 def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
     """A program that asked for JSON gets its one document here, too."""
     if "--json" in sys.argv[1:]:
-        from bitbench.cli.json_answers import answer_text, answers
+        from bitbench.cli.json_answers import answer_text, answers_by_command
 
-        if (word := _command_word()) in answers():
+        if (word := _command_word()) in answers_by_command():
             print(answer_text(word, None, code, message))
     return code
 

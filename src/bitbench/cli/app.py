@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from bitbench import __version__, feature
-from bitbench.cli.help import LazyCommand, PlainGroup, PlainTyper, in_order
+from bitbench.cli.help import LazyCommand, PlainGroup, PlainTyper, help_order
 from bitbench.feature import Command, Feature, Offer, Panel, Target
 
 
@@ -67,7 +67,7 @@ def all_commands() -> dict[str, tuple[Command, Offer]]:
 class _Commands(PlainGroup):
     def __init__(self, **named: Any) -> None:
         super().__init__(**named)
-        self.commands = in_order({name: LazyCommand(*declared) for name, declared in all_commands().items()})
+        self.commands = help_order({name: LazyCommand(*declared) for name, declared in all_commands().items()})
 
 
 app = PlainTyper(

@@ -73,7 +73,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Show what this machine can run, and what is missing."""
-    console, found = Terminal(), examine(default_home())
+    console, found = Terminal(), doctor_answer(default_home())
     if as_json:
         noise = None if quick else measure_noise()
         end_with_json("doctor", found.model_copy(update={"noise": noise}), ExitCode.DONE)
@@ -97,7 +97,7 @@ def doctor(
     )
 
 
-def examine(home: Path) -> DoctorAnswer:
+def doctor_answer(home: Path) -> DoctorAnswer:
     """Starts nothing and measures nothing; how steady the machine is, `measure.machine.noise.measure_noise` says."""
     made = {known.name: known for known in list_environments(home) if known.complete}
     known_here = known_environments()

@@ -7,7 +7,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bitbench.cli.help import PlainTyper
-from bitbench.cli.options import OnDevice, chosen
+from bitbench.cli.options import OnDevice, device_option
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import environments
 from bitbench.measure.readiness import known_environment, known_environments, main_versions
@@ -36,10 +36,10 @@ def create(
     device: OnDevice = None,
 ) -> None:
     """Create an environment from its pinned lock file."""
-    at, console = Workplace(asked_device=chosen(device)), Terminal()
+    at, console = Workplace(asked_device=device_option(device)), Terminal()
     wanted = known_environment(name, at.home)
     with console.status(Text(f"creating the environment {name}")) as status:
-        made = environments.create(
+        made = environments.make_environment(
             wanted,
             at.home,
             device=at.device,

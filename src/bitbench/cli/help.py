@@ -66,7 +66,7 @@ def panel_of(command: Any) -> str:
     return str(getattr(command, "rich_help_panel", None) or "")
 
 
-def in_order(commands: dict[str, Any]) -> dict[str, Any]:
+def help_order(commands: dict[str, Any]) -> dict[str, Any]:
     """By panel; rare ones, which have none, at the end."""
     panels = [*(panel.value for panel in Panel), ""]
     return dict(sorted(commands.items(), key=lambda item: panels.index(panel_of(item[1]))))
@@ -78,11 +78,11 @@ def usages(command: Any) -> list[str]:
 
 
 def usage_of(argument: TyperArgument) -> str:
-    name = name_of(argument)
+    name = help_argument_name(argument)
     return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
-def name_of(argument: TyperArgument) -> str:
+def help_argument_name(argument: TyperArgument) -> str:
     return str(argument.metavar or (argument.name or "").upper())
 
 
@@ -91,13 +91,13 @@ def kinds_of(command: Any) -> dict[str, Any]:
     return get_type_hints(command.callback) if command.callback else {}
 
 
-def values_of(parameter: Any, kind: Any) -> str:
+def help_values(parameter: Any, kind: Any) -> str:
     """What follows an option: `cpu|cuda`, or a word that says what kind of thing."""
-    return parameter.metavar or "|".join(choices_of(kind)) or WORDS.get(next(plain_types(kind), str), "TEXT")
+    return parameter.metavar or "|".join(help_choices(kind)) or WORDS.get(next(plain_types(kind), str), "TEXT")
 
 
-def choices_of(kind: Any) -> list[str]:
-    return [shown(member) for plain in plain_types(kind) if issubclass(plain, Enum) for member in plain]
+def help_choices(kind: Any) -> list[str]:
+    return [help_text_of(member) for plain in plain_types(kind) if issubclass(plain, Enum) for member in plain]
 
 
 def plain_types(kind: Any) -> Iterator[type]:
@@ -108,7 +108,7 @@ def plain_types(kind: Any) -> Iterator[type]:
         yield kind
 
 
-def default_of(parameter: Any) -> str:
+def help_default(parameter: Any) -> str:
     """What is taken without the option; empty where that is nothing, or is said in its text."""
     value = parameter.default
     if (
@@ -119,10 +119,10 @@ def default_of(parameter: Any) -> str:
         or "[default: " in (parameter.help or "")
     ):
         return ""
-    return "on" if value is True else shown(value)
+    return "on" if value is True else help_text_of(value)
 
 
-def shown(value: object) -> str:
+def help_text_of(value: object) -> str:
     return str(value.value if isinstance(value, Enum) else value)
 
 
@@ -133,7 +133,7 @@ def _write_parameters(command: Any, ctx: Any, formatter: Any, also: Sequence[str
         if parameter.hidden or parameter.name in _COMPLETION:
             rare.append(parameter.opts[0])
         elif isinstance(parameter, TyperArgument):
-            panels[_ARGUMENTS].append((name_of(parameter), _text(parameter)))
+            panels[_ARGUMENTS].append((help_argument_name(parameter), _text(parameter)))
         else:
             panel = panels.setdefault(getattr(parameter, "rich_help_panel", None) or _OPTIONS, [])
             panel.append((_names(parameter, kinds.get(parameter.name, str)), _text(parameter)))
@@ -152,7 +152,7 @@ def _names(option: Any, kind: Any) -> str:
     names = ", ".join(sorted(option.opts, key=len))
     if option.secondary_opts:
         return f"{names} / {', '.join(option.secondary_opts)}"
-    return names if option.is_flag else f"{names} {values_of(option, kind)}"
+    return names if option.is_flag else f"{names} {help_values(option, kind)}"
 
 
 def _text(parameter: Any) -> str:
@@ -160,7 +160,7 @@ def _text(parameter: Any) -> str:
     text = (parameter.help or "").strip()
     if not isinstance(parameter, TyperArgument) and parameter.required:
         return f"{text.removesuffix('.')} (required)."
-    default = default_of(parameter) if getattr(parameter, "show_default", True) else ""
+    default = help_default(parameter) if getattr(parameter, "show_default", True) else ""
     return f"{text.removesuffix('.')} [default: {default}]." if default else text
 
 

@@ -24,7 +24,7 @@ class Printed(Record, Generic[A]):
     answer: A | None = None
 
 
-def answers() -> dict[str, Offer]:
+def answers_by_command() -> dict[str, Offer]:
     """The Records that commands print, by command."""
     return {
         name: Offer(offer.feature, command.answer)
@@ -34,7 +34,7 @@ def answers() -> dict[str, Offer]:
 
 
 def answer_type(command: str) -> type[Printed[Any]]:
-    return cast("type[Printed[Any]]", Printed[answers()[command].load()])  # type: ignore[misc]
+    return cast("type[Printed[Any]]", Printed[answers_by_command()[command].load()])  # type: ignore[misc]
 
 
 def answer_schema(command: str) -> dict[str, Any]:

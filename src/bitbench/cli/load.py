@@ -10,9 +10,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bitbench.analysis.objectives import held
+from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
-from bitbench.cli.options import counts, end_with_json, numbers
+from bitbench.cli.options import counts_option, end_with_json, numbers_option
 from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.progress import WIDE
 from bitbench.cli.terminal import Terminal
@@ -162,8 +162,8 @@ def load(
     point of the sweep misses them. 2: inconclusive. 3: no point has a result.
     """
     options = LoadOptions(
-        concurrency=None if concurrency is None else counts(concurrency, "--concurrency"),
-        rate=None if rate is None else numbers(rate, "--rate"),
+        concurrency=None if concurrency is None else counts_option(concurrency, "--concurrency"),
+        rate=None if rate is None else numbers_option(rate, "--rate"),
         objectives=checked_objectives(slo),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -255,7 +255,7 @@ class LoadDisplay:
             self._live.update(self._panel(progress), refresh=True)
 
     def trial_finished(self, record: TrialRecord) -> None:
-        holds = held(record, self._study.objectives)
+        holds = objectives_hold(record, self._study.objectives)
         counts = record.outcome not in NOT_THE_ENGINES or (self._is_search and holds is not None)
         self._done += counts
         self._print(

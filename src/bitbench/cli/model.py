@@ -10,7 +10,7 @@ from rich.text import Text
 
 from bitbench.cli.help import PlainTyper
 from bitbench.cli.terminal import Terminal
-from bitbench.measure.readiness import get_model
+from bitbench.measure.readiness import make_model_ready
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.util.units import show_bytes
@@ -28,7 +28,7 @@ def get(
     console = Terminal()
     with console.status(Text(f"{'downloading' if library.source_of(name) is None else 'writing'} {name}")) as status:
         steps = Steps(console, status, name)
-        said = get_model(name, default_home(), on_step=steps.step, on_progress=steps.progress)
+        said = make_model_ready(name, default_home(), on_step=steps.step, on_progress=steps.progress)
     for sentence in said:
         console.print(sentence, soft_wrap=True)
 

@@ -33,7 +33,7 @@ OnDevice = Annotated[
 ]
 
 
-def chosen(device: KernelDevice | None) -> Device | None:
+def device_option(device: KernelDevice | None) -> Device | None:
     """As a Workplace takes it."""
     return None if device is None else "cuda" if device is KernelDevice.CUDA else "cpu"
 
@@ -44,15 +44,15 @@ def end_with_json(command: str, answer: Record, exit_code: ExitCode) -> NoReturn
     raise typer.Exit(exit_code)
 
 
-def words(text: str | None) -> tuple[str, ...]:
+def words_option(text: str | None) -> tuple[str, ...]:
     """`a, b` as ("a", "b")."""
     return tuple(word.strip() for word in (text or "").split(",") if word.strip())
 
 
-def numbers(text: str, option: str) -> tuple[float, ...]:
+def numbers_option(text: str, option: str) -> tuple[float, ...]:
     """Positive ones, each once, in their order. Raises UsageError with the option and what it takes."""
     try:
-        found = tuple(dict.fromkeys(float(word) for word in words(text)))
+        found = tuple(dict.fromkeys(float(word) for word in words_option(text)))
     except ValueError:
         found = ()
     if not found or not all(0 < number < float("inf") for number in found):
@@ -60,15 +60,15 @@ def numbers(text: str, option: str) -> tuple[float, ...]:
     return found
 
 
-def counts(text: str, option: str) -> tuple[int, ...]:
+def counts_option(text: str, option: str) -> tuple[int, ...]:
     """Likewise, whole ones."""
-    found = numbers(text, option)
+    found = numbers_option(text, option)
     if any(number != int(number) for number in found):
         raise UsageError(f"{option}: expected whole numbers such as 1,2,4, got {text!r}")
     return tuple(int(number) for number in found)
 
 
-def seconds(text: str, option: str) -> float:
+def seconds_option(text: str, option: str) -> float:
     """`10m`, `90s`."""
     try:
         found = parse_seconds(text)

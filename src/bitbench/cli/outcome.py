@@ -7,15 +7,15 @@ from typing import NoReturn
 import typer
 from rich.console import Console
 
-from bitbench.analysis.objectives import held
+from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli.options import Format
-from bitbench.measure.progress import excused
+from bitbench.measure.progress import progress_excuses
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Document
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.document.words import plural
 from bitbench.reports.write import Drawing, StudyReport
 from bitbench.util.errors import ExitCode
@@ -33,8 +33,8 @@ def write_outcome(
 
 
 def show_outcome(reported: StudyReport, console: Console, exit_code: ExitCode) -> None:
-    render(reported.document, console)
-    if (said := advice(reported.records)) is not None:
+    render_in_terminal(reported.document, console)
+    if (said := outcome_advice(reported.records)) is not None:
         console.print(said)
     console.print(f"report: {reported.page}", soft_wrap=True)
     _say(exit_code, console)
@@ -46,7 +46,7 @@ def end_with_answer(
     exit_code: ExitCode,
     form: Format,
     *,
-    draw: Callable[[Document, Console], None] = render,
+    draw: Callable[[Document, Console], None] = render_in_terminal,
     says_exit_code: bool = False,
 ) -> NoReturn:
     """A page to keep, or the terminal as `draw` fills it, and what the exit code says where that is asked for."""
@@ -73,12 +73,12 @@ def end_with_outcome(
     raise typer.Exit(code)
 
 
-def advice(records: StudyRecords) -> str | None:
+def outcome_advice(records: StudyRecords) -> str | None:
     """What to change where the client was too slow; a search still uses such trials where they decide."""
     measured = [trial for trial in records.trials if trial.kind == "measured"]
     rejected = [trial for trial in measured if trial.outcome is Outcome.CLIENT_BOUND]
     if records.lock.search is not None:
-        rejected = [trial for trial in rejected if held(trial, records.study.objectives) is None]
+        rejected = [trial for trial in rejected if objectives_hold(trial, records.study.objectives) is None]
     if not rejected:
         return None
     late = f"{len(rejected)} of {plural(len(measured), 'trial')} did not count: the client had to wait for a core."
@@ -87,6 +87,6 @@ def advice(records: StudyRecords) -> str | None:
     # A point that was given up ends with a rejection.
     newest = {(trial.point, trial.block): trial for trial in measured}
     given_up = {trial.id for trial in newest.values() if trial.outcome is Outcome.CLIENT_BOUND}
-    if given_up.isdisjoint(excused(measured)):
+    if given_up.isdisjoint(progress_excuses(measured)):
         return f"{late} Nothing is missing: what they should show was measured again."
     return f"{late} Free a core, then measure again with the same command; or lower the concurrency."

@@ -10,9 +10,9 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from bitbench.cli.options import AsJson, OnDevice, StudyFile, chosen, end_with_json
+from bitbench.cli.options import AsJson, OnDevice, StudyFile, device_option, end_with_json
 from bitbench.cli.terminal import Terminal
-from bitbench.measure.plan import Amount, PlanAnswer, amount_of, estimator_of, look_ahead
+from bitbench.measure.plan import Amount, PlanAnswer, amount_of, estimator_of, plan_and_readiness
 from bitbench.measure.trust import Trust, trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.models.library import source_of
@@ -49,8 +49,8 @@ def plan(study: StudyFile, *, device: OnDevice = None, as_json: AsJson = False) 
     Prints the points, the variants and environments that are missing, and a time estimate. Runs nothing. Exit
     code 3: every point is refused.
     """
-    at = Workplace(asked_device=chosen(device))
-    planned, ready = look_ahead(study, at)
+    at = Workplace(asked_device=device_option(device))
+    planned, ready = plan_and_readiness(study, at)
     answer = PlanAnswer(
         plan=planned,
         environments=dict(ready.environments),
@@ -72,7 +72,7 @@ def exit_code_of(plan: Plan) -> ExitCode:
 
 def show_plan(answer: PlanAnswer, trust: Trust) -> None:
     plan = answer.plan
-    console, labels = Terminal(), labels_of(plan)
+    console, labels = Terminal(), plan_labels(plan)
     show_heading(console, plan, labels)
     show_cells(console, plan, labels)
     for line in (*_variants(plan, answer.missing_models), *_environments(answer.environments)):
@@ -85,7 +85,7 @@ def show_plan(answer: PlanAnswer, trust: Trust) -> None:
     show_commands(console, "Needed before `bitbench run`:", answer.before_run)
 
 
-def confirm(trust: Trust, console: Console, *, trusts: bool) -> None:
+def confirm_planned_uses(trust: Trust, console: Console, *, trusts: bool) -> None:
     """Ask where somebody can answer; `trusts` is the answer of --trust. Elsewhere `measure_study` refuses."""
     if trust.is_given:
         return
@@ -138,7 +138,7 @@ def show_cells(console: Terminal, plan: Plan, labels: Labels) -> None:
         console.print(_workloads(plan))
     is_large = len(plan.points) + len(plan.refusals) > MOST_MARKS
     console.print(_counts(plan, labels) if is_large else _points(plan, labels))
-    for remark in remarks(plan, labels):
+    for remark in plan_remarks(plan, labels):
         console.print(remark)
 
 
@@ -149,7 +149,7 @@ def show_commands(console: Terminal, title: str, commands: Sequence[str]) -> Non
         console.print(Text(f"  {command}"), soft_wrap=True)
 
 
-def labels_of(plan: Plan) -> Labels:
+def plan_labels(plan: Plan) -> Labels:
     """Of all that the plan is about, refused ones as well: what they share is said once."""
     refused = (refusal.point.config for refusal in plan.refusals)
     return Labels(
@@ -225,7 +225,7 @@ def _points(plan: Plan, labels: Labels) -> Table:
     return table
 
 
-def remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
+def plan_remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
     """What will not run or gain nothing: each reason once, then all that it is about."""
     about: dict[tuple[str, str], list[Config]] = {}
     for reason, points in refusals_by_reason(plan.refusals).items():
@@ -301,12 +301,10 @@ def _weights(variant: Variant) -> str:
 
 def _amount(plan: Plan, amount: Amount) -> str:
     making = f", {show_about(amount.making_s)} of it to create variants" if amount.making_s else ""
-    return (
-        f"{what_runs(plan)} in about {show_about(*amount.seconds)}{making} (a rough estimate): {counted(plan, amount)}"
-    )
+    return f"{planned_runs(plan)} in about {show_about(*amount.seconds)}{making} (a rough estimate): {counted(plan, amount)}"
 
 
-def what_runs(plan: Plan) -> str:
+def planned_runs(plan: Plan) -> str:
     """`16 of 42 points run`; of a study of quality alone, `The quality of 8 configs is measured`"""
     if not plan.study.workloads:
         return f"The quality of {plural(len(plan.quality), 'config')} is measured"

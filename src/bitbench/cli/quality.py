@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.options import words
+from bitbench.cli.options import words_option
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
@@ -45,12 +45,12 @@ def quality(
     """
     options = QualityOptions(
         model=model,
-        recipes=words(recipes),
+        recipes=words_option(recipes),
         engine=engine,
         corpus=tuple(corpus or ()),
         windows=windows,
         window_tokens=window_tokens,
-        tasks=words(tasks),
+        tasks=words_option(tasks),
         answers=answers,
         seed=seed,
     )

@@ -50,10 +50,10 @@ def quantize(
         return
     if model is None or recipe is None:
         raise UsageError("give a model and --recipe NAME, or --check DIR")
-    chosen = catalog.find(recipe)
+    chosen = catalog.find_recipe(recipe)
     found = library.resolve(model, home)
     wanted = order_variant(found, chosen, home, calibration=calibration, seed=seed)
-    if (there := variants.find(wanted, home)) is not None:
+    if (there := variants.find_variant(wanted, home)) is not None:
         console.print(f"{there.folder.name} already exists, at {there.path}", soft_wrap=True)
         return
     with QuantizeDisplay(console, f"{found.name} {chosen.name}") as display:

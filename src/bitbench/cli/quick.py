@@ -15,23 +15,38 @@ from rich.text import Text
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli.load import LoadDisplay, trial_line
 from bitbench.cli.model import Steps
-from bitbench.cli.outcome import advice, write_outcome
+from bitbench.cli.outcome import outcome_advice, write_outcome
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
-from bitbench.engines.environments import create
+from bitbench.engines.environments import make_environment
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure import runner
-from bitbench.measure.endpoint import GROWTH, find_servers, named_server, new_folder, prepare_server, streams_of
+from bitbench.measure.endpoint import (
+    GROWTH,
+    endpoint_workload_streams,
+    find_servers,
+    named_server,
+    new_folder,
+    prepare_server,
+)
 from bitbench.measure.load_study import PreparedLoad
 from bitbench.measure.plan import estimator_of, plan_study
-from bitbench.measure.quick_study import TOTAL_S, MissingPart, field_of, missing, read_names, study_of, write_study
-from bitbench.measure.readiness import get_model, known_environment
+from bitbench.measure.quick_study import (
+    TOTAL_S,
+    MissingPart,
+    make_quick_field,
+    make_quick_study,
+    missing_for_quick_study,
+    read_names,
+    write_study,
+)
+from bitbench.measure.readiness import known_environment, make_model_ready
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import LoadProgress, Outcome, TrialRecord
-from bitbench.reports.answers.quick import comparison_document, server_document
-from bitbench.reports.document.terminal import render_whole
+from bitbench.reports.answers.quick import quick_comparison_document, quick_server_document
+from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.util.errors import NotReadyError, UsageError
 from bitbench.util.machine_faults import require_linux
 from bitbench.util.units import show_about, show_bytes, show_seconds, significant
@@ -83,9 +98,9 @@ def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
         console.print()
-        render_whole(server_document(summary, server.url, GROWTH), console)
-        console.print(chart(records.trials, console.width))
-        if (said := advice(records)) is not None:
+        render_whole_in_terminal(quick_server_document(summary, server.url, GROWTH), console)
+        console.print(quick_chart(records.trials, console.width))
+        if (said := outcome_advice(records)) is not None:
             console.print(said)
 
     reported = write_outcome(folder, at.home, answer)
@@ -98,16 +113,16 @@ def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
 def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
     require_linux()
     at, console, wanted = Workplace(), Terminal(), read_names(names)
-    field = field_of(wanted, at)
-    while lacking := missing(field, at):
+    field = make_quick_field(wanted, at)
+    while lacking := missing_for_quick_study(field, at):
         _agree(lacking, names, console, yes=yes)
         yes = True
         if all(need.kind == "variant" for need in lacking):
             break
         for need in lacking:
             _create(need, at, console)
-        field = field_of(wanted, at)  # what was downloaded may be another thing than its name promised
-    source = write_study(study_of(field, at, place.name), place)
+        field = make_quick_field(wanted, at)  # what was downloaded may be another thing than its name promised
+    source = write_study(make_quick_study(field, at, place.name), place)
     trust_in(source, at.home).give()  # all of it was named on the command line
     high_s = estimator_of(plan_study(source, at), at).range_s()[1]
     console.print(
@@ -118,8 +133,8 @@ def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
         console.print()
-        render_whole(comparison_document(summary), console)
-        if (said := advice(records)) is not None:
+        render_whole_in_terminal(quick_comparison_document(summary), console)
+        if (said := outcome_advice(records)) is not None:
             console.print(said)
 
     reported = write_outcome(folder, at.home, answer)
@@ -154,9 +169,9 @@ def _create(need: MissingPart, at: Workplace, console: Terminal) -> None:
     with console.status(Text(f"{need.kind} {need.name}")) as status:
         steps = Steps(console, status, need.name)
         if need.kind == "environment":
-            create(known_environment(need.name, at.home), at.home, device=at.device, on_step=steps.step)
+            make_environment(known_environment(need.name, at.home), at.home, device=at.device, on_step=steps.step)
         elif need.kind == "model":
-            get_model(need.name, at.home, on_step=steps.step, on_progress=steps.progress)
+            make_model_ready(need.name, at.home, on_step=steps.step, on_progress=steps.progress)
 
 
 class QuickDisplay(LoadDisplay):
@@ -175,17 +190,21 @@ class QuickDisplay(LoadDisplay):
         ended = progress.succeeded + progress.failed
         ttft = f", TTFT {show_seconds(progress.ttft.p50_s)}" if progress.ttft else ""
         now = f"{self._name}: {ended:,} of {progress.requests:,} requests, {progress.chunks_per_s:,.0f} tok/s{ttft}"
-        return Group(chart(self._ended, self._console.width), Text(now, style="dim", no_wrap=True, overflow="ellipsis"))
+        return Group(
+            quick_chart(self._ended, self._console.width), Text(now, style="dim", no_wrap=True, overflow="ellipsis")
+        )
 
 
-def chart(trials: Sequence[TrialRecord], width: int) -> Table:
+def quick_chart(trials: Sequence[TrialRecord], width: int) -> Table:
     """Throughput and first token against streams: means over the trials that count, each beside its bar."""
     drawn = Table.grid(padding=(0, 1))
     for justify in _JUSTIFIED:
         drawn.add_column(justify=justify, no_wrap=True)
     counted = [trial for trial in trials if trial.outcome is Outcome.OK]
-    levels = sorted({streams_of(trial) for trial in counted})
-    of_level = {level: [trial.metrics for trial in counted if streams_of(trial) == level] for level in levels}
+    levels = sorted({endpoint_workload_streams(trial) for trial in counted})
+    of_level = {
+        level: [trial.metrics for trial in counted if endpoint_workload_streams(trial) == level] for level in levels
+    }
     served = {level: _mean(metrics.output_throughput for metrics in found) for level, found in of_level.items()}
     first_s = {level: _mean(metrics.ttft_p50_s for metrics in found) for level, found in of_level.items()}
     bar_width = max(min((width - FIGURES_WIDTH) // 2, WIDEST_BAR), 1)

@@ -9,10 +9,10 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from bitbench.cli.options import OnDevice, chosen, compute_capability
+from bitbench.cli.options import OnDevice, compute_capability, device_option
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import registry
-from bitbench.measure.compatibility import DOCUMENTATION, CompatibilityRow, look_up
+from bitbench.measure.compatibility import DOCUMENTATION, CompatibilityRow, look_up_compatibility
 from bitbench.measure.workplace import Workplace
 from bitbench.quantize import catalog
 from bitbench.study.environment import Device
@@ -43,7 +43,7 @@ def recipes(
         typer.echo(catalog.built_in_file(name).read_text(encoding="utf-8"), nl=False)
         return
     asked = None if capability is None else compute_capability(capability, "--capability")
-    at = Workplace(asked_device="cuda" if asked else chosen(device))
+    at = Workplace(asked_device="cuda" if asked else device_option(device))
     console, on = Terminal(), asked or at.capability
     known = [recipe for recipe in catalog.built_in_recipes() if bits is None or recipe.weight_bits == bits]
     if not known:
@@ -53,7 +53,7 @@ def recipes(
     console.print(recipes_table(known, engines, at.device, on))
     more = "" if why else " `bitbench recipes --why` says what does not run, and why."
     console.print(f"\n{legend(at.device, on)}{more}")
-    for paragraph in reasons(known, engines, at.device, on) if why else ():
+    for paragraph in recipe_reasons(known, engines, at.device, on) if why else ():
         console.print(paragraph)
 
 
@@ -72,7 +72,8 @@ def recipes_table(
     )
     for recipe in recipes:
         rows = [
-            (engine, look_up(recipe.form, engine, device, recipe.at_load, capability=capability)) for engine in engines
+            (engine, look_up_compatibility(recipe.form, engine, device, recipe.at_load, capability=capability))
+            for engine in engines
         ]
         table.add_row(recipe.name, _engines(rows), recipe.description)
     return table
@@ -104,14 +105,14 @@ def _engines(rows: Sequence[tuple[str, CompatibilityRow | None]]) -> Text:
     return Text("; ").join(named) if named else Text("none here", "dim")
 
 
-def reasons(
+def recipe_reasons(
     recipes: Sequence[Recipe], engines: Sequence[str], device: Device, capability: Capability | None = None
 ) -> Iterator[RenderableType]:
     """A paragraph for each reason: where, which recipes, why, and how it is known."""
     named: dict[CompatibilityRow, list[str]] = {}
     for engine in engines:
         for recipe in recipes:
-            row = look_up(recipe.form, engine, device, recipe.at_load, capability=capability)
+            row = look_up_compatibility(recipe.form, engine, device, recipe.at_load, capability=capability)
             if row is not None and row.why:
                 # One reason may hold for several forms.
                 alike = row.model_copy(update={"form": "", "kernel": None, "capability": None})

@@ -12,7 +12,7 @@ from bitbench.cli.terminal import Terminal
 from bitbench.measure.offers import folder_report
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.formats import formats
 from bitbench.util.errors import UsageError
 from bitbench.util.files import SafeFolder
@@ -68,7 +68,7 @@ def _write_form(folder: Path, form: str, output: Path | None) -> None:
 
 def _report(folder: Path, *, allow_inconclusive: bool) -> None:
     if (found := folder_report(folder)) is not None:
-        render(found.document, Terminal())
+        render_in_terminal(found.document, Terminal())
         typer.echo(f"\n{found.ending}")
         return
     end_with_outcome(StudyFolder.existing(folder), default_home(), Terminal(), allow_inconclusive=allow_inconclusive)

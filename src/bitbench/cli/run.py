@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.options import AllowInconclusive, InsecureCluster, OnDevice, StudyFile, chosen, seconds
+from bitbench.cli.options import AllowInconclusive, InsecureCluster, OnDevice, StudyFile, device_option, seconds_option
 from bitbench.cli.outcome import end_with_outcome
-from bitbench.cli.plan import confirm
+from bitbench.cli.plan import confirm_planned_uses
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.measure import runner
@@ -51,12 +51,12 @@ def run(
     DIR/report/index.html. It asks before contacting other hosts, or running code that the file names. Exit
     code 1: a point misses an objective of the study. 2: inconclusive. 3: no point has a result.
     """
-    at, console = Workplace(asked_device=chosen(device)), Terminal()
+    at, console = Workplace(asked_device=device_option(device)), Terminal()
     place = None if into is None else folder_at(into, at.home)
-    budget_s = None if budget is None else seconds(budget, "--budget")
+    budget_s = None if budget is None else seconds_option(budget, "--budget")
     executor = None if on is None else executor_at(on, without_token=insecure_cluster)
     source = StudySource.of(study)
-    confirm(trust_in(source, at.home), console, trusts=trust)
+    confirm_planned_uses(trust_in(source, at.home), console, trusts=trust)
     with RunDisplay(console) as display:
         page = watched(at.home, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
         with page as observer:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.json_answers import answer_schema, answers
+from bitbench.cli.json_answers import answer_schema, answers_by_command
 from bitbench.quantize.catalog import recipe_schema
 from bitbench.study.study_file import study_schema
 from bitbench.util.errors import UsageError
@@ -18,7 +18,7 @@ def schema(
     of: Annotated[str, typer.Argument(help="study or recipe, or a command that has --json.", metavar="WHAT")] = "study",
 ) -> None:
     """Print the JSON Schema of a file to write, or of an answer."""
-    known = [*FILES, *answers()]
+    known = [*FILES, *answers_by_command()]
     if of not in known:
         raise UsageError(f"{of} has no JSON Schema; {did_you_mean(of, known)}known are {', '.join(known)}")
     found = FILES[of]() if of in FILES else answer_schema(of)

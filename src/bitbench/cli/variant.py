@@ -43,7 +43,7 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole manifest.")] = False,
 ) -> None:
     """Show what a variant was made from, how, and its size."""
-    made = variants.get(name, default_home())
+    made = variants.get_variant(name, default_home())
     if as_json:
         typer.echo(made.manifest.model_dump_json(indent=2))
         return
@@ -53,8 +53,8 @@ def show(
 @variant.command()
 def rm(name: Annotated[str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")]) -> None:
     """Remove a variant; the same recipe recreates it."""
-    made = variants.get(name, default_home())
-    variants.remove(made)
+    made = variants.get_variant(name, default_home())
+    variants.remove_variant(made)
     typer.echo(f"{made.folder.name} removed: {show_bytes(made.manifest.size_bytes)} freed")
 
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 from bitbench.engines.processes import run_logged, run_tool
 from bitbench.study.environment import Device, Environment, OnStep
-from bitbench.util.child_processes import isolated
+from bitbench.util.child_processes import isolated_command
 from bitbench.util.errors import EngineEnvironmentError
 from bitbench.util.files import SafeFolder, read_bytes
 from bitbench.util.machine_faults import require_linux
@@ -47,7 +47,7 @@ class InstalledEnvironment:
 def list_environments(home: Path, known: Iterable[str] = ()) -> tuple[InstalledEnvironment, ...]:
     """Those on disk and those that are `known` and could be made; `complete` tells them apart."""
     on_disk = {path.name for path in (home / "envs").glob("*") if path.is_dir()}
-    folders = [folder_of(name, home) for name in sorted({*known, *on_disk})]
+    folders = [environment_folder(name, home) for name in sorted({*known, *on_disk})]
     return tuple(read_manifest(path) or InstalledEnvironment(path.name, path, complete=False) for path in folders)
 
 
@@ -56,11 +56,11 @@ def is_foreign(name: str) -> bool:
     return Path(name).is_absolute()
 
 
-def python_of(name: str, home: Path) -> Path:
+def environment_python(name: str, home: Path) -> Path:
     """The interpreter of an environment; raises EngineEnvironmentError where there is none."""
     if is_foreign(name):
         return _python_at(Path(name))
-    folder = folder_of(name, home)
+    folder = environment_folder(name, home)
     if read_manifest(folder):
         return python_in(folder)
     state = "is incomplete" if folder.exists() else "is not installed"
@@ -71,8 +71,8 @@ def python_of(name: str, home: Path) -> Path:
 
 def versions(name: str, home: Path) -> dict[str, str]:
     """Package versions of an environment; raises EngineEnvironmentError where there is none."""
-    python = python_of(name, home)
-    return versions_in(python.parent.parent if is_foreign(name) else folder_of(name, home))
+    python = environment_python(name, home)
+    return versions_in(python.parent.parent if is_foreign(name) else environment_folder(name, home))
 
 
 def _python_at(place: Path) -> Path:
@@ -83,7 +83,7 @@ def _python_at(place: Path) -> Path:
     raise EngineEnvironmentError(f"{place} is no virtual environment, and no python of one.")
 
 
-def folder_of(name: str, home: Path) -> Path:
+def environment_folder(name: str, home: Path) -> Path:
     return home.absolute() / "envs" / name
 
 
@@ -173,9 +173,9 @@ class Installation:
             venv = ["uv", "venv", "--allow-existing", "--no-progress", f"--python={sys.executable}", str(self.folder)]
             install = ["uv", "pip", "install", f"--python={python}", "--no-progress"]
         else:
-            venv = isolated(sys.executable, "-m", "venv", self.folder)
+            venv = isolated_command(sys.executable, "-m", "venv", self.folder)
             options = ("--progress-bar=off", "--no-input", "--no-compile")
-            install = isolated(python, "-m", "pip", "install", *options)
+            install = isolated_command(python, "-m", "pip", "install", *options)
         self._call("create", venv)
         install += ["--require-hashes", "--no-deps", *self.sources]
         self._call("install", [*install, "--only-binary=:all:", "-r", self.lock])
@@ -274,11 +274,11 @@ Pins = dict[str, list[str]]  # NAME==VERSION to the hashes of its wheels
 def _by_pip(requirements: Path, sources: Sequence[str], said: list[str]) -> Pins | None:
     """In an environment of its own: the Python that runs bitbench may have no pip."""
     folder = requirements.parent / "pip"
-    if not folder.exists() and not _call(isolated(sys.executable, "-m", "venv", folder), said):
+    if not folder.exists() and not _call(isolated_command(sys.executable, "-m", "venv", folder), said):
         return None
     report = requirements.with_name("report.json")
     options = ("--dry-run", "--ignore-installed", "--only-binary=:all:", "--no-input", "--quiet", f"--report={report}")
-    command = isolated(python_in(folder), "-m", "pip", "install", *options, *sources, "-r", requirements)
+    command = isolated_command(python_in(folder), "-m", "pip", "install", *options, *sources, "-r", requirements)
     if not _call(command, said):
         return None
     found: Pins = {}
@@ -326,7 +326,7 @@ def _text(found: Pins, before: Mapping[str, str], wanted: Environment, pinned: E
 _LOG = "bitbench-install.log"
 
 
-def create(
+def make_environment(
     environment: Environment,
     home: Path,
     *,
@@ -349,7 +349,7 @@ def create(
         raise EngineEnvironmentError(
             f"The environment {environment.name} has nothing prebuilt to compile instead; leave out --compile."
         )
-    lock, folder = environment.lock_for(device), folder_of(environment.name, home)
+    lock, folder = environment.lock_for(device), environment_folder(environment.name, home)
     source_lock = environment.source_lock
     sources = [*source_options(find_links, index_url)]
     chosen = choose_installer(installer)
@@ -391,7 +391,7 @@ def create(
 
 
 def _check_imports(environment: Environment, folder: Path, log_file: Path) -> None:
-    finished = run_tool(isolated(python_in(folder), "-c", environment.import_check), folder=folder)
+    finished = run_tool(isolated_command(python_in(folder), "-c", environment.import_check), folder=folder)
     if finished.returncode == 0:
         return
     SafeFolder(folder).append(log_file.name, finished.stdout.encode())

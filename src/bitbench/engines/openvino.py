@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from bitbench.engines.options import argument_uses, check_arguments, refuse_long_context, refuse_text, spelled
+from bitbench.engines.options import argument_uses, check_arguments, refuse_long_context, refuse_text, spelled_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_facts
 from bitbench.ports import Endpoint, Instance, Launch
@@ -18,7 +18,7 @@ from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant, is_dense
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import isolated
+from bitbench.util.child_processes import isolated_command
 
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "openvino_server.py"
@@ -81,7 +81,7 @@ class OpenvinoEngine(EngineDefaults):
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
-        return argument_uses(setup, spelled(dict.fromkeys(OpenvinoArguments.model_fields, "")))
+        return argument_uses(setup, spelled_arguments(dict.fromkeys(OpenvinoArguments.model_fields, "")))
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()
@@ -114,14 +114,14 @@ def command_line(launch: Launch, port: int) -> list[str]:
         for name, value in sorted(chosen.items())
     ]
     return [
-        *isolated(python, _SERVER, f"--model={model}", f"--port={port}"),
+        *isolated_command(python, _SERVER, f"--model={model}", f"--port={port}"),
         *(f"--context-tokens={launch.context_tokens}", f"--concurrency={launch.concurrency}", *options),
     ]
 
 
 def _named(setup: EngineSetup) -> dict[str, Argument]:
     """Arguments under the names of `OpenvinoArguments`, however they are spelled."""
-    return {name.replace("-", "_"): value for name, value in spelled(setup.args).items()}
+    return {name.replace("-", "_"): value for name, value in spelled_arguments(setup.args).items()}
 
 
 def read_facts(log: str, variant: Variant) -> InstanceFacts:

@@ -18,7 +18,7 @@ from bitbench.util.units import BY_HAND
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.,:+%-]*")
 
 
-def spelled(args: Mapping[str, Argument]) -> dict[str, Argument]:
+def spelled_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
     """Under one spelling, so that `max_model_len`, `--max-model-len` and `no-enforce-eager` override our defaults."""
     options: dict[str, Argument] = {}
     for name, value in args.items():
@@ -41,7 +41,7 @@ def pipeline_parallel_size(args: Mapping[str, Argument]) -> int:
 
 
 def _count(args: Mapping[str, Argument], names: Sequence[str]) -> int:
-    chosen = spelled(args)
+    chosen = spelled_arguments(args)
     count = next((chosen[name] for name in names if name in chosen), 1)
     return count if type(count) is int and count > 0 else 1
 
@@ -63,11 +63,11 @@ def argument_uses(setup: EngineSetup, harmless: Collection[str]) -> tuple[Use, .
             f"told to {setup.name}",
             asks=name not in harmless or (isinstance(value, str) and not _WORD.fullmatch(value)),
         )
-        for name, value in spelled(setup.args).items()
+        for name, value in spelled_arguments(setup.args).items()
     )
 
 
-def check_names(args: Mapping[str, Argument], known: Iterable[str], *, who: str) -> None:
+def check_argument_names(args: Mapping[str, Argument], known: Iterable[str], *, who: str) -> None:
     """Raises StudyFileError for an argument that the engine does not have; `who` begins the sentence."""
     names = list(known)
     for name in args:
@@ -81,7 +81,7 @@ def check_arguments(args: Mapping[str, Argument], wanted: type[Spec], *, who: st
 
     `who` begins a sentence about the engine ("an endpoint"), `whose` one about an argument of it ("the endpoint's").
     """
-    check_names(args, wanted.model_fields, who=who)
+    check_argument_names(args, wanted.model_fields, who=who)
     try:
         wanted.model_validate(args, context=BY_HAND)
     except ValidationError as invalid:
@@ -109,7 +109,7 @@ def refuse_long_context(variant: Variant, workload: Workload) -> str | None:
 
 def refuse_set_context(setup: EngineSetup, option: str, workload: Workload) -> str | None:
     """Why the workload does not fit into the context that the study's own argument sets, or None."""
-    longest = spelled(setup.args).get(option)
+    longest = spelled_arguments(setup.args).get(option)
     if not isinstance(longest, int) or workload.context_tokens <= longest:
         return None
     return (

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from bitbench.engines.guardian import GRACE_S, KILL_S, MARK_VARIABLE, descendants, send
 from bitbench.engines.left_over import kill_all, marked, new_mark
-from bitbench.util.child_processes import NOWHERE, isolated, tool_environment
+from bitbench.util.child_processes import NOWHERE, isolated_command, tool_child_variables
 from bitbench.util.errors import BitbenchError
 from bitbench.util.files import SafeFolder
 
@@ -236,7 +236,7 @@ class ServerProcess:
             return tuple(_text(file.read()).splitlines()[-lines:])
 
 
-def spawn(
+def spawn_process(
     command: Sequence[str], *, env: Mapping[str, str], log_file: Path, pass_fds: Sequence[int] = ()
 ) -> ServerProcess:
     """Starts a command in a session of its own, its output appended to `log_file`, with only `env` around it.
@@ -247,7 +247,7 @@ def spawn(
     ours, theirs = socket.socketpair()
     with theirs, SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
         keeper = subprocess.Popen(
-            isolated(sys.executable, "-S", _GUARDIAN, str(theirs.fileno()), str(os.getpid()), *command),
+            isolated_command(sys.executable, "-S", _GUARDIAN, str(theirs.fileno()), str(os.getpid()), *command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -302,7 +302,7 @@ def run_tool(
         errors="replace",
         check=False,
         cwd=folder,
-        env=tool_environment(),
+        env=tool_child_variables(),
     )
 
 
@@ -324,7 +324,7 @@ def run_logged(
         text=True,
         errors="replace",
         cwd=folder,
-        env=tool_environment(variables),
+        env=tool_child_variables(variables),
     ) as process:
         for line in process.stdout or ():
             log.write(line.encode())

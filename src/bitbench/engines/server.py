@@ -22,7 +22,7 @@ from bitbench.study.environment import Environment
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
 from bitbench.util import machine_faults
-from bitbench.util.child_processes import engine_environment
+from bitbench.util.child_processes import engine_child_variables
 from bitbench.util.text import printable, without_key
 from bitbench.util.units import show_duration
 
@@ -31,7 +31,7 @@ _OWN_GROUPS = Path("/proc/self/cgroup")
 _GROUPS = Path("/sys/fs/cgroup")
 
 
-def count_kernel_kills() -> int:
+def count_oom_kills() -> int:
     """A number that grows with each kill on this machine or in our control group; only its growth means anything.
 
     The machine's count includes the group's, but a container may show only one of them.
@@ -127,10 +127,10 @@ class ServerInstance:
 
     def __init__(self, plan: ServerPlan, starts: ConfigStarts | None = None) -> None:
         self._plan = plan
-        self._kernel_kills = count_kernel_kills()
+        self._kernel_kills = count_oom_kills()
         command = StartCommand(
             words=tuple(plan.command),
-            env=engine_environment(plan.env),
+            env=engine_child_variables(plan.env),
             key=plan.endpoint.api_key,
             log_file=plan.log_file,
             preparation=plan.preparation,
@@ -219,7 +219,7 @@ class ServerInstance:
             place = _first(pattern.search, lines)
             if place < len(lines):
                 return _failure(outcome, lines[place].strip(), lines, place)
-        if count_kernel_kills() > self._kernel_kills and not any(map(self._plan.ends_itself.search, lines)):
+        if count_oom_kills() > self._kernel_kills and not any(map(self._plan.ends_itself.search, lines)):
             killed = "It" if exit_code == -signal.SIGKILL else "It ended after one of this machine's processes"
             return _failure(
                 Outcome.OOM, f"{killed} was killed by the kernel's out-of-memory killer.", lines, len(lines)

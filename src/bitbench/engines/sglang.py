@@ -12,7 +12,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bitbench.engines.kernels import slowness_warnings
-from bitbench.engines.options import argument_uses, command_words, refuse_long_context, refuse_set_context, spelled
+from bitbench.engines.options import (
+    argument_uses,
+    command_words,
+    refuse_long_context,
+    refuse_set_context,
+    spelled_arguments,
+)
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_facts
 from bitbench.ports import Endpoint, Instance, Launch
@@ -23,7 +29,7 @@ from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import isolated
+from bitbench.util.child_processes import isolated_command
 
 _PREFIX = re.compile(r"^\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(?:\.\d+)?(?: [A-Z]{2}\d+)*\] ")
 _ARGUMENTS = "server_args="
@@ -232,7 +238,7 @@ class SglangEngine(EngineDefaults):
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         """Not where several devices work together: their processes watch each other's pulse."""
-        chosen = _named_once(spelled(setup.args))
+        chosen = _named_once(spelled_arguments(setup.args))
         return all(chosen.get(name, 1) == 1 for name in _PARALLEL)
 
     def start(self, launch: Launch) -> Instance:
@@ -261,7 +267,7 @@ class SglangEngine(EngineDefaults):
 def command_line(launch: Launch, port: int) -> list[str]:
     """The server's command: our defaults, overridden by the study's arguments. Holds no secret."""
     python, model = launch.required_python("SGLang"), launch.required_model("SGLang")
-    chosen = _named_once(spelled(launch.setup.args))
+    chosen = _named_once(spelled_arguments(launch.setup.args))
     defaults: dict[str, Argument] = {
         "dtype": launch.dtype or "bfloat16",
         "context-length": launch.context_with(_CONTEXT_MARGIN),
@@ -283,7 +289,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
     options = {**defaults, **chosen, **fixed}
     # SGLang has switches to turn something on, and none to turn it off.
     given = {name: value for name, value in options.items() if value is not False}
-    return isolated(python, _SERVER, *command_words(given))
+    return isolated_command(python, _SERVER, *command_words(given))
 
 
 def environment_variables(launch: Launch, key: str) -> dict[str, str]:

@@ -3,7 +3,13 @@
 import re
 from pathlib import Path
 
-from bitbench.engines.options import argument_uses, check_names, refuse_long_context, refuse_text, spelled
+from bitbench.engines.options import (
+    argument_uses,
+    check_argument_names,
+    refuse_long_context,
+    refuse_text,
+    spelled_arguments,
+)
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_facts
 from bitbench.engines.starts import Preparation
@@ -14,7 +20,7 @@ from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import isolated
+from bitbench.util.child_processes import isolated_command
 
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
@@ -54,7 +60,7 @@ class TransformersEngine(EngineDefaults):
     can_profile = True
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        check_names(setup.args, _ARGUMENTS, who="transformers")
+        check_argument_names(setup.args, _ARGUMENTS, who="transformers")
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
             return (
                 f"transformers does not support {variant.at_load.quantize} here; it supports {' and '.join(_QUANTIZE)}."
@@ -62,7 +68,7 @@ class TransformersEngine(EngineDefaults):
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
-        return argument_uses(setup, spelled(dict.fromkeys(_ARGUMENTS, "")))
+        return argument_uses(setup, spelled_arguments(dict.fromkeys(_ARGUMENTS, "")))
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()
@@ -102,7 +108,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
         options.append(f"--quantize={launch.variant.at_load.quantize}")
     if launch.trace_folder is not None:
         options.append(f"--trace-folder={launch.trace_folder}")
-    return isolated(python, _SERVER, f"--model={model}", f"--port={port}", *options)
+    return isolated_command(python, _SERVER, f"--model={model}", f"--port={port}", *options)
 
 
 def read_facts(log: str, model: ModelFacts) -> InstanceFacts:

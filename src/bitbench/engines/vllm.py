@@ -15,12 +15,18 @@ from types import MappingProxyType
 from bitbench.engines.kernels import (
     NOT_QUANTIZED,
     complete_toolkit,
-    first_said,
+    first_log_match,
     read_choices,
     slowness_warnings,
     toolkit_variables,
 )
-from bitbench.engines.options import argument_uses, command_words, refuse_long_context, refuse_set_context, spelled
+from bitbench.engines.options import (
+    argument_uses,
+    command_words,
+    refuse_long_context,
+    refuse_set_context,
+    spelled_arguments,
+)
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
 from bitbench.engines.starts import Preparation
@@ -32,7 +38,7 @@ from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import isolated
+from bitbench.util.child_processes import isolated_command
 
 _PREFIX = re.compile(r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]*\] ?)?")
 _VERSION = re.compile(r"V1 LLM engine \(v([^)]+)\)|\bversion (\d+\.\d+\S*)")
@@ -91,19 +97,19 @@ def message_of(line: str) -> str:
 
 def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
     messages = [message_of(line) for line in log.splitlines()]
-    configuration = first_said(_CONFIGURATION, messages) or ""
+    configuration = first_log_match(_CONFIGURATION, messages) or ""
     value_bytes = _kv_value_bytes(configuration)
-    tokens = first_said(_KV_TOKENS, messages)
-    caching = first_said(_PREFIX_CACHING, messages)
+    tokens = first_log_match(_KV_TOKENS, messages)
+    caching = first_log_match(_PREFIX_CACHING, messages)
     return InstanceFacts(
-        engine_version=first_said(_VERSION, messages),
+        engine_version=first_log_match(_VERSION, messages),
         kernels=_kernels(messages),
         kernel_choices=read_choices(messages),
-        weight_bytes_loaded=_bytes_of_all_ranks(first_said(_MODEL_GIB, messages), configuration),
-        kv_cache_bytes=_bytes_of_all_ranks(first_said(_KV_GIB, messages), configuration),
+        weight_bytes_loaded=_bytes_of_all_ranks(first_log_match(_MODEL_GIB, messages), configuration),
+        kv_cache_bytes=_bytes_of_all_ranks(first_log_match(_KV_GIB, messages), configuration),
         kv_cache_tokens=int(tokens.replace(",", "")) * _size_of(_REPLICAS, configuration) if tokens else None,
         kv_bytes_per_token=model.kv_bytes_per_token(value_bytes) if value_bytes else None,
-        weight_load_s=_seconds(first_said(_WEIGHTS, messages)),
+        weight_load_s=_seconds(first_log_match(_WEIGHTS, messages)),
         compile_s=_compile_seconds(log, messages),
         prefix_caching=caching == "True" if caching else None,
         notes=(*_notes_of_processors(messages), *_notes_of_gpus(messages, configuration)),
@@ -114,7 +120,7 @@ def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
 def _kernels(messages: list[str]) -> tuple[str, ...]:
     """In vLLM's words; of a model without quantized layers it says only that."""
     named = tuple(dict.fromkeys(message for message in messages if _KERNEL.match(message)))
-    if not named and (dense := first_said(NOT_QUANTIZED, messages)):
+    if not named and (dense := first_log_match(NOT_QUANTIZED, messages)):
         return (f"dense {dense}: no layer is quantized",)
     return named
 
@@ -141,7 +147,7 @@ def _kv_value_bytes(configuration: str) -> int | None:
 
 def _compile_seconds(log: str, messages: list[str]) -> float | None:
     """As vLLM says it on GPUs; on the CPU it only says when its compiling warm-up began and ended (to the second)."""
-    said = _seconds(first_said(_COMPILATION, messages))
+    said = _seconds(first_log_match(_COMPILATION, messages))
     if said is not None:
         return said
     began = _time_of("Warming up model for the compilation", log)
@@ -162,12 +168,12 @@ def _notes_of_gpus(messages: list[str], configuration: str) -> Iterator[str]:
     """Not yet run on a GPU."""
     if "device_config=cuda" not in configuration:
         return
-    if tokens := first_said(_BATCHED_TOKENS, messages):
+    if tokens := first_log_match(_BATCHED_TOKENS, messages):
         yield f"a step of prefill takes at most {int(tokens):,} tokens (max-num-batched-tokens; vLLM chooses by device)"
     graphs = next(filter(None, map(_GRAPHS.search, messages)), None)
     if graphs:
         yield f"CUDA graphs were captured in {graphs[1]} s and take {graphs[2]} GiB"
-    if missing := first_said(_NO_FLASHINFER, messages):
+    if missing := first_log_match(_NO_FLASHINFER, messages):
         yield f"vLLM runs without FlashInfer, so other kernels are chosen: {missing}"
     quantized = _QUANTIZED.search(configuration)
     if quantized and not any(choice.kind != "attention" for choice in read_choices(messages)):
@@ -176,7 +182,7 @@ def _notes_of_gpus(messages: list[str], configuration: str) -> Iterator[str]:
 
 def _notes_of_processors(messages: list[str]) -> list[str]:
     notes = []
-    cores, reserved = first_said(_CORES, messages), first_said(_RESERVED, messages)
+    cores, reserved = first_log_match(_CORES, messages), first_log_match(_RESERVED, messages)
     if cores:
         held_back = f", and reserves {reserved} for its scheduler" if reserved else ""
         notes.append(
@@ -186,7 +192,7 @@ def _notes_of_processors(messages: list[str]) -> list[str]:
     missing = sorted({found[1] for message in messages if (found := _MISSING_PRELOAD.search(message))})
     if missing:
         notes.append(f"vLLM runs without {' and '.join(missing)}, which it recommends to preload (env LD_PRELOAD)")
-    if first_said(_COMPILED_FROM_CACHE, messages) is not None:
+    if first_log_match(_COMPILED_FROM_CACHE, messages) is not None:
         notes.append("the compiled graph came from vLLM's cache")
     return notes
 
@@ -293,7 +299,7 @@ class VllmEngine(EngineDefaults):
             return reason
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
             return f"vLLM does not support {variant.at_load.quantize} at load; it supports {', '.join(_QUANTIZE)}."
-        chosen = spelled(setup.args)
+        chosen = spelled_arguments(setup.args)
         if isinstance(chosen.get("max-model-len"), int) and "hf-overrides" in chosen:
             return None  # they may lengthen the context that the model's configuration says, as YaRN does
         return refuse_long_context(variant, workload)
@@ -303,7 +309,7 @@ class VllmEngine(EngineDefaults):
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         """Not where several devices work together: their processes watch each other's pulse."""
-        chosen = spelled(setup.args)
+        chosen = spelled_arguments(setup.args)
         return all(chosen.get(name, 1) == 1 for name in _PARALLEL)
 
     def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
@@ -335,7 +341,7 @@ class VllmEngine(EngineDefaults):
 
 def _may_be_forked(launch: Launch) -> bool:
     """Not where it is profiled or has several workers, each bound to cores of its own."""
-    chosen = spelled(launch.setup.args)
+    chosen = spelled_arguments(launch.setup.args)
     is_one = all(chosen.get(name, 1) == 1 for name in _PARALLEL)
     return is_one and launch.trace_folder is None and bool(launch.setup.prefork)
 
@@ -352,7 +358,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
     if launch.trace_folder is not None:
         fixed["profiler-config"] = profiler_config(launch.trace_folder)
     options = {**_options(launch), **fixed}
-    return isolated(python, "-m", _SERVER, *command_words(options))
+    return isolated_command(python, "-m", _SERVER, *command_words(options))
 
 
 def _options(launch: Launch) -> dict[str, Argument]:
@@ -366,7 +372,7 @@ def _options(launch: Launch) -> dict[str, Argument]:
         defaults["max-logprobs"] = launch.top_tokens
     if launch.variant.at_load is not None:
         defaults["quantization"] = launch.variant.at_load.quantize
-    return {**defaults, **spelled(launch.setup.args)}
+    return {**defaults, **spelled_arguments(launch.setup.args)}
 
 
 def _cache_variables(launch: Launch) -> dict[str, str]:
@@ -405,7 +411,7 @@ def _dtype(launch: Launch) -> str:
 
 
 def _kv_cache_gib(launch: Launch) -> int:
-    dtype = spelled(launch.setup.args).get("dtype", _dtype(launch))
+    dtype = spelled_arguments(launch.setup.args).get("dtype", _dtype(launch))
     per_token = launch.variant.facts.kv_bytes_per_token(4 if dtype in ("float32", "float") else 2)
     if per_token is None:
         return _LEAST_KV_GIB

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from bitbench.loadgen.requests import PlannedRequest
 from bitbench.ports import Endpoint
-from bitbench.util.http.connection import address
+from bitbench.util.http.connection import connection_address
 from bitbench.util.http.response import AnswerLimits, Parts, ResponseReader, new_parts
 from bitbench.util.timerfd import Timer
 
@@ -296,7 +296,7 @@ class ConnectionPool:
     """Gives out the connection that was used last, so that no more of them stay open than are needed."""
 
     def __init__(self, endpoint: Endpoint, listener: Listener, timeout_s: float, timers: Iterable[Timer]) -> None:
-        self.host, self.port, encrypted = address(endpoint.url)
+        self.host, self.port, encrypted = connection_address(endpoint.url)
         self._encryption = _encryption() if encrypted else None
         self._receiver = None if encrypted else Receiver(timers) if NativeReceiver is not None else None
         self._listener = listener

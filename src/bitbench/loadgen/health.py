@@ -123,7 +123,7 @@ class HealthMonitor:
         self.timer.arm(self._due)
 
 
-def worst_of(workers: Sequence[WorkerHealth]) -> WorkerHealth:
+def worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
     """The largest of each figure; the kernel's times only where all have them."""
     return WorkerHealth(
         send_lateness_p99_s=max(worker.send_lateness_p99_s for worker in workers),
@@ -137,7 +137,7 @@ def worst_of(workers: Sequence[WorkerHealth]) -> WorkerHealth:
 
 
 def client_health(workers: Sequence[WorkerHealth]) -> ClientHealth:
-    return ClientHealth(**worst_of(workers).model_dump(), workers=tuple(workers))
+    return ClientHealth(**worst_health(workers).model_dump(), workers=tuple(workers))
 
 
 def _unread(exchanges: list[Exchange]) -> tuple[float, float]:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pydantic import model_validator
 
 from bitbench.loadgen.connection import Connection, Exchange
-from bitbench.loadgen.health import HealthMonitor, worst_of
+from bitbench.loadgen.health import HealthMonitor, worst_health
 from bitbench.records.trial import LoadProgress, Percentiles, WorkerHealth
 from bitbench.study.base import Record
 
@@ -183,7 +183,7 @@ def sum_of(snapshots: Sequence[Snapshot], before: LoadProgress | None) -> LoadPr
         requests_per_s=new_ends / passed_s if passed_s > 0 else 0.0,
         ttft=_percentiles(LatencySketch.of(*(snapshot.ttft for snapshot in snapshots))),
         itl=_percentiles(LatencySketch.of(*(snapshot.itl for snapshot in snapshots))),
-        client=worst_of([snapshot.health for snapshot in snapshots]),
+        client=worst_health([snapshot.health for snapshot in snapshots]),
     )
 
 

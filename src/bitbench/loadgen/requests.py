@@ -15,10 +15,10 @@ from bitbench.loadgen.inputs import MOONCAKE_BLOCK_TOKENS, Text, TraceRow, trace
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.study.base import Json
 from bitbench.study.workload import Api, Constant, Gamma, Length, Lengths, Poisson, Ramp, Trace, Workload, longest
-from bitbench.util.http.connection import address
+from bitbench.util.http.connection import connection_address
 
 
-def generator(seed: tuple[int, ...], purpose: str) -> np.random.Generator:
+def request_generator(seed: tuple[int, ...], purpose: str) -> np.random.Generator:
     """One stream of numbers for each purpose, so that a workload that uses one more keeps the others."""
     return np.random.default_rng((*seed, crc32(purpose.encode())))
 
@@ -31,7 +31,7 @@ def open_loop_times(workload: Workload, seed: tuple[int, ...]) -> Times:
     assert workload.request_count is not None
     count = workload.request_count // workload.turns
     arrival = workload.arrival
-    draw = generator(seed, "arrivals")
+    draw = request_generator(seed, "arrivals")
     match arrival:
         case Constant():
             return np.arange(count) / arrival.rate
@@ -96,7 +96,7 @@ class PromptSource:
 
     def passage(self, name: str, tokens: int) -> Ids:
         """Always the same for the same name: what several prompts have in common."""
-        return self._allowed[generator(self._seed, name).integers(self._allowed.size, size=tokens)]
+        return self._allowed[request_generator(self._seed, name).integers(self._allowed.size, size=tokens)]
 
 
 def _usable(ids: Ids, vocabulary: Vocabulary) -> Ids:
@@ -117,7 +117,7 @@ def draw_lengths(length: Length, count: int, seed: tuple[int, ...], purpose: str
     """So many lengths; around the mean where there is one, and then set to `min` or `max` if beyond."""
     if not isinstance(length, Lengths):
         return [length] * count
-    draw = generator(seed, purpose)
+    draw = request_generator(seed, purpose)
     if length.mean is None or length.sd is None:
         return [int(value) for value in draw.integers(length.shortest, length.longest, size=count, endpoint=True)]
     drawn = np.rint(draw.normal(length.mean, length.sd, count))
@@ -140,7 +140,7 @@ def asks_from_trace(job: LoadJob, rows: Sequence[TraceRow]) -> Iterator[Ask]:
 def asks_from_texts(job: LoadJob, count: int) -> Iterator[Ask]:
     """Texts in a seeded random order; once each, and then again where a file has fewer than are asked for."""
     texts = usable_texts(job.workload, job.folder)
-    order = generator(job.seed, "order of texts").permutation(len(texts))
+    order = request_generator(job.seed, "order of texts").permutation(len(texts))
     outputs = draw_lengths(job.workload.output_tokens, count, job.seed, "output lengths")
     for number, output_tokens in enumerate(outputs):
         yield Ask(texts[order[number % len(texts)]], None, output_tokens)
@@ -176,7 +176,7 @@ def _shared_prefixes(workload: Workload, count: int, seed: tuple[int, ...], sour
     if shared is None:
         return [nothing] * count
     passages = [source.passage(f"shared prefix {number}", shared.tokens) for number in range(shared.prefixes)]
-    draw = generator(seed, "shared prefixes")
+    draw = request_generator(seed, "shared prefixes")
     has_one = draw.permutation(count) < round(shared.share * count)
     which = draw.integers(shared.prefixes, size=count)
     return [passages[which[number]] if has_one[number] else nothing for number in range(count)]
@@ -203,7 +203,7 @@ def request_bytes(endpoint: Endpoint, ask: Ask, *, api: Api, batch_size: int | N
         separators=(",", ":"),
     ).encode()
     headers = {
-        "Host": address(endpoint.url).header,
+        "Host": connection_address(endpoint.url).header,
         "User-Agent": f"bitbench/{__version__}",
         "Accept": "text/event-stream",
         "Content-Type": "application/json",

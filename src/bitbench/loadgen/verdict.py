@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from bitbench.records.request_rows import RequestRows, statistic
+from bitbench.records.request_rows import RequestRows, request_rows_statistic
 from bitbench.records.trial import ClientHealth, Failure, Outcome
 from bitbench.study.base import Json
 from bitbench.study.workload import Workload
@@ -50,7 +50,7 @@ _NEEDED = ("request", "planned_s", "sent_s", "first_token_s", "end_s", "asked_in
            "input_tokens", "output_tokens", "status", "http_status", "error")  # fmt: skip
 
 
-def judge(requests: pa.Table, workload: Workload, health: ClientHealth) -> Failure | None:
+def load_verdict(requests: pa.Table, workload: Workload, health: ClientHealth) -> Failure | None:
     """Why the trial does not count, or None. The failure that came first is the cause that is named."""
     if abs(health.clock_step_s) > CLOCK_STEP_S:
         return _clock_was_set(health.clock_step_s)
@@ -126,12 +126,12 @@ def _wrong_tokens(rows: list[dict[str, Json]]) -> Failure | None:
 def _client_bound(requests: pa.Table, health: ClientHealth) -> Failure | None:
     """How much the client may have added to each figure, against how much of it is allowed."""
     rows = RequestRows(requests)
-    mean_ttft_s = statistic(rows.ttft, "mean") or 0.0
-    ttft_p99_s = statistic(rows.ttft, "p99") or 0.0
-    gap_p99_s = mean_ttft_s if (known := statistic(rows.itl, "p99")) is None else known
+    mean_ttft_s = request_rows_statistic(rows.ttft, "mean") or 0.0
+    ttft_p99_s = request_rows_statistic(rows.ttft, "p99") or 0.0
+    gap_p99_s = mean_ttft_s if (known := request_rows_statistic(rows.itl, "p99")) is None else known
     # What is read late still has its own time where the kernel gives it, unless the next token came meanwhile: one read
     # of both has one time.
-    median_gap_s = statistic(rows.itl, "p50")
+    median_gap_s = request_rows_statistic(rows.itl, "p50")
     own_times = health.kernel_times and (median_gap_s is None or health.loop_lag_p99_s < median_gap_s)
     lag_mean_s, lag_p99_s = (0.0, 0.0) if own_times else (health.loop_lag_mean_s or 0.0, health.loop_lag_p99_s)
     delay_s = float(np.mean(rows.column("sent_s") - rows.planned)) + lag_mean_s

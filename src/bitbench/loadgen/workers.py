@@ -22,7 +22,7 @@ from bitbench.ports import LoadJob, LoadResult
 from bitbench.records.trial import ClientHealth, LoadProgress
 from bitbench.study.base import Json, Record
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import NOWHERE, bitbench_environment, own, read_frame, write_frame
+from bitbench.util.child_processes import NOWHERE, bitbench_child_variables, bitbench_command, read_frame, write_frame
 from bitbench.util.errors import LoadError
 from bitbench.util.machine_faults import require_linux
 from bitbench.util.text import quote
@@ -121,12 +121,12 @@ class Worker:
     def __init__(self) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         self._process = subprocess.Popen(
-            own(_MODULE),
+            bitbench_command(_MODULE),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
             cwd=NOWHERE,
-            env=bitbench_environment(),
+            env=bitbench_child_variables(),
             bufsize=0,  # what lay in a buffer would not show as readable
             start_new_session=True,  # an interrupt in the terminal is the parent's to handle
         )
@@ -246,7 +246,7 @@ class LoadWorkers:
             zero = choose_zero()
             for worker in workers:
                 worker.send(zero)
-            return merge(_listen(workers, on_snapshots))
+            return merge_worker_results(_listen(workers, on_snapshots))
         except BaseException:  # also an interrupt: what the others still say would be taken for the next job's
             self._end()
             raise
@@ -305,7 +305,7 @@ def _listen(workers: list[Worker], on_snapshots: Callable[[Sequence[Snapshot]], 
     return results
 
 
-def merge(results: Sequence[LoadResult]) -> LoadResult:
+def merge_worker_results(results: Sequence[LoadResult]) -> LoadResult:
     """In planned order, on the clock that all had."""
     requests = pa.concat_tables([result.requests for result in results])
     if len(results) > 1:

@@ -11,7 +11,7 @@ from bitbench.analysis.budget import BlockPlan, Design, VarianceComponents, meas
 from bitbench.analysis.claims import another_fits
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.precision import enough_instances
-from bitbench.analysis.ranking import ModelGroup, fields_of, log_speeds_of, points_to_confirm
+from bitbench.analysis.ranking import ModelGroup, log_speeds_of, points_to_confirm, ranked_model_groups
 from bitbench.analysis.sequential import (
     SequentialAnalysis,
     baseline_of,
@@ -81,7 +81,7 @@ class StudyPace:
         self._plan = plan
         self._at_once = at_once
         self._baseline = baseline_of(plan)
-        self._fields = fields_of(plan)
+        self._fields = ranked_model_groups(plan)
         self._engines = {setup.name: engines[setup.engine] for setup in plan.study.engines}
         self._setups = {setup.name: setup for setup in plan.study.engines}
         self._weight_bytes = {variant.name: variant.weight_bytes or 0 for variant in plan.variants}

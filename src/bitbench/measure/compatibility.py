@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
-from bitbench.feature import loaded
+from bitbench.feature import loaded_from_features
 from bitbench.study.base import Spec
 from bitbench.study.environment import Device
 from bitbench.study.hardware import Capability, CapabilityRange, Instructions, Level, parse_range
@@ -114,19 +114,23 @@ class CompatibilityTable(Spec):
 
 
 @cache
-def rows() -> tuple[CompatibilityRow, ...]:
+def compatibility_rows() -> tuple[CompatibilityRow, ...]:
     """Those of the core and of features."""
     return CompatibilityTable(
-        rows=tuple(row for file in (_FILE, *loaded("compatibility").values()) for row in _table(file).rows)
+        rows=tuple(
+            row for file in (_FILE, *loaded_from_features("compatibility").values()) for row in _table(file).rows
+        )
     ).rows
 
 
 def _table(file: Path) -> CompatibilityTable:
     text = file.read_text(encoding="utf-8")
-    return yaml_file.parse(text, CompatibilityTable, name=file.name, outline="`rows:` and a list", error=ValueError)
+    return yaml_file.parse_yaml(
+        text, CompatibilityTable, name=file.name, outline="`rows:` and a list", error=ValueError
+    )
 
 
-def look_up(
+def look_up_compatibility(
     form: str,
     engine: str,
     device: Device,
@@ -157,7 +161,7 @@ def look_up(
 @cache
 def _rows_by_place() -> dict[tuple[str, str, str], tuple[CompatibilityRow, ...]]:
     found: dict[tuple[str, str, str], tuple[CompatibilityRow, ...]] = {}
-    for row in rows():
+    for row in compatibility_rows():
         key = (row.form, row.engine, row.device)
         found[key] = (*found.get(key, ()), row)
     return found
@@ -172,7 +176,7 @@ def _meet(row: CompatibilityRow, other: CompatibilityRow) -> bool:
 def on_processor(engine: str, level: Level | None) -> Iterator[str]:
     """What a processor of this level means for an engine, each thing once with its forms: `dense, in float32: …`."""
     forms: dict[Lacking, list[str]] = {}
-    for row in rows():
+    for row in compatibility_rows():
         if (row.engine, row.device) == (engine, "cpu") and not row.refuse:
             for lacking in row.on(level):
                 forms.setdefault(lacking, []).append(row.form)

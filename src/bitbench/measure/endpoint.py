@@ -9,9 +9,9 @@ from datetime import datetime
 from pathlib import Path
 from random import Random
 
-from bitbench.analysis.objectives import held
+from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.rate_search import next_rate, rate_trials
-from bitbench.engines.endpoint import EndpointUnusable, base_url, key_from, offered_models
+from bitbench.engines.endpoint import EndpointUnusable, base_url, endpoint_key, offered_models
 from bitbench.measure.budget import OneBlock
 from bitbench.measure.group import is_steady, wants_round
 from bitbench.measure.load_study import (
@@ -22,12 +22,12 @@ from bitbench.measure.load_study import (
     endpoint_arguments,
     first_contact,
     first_model,
-    study_of,
+    load_study_workloads,
+    make_load_study,
     with_seed,
-    workloads_of,
 )
 from bitbench.measure.machine.watches import MemoryWatch
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, excused
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, progress_excuses
 from bitbench.measure.trial import ReadyInstance, RunContext, TrialDraft, TrialKind, now, run_trial
 from bitbench.ports import Endpoint, Instance, InstanceFailed, LoadClient
 from bitbench.records.folder import Writer
@@ -35,7 +35,7 @@ from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, Tri
 from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Count, Study
-from bitbench.study.study_file import checked, study_text
+from bitbench.study.study_file import checked, study_file_text
 from bitbench.study.workload import Workload
 from bitbench.util.errors import LoadError, NotReadyError
 from bitbench.util.files import SafeFolder
@@ -62,7 +62,7 @@ class EndpointRun:
         self._warm_ups = Counter(trial.point for trial in recorded if trial.kind == "warmup")
         self._warm: set[Point] = set()  # by this run: the server may have been started again since the last
         pace = OneBlock(run.plan.study.measure.trials.min)
-        self._progress = Progress(run.plan, pace, excused=excused(self._trials))
+        self._progress = Progress(run.plan, pace, excused=progress_excuses(self._trials))
         self._progress.add(self._trials)
 
     @property
@@ -90,8 +90,8 @@ class EndpointRun:
         self._update_lock(search=limits)
         late, is_told = 0, False
         while (rate := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
-            record = self._trial(self._added(workload_at(self._plan.study.workloads[0], rate)), ready)
-            late = late + 1 if held(record, self._plan.study.objectives) is None else 0
+            record = self._trial(self._added(endpoint_workload_at(self._plan.study.workloads[0], rate)), ready)
+            late = late + 1 if objectives_hold(record, self._plan.study.objectives) is None else 0
             if late > CLIENT_BOUND_REPEATS:
                 kept = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]
                 if not kept:
@@ -130,7 +130,11 @@ class EndpointRun:
             )
         )
         objectives = self._plan.study.objectives
-        counted = [trial for trial in self._trials if trial.outcome not in NOT_THE_ENGINES or held(trial, objectives)]
+        counted = [
+            trial
+            for trial in self._trials
+            if trial.outcome not in NOT_THE_ENGINES or objectives_hold(trial, objectives)
+        ]
         self._run.observer.study_started(self._plan, len(counted))
         return ready
 
@@ -185,7 +189,7 @@ class EndpointRun:
             grown = study.model_copy(update={"workloads": (*study.workloads, workload)})
             plan = self._plan.model_copy(update={"study": grown, "points": (*self._plan.points, point)})
             self._run = replace(self._run, plan=plan)
-            self._writer.write_study(study_text(grown))
+            self._writer.write_study(study_file_text(grown))
             self._update_lock(plan=plan)
         return workload
 
@@ -195,7 +199,7 @@ class EndpointRun:
         self._writer.write_lock(lock.model_copy(update=facts))
 
 
-def workload_at(like: Workload, rate: float) -> Workload:
+def endpoint_workload_at(like: Workload, rate: float) -> Workload:
     """The same requests at another rate."""
     return like.model_copy(update={"name": f"rate-{rate:g}", "arrival": like.arrival.model_copy(update={"rate": rate})})
 
@@ -235,7 +239,7 @@ def find_servers() -> tuple[FoundServer, ...]:
     for port in PORTS:
         url = f"http://{HOST}:{port}"
         try:
-            models = offered_models(Endpoint(url, "", key_from(KEY_VARIABLE)), ANSWER_LIMIT_S)
+            models = offered_models(Endpoint(url, "", endpoint_key(KEY_VARIABLE)), ANSWER_LIMIT_S)
         except EndpointUnusable:
             continue
         if models:
@@ -277,21 +281,21 @@ def _prepare(server: FoundServer, options: LoadOptions, client: LoadClient, fold
         url=server.url, model=server.models[0], api_key_env=server.key_variable, ignore_eos=options.output_forced
     )
     alone = replace(options, concurrency=(1,))
-    contact = first_contact(arguments, workloads_of(alone)[0], client, requests=CONTACT_REQUESTS)
-    first = at_streams(workloads_of(alone, folder)[0], 1, contact.latency_s)
-    study = study_of(options, arguments, (first,))
+    contact = first_contact(arguments, load_study_workloads(alone)[0], client, requests=CONTACT_REQUESTS)
+    first = endpoint_workload_with_streams(load_study_workloads(alone, folder)[0], 1, contact.latency_s)
+    study = make_load_study(options, arguments, (first,))
     measure = study.measure.model_copy(update={"trials": Count(min=1, max=TRIALS)})
     ladder = Ladder(CLIMB_S)
     return PreparedLoad(study.model_copy(update={"measure": measure}), None, contact, folder, ladder.next_point)
 
 
-def at_streams(like: Workload, streams: int, latency_s: float) -> Workload:
+def endpoint_workload_with_streams(like: Workload, streams: int, latency_s: float) -> Workload:
     """The same requests in so many streams, as many of them as take about `POINT_S`."""
     rounds = min(max(int(POINT_S / max(latency_s, 1e-6)), 2), MOST_ROUNDS)
     return like.model_copy(update={"name": f"c-{streams}", "concurrency": streams, "requests": streams * rounds})
 
 
-def streams_of(trial: TrialRecord) -> int:
+def endpoint_workload_streams(trial: TrialRecord) -> int:
     """By the name that `at_streams` gave its point."""
     return int(trial.point.workload.removeprefix("c-"))
 
@@ -314,7 +318,7 @@ class Ladder:
             if not top.counted and len(top.tried) < TRIALS:  # the machine's fault: once more
                 return top.workload if top.trial_s < left_s else None
             if top.grows(lower) and top.workload.concurrency < MOST_STREAMS:
-                higher = at_streams(top.workload, 2 * top.workload.concurrency, top.latency_s)
+                higher = endpoint_workload_with_streams(top.workload, 2 * top.workload.concurrency, top.latency_s)
                 if 2 * top.latency_s * (higher.requests or 0) / higher.concurrency < left_s:
                     return higher
         served = [point for point in points.values() if point.throughput is not None]

@@ -38,7 +38,7 @@ ASSUMED_ANSWERS = 12
 ASSUMED_TURN_PROMPT, ASSUMED_TURN_ANSWER = 400, 30  # tokens: the mean of the scripted conversations with SmolLM2
 
 
-def assumed(level: Level | None) -> Assumed:
+def estimate_assumptions(level: Level | None) -> Assumed:
     """None: not known, or not what computes."""
     return WITH_BF16 if level is None or Instructions.BF16 in level.features else WITHOUT_BF16
 
@@ -166,7 +166,7 @@ class Estimator:
         measure = plan.study.measure
         self._needed = measure.starts.min * measure.trials.min
         self._workloads = {workload.name: workload for workload in plan.study.workloads}
-        guesses = _guesses(plan, assumed(level))
+        guesses = _guesses(plan, estimate_assumptions(level))
         of_points = {point: guesses[point.config.variant, point.workload] for point in plan.points}
         self._trial_s = {point: _Mean(trial_s) for point, (trial_s, _) in of_points.items()}
         self._warm_up_s = {point: _Mean(warm_up_s) for point, (_, warm_up_s) in of_points.items()}
@@ -174,7 +174,7 @@ class Estimator:
         timed = {point.config for point in plan.points}
         self._timed = Counter(config.engine for config in timed)
         self._only_quality = Counter(config.engine for config in set(plan.quality_once) - timed)  # started once
-        self._quality_s = _all_quality_s(plan, engines, assumed(level))
+        self._quality_s = _all_quality_s(plan, engines, estimate_assumptions(level))
         self.one_each_s = sum(mean.value for mean in self._trial_s.values())  # a trial of each point
         self.warm_ups_s = sum(mean.value for mean in self._warm_up_s.values())
         self._done: Counter[Point] = Counter()

@@ -19,8 +19,22 @@ from bitbench.measure.machine.host import cores_of
 from bitbench.measure.machine.noise import SpeedProbe
 from bitbench.measure.machine.watches import MemoryWatch
 from bitbench.measure.progress import Progress
-from bitbench.measure.quality import QualityDraft, measure_config, new_draft, wants_noise_floor, with_failure
-from bitbench.measure.trial import ReadyInstance, RunContext, TrialDraft, new_record, now, run_trial, touch
+from bitbench.measure.quality import (
+    QualityDraft,
+    failed_quality_record,
+    measure_config,
+    new_quality_record,
+    wants_noise_floor,
+)
+from bitbench.measure.trial import (
+    ReadyInstance,
+    RunContext,
+    TrialDraft,
+    new_trial_record,
+    now,
+    run_trial,
+    touch_before_trial,
+)
 from bitbench.ports import InstanceFailed, Observer
 from bitbench.records.quality import Condition
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome, TrialRecord
@@ -197,7 +211,7 @@ class _Servers:
         while wanted := self._wanted(members, stays):
             for ready, workload in self._shuffled(wanted, number):
                 while self._can(ready, workload):
-                    with self.residents.turn(ready, lambda awake: touch(awake, self.run)) as turn:
+                    with self.residents.turn(ready, lambda awake: touch_before_trial(awake, self.run)) as turn:
                         draft = run_trial(ready, workload, "measured", self._index(ready, workload), self.run)
                     circumstances = {**asdict(turn), "round": number if in_rounds else None}
                     draft = TrialDraft(draft.record.model_copy(update=circumstances), draft.requests)
@@ -253,7 +267,7 @@ class _Servers:
         for workload in member.workloads:
             point = Point(config=member.config, workload=workload.name)
             yield TrialDraft(
-                new_record(
+                new_trial_record(
                     point,
                     kind="measured",
                     block=record.block,
@@ -265,8 +279,8 @@ class _Servers:
             )
         condition = self.progress.wanted_score(member.config, record.id)
         if condition is Condition.ALONE or (condition is not None and not member.workloads):
-            draft = new_draft(member.config, record.id, record.started_at or now(), condition)
-            yield QualityDraft(with_failure(draft, failure, 0.0))
+            draft = new_quality_record(member.config, record.id, record.started_at or now(), condition)
+            yield QualityDraft(failed_quality_record(draft, failure, 0.0))
 
     def _warm_up(self, member: Member, ready: ReadyInstance) -> Iterator[Draft]:
         """Once per workload, or until it is steady where the first requests may compile or tune something; a warm-up
@@ -341,13 +355,13 @@ class _Servers:
             plan=run.plan,
             engine=run.engine_of(ready.config),
             kit=run.quality[run.plan.variant(ready.config.variant).model],
-            draft=new_draft(ready.config, ready.id, now(), condition),
+            draft=new_quality_record(ready.config, ready.id, now(), condition),
             on_step=lambda step: run.observer.quality_running(ready.config, step),
         )
         record = measured.record
         seen = None if record.outcome is Outcome.OK else Failure(outcome=record.outcome, cause=record.cause or "")
         failure = ready.explain(seen, "measured")
-        return measured if failure is None else QualityDraft(with_failure(record, failure, record.duration_s))
+        return measured if failure is None else QualityDraft(failed_quality_record(record, failure, record.duration_s))
 
 
 def _point(ready: ReadyInstance, workload: Workload) -> Point:

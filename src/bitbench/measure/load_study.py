@@ -18,15 +18,15 @@ from bitbench.engines.endpoint import (
     EndpointInstance,
     EndpointUnusable,
     base_url,
-    key_from,
+    endpoint_key,
     offered_models,
 )
 from bitbench.loadgen.inputs import check_files
-from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.verdict import load_verdict
 from bitbench.measure.trial import load_job
 from bitbench.ports import Endpoint, InstanceFailed, LoadClient, LoadLost
 from bitbench.records.folder import StudyFolder
-from bitbench.records.request_rows import RequestRows, statistic
+from bitbench.records.request_rows import RequestRows, request_rows_statistic
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialRecord
 from bitbench.study.base import Json
 from bitbench.study.metrics import PROMISED, Promised
@@ -54,7 +54,7 @@ class FirstContact:
 def first_model(url: str, api_key_env: str) -> str:
     """The first that the server lists. Raises LoadError where there is none."""
     try:
-        offered = offered_models(Endpoint(url, "", key_from(api_key_env)))
+        offered = offered_models(Endpoint(url, "", endpoint_key(api_key_env)))
     except EndpointUnusable as problem:
         raise LoadError(_advise(problem.failure, api_key_env)) from None
     if not offered:
@@ -82,14 +82,14 @@ def first_contact(
         result = load.run(load_job(endpoint, alone, seed=(secrets.randbits(64), 0), limits=limits))
     except LoadLost as lost:
         raise LoadError(str(lost)) from None
-    failure = judge(result.requests, alone, result.health)
+    failure = load_verdict(result.requests, alone, result.health)
     if failure is not None and failure.outcome not in NOT_THE_ENGINES:
         raise LoadError(_explain(result.requests, failure.cause, arguments))
     later = RequestRows(result.requests.slice(1))
     times = {name: later.time(name) for name in PROMISED}
     return FirstContact(
-        latency_s=statistic(later.latency, "p50") or 0.0,
-        ttft_s=statistic(later.ttft, "p50") or 0.0,
+        latency_s=request_rows_statistic(later.latency, "p50") or 0.0,
+        ttft_s=request_rows_statistic(later.ttft, "p50") or 0.0,
         requests=requests - 1,
         fastest_s={name: float(np.nanmin(found)) for name, found in times.items() if np.isfinite(found).any()},
     )
@@ -206,7 +206,7 @@ def prepare_load(
     base = checked(lambda: base_url(url), about=url)
     folder = into or Path(f"load-{_place(base)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
     options = with_seed(options, folder)
-    points = workloads_of(options)
+    points = load_study_workloads(options)
     check_files(points, Path())
     arguments = endpoint_arguments(
         url=base,
@@ -218,9 +218,9 @@ def prepare_load(
     contact = first_contact(arguments, points[0], client)
     if options.is_search:
         refuse_unreachable(options.objectives, contact)
-    workloads = workloads_of(options, folder, contact.latency_s)
+    workloads = load_study_workloads(options, folder, contact.latency_s)
     search = search_limits(options, mean_rate(workloads[0].arrival) or 1.0) if options.is_search else None
-    return PreparedLoad(study_of(options, arguments, workloads), search, contact, folder)
+    return PreparedLoad(make_load_study(options, arguments, workloads), search, contact, folder)
 
 
 def with_seed(options: LoadOptions, folder: Path) -> LoadOptions:
@@ -237,7 +237,7 @@ def endpoint_arguments(**given: Argument | None) -> EndpointArguments:
     return checked(lambda: EndpointArguments.model_validate(known))
 
 
-def workloads_of(
+def load_study_workloads(
     options: LoadOptions, folder: Path | None = None, latency_s: float | None = None
 ) -> tuple[Workload, ...]:
     """The points of a sweep, or the first one of a search (for which the unloaded latency must be known). With a
@@ -270,7 +270,7 @@ def search_limits(options: LoadOptions, start: float) -> SearchLimits:
     )
 
 
-def study_of(options: LoadOptions, arguments: EndpointArguments, workloads: tuple[Workload, ...]) -> Study:
+def make_load_study(options: LoadOptions, arguments: EndpointArguments, workloads: tuple[Workload, ...]) -> Study:
     args: dict[str, Argument] = arguments.model_dump(exclude_defaults=True)
     trials = 1 if options.is_search else options.trials or DEFAULT_TRIALS
     return checked(

@@ -11,7 +11,7 @@ from itertools import groupby
 from bitbench.analysis.sequential import baseline_of
 from bitbench.measure.budget import StudyPace
 from bitbench.measure.group import Draft, run_group
-from bitbench.measure.progress import Progress, Recorded, excused
+from bitbench.measure.progress import Progress, Recorded, progress_excuses
 from bitbench.measure.quality import QualityDraft
 from bitbench.measure.trial import RunContext, TrialDraft
 from bitbench.ports import Observer
@@ -30,7 +30,7 @@ class Schedule:
     def __init__(self, plan: Plan, make_pace: Callable[[], StudyPace], folder: StudyFolder) -> None:
         self._plan, self._make_pace, self._folder = plan, make_pace, folder
         recorded = self._recorded()
-        self.excused = excused(recorded)  # what an earlier call gave up, this one measures
+        self.excused = progress_excuses(recorded)  # what an earlier call gave up, this one measures
         self._begin_with(recorded)
 
     def reload(self) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bitbench.engines.registry import engines_of
 from bitbench.loadgen.inputs import check_files
-from bitbench.measure.compatibility import CompatibilityRow, look_up
+from bitbench.measure.compatibility import CompatibilityRow, look_up_compatibility
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.readiness import Readiness, environments_of, packages_of, readiness
 from bitbench.measure.variants import VariantStore
@@ -30,7 +30,7 @@ from bitbench.util.text import did_you_mean
 Resolve = Callable[[str, str | Checkpoint], Variant]
 
 
-def expand(
+def expand_plan(
     study: Study,
     engines: Mapping[str, Engine],
     resolve: Resolve,
@@ -134,7 +134,7 @@ def _known(
 ) -> CompatibilityRow | None:
     if not variant.form:
         return None
-    row = look_up(variant.form, setup.engine, device, variant.at_load, capability=capability)
+    row = look_up_compatibility(variant.form, setup.engine, device, variant.at_load, capability=capability)
     if row is None or not row.refuse:
         return row
     if setup.has_own_environment and row.is_of_a_version and row.verdict is Support.DOES_NOT_RUN:
@@ -277,7 +277,7 @@ def plan_study(study: Path | Study | StudySource, at: Workplace) -> Plan:
     return expand_source(source, VariantStore(at.home, source.folder), at)
 
 
-def look_ahead(study: Path | Study | StudySource, at: Workplace) -> tuple[Plan, Readiness]:
+def plan_and_readiness(study: Path | Study | StudySource, at: Workplace) -> tuple[Plan, Readiness]:
     """The plan, and what is missing here before it can run."""
     source = StudySource.of(study)
     store = VariantStore(at.home, source.folder)
@@ -305,7 +305,7 @@ def expand_source(source: StudySource, store: VariantStore, at: Workplace, targe
         check_files(study.workloads, source.folder)
         if study.quality is not None:
             check_quality_files(study.quality, source.folder)
-        return expand(
+        return expand_plan(
             study,
             engines_of(study),
             store.variant,

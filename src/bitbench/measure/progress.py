@@ -49,7 +49,7 @@ class Pace(Protocol):
         """Whether these may be resident at once and take turns; no more of them are looked at than it takes."""
 
 
-def excused(records: Collection[Recorded]) -> frozenset[str]:
+def progress_excuses(records: Collection[Recorded]) -> frozenset[str]:
     """Ids of what the machine spoiled in earlier calls, and does not count against this one: it may be free by now.
 
     Not where others of the block ran one after the other and have results: a trial of now would be compared with those

@@ -119,7 +119,7 @@ def measure_config(
         else:
             scores, said = measure_quality(job, on_step)
     except AskingFailed as failed:
-        return QualityDraft(with_failure(draft, failed.failure, time.monotonic() - started))
+        return QualityDraft(failed_quality_record(draft, failed.failure, time.monotonic() - started))
     found = {
         "duration_s": time.monotonic() - started,
         "corpus": kit.material.facts,
@@ -130,7 +130,7 @@ def measure_config(
     return QualityDraft(draft.model_copy(update=found), scores)
 
 
-def new_draft(
+def new_quality_record(
     config: Config, instance_id: str, started_at: str, condition: Condition = Condition.ALONE
 ) -> QualityRecord:
     return QualityRecord(
@@ -144,5 +144,5 @@ def new_draft(
     )
 
 
-def with_failure(draft: QualityRecord, failure: Failure, duration_s: float) -> QualityRecord:
+def failed_quality_record(draft: QualityRecord, failure: Failure, duration_s: float) -> QualityRecord:
     return draft.model_copy(update={**dict(failure), "duration_s": duration_s})

@@ -8,7 +8,7 @@ from pathlib import Path
 from bitbench.engines import registry
 from bitbench.engines.environments import list_environments
 from bitbench.measure import variants
-from bitbench.measure.compatibility import look_up
+from bitbench.measure.compatibility import look_up_compatibility
 from bitbench.measure.plan import estimator_of, plan_study
 from bitbench.measure.readiness import hub_python, readiness
 from bitbench.measure.runner import baseline_recipe
@@ -26,7 +26,7 @@ from bitbench.study.plan import Config, Support
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import DENSE_GGUF_TYPES, Recipe
 from bitbench.study.study import Checkpoint, EngineSetup, Measure, Study
-from bitbench.study.study_file import StudySource, study_text
+from bitbench.study.study_file import StudySource, study_file_text
 from bitbench.study.variant import DENSE, AtLoad, ModelFacts, Variant, is_dense
 from bitbench.study.workload import Workload
 from bitbench.util.errors import ModelError, RecipeError, StoreError, UsageError
@@ -103,7 +103,7 @@ def read_names(names: Sequence[str]) -> Named:
     return tuple(dict.fromkeys(recipes)), tuple(dict.fromkeys(models))
 
 
-def field_of(named: Named, at: Workplace) -> QuickField:
+def make_quick_field(named: Named, at: Workplace) -> QuickField:
     """Raises UsageError where recipes have no model to start from, or no engine runs one of them."""
     recipes, models = named
     forms = {model: _form(model, at.home) for model in models}
@@ -114,7 +114,7 @@ def field_of(named: Named, at: Workplace) -> QuickField:
             "checkpoints"
         )
     others = tuple(model for model in models if model != origin)
-    made = [catalog.find(recipe) for recipe in recipes]
+    made = [catalog.find_recipe(recipe) for recipe in recipes]
     asked = [(recipe.name, recipe.form, recipe.at_load) for recipe in made]
     asked += [(model, forms[model], None) for model in others]
     engines = tuple(dict.fromkeys(_engine_for(name, form, at_load, at) for name, form, at_load in asked))
@@ -122,12 +122,12 @@ def field_of(named: Named, at: Workplace) -> QuickField:
     return QuickField(origin, tuple(dict.fromkeys([*unquantized, *recipes])), others, engines)
 
 
-def missing(field: QuickField, at: Workplace) -> list[MissingPart]:
+def missing_for_quick_study(field: QuickField, at: Workplace) -> list[MissingPart]:
     """In an order in which they can be created; variants come last, and the run itself creates them. Raises ModelError
     for a model that its hub does not have."""
     models = [model for model in field.models if (found := _found(model, at.home)) is None or found.path is None]
     made = list(_missing_variants(field, at))
-    makers = {MAKERS[catalog.find(variant.name).backend].environment for variant in made}
+    makers = {MAKERS[catalog.find_recipe(variant.name).backend].environment for variant in made}
     engines = registry.engines()
     needed = {environment for name in field.engines if (environment := engines[name].environment)}
     problems = readiness({*needed, *makers}, models, at.home, device=at.device).environments
@@ -142,7 +142,7 @@ def missing(field: QuickField, at: Workplace) -> list[MissingPart]:
     ]
 
 
-def study_of(field: QuickField, at: Workplace, name: str) -> Study:
+def make_quick_study(field: QuickField, at: Workplace, name: str) -> Study:
     """Once its models are here: with the longest requests that fit into the time, else the shortest."""
     for size in SIZES:
         study = _study(field, at, name, size)
@@ -157,7 +157,7 @@ def study_of(field: QuickField, at: Workplace, name: str) -> Study:
 def write_study(study: Study, folder: Path) -> StudySource:
     """As a file beside the folder that its results go to. Raises StoreError where another file has that name."""
     file = folder.with_name(f"{folder.name}.yaml")
-    text = HEADER.format(file=file, folder=folder) + study_text(study)
+    text = HEADER.format(file=file, folder=folder) + study_file_text(study)
     if file.exists() and read_bytes(file) != text.encode():
         raise StoreError(f"{file} exists and is another study; give another folder with --into")
     return StudySource(study, text, file.parent, SafeFolder(file.parent).write(file.name, text))
@@ -187,7 +187,7 @@ def _study(field: QuickField, at: Workplace, name: str, size: Size) -> Study:
 
 def _bytes(model: str, home: Path) -> tuple[bool, int]:
     """To be sorted by: what is not quantized first, then the largest."""
-    return not is_dense(_form(model, home)), -variants.look_up(model, home).weight_bytes
+    return not is_dense(_form(model, home)), -variants.look_up_variant_model(model, home).weight_bytes
 
 
 def _is_recipe(name: str) -> bool:
@@ -239,7 +239,7 @@ def _engine_for(name: str, form: str, at_load: AtLoad | None, at: Workplace) -> 
     variant = Variant(name=name, model=name, recipe=name, form=form, at_load=at_load)
 
     def effort(engine: Engine) -> tuple[bool, bool, float] | None:
-        row = look_up(form, engine.name, at.device, at_load, capability=at.capability)
+        row = look_up_compatibility(form, engine.name, at.device, at_load, capability=at.capability)
         setup = EngineSetup(name=engine.name, engine=engine.name)
         shape = Workload(name="one", concurrency=1, input_tokens=1, output_tokens=1)
         if not engine.needs_model or (row and row.refuse) or engine.refuse(setup, variant, shape):
@@ -256,7 +256,7 @@ def _engine_for(name: str, form: str, at_load: AtLoad | None, at: Workplace) -> 
 def _found(model: str, home: Path) -> variants.FoundModel | None:
     """None where it is on a hub, and unknown here."""
     try:
-        return variants.look_up(model, home)
+        return variants.look_up_variant_model(model, home)
     except ModelError:
         if Path(model).exists():
             raise
@@ -268,7 +268,7 @@ def _missing_model(model: str, home: Path) -> MissingPart:
         return MissingPart("model", model, CATALOG_S, CATALOG[model].weight_bytes)
     reference = None if source_of(model) else parse_reference(model)
     if reference is None:
-        return MissingPart("model", model, size_bytes=variants.look_up(model, home).weight_bytes)
+        return MissingPart("model", model, size_bytes=variants.look_up_variant_model(model, home).weight_bytes)
     try:
         python = hub_python(home)
     except ModelError:  # an environment that is to be created will have it
@@ -279,7 +279,7 @@ def _missing_model(model: str, home: Path) -> MissingPart:
 def _missing_variants(field: QuickField, at: Workplace) -> Iterator[MissingPart]:
     store = VariantStore(at.home, Path())
     for name in field.recipes if field.origin else ():
-        recipe = catalog.find(name)
+        recipe = catalog.find_recipe(name)
         if recipe.backend not in MAKERS or field.origin is None:
             continue
         try:

@@ -11,17 +11,17 @@ from pathlib import Path
 from bitbench.engines import registry
 from bitbench.engines.environments import (
     InstalledEnvironment,
-    folder_of,
+    environment_folder,
+    environment_python,
     is_foreign,
     list_environments,
     python_in,
-    python_of,
     read_manifest,
     versions,
 )
-from bitbench.feature import loaded
+from bitbench.feature import loaded_from_features
 from bitbench.models import hub
-from bitbench.models.catalog import CATALOG, ENVIRONMENT, fetch, find
+from bitbench.models.catalog import CATALOG, ENVIRONMENT, fetch, find_catalog_model
 from bitbench.models.hub import HubReference, parse_reference
 from bitbench.models.library import source_of
 from bitbench.quality.tasks import ENVIRONMENT as TASKS
@@ -91,7 +91,7 @@ def readiness(
 
 def _problem(name: str, home: Path, packages: Mapping[str, str]) -> str | None:
     try:
-        python_of(name, home)
+        environment_python(name, home)
         found = versions(name, home)
     except EngineEnvironmentError as error:
         return str(error)
@@ -103,7 +103,7 @@ def _problem(name: str, home: Path, packages: Mapping[str, str]) -> str | None:
 def _of_another_device(name: str, home: Path, device: Device) -> str | None:
     """Where an engine's was made from the lock of another device: there the engine would compute."""
     of_engines = {known.name for engine in registry.engines().values() if (known := engine.own_environment)}
-    installed = read_manifest(folder_of(name, home))
+    installed = read_manifest(environment_folder(name, home))
     if name.partition(_AT)[0] not in of_engines or installed is None:
         return None
     known = known_environment(name, home)
@@ -136,7 +136,7 @@ def packages_of(plan: Plan) -> dict[str, str]:
 def known_environments() -> dict[str, Environment]:
     """By name. An engine that cannot be imported is skipped with a warning."""
     of_engines = (engine.own_environment for engine in registry.engines().values())
-    of_features = loaded("environments").values()
+    of_features = loaded_from_features("environments").values()
     return {known.name: known for known in (*of_engines, QUANTIZE, LMEVAL, *of_features) if known is not None}
 
 
@@ -165,15 +165,17 @@ _NEEDS_THE_LIBRARY = (
 )
 
 
-def get_model(name: str, home: Path, *, on_step: Callable[[str], None], on_progress: hub.OnProgress) -> list[str]:
+def make_model_ready(
+    name: str, home: Path, *, on_step: Callable[[str], None], on_progress: hub.OnProgress
+) -> list[str]:
     """Download it, or have its source create it; what came of it, in sentences."""
     if (source := source_of(name)) is not None:
         return source.make(name, home, on_progress)
     reference = None if name in CATALOG else parse_reference(name)
     if reference is not None:
         return _from_hub(reference, home, on_progress)
-    find(name)  # raises with the names that exist
-    path = fetch(name, home, python=python_of(ENVIRONMENT, home), on_step=on_step)
+    find_catalog_model(name)  # raises with the names that exist
+    path = fetch(name, home, python=environment_python(ENVIRONMENT, home), on_step=on_step)
     return [f"{name} is at {path}"]
 
 
@@ -183,7 +185,7 @@ def hub_python(home: Path) -> Path:
         return Path(sys.executable)
     for installed in list_environments(home):
         if installed.complete and "huggingface-hub" in installed.versions:
-            return python_of(installed.name, home)
+            return environment_python(installed.name, home)
     raise ModelError(_NEEDS_THE_LIBRARY)
 
 

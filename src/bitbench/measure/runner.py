@@ -10,14 +10,14 @@ from pathlib import Path
 from bitbench import __version__
 from bitbench.analysis.budget import FEWEST_BLOCKS, BlockPlan
 from bitbench.analysis.sequential import kept_back
-from bitbench.engines.environments import python_of, versions
+from bitbench.engines.environments import environment_python, versions
 from bitbench.engines.registry import engines_of
 from bitbench.engines.starts import Starts
 from bitbench.feature import offered, study_keys
 from bitbench.loadgen.inputs import hash_files
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.budget import OpenPoints, StudyPace
-from bitbench.measure.compatibility import look_up
+from bitbench.measure.compatibility import look_up_compatibility
 from bitbench.measure.endpoint import EndpointRun
 from bitbench.measure.load_study import PreparedLoad
 from bitbench.measure.loop import THIS_HOST, Schedule, run_study
@@ -45,7 +45,7 @@ from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan, Point
 from bitbench.study.quality import is_task_file
 from bitbench.study.study import Study
-from bitbench.study.study_file import StudySource, checked, parse_study, study_text
+from bitbench.study.study_file import StudySource, checked, parse_study, study_file_text
 from bitbench.study.variant import is_dense
 from bitbench.util import yaml_file
 from bitbench.util.errors import (
@@ -156,7 +156,7 @@ class StudyRun:
         must be about the same study, on the same host and versions: else NotComparableError or StoreError."""
         folder, lock, is_here = writer.folder, writer.folder.lock(), hosts is None
         hosts = {THIS_HOST: self.at.host()} if hosts is None else hosts
-        found = resolve(self.plan, self.source.folder, _class_of(hosts, lock), self.at.home)
+        found = resolve_run(self.plan, self.source.folder, _class_of(hosts, lock), self.at.home)
         found = found.model_copy(update={"hosts": dict(hosts)})
         with EnergyMeter(energy_zones()) as idle:
             busy_cores = cores_in_use() if is_here else 0.0
@@ -200,7 +200,7 @@ def run_context(
     return RunContext(
         plan=plan,
         engines=engines_of(plan.study),
-        python_of=partial(python_of, home=at.home),
+        python_of=partial(environment_python, home=at.home),
         load=load,
         observer=observer,
         folder=folder.resolve(),
@@ -212,7 +212,7 @@ def run_context(
 
 
 def kit_maker(study: Study, store: VariantStore, folder: Path, home: Path) -> KitMaker:
-    return KitMaker(engines_of(study), partial(python_of, home=home), store.model_folder, folder.resolve())
+    return KitMaker(engines_of(study), partial(environment_python, home=home), store.model_folder, folder.resolve())
 
 
 def pace_of(plan: Plan, at: Workplace, at_once: int = 1, search: OpenPoints | None = None) -> StudyPace:
@@ -227,7 +227,7 @@ def pace_of(plan: Plan, at: Workplace, at_once: int = 1, search: OpenPoints | No
     )
 
 
-def resolve(plan: Plan, folder: Path, host: HostFacts, home: Path) -> Lock:
+def resolve_run(plan: Plan, folder: Path, host: HostFacts, home: Path) -> Lock:
     """What this run finds here; when it began is not in it."""
     return Lock(
         bitbench=__version__,
@@ -259,7 +259,7 @@ def _class_of(hosts: Mapping[str, HostFacts], lock: Lock | None) -> HostFacts:
 
 def _study_in(folder: StudyFolder) -> Study:
     missing = f"{folder.path} has a lock.json but no study.yaml; restore it, or give another folder with --into"
-    text = yaml_file.read_text(folder.study_file, missing=missing, error=StoreError)
+    text = yaml_file.read_yaml_text(folder.study_file, missing=missing, error=StoreError)
     return parse_study(text, name=str(folder.study_file))
 
 
@@ -354,11 +354,11 @@ class QualityOptions:
 def run_quality(at: Workplace, options: QualityOptions, into: Path | None, observer: Observer) -> StudyFolder:
     """Run what is left of it. Its study file lies in the folder that is filled, and files that it names are relative
     to that folder. Raises QualityError for a shape, whose weights are random."""
-    if library.look_up(options.model, at.home).facts.random_weights:
+    if library.look_up_model(options.model, at.home).facts.random_weights:
         raise QualityError(no_quality_of_random_weights(options.model))
     folder = into or Path(f"quality-{Path(options.model).name}")
     study = quality_study(options, folder, at.device)
-    text = study_text(study)
+    text = study_file_text(study)
     source = StudySource(study, text, folder, SafeFolder(folder).write(STUDY_FILE, text))
     trust_in(source, at.home).give()  # all of it was given as an option
     return measure_study(source, folder, observer, at)
@@ -388,7 +388,7 @@ def quality_study(options: QualityOptions, folder: Path, device: Device) -> Stud
 def baseline_recipe(engine: str, device: Device) -> str:
     """The recipe that leaves a model unquantized in the kind of file that this engine reads."""
     dense = [recipe for recipe in built_in_recipes() if is_dense(recipe.form)]
-    rows = {recipe.name: look_up(recipe.form, engine, device) for recipe in dense}
+    rows = {recipe.name: look_up_compatibility(recipe.form, engine, device) for recipe in dense}
     return next((name for name, row in rows.items() if row is None or not row.refuse), dense[0].name)
 
 

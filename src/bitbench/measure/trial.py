@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from bitbench.analysis.objectives import judge_objectives
-from bitbench.analysis.trial import cached_share, measure
+from bitbench.analysis.trial import cached_share, metrics_of_trial
 from bitbench.engines.starts import Starts
-from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.verdict import load_verdict
 from bitbench.measure.machine.host import OtherWork
-from bitbench.measure.machine.watches import MemoryWatch, disturbance, meter_energy, watch_gpus
+from bitbench.measure.machine.watches import MemoryWatch, gpu_watch_disturbance, meter_energy, watch_gpus
 from bitbench.measure.plan import as_arguments, loads_of
 from bitbench.measure.quality import QualityKit
 from bitbench.ports import Endpoint, Engine, Instance, Launch, Load, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
@@ -192,7 +192,7 @@ def run_trial(
         vocabulary=ready.vocabulary,
         folder=run.folder,
     )
-    new = partial(new_record, point, block=ready.block, index=index, instance_id=ready.id, purpose=ready.purpose)
+    new = partial(new_trial_record, point, block=ready.block, index=index, instance_id=ready.id, purpose=ready.purpose)
     before = read_metrics(ready.endpoint)
     pid = ready.instance.pid
     with OtherWork(pid) as others, watch_gpus(pid) as gpus, meter_energy(pid) as meter:
@@ -204,8 +204,8 @@ def run_trial(
     requests = result.requests
     energy = Energy(gpus.use.energy_j if gpus.use else None, meter.energy_j)
     on_processors = pid is not None and gpus.use is None and run.engine_of(ready.config).needs_model
-    disturbed = others.failure if on_processors else disturbance(gpus.use)
-    failure = ready.explain(judge(requests, asked, result.health) or disturbed, kind)
+    disturbed = others.failure if on_processors else gpu_watch_disturbance(gpus.use)
+    failure = ready.explain(load_verdict(requests, asked, result.health) or disturbed, kind)
     record = new(kind="measured" if failure else kind, failure=failure)  # a warm-up that fails is a result
     found = {
         "started_at": result.started_at,
@@ -217,12 +217,12 @@ def run_trial(
         "cpu_energy_j": meter.energy_j,
         "engine_metrics": counted,
         "cached_share": cached_share(counted, requests),
-        **figures_of(requests, study, energy, counts=failure is None),
+        **trial_record_figures(requests, study, energy, counts=failure is None),
     }
     return TrialDraft(record.model_copy(update=found), requests)
 
 
-def touch(ready: ReadyInstance, run: RunContext) -> None:
+def touch_before_trial(ready: ReadyInstance, run: RunContext) -> None:
     """One short request that does not count: what was frozen gets its caches and clocks back. If it fails, the trial
     after it will say why."""
     study = run.plan.study
@@ -237,10 +237,10 @@ def trial_seed(
     return (study.seed, zlib.crc32(workload.name.encode()), block, index, 1 + warm_up_round if kind == "warmup" else 0)
 
 
-def figures_of(requests: "pa.Table", study: Study, energy: Energy, *, counts: bool) -> dict[str, object]:
+def trial_record_figures(requests: "pa.Table", study: Study, energy: Energy, *, counts: bool) -> dict[str, object]:
     """What the record of a trial says about its rows. `counts`: it has a result."""
     return {
-        "metrics": measure(requests, study.objectives, energy) if counts else TrialMetrics(),
+        "metrics": metrics_of_trial(requests, study.objectives, energy) if counts else TrialMetrics(),
         "objectives": judge_objectives(requests, study.objectives),
         "requests": requests.num_rows,
         "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),
@@ -270,7 +270,7 @@ def load_job(
     )
 
 
-def new_record(
+def new_trial_record(
     point: Point,
     *,
     kind: TrialKind,

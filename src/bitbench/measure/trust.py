@@ -93,13 +93,13 @@ def trust_in(study: Path | Study | StudySource, home: Path) -> Trust:
     """What a study uses beyond measuring, and whether that has been allowed here."""
     source = StudySource.of(study)
     try:
-        uses = uses_of(source.study, source.folder, engines_of(source.study), home)
+        uses = uses_to_trust(source.study, source.folder, engines_of(source.study), home)
     except StudyFileError as error:
         raise source.located(error) from error
     return Trust(uses, source, home)
 
 
-def uses_of(study: Study, folder: Path, engines: Mapping[str, Engine], home: Path) -> tuple[Use, ...]:
+def uses_to_trust(study: Study, folder: Path, engines: Mapping[str, Engine], home: Path) -> tuple[Use, ...]:
     """Each once, in the order of the file. `folder` is the study file's: what lies in there came with it. `home` is
     where models were downloaded to."""
     found: list[Use] = []
@@ -140,7 +140,7 @@ def _recipes(study: Study, folder: Path) -> Iterator[Use]:
     for reference in study.recipes:
         if catalog.is_file_name(reference):
             yield _file(folder / Path(reference).expanduser(), folder, "says how models are compressed")
-            if source := catalog.find(reference, folder).calibration.source:
+            if source := catalog.find_recipe(reference, folder).calibration.source:
                 yield _file(source, folder, "its text is what compression is calibrated with")
 
 

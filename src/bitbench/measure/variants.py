@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from bitbench.engines.environments import python_of, versions
+from bitbench.engines.environments import environment_python, versions
 from bitbench.models import library
 from bitbench.models.catalog import CATALOG
 from bitbench.models.folder import word_token_ids, words_among
@@ -24,8 +24,8 @@ from bitbench.quantize.checkpoint import (
     TOKEN_TYPES,
     TOKENS,
     GgufHeader,
+    read_gguf_tensors,
     read_header,
-    read_tensors,
     refuse_group_size_that_does_not_fit,
 )
 from bitbench.study.plan import Plan, QualityRefusal, Refusal
@@ -44,10 +44,10 @@ _KEPT = {"layers": "layers", "hidden_size": "hidden size", "heads": "attention h
 _SPECIAL = (2, 3)  # unknown and control, as GGUF numbers the types of tokens
 
 
-def look_up(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
+def look_up_variant_model(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
     """As `library.look_up`; a GGUF file can be a model, too, and says itself what it is."""
     gguf = None if reference in CATALOG else library.resolve_gguf(reference, home)
-    return library.look_up(reference, home) if gguf is None else replace(gguf, facts=_gguf_facts(gguf.path))
+    return library.look_up_model(reference, home) if gguf is None else replace(gguf, facts=_gguf_facts(gguf.path))
 
 
 def is_gguf(model: ResolvedModel | ExpectedModel) -> bool:
@@ -67,7 +67,7 @@ def checkpoint_variant(wanted: Checkpoint, model: ResolvedModel | ExpectedModel,
     """With its own files and the facts of its model: packed weights do not show them. Without files where it is not
     downloaded but expected to be what its name says. Raises ModelError."""
     gguf = library.resolve_gguf(wanted.checkpoint, home)
-    found = gguf or library.look_up(wanted.checkpoint, home)
+    found = gguf or library.look_up_model(wanted.checkpoint, home)
     label, form = gguf_content(gguf.path) if gguf else _content(found)
     recipe = wanted.name or label
     return Variant(
@@ -102,7 +102,7 @@ def gguf_content(place: Path) -> tuple[str, str]:
 
 def _most_common_type(file: Path) -> str:
     weights: dict[str, int] = {}
-    for tensor in read_tensors(file):
+    for tensor in read_gguf_tensors(file):
         weights[tensor.type] = weights.get(tensor.type, 0) + tensor.weights
     return max(weights, key=lambda kind: weights[kind]).upper() if weights else "unknown"
 
@@ -157,7 +157,7 @@ def _gguf_experts(count: Callable[[str], int | None]) -> ExpertFacts | None:
 
 def _parameters(header: GgufHeader, place: Path) -> int:
     others = sorted(place.glob("*.gguf"))[1:] if place.is_dir() else []
-    tensors = [*header.tensors, *(tensor for other in others for tensor in read_tensors(other))]
+    tensors = [*header.tensors, *(tensor for other in others for tensor in read_gguf_tensors(other))]
     return sum(tensor.weights for tensor in tensors)
 
 
@@ -192,8 +192,8 @@ class VariantStore:
     def __init__(self, home: Path, recipe_folder: Path) -> None:
         self._home = home
         # Many variants are of one model, and many of one recipe: each is read once.
-        self._recipe = cache(lambda reference: catalog.find(reference, recipe_folder))
-        self._model = cache(lambda reference: look_up(reference, home))
+        self._recipe = cache(lambda reference: catalog.find_recipe(reference, recipe_folder))
+        self._model = cache(lambda reference: look_up_variant_model(reference, home))
         self._orders: dict[Asked, variants.VariantRequest] = {}
         self._makers: dict[Asked, str] = {}  # the environment that makes each
         self._efforts_s: dict[Asked, float] = {}  # how long that takes, about
@@ -254,7 +254,7 @@ class VariantStore:
         """Make what points wait for, and give the plan with it. A variant that cannot be made is warned about, and its
         points are refused with the reason: it is a result of the study, not its end."""
         missing = [variant for variant in _used(plan) if variant.path is None and _asked(variant) in self._orders]
-        return settle(plan, [self._made(variant, observer) for variant in missing])
+        return settle_variants(plan, [self._made(variant, observer) for variant in missing])
 
     def _made(self, variant: Variant, observer: Observer) -> Variant:
         name = variant.name
@@ -276,7 +276,7 @@ class VariantStore:
         unmade = base.model_copy(update={"path": None, "content_hash": None, "weight_bytes": None, "facts": facts})
         if (order := self._order(found, recipe)) is not None:
             self._orders[_asked(base)] = order
-            if (made := variants.find(order, self._home)) is not None:
+            if (made := variants.find_variant(order, self._home)) is not None:
                 return _on_disk(unmade, made)
         return unmade.model_copy(update={"refusal": _refusal(found, recipe)})
 
@@ -294,7 +294,7 @@ def order_variant(
     model: library.ResolvedModel, recipe: Recipe, home: Path, *, calibration: Path | None = None, seed: int = 0
 ) -> variants.VariantRequest:
     """One variant by all that decides what it becomes, with the packages that would make it here."""
-    return variants.order(
+    return variants.request_variant(
         variants.SourceModel(model.name, model.path, model.content_hash),
         recipe,
         versions=versions(maker_of(recipe).environment, home),
@@ -307,8 +307,8 @@ def make_variant(
     order: variants.VariantRequest, home: Path, on_progress: OnProgress = lambda _: None
 ) -> variants.MadeVariant:
     """The variant, made now unless it exists. Raises before any work where that is known to be impossible."""
-    python = python_of(maker_of(order.recipe).environment, home)
-    return variants.ensure(order, home=home, python=python, on_progress=on_progress)
+    python = environment_python(maker_of(order.recipe).environment, home)
+    return variants.ensure_variant(order, home=home, python=python, on_progress=on_progress)
 
 
 def _on_disk(variant: Variant, made: variants.MadeVariant) -> Variant:
@@ -370,7 +370,7 @@ def _shown(name: str, progress: QuantizeProgress) -> str:
     return f"creating {name}: {progress.place}{left}"
 
 
-def settle(plan: Plan, tried: Iterable[Variant]) -> Plan:
+def settle_variants(plan: Plan, tried: Iterable[Variant]) -> Plan:
     """The same plan with these variants as they are now. What waited for one that could not be made is refused with
     its failure; everything else was decided before, by facts that making a variant does not change."""
     now = {variant.name: variant for variant in tried}

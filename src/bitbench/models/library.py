@@ -10,14 +10,14 @@ from typing import Protocol
 from bitbench.feature import offered, sparing
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG, CatalogModel, folder_of, is_downloaded
-from bitbench.models.folder import MANIFEST, read_facts, remembered_hashes, weight_files
+from bitbench.models.folder import MANIFEST, read_model_facts, remembered_hashes, weight_files
 from bitbench.models.hub import HubReference, parse_reference
 from bitbench.models.quantized import Numbers, Quantization, read_quantization
 from bitbench.models.shapes import SHAPES, Shape, published_shape
 from bitbench.study.model_cost import expected_weight_bytes
 from bitbench.study.variant import ModelFacts
 from bitbench.util.errors import ModelError
-from bitbench.util.model_files import StoredTensor, read_object
+from bitbench.util.model_files import StoredTensor, read_model_json
 
 # How Qwen names its own quantized checkpoints, and others after it.
 _PROMISED = {
@@ -167,10 +167,10 @@ def find_on_hub(reference: str, home: Path) -> hub.HubModel | None:
     named = parse_reference(reference)
     if named is None or reference in CATALOG or Path(reference).exists():
         return None
-    return hub.find(named, home)
+    return hub.find_hub_model(named, home)
 
 
-def look_up(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
+def look_up_model(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
     """As `resolve`; a model that is not here is what its source, the catalog or the table of shapes knows of it."""
     return _expected(reference, home) or resolve(reference, home)
 
@@ -185,7 +185,7 @@ def _expected(reference: str, home: Path) -> ExpectedModel | None:
         return ExpectedModel(model.name, model.facts, model.weight_bytes, SHAPES[model.name].tensors)
     named = parse_reference(reference)
     published = published_model(named) if named else None
-    if named is None or published is None or Path(reference).exists() or hub.find(named, home):
+    if named is None or published is None or Path(reference).exists() or hub.find_hub_model(named, home):
         return None
     shape, quantization = published
     facts = shape.published_facts
@@ -202,14 +202,14 @@ def _known(model: CatalogModel, home: Path) -> KnownModel:
     folder = folder_of(model, home)
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return KnownModel(
-        model.name, model.description, model.licence, folder, size_bytes, parameters=read_facts(folder).parameters
+        model.name, model.description, model.licence, folder, size_bytes, parameters=read_model_facts(folder).parameters
     )
 
 
 def _known_from_hub(model: hub.HubModel) -> KnownModel:
     size_bytes = sum(path.stat().st_size for path in model.path.iterdir())
     try:
-        parameters = read_facts(model.path).parameters
+        parameters = read_model_facts(model.path).parameters
     except ModelError:  # a GGUF file has no config.json
         parameters = None
     return KnownModel(
@@ -251,8 +251,8 @@ def _folder_of(reference: str, home: Path) -> Path:
 
 def _facts_of(folder: Path) -> ModelFacts:
     """Add what a checkpoint cannot say of itself, and the catalog knows of its source: what was rounded before."""
-    facts, manifest = read_facts(folder), folder / MANIFEST
-    source = read_object(manifest).get("source_sha256") if manifest.exists() else None
+    facts, manifest = read_model_facts(folder), folder / MANIFEST
+    source = read_model_json(manifest).get("source_sha256") if manifest.exists() else None
     rounded = (model.facts.rounded_before for model in CATALOG.values() if model.gguf_sha256 == source)
     return facts.model_copy(update={"rounded_before": next(rounded, None)})
 

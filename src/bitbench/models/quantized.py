@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bitbench.study.recipe import COMPRESSED_TENSORS, numbers_form
-from bitbench.util.model_files import read_object
+from bitbench.util.model_files import read_model_json
 
 FULL_BITS = 16  # of what is not quantized
 _METHOD = re.compile(r"[a-z0-9][a-z0-9_-]{0,30}")
@@ -97,16 +97,18 @@ class Quantization:
 
 def read_quantization(folder: Path) -> Quantization | None:
     """None for a model that is not quantized. Raises ModelError where a file cannot be read."""
-    config = read_object(folder / "config.json")
-    nested = object_at(config, "text_config")  # of a model that also sees
-    named = next((found for source in (config, nested) for key in _KEYS if (found := object_at(source, key))), None)
+    config = read_model_json(folder / "config.json")
+    nested = quantized_object_at(config, "text_config")  # of a model that also sees
+    named = next(
+        (found for source in (config, nested) for key in _KEYS if (found := quantized_object_at(source, key))), None
+    )
     if named is not None:
-        return describe(named)
+        return describe_quantization(named)
     beside = folder / _MODELOPT_FILE
-    return describe({"quant_method": "modelopt", **read_object(beside)}) if beside.is_file() else None
+    return describe_quantization({"quant_method": "modelopt", **read_model_json(beside)}) if beside.is_file() else None
 
 
-def describe(config: Json) -> Quantization:
+def describe_quantization(config: Json) -> Quantization:
     """From the object that a tool writes."""
     said = config.get("quant_method")
     method = said.lower() if isinstance(said, str) else COMPRESSED_TENSORS if "config_groups" in config else "unknown"
@@ -118,24 +120,24 @@ def describe(config: Json) -> Quantization:
 
 
 def _compressed_tensors(method: str, config: Json) -> Quantization:
-    groups = [group for group in object_at(config, "config_groups").values() if isinstance(group, dict)]
+    groups = [group for group in quantized_object_at(config, "config_groups").values() if isinstance(group, dict)]
     found = {_of_group(method, group) for group in groups}
-    sparsity = object_at(config, "sparsity_config")
+    sparsity = quantized_object_at(config, "sparsity_config")
     is_sparse = str(sparsity.get("format", "")).startswith("sparse") or sparsity.get("sparsity_structure") == "2:4"
     only = found.pop() if len(found) == 1 else Quantization(method)
-    cache = _numbers(object_at(config, "kv_cache_scheme"))
+    cache = _numbers(quantized_object_at(config, "kv_cache_scheme"))
     return replace(only, kv_cache=cache, is_sparse=is_sparse)
 
 
 def _of_group(method: str, group: Json) -> Quantization:
-    weights = object_at(group, "weights")
+    weights = quantized_object_at(group, "weights")
     return Quantization(
         method,
         _numbers(weights),
-        _numbers(object_at(group, "input_activations")),
+        _numbers(quantized_object_at(group, "input_activations")),
         _group_size(weights),
         _block(weights.get("block_structure")),
-        is_static=object_at(group, "input_activations").get("dynamic") is False,
+        is_static=quantized_object_at(group, "input_activations").get("dynamic") is False,
     )
 
 
@@ -152,11 +154,11 @@ def _fp8(method: str, config: Json) -> Quantization:
 
 
 def _modelopt(method: str, config: Json) -> Quantization:
-    said = {**config, **object_at(config, "quantization")}
+    said = {**config, **quantized_object_at(config, "quantization")}
     algorithm = str(said.get("quant_algo", "")).upper()
     weights, activations, group = _MODELOPT.get(algorithm, (None, None, None))
     cache = _MODELOPT_CACHE.get(str(said.get("kv_cache_quant_algo", "")).upper()) or _numbers(
-        object_at(said, "kv_cache_scheme")
+        quantized_object_at(said, "kv_cache_scheme")
     )
     return Quantization(method, weights, activations, _group_size(said) if group is None else group, kv_cache=cache)
 
@@ -185,13 +187,17 @@ def _bitsandbytes(method: str, config: Json) -> Quantization:
 def _torchao(method: str, config: Json) -> Quantization:
     """`quant_type` is a name of old, or the configuration's class under the layers that it is for."""
     said = config.get("quant_type")
-    chosen = object_at(object_at(config, "quant_type"), "default")
+    chosen = quantized_object_at(quantized_object_at(config, "quant_type"), "default")
     name = said if isinstance(said, str) else str(chosen.get("_type", ""))
     found = _TORCHAO.search(name.replace("_", "").lower())
     if found is None:
         return Quantization(method)
     activations = Numbers(int(found[2]), _kind(found[1])) if found[1] else None
-    sizes = object_at(config, "quant_type_kwargs") if isinstance(said, str) else object_at(chosen, "_data")
+    sizes = (
+        quantized_object_at(config, "quant_type_kwargs")
+        if isinstance(said, str)
+        else quantized_object_at(chosen, "_data")
+    )
     return Quantization(method, Numbers(int(found[4]), _kind(found[3])), activations, _group_size(sizes))
 
 
@@ -203,7 +209,7 @@ def _auto_round(method: str, config: Json) -> Quantization:
 
 
 def _quark(method: str, config: Json) -> Quantization:
-    shared = object_at(config, "global_quant_config")
+    shared = quantized_object_at(config, "global_quant_config")
     weights, inputs = _first(shared.get("weight")), _first(shared.get("input_tensors"))
     return Quantization(method, _quark_numbers(weights), _quark_numbers(inputs), _group_size(weights))
 
@@ -253,7 +259,7 @@ def _block(value: object) -> tuple[int, int] | None:
     return (sizes[0], sizes[1]) if len(sizes) == 2 else None
 
 
-def object_at(content: Json, key: str) -> Json:
+def quantized_object_at(content: Json, key: str) -> Json:
     value = content.get(key)
     return value if isinstance(value, dict) else {}
 

@@ -72,7 +72,7 @@ class ScriptedConversation(Spec):
 @cache
 def tasks() -> dict[str, ScriptedTask]:
     text = _FILE.read_text(encoding="utf-8")
-    read = yaml_file.parse(text, _Tasks, name=_FILE.name, outline="`tasks:` and a list", error=ValueError)
+    read = yaml_file.parse_yaml(text, _Tasks, name=_FILE.name, outline="`tasks:` and a list", error=ValueError)
     return {task.name: task for task in read.tasks}
 
 
@@ -95,7 +95,7 @@ LONGEST = 4_096  # characters: an answer has `TURN_TOKENS` tokens
 _SHOWN = 24  # characters of a key that a fault repeats
 
 
-def fault_of(text: str, task: ScriptedTask) -> str | None:
+def conversation_fault(text: str, task: ScriptedTask) -> str | None:
     """Why it is not valid; None where it is.
 
     As strict as a program that reads it: one JSON value and nothing else on its line, all keys and no further one, each

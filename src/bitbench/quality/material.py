@@ -20,7 +20,7 @@ from bitbench.study.base import Json
 from bitbench.study.quality import CONTINUED_TOKENS, CONVERSATION_TOKENS, PROMPT_TOKENS, Quality
 from bitbench.util.errors import QualityError, StudyFileError
 from bitbench.util.files import UnreadableFileError, read_text_file
-from bitbench.util.isolated.job_process import WorkerFailed, last_event, run_short_job
+from bitbench.util.isolated.job_process import WorkerFailed, last_job_event, run_short_job
 from bitbench.util.units import show_bytes
 
 # Calibrated recipes look at Python's language reference (`quantize.calibration`), so that is left out here: a format
@@ -177,7 +177,7 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
     windows = tuple(
         window
         for length, count in quality.window_counts.items()
-        for window in cut(parts, count, length, tokenized.begins, quality.offset)
+        for window in cut_windows(parts, count, length, tokenized.begins, quality.offset)
     )
     facts = CorpusFacts(
         description=corpus.description,
@@ -210,7 +210,9 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
     )
 
 
-def cut(parts: Sequence[Sequence[int]], count: int, size: int, begins: Sequence[int], offset: float = 0.0) -> Windows:
+def cut_windows(
+    parts: Sequence[Sequence[int]], count: int, size: int, begins: Sequence[int], offset: float = 0.0
+) -> Windows:
     """`count` windows of `size` tokens, each part's share at even distances; `begins` leads every one of them, and the
     first lies `offset` distances from the beginning."""
     length = size - len(begins)
@@ -272,6 +274,6 @@ def _tokenize(
 ) -> Tokenized:
     job = {"tokenizer": str(tokenizer), "texts": texts, "questions": questions, "conversations": asked}
     try:
-        return Tokenized.model_validate(last_event(run_short_job(_WORKER, python, job)))
+        return Tokenized.model_validate(last_job_event(run_short_job(_WORKER, python, job)))
     except WorkerFailed as failure:
         raise QualityError(f"The tokenizer in {tokenizer} failed on the corpus of `quality`: {failure}") from None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from bitbench.ports import Endpoint
 from bitbench.quality.built_in_tasks import is_right
-from bitbench.quality.conversations import fault_of, tasks
+from bitbench.quality.conversations import conversation_fault, tasks
 from bitbench.quality.logprobs import InputLogprobs, InstanceConnection, NextToken, PromptLogprobs
 from bitbench.quality.tasks import NO_TASKS, TaskTools, run_tasks
 from bitbench.records.quality import (
@@ -154,7 +154,7 @@ def ask_tasks(
     return tuple(found)
 
 
-def converse(
+def hold_conversations(
     asker: Asker, scripts: Sequence[Script], end_tokens: Sequence[int], on_step: OnStep
 ) -> tuple[ConversationRecord, ...]:
     """Each until its first answer with a fault."""
@@ -163,7 +163,7 @@ def converse(
         answers: list[TurnAnswer] = []
         for prompt in script.prompts:
             _, text = asker.answer(prompt, TURN_TOKENS, end_tokens, stop="\n")
-            answers.append(TurnAnswer(text=printable(text), fault=fault_of(text, tasks()[script.task])))
+            answers.append(TurnAnswer(text=printable(text), fault=conversation_fault(text, tasks()[script.task])))
             if answers[-1].fault is not None:
                 break
         turns = len(script.turns)
@@ -218,7 +218,7 @@ def measure_quality(job: QualityJob, on_step: OnStep) -> "tuple[pa.Table, dict[s
         asker = asker_of(job.scoring, connection)
         scores = score_windows(asker, material.windows, quality.top_tokens, on_step)
         answers = ask_answers(asker, material.prompts, quality.answer_tokens, material.end_tokens, on_step)
-        conversations = converse(asker, material.scripts, material.end_tokens, on_step)
+        conversations = hold_conversations(asker, material.scripts, material.end_tokens, on_step)
         answered = ask_tasks(asker, material.questions, material.end_tokens, on_step)
     tasks = run_tasks(job.endpoint, job.scoring, quality, job.tools, on_step) if job.tools else NO_TASKS
     return scores, {

@@ -14,7 +14,7 @@ from bitbench.records.quality import TaskAnswer, TaskFailure, TaskResult
 from bitbench.study.base import Json
 from bitbench.study.environment import Environment
 from bitbench.study.quality import LmEvalTask, Quality, Scoring, is_task_file
-from bitbench.util.child_processes import tool_environment
+from bitbench.util.child_processes import tool_child_variables
 from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
 from bitbench.util.text import printable, quote
 
@@ -113,4 +113,4 @@ def _run(task: LmEvalTask, endpoint: Endpoint, scoring: Scoring, quality: Qualit
 def _environment(key: str) -> dict[str, str]:
     """Datasets come from a hub, some of them only with a token. The key is the endpoint's."""
     fixed = {"OPENAI_API_KEY": key or "none", "TOKENIZERS_PARALLELISM": "false", "NO_PROXY": "127.0.0.1"}
-    return tool_environment(fixed, hub_token=True)
+    return tool_child_variables(fixed, hub_token=True)

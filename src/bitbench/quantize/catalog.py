@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from bitbench.feature import loaded
+from bitbench.feature import loaded_from_features
 from bitbench.study.recipe import Recipe
 from bitbench.util import yaml_file
 from bitbench.util.errors import RecipeError
@@ -26,7 +26,7 @@ def built_in_recipes() -> tuple[Recipe, ...]:
 
 
 def _files() -> dict[str, Path]:
-    folders = (_BUILT_IN, *loaded("recipes").values())
+    folders = (_BUILT_IN, *loaded_from_features("recipes").values())
     return {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
 
 
@@ -45,7 +45,7 @@ def is_file_name(reference: str) -> bool:
     return reference.endswith((".yaml", ".yml"))
 
 
-def find(reference: str, folder: Path | None = None) -> Recipe:
+def find_recipe(reference: str, folder: Path | None = None) -> Recipe:
     """A built-in name, or the path of a recipe file, relative to `folder` (that of the study file)."""
     if not is_file_name(reference):
         return read_recipe(built_in_file(reference))
@@ -65,8 +65,8 @@ def recipe_text(recipe: Recipe) -> str:
 def read_recipe(path: Path) -> Recipe:
     """A checked recipe; the source of its calibration text counts from the file's own folder."""
     missing = f"no recipe file {path}; `bitbench recipes NAME` prints a built-in one to start from"
-    text = yaml_file.read_text(path, missing=missing, error=RecipeError)
-    recipe = yaml_file.parse(
+    text = yaml_file.read_yaml_text(path, missing=missing, error=RecipeError)
+    recipe = yaml_file.parse_yaml(
         text,
         Recipe,
         name=str(path),

@@ -16,7 +16,7 @@ from pathlib import Path
 from bitbench.study.recipe import Recipe
 from bitbench.study.variant import TENSOR_TYPES
 from bitbench.util.errors import ModelError, QuantizeError, RecipeError
-from bitbench.util.model_files import StoredTensor, read_object
+from bitbench.util.model_files import StoredTensor, read_model_json
 from bitbench.util.text import printable
 from bitbench.util.units import show_bytes
 
@@ -41,7 +41,7 @@ def linear_layers(tensors: Mapping[str, StoredTensor], ignore: Sequence[str]) ->
 
 
 def refuse_other_than_causal_lm(folder: Path) -> None:
-    config = read_object(folder / "config.json")
+    config = read_model_json(folder / "config.json")
     named = config.get("architectures")
     architectures = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     if not any(_CAUSAL.search(name) for name in architectures):
@@ -118,7 +118,7 @@ class GgufHeader:
     tensors: tuple[GgufTensor, ...]
 
 
-def read_tensors(path: Path) -> tuple[GgufTensor, ...]:
+def read_gguf_tensors(path: Path) -> tuple[GgufTensor, ...]:
     """As `read_header`."""
     return read_header(path).tensors
 

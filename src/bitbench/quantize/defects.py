@@ -17,7 +17,7 @@ import numpy.typing as npt
 from bitbench.quantize.checkpoint import is_ignored, linear_layers
 from bitbench.study.recipe import COMPRESSED_TENSORS
 from bitbench.util.errors import ModelError, QuantizeError
-from bitbench.util.model_files import StoredTensor, read_header, read_object
+from bitbench.util.model_files import StoredTensor, read_model_json, read_safetensors_header
 from bitbench.util.text import printable
 
 MOST_TOLD = 5
@@ -73,7 +73,7 @@ class Defect:
 def find_defects(checkpoint: Path, ignored: Sequence[str] | None) -> list[Defect]:
     """By the names of tensors. `ignored`: layers that shall not be quantized; None: it is unknown what shall be. Raises
     ModelError where there is nothing to read, or it cannot be."""
-    files = {path: read_header(path) for path in sorted(checkpoint.glob("*.safetensors"))}
+    files = {path: read_safetensors_header(path) for path in sorted(checkpoint.glob("*.safetensors"))}
     if not files:
         raise ModelError(f"{checkpoint} has no safetensors files; only these can be checked.")
     tensors = {name: tensor for header in files.values() for name, tensor in header.items()}
@@ -92,7 +92,7 @@ def refuse_broken(checkpoint: Path, ignored: Sequence[str] | None) -> None:
 
 def ignored_by_configuration(checkpoint: Path) -> tuple[str, ...] | None:
     """Layers that a checkpoint in the form of compressed-tensors says are not quantized; None of any other."""
-    said = read_object(checkpoint / "config.json").get("quantization_config")
+    said = read_model_json(checkpoint / "config.json").get("quantization_config")
     said = said if isinstance(said, dict) else {}
     groups = said.get("config_groups")
     targets = [group.get("targets") for group in groups.values()] if isinstance(groups, dict) else []

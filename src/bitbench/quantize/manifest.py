@@ -8,10 +8,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from bitbench.quantize.checkpoint import GgufTensor, linear_layers, read_tensors
+from bitbench.quantize.checkpoint import GgufTensor, linear_layers, read_gguf_tensors
 from bitbench.study.base import Record
 from bitbench.study.recipe import Recipe
-from bitbench.util.model_files import read_headers
+from bitbench.util.model_files import read_safetensors_headers
 
 MANIFEST_FORMAT = 1
 # History of MANIFEST_FORMAT:
@@ -105,7 +105,7 @@ def stored_bits(model: Path, checkpoint: Path, recipe: Recipe) -> StoredBits:
         return _gguf_bits(checkpoint)
     if recipe.openvino_type:
         return _openvino_bits(model, checkpoint)
-    before, after = read_headers(model), read_headers(checkpoint)
+    before, after = read_safetensors_headers(model), read_safetensors_headers(checkpoint)
     if not before or not after:
         return StoredBits()
     weights = sum(math.prod(tensor.shape) for tensor in before.values())
@@ -129,14 +129,14 @@ def _is_of(tensor: str, layers: Collection[str]) -> bool:
 
 def _gguf_bits(checkpoint: Path) -> StoredBits:
     """A GGUF tensor's shape is that of the model; `blk.` begins the names of the blocks that repeat."""
-    tensors = [tensor for path in checkpoint.glob("*.gguf") for tensor in read_tensors(path)]
+    tensors = [tensor for path in checkpoint.glob("*.gguf") for tensor in read_gguf_tensors(path)]
     layers = [tensor for tensor in tensors if tensor.name.startswith("blk.") and len(tensor.shape) > 1]
     return StoredBits(linear_layers=_bits(layers), whole_model=_bits(tensors))
 
 
 def _openvino_bits(model: Path, checkpoint: Path) -> StoredBits:
     """Of all weights together: OpenVINO's file of weights does not say which of them are whose."""
-    weights = sum(math.prod(tensor.shape) for tensor in read_headers(model).values())
+    weights = sum(math.prod(tensor.shape) for tensor in read_safetensors_headers(model).values())
     return StoredBits(whole_model=round(8 * weight_bytes(checkpoint) / weights, 3) if weights else None)
 
 

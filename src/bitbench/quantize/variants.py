@@ -41,11 +41,11 @@ from bitbench.study.base import RECORDED
 from bitbench.study.recipe import Backend, Recipe
 from bitbench.util.errors import QuantizeError, StoreError
 from bitbench.util.files import SafeFolder, read_bytes
-from bitbench.util.model_files import read_headers
+from bitbench.util.model_files import read_safetensors_headers
 
 
 @contextmanager
-def hold(place: Path, name: str, on_wait: Callable[[], None] = lambda: None) -> Iterator[int]:
+def hold_variant(place: Path, name: str, on_wait: Callable[[], None] = lambda: None) -> Iterator[int]:
     """Waits for the lock of `name`; yields its descriptor, which a child process may inherit to hold it as well."""
     with _open(place, name) as lock:
         if not _take(lock):
@@ -142,7 +142,7 @@ class MadeVariant:
         return self.manifest.weight_bytes
 
 
-def order(
+def request_variant(
     model: SourceModel,
     recipe: Recipe,
     *,
@@ -156,27 +156,27 @@ def order(
     return VariantRequest(model, recipe, telling, text, seed)
 
 
-def find(wanted: VariantRequest, home: Path) -> MadeVariant | None:
+def find_variant(wanted: VariantRequest, home: Path) -> MadeVariant | None:
     return _read(_variants(home) / wanted.folder_name)
 
 
-def ensure(
+def ensure_variant(
     wanted: VariantRequest, *, home: Path, python: Path, on_progress: OnProgress = lambda _: None
 ) -> MadeVariant:
     """The variant, created now unless it exists. Raises before any work where it is known not to be possible."""
-    if (there := find(wanted, home)) is not None:
+    if (there := find_variant(wanted, home)) is not None:
         return there
     refuse_impossible(wanted.model.path, wanted.recipe)
     place = _variants(home)
     try:
         SafeFolder(home).make_folder(place.name)
         _remove_leftovers(place)
-        with hold(
+        with hold_variant(
             place,
             wanted.folder_name,
             on_wait=lambda: on_progress(QuantizeProgress("waiting: another process is creating it")),
         ) as lock_fd:
-            if (there := find(wanted, home)) is not None:
+            if (there := find_variant(wanted, home)) is not None:
                 return there
             return _make(wanted, place, python, lock_fd, on_progress)
     except StoreError as error:
@@ -188,7 +188,7 @@ def ensure(
 def refuse_impossible(model: Path, recipe: Recipe) -> None:
     """Raises ModelError or RecipeError where this model cannot be compressed, or not by this recipe."""
     refuse_other_than_causal_lm(model)
-    refuse_group_size_that_does_not_fit(recipe, read_headers(model))
+    refuse_group_size_that_does_not_fit(recipe, read_safetensors_headers(model))
 
 
 def list_variants(home: Path) -> tuple[MadeVariant, ...]:
@@ -196,7 +196,7 @@ def list_variants(home: Path) -> tuple[MadeVariant, ...]:
     return tuple(variant for folder in folders if (variant := _read(folder)) is not None)
 
 
-def get(name: str, home: Path) -> MadeVariant:
+def get_variant(name: str, home: Path) -> MadeVariant:
     """By its folder's name, or by enough of its beginning to be the only one."""
     there = list_variants(home)
     matching = [variant for variant in there if variant.folder.name.startswith(name)]
@@ -209,10 +209,10 @@ def get(name: str, home: Path) -> MadeVariant:
     raise QuantizeError(f"No variant {name}; `bitbench variant list` shows the existing ones.")
 
 
-def remove(variant: MadeVariant) -> None:
+def remove_variant(variant: MadeVariant) -> None:
     """Renamed before it is deleted, so that a kill in between leaves no variant with files missing."""
     place, name = variant.folder.parent, variant.folder.name
-    with hold(place, name):
+    with hold_variant(place, name):
         doomed = f"{_UNFINISHED}{name}"
         SafeFolder(place).remove_folder(doomed)
         variant.folder.rename(place / doomed)
@@ -274,7 +274,7 @@ def _origin(wanted: VariantRequest, place: Path) -> Path | None:
     name = maker_of(wanted.recipe).origin
     if name is None:
         return None
-    there = _read(place / replace(wanted, recipe=catalog.find(name), calibration=None).folder_name)
+    there = _read(place / replace(wanted, recipe=catalog.find_recipe(name), calibration=None).folder_name)
     return there.path if there else None
 
 

@@ -35,8 +35,8 @@ from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityMater
 from bitbench.records.roof import ROOF_FORMAT, MachineRoof
 from bitbench.records.strict_reader import (
     following,
-    read_document,
     read_lines,
+    read_record_file,
     read_rows,
     refuse_mixed_classes,
     refuse_strangers,
@@ -178,7 +178,7 @@ class StudyFolder:
 
     def profiles(self) -> list[OperatorProfile]:
         paths, advice = sorted(self.profiles_folder.glob("p*.json")), "remove it to continue without it"
-        return [read_document(path, OperatorProfile, PROFILE_FORMAT, advice) for path in paths]
+        return [read_record_file(path, OperatorProfile, PROFILE_FORMAT, advice) for path in paths]
 
     def requests_of(self, trial: TrialRecord, columns: Sequence[str] | None = None) -> pa.Table:
         """Its request rows; only these columns are read where some are named."""
@@ -374,7 +374,7 @@ class Writer:
 
 
 def _read_if_there(path: Path, kind: type[R], newest: int, advice: str) -> R | None:
-    return read_document(path, kind, newest, advice) if path.exists() else None
+    return read_record_file(path, kind, newest, advice) if path.exists() else None
 
 
 def _why_not(path: Path) -> str:

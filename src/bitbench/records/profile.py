@@ -163,11 +163,11 @@ P = TypeVar("P", PublishedKernels, PublishedProfile)
 _FILES = {PublishedKernels: "published/kernels.json", PublishedProfile: "published/profile.json"}
 
 
-def write_published(folder: Path, content: PublishedKernels | PublishedProfile) -> Path:
+def write_published_profile(folder: Path, content: PublishedKernels | PublishedProfile) -> Path:
     return SafeFolder(folder).write(_FILES[type(content)], content.model_dump_json(indent=1) + "\n")
 
 
-def read_published(folder: Path, kind: type[P]) -> P | None:
+def read_published_profile(folder: Path, kind: type[P]) -> P | None:
     """None where nothing of this kind was imported into the folder."""
     path = folder / _FILES[kind]
     if not path.is_file():

@@ -82,7 +82,7 @@ class RequestRows:
         return values
 
 
-def statistic(values: Floats, name: Statistic) -> float | None:
+def request_rows_statistic(values: Floats, name: Statistic) -> float | None:
     """Over what is defined; None where nothing is."""
     known = values[~np.isnan(values)]
     if known.size == 0:
@@ -90,10 +90,10 @@ def statistic(values: Floats, name: Statistic) -> float | None:
     return float(known.mean()) if name == "mean" else float(np.percentile(known, float(name.removeprefix("p"))))
 
 
-def figure(metric: Metric, rows: RequestRows) -> float | None:
+def request_rows_figure(metric: Metric, rows: RequestRows) -> float | None:
     """From rows of complete requests; None where it is not defined, or not made from rows alone."""
     if metric.time is not None and metric.statistic is not None:
-        return statistic(rows.time(metric.time), metric.statistic)
+        return request_rows_statistic(rows.time(metric.time), metric.statistic)
     compute = RATES.get(metric.name)
     return compute(rows) if compute is not None else None
 

@@ -157,7 +157,7 @@ def read_from(
     """Every record of these numbered lines. `where`: how a message calls a line."""
     found: dict[str, tuple[int, Line]] = {}
     for number, raw in lines:
-        record = parse(raw, kind, newest, where(number), advice)
+        record = parse_record(raw, kind, newest, where(number), advice)
         first, known = found.setdefault(record.id, (number, record))
         if known != record:
             raise StoreError(
@@ -183,13 +183,13 @@ def complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise _unreadable(path, error) from error
 
 
-def read_document(path: Path, kind: type[R], newest: int, advice: str) -> R:
+def read_record_file(path: Path, kind: type[R], newest: int, advice: str) -> R:
     """A file that is one record. `advice`: what to do where it is damaged."""
     try:
         raw = read_bytes(path)
     except OSError as error:
         raise _unreadable(path, error) from error
-    return parse(raw, kind, newest, str(path), advice)
+    return parse_record(raw, kind, newest, str(path), advice)
 
 
 def read_rows(path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] | None, whose: str) -> pa.Table:
@@ -252,17 +252,17 @@ class NewerFormatError(ValueError):
     """A record of a bitbench that came after this one."""
 
 
-def parse(raw: bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
+def parse_record(raw: bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
     """Raises StoreError with the place, what is wrong there, and what to do."""
     try:
-        return checked(raw, kind, newest)
+        return checked_record(raw, kind, newest)
     except NewerFormatError as error:
         raise StoreError(f"{where} was written by a newer bitbench ({error}); update bitbench") from error
     except ValueError as error:
         raise StoreError(f"{where} is damaged and cannot be read: {cause_of(error)}; {advice}") from error
 
 
-def checked(raw: bytes, kind: type[R], newest: int) -> R:
+def checked_record(raw: bytes, kind: type[R], newest: int) -> R:
     """A record, from disk or from another machine; raises ValueError, of which `cause_of` makes words."""
     content = _json(raw)
     version = content.get("format", newest)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bitbench.records.trial import Memory, TrialMetrics
-from bitbench.study.metrics import find
+from bitbench.study.metrics import find_metric
 
 
 class RequestColumn(NamedTuple):
@@ -88,7 +88,7 @@ def _at(path: str, name: str, kind: str, meaning: str) -> TableColumn:
 
 
 def _meaning(column: str) -> str:
-    metric = find(column)
+    metric = find_metric(column)
     assert metric is not None, f"{column} is not a figure"
     return metric.meaning
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bitbench.reports.charts.figure import Figure
-from bitbench.reports.document.html import page, svg
+from bitbench.reports.document.html import html_chart_svg, html_page
 from bitbench.reports.document.markdown import FIGURES, markdown
 from bitbench.reports.document.model import Block, Chart, Details, Document
 from bitbench.util.files import SafeFolder
@@ -19,15 +19,15 @@ Draw = Callable[[Sequence[Figure]], Sequence[str]]  # the SVG of each
 _FIGURE = re.compile(r"(answer|trials|requests|load|length|memory|quality)-[\w.+-]+\.svg", re.ASCII)
 
 
-def write_report(document: Document, bundle: str, study_folder: Path, draw: Draw | None = None) -> Path:
+def write_report_files(document: Document, bundle: str, study_folder: Path, draw: Draw | None = None) -> Path:
     """index.html, report.md and figures/ in the study's report/; the path is that of report.md. `bundle` draws charts
     in the page, `draw` those in files."""
     files = SafeFolder(study_folder)
     figures = {figure.name: figure for figure in figures_of(document)}
-    made = draw(list(figures.values())) if draw else [svg(figure) for figure in figures.values()]
+    made = draw(list(figures.values())) if draw else [html_chart_svg(figure) for figure in figures.values()]
     drawings = dict(zip(figures, made, strict=True))
     opening = {figure.name: drawings[figure.name] for figure in _figures(document.answer)}
-    files.write(f"{REPORT}/{PAGE}", page(document, bundle, opening))
+    files.write(f"{REPORT}/{PAGE}", html_page(document, bundle, opening))
     files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, frozenset(f"{name}.svg" for name in drawings))
     for name, drawing in drawings.items():
         files.write(f"{REPORT}/{FIGURES}/{name}.svg", drawing)

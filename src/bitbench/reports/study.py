@@ -18,7 +18,7 @@ from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.reports.sections.conditions import (
     configs_section,
     host_section,
-    imported,
+    imported_conditions,
     instances_section,
     method_section,
     precision_section,
@@ -26,7 +26,7 @@ from bitbench.reports.sections.conditions import (
     warm_up_section,
 )
 from bitbench.reports.sections.failures import failures_section, refusals_section, remarks
-from bitbench.reports.sections.lead import Lead, lead, of_features
+from bitbench.reports.sections.lead import Lead, lead, lead_parts_of_features
 from bitbench.reports.sections.memory import engine_metrics_section, memory_section, settings_section
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.reports.sections.ranked import (
@@ -59,10 +59,10 @@ def study_document(
     is_sweep = bool(sweep_points(summary, was_running=was_running))
     openings = [] if is_sweep else [_Opening.of(part, place) for place, part in enumerate(summary.by_model, start=1)]
     measures_speed = bool(summary.study.workloads)
-    quality = [quality_section(summary), *of_features(summary, "section", ReportPlace.QUALITY)]
+    quality = [quality_section(summary), *lead_parts_of_features(summary, "section", ReportPlace.QUALITY)]
     first = [
         *([sweep_section(summary)] if is_sweep else []),
-        *of_features(summary, "section", ReportPlace.ANSWER),
+        *lead_parts_of_features(summary, "section", ReportPlace.ANSWER),
         *(opening.results for opening in openings),
         *([] if measures_speed else quality),
     ]
@@ -72,19 +72,19 @@ def study_document(
         precision_section(summary),
         crossover_section(summary),
         settings_section(summary),
-        *of_features(summary, "section", ReportPlace.SPEED),
+        *lead_parts_of_features(summary, "section", ReportPlace.SPEED),
         memory_section(summary),
-        *of_features(summary, "section", ReportPlace.MEMORY),
+        *lead_parts_of_features(summary, "section", ReportPlace.MEMORY),
         engine_metrics_section(summary),
         *(quality if measures_speed else []),
-        *of_features(summary, "section", ReportPlace.CAUSES),
+        *lead_parts_of_features(summary, "section", ReportPlace.CAUSES),
         failures_section(summary),
         refusals_section(summary),
         None if was_running else warm_up_section(summary),
         configs_section(summary, lock),
         instances_section(instances),
         host_section(lock),
-        *of_features(summary, "section", ReportPlace.CONDITIONS),
+        *lead_parts_of_features(summary, "section", ReportPlace.CONDITIONS),
         method_section(summary),
         reproduce_section(summary, lock),
         runs_section(summary),
@@ -170,7 +170,7 @@ def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> 
     reasons = [reason for opening in openings if opening.lead for reason in opening.lead.more]
     if reasons:
         yield Paragraph(joined(reasons, " "))
-    yield from bullets([*remarks(summary), *quality_sentences(summary), *of_features(summary, "sentences")])
+    yield from bullets([*remarks(summary), *quality_sentences(summary), *lead_parts_of_features(summary, "sentences")])
     if (verdict := objectives_verdict(summary)) is not None:
         yield Paragraph(verdict)
     if summary.study.description:
@@ -205,7 +205,7 @@ def _of_what(summary: StudySummary, lock: Lock) -> Iterator[Block]:
             )
         )
     if summary.imported_from:
-        yield imported(summary.imported_from)
+        yield imported_conditions(summary.imported_from)
 
 
 def _speed_of(summary: StudySummary, shown: Collection[str]) -> Iterator[Section]:

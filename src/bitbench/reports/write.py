@@ -17,7 +17,7 @@ from bitbench.analysis.results.summary import StudySummary
 from bitbench.analysis.summarize import summarize
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.study.base import Json
-from bitbench.util.child_processes import NOWHERE, bitbench_environment, own, read_frame, write_frame
+from bitbench.util.child_processes import NOWHERE, bitbench_child_variables, bitbench_command, read_frame, write_frame
 from bitbench.util.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Told = TypeVar("Told")
 
 
-def shortener(folders: Iterable[Path]) -> Callable[[str], str]:
+def path_shortener(folders: Iterable[Path]) -> Callable[[str], str]:
     """A function that writes `…/envs/vllm/x.py` for `FOLDER/envs/vllm/x.py`; the longest folder goes first."""
     known = sorted({str(folder) for folder in folders if len(folder.parts) > 1}, key=len, reverse=True)
     if not known:
@@ -42,20 +42,20 @@ _TOLD = {"kernels", "commands", "command", "notes", "reason", "cause", "log_line
 _LEADING = {"points", "failures", "failure", "configs", "refusals", "facts"}
 
 
-def shortened(told: Told, short: Callable[[str], str]) -> Told:
+def shorten_paths(told: Told, short: Callable[[str], str]) -> Told:
     """A summary, or a part of one, without the paths that `short` knows."""
     found: Any = told
     if isinstance(told, str):
         found = short(told)
     elif isinstance(told, tuple):
-        found = tuple(shortened(item, short) for item in told)
+        found = tuple(shorten_paths(item, short) for item in told)
     elif isinstance(told, BaseModel):
         fields = (_TOLD | _LEADING) & type(told).model_fields.keys()
-        found = told.model_copy(update={field: shortened(getattr(told, field), short) for field in fields})
+        found = told.model_copy(update={field: shorten_paths(getattr(told, field), short) for field in fields})
     return found  # type: ignore[no-any-return]
 
 
-_COMMAND = own("bitbench.reports.charts.svg_process")
+_COMMAND = bitbench_command("bitbench.reports.charts.svg_process")
 
 
 class Drawing:
@@ -72,7 +72,7 @@ class Drawing:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 cwd=NOWHERE,
-                env=bitbench_environment(),
+                env=bitbench_child_variables(),
             )
         return self
 
@@ -85,12 +85,12 @@ class Drawing:
 
     def draw(self, figures: Sequence["Figure"]) -> list[str]:
         """Their SVG; only once."""
-        from bitbench.reports.document.html import standing_alone, svg
+        from bitbench.reports.document.html import html_chart_svg, standing_alone
 
         try:
             return self._drawn_there([standing_alone(figure) for figure in figures])
         except (OSError, EOFError):
-            return [svg(figure) for figure in figures]
+            return [html_chart_svg(figure) for figure in figures]
 
     def _drawn_there(self, specifications: list[dict[str, Json]]) -> list[str]:
         if self._process is None:
@@ -115,7 +115,7 @@ class StudyReport:
 
     @cached_property
     def summary(self) -> StudySummary:
-        return shortened(summarize(self.records), self._short)
+        return shorten_paths(summarize(self.records), self._short)
 
     @cached_property
     def document(self) -> "Document":
@@ -123,7 +123,7 @@ class StudyReport:
         from bitbench.reports.study import study_document  # brings the drawing of charts: a second to import
 
         return study_document(
-            self.summary, self.records.lock, instances=shortened(tuple(self.records.instances), self._short)
+            self.summary, self.records.lock, instances=shorten_paths(tuple(self.records.instances), self._short)
         )
 
     @property
@@ -135,10 +135,10 @@ class StudyReport:
         """Write report/; the path is that of report.md, and the page and figures/ lie beside it. `drawing`: begun
         before."""
         from bitbench.reports.document.html import vega_bundle
-        from bitbench.reports.files import write_report
+        from bitbench.reports.files import write_report_files
 
         draw = drawing.draw if drawing else None
-        return write_report(self.document, vega_bundle(self._home), self.folder.path, draw)
+        return write_report_files(self.document, vega_bundle(self._home), self.folder.path, draw)
 
     def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
         """A folder of operator profiles alone has no trial, and is no failure."""
@@ -151,4 +151,4 @@ class StudyReport:
         """For what lies in this home, in the study's folder, or in the home in which it was run."""
         paths = [variant.path for variant in self.records.plan.variants if variant.path is not None]
         homes = [up.parent for path in paths for up in path.parents if up.name in ("models", "variants")]
-        return shortener([self._home, self.folder.path.resolve(), Path.home(), *homes])
+        return path_shortener([self._home, self.folder.path.resolve(), Path.home(), *homes])

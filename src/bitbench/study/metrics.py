@@ -200,6 +200,6 @@ _SPELLINGS = {
 }
 
 
-def find(name: str) -> Metric | None:
+def find_metric(name: str) -> Metric | None:
     """The figure of this name, however it is spelled; None where there is none."""
     return _SPELLINGS.get(name)

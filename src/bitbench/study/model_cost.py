@@ -117,7 +117,7 @@ class _Shape(Record):
         return 2 * self.layers * self.kv_heads * self.head_size * VALUE_BYTES
 
 
-def why_not(facts: ModelFacts) -> str | None:
+def why_cost_unknown(facts: ModelFacts) -> str | None:
     """Why the cost of this model is unknown, or None."""
     if facts.experts and None in (facts.experts.per_token, facts.experts.size, facts.experts.layers):
         return f"of its {facts.experts.count} experts the configuration does not say how many a token goes to, or where"
@@ -141,7 +141,7 @@ def touched_share(experts: int, per_token: int, tokens: float) -> float:
 
 def active_weight_bytes(facts: ModelFacts, weight_bytes: int, tokens: int = 1) -> int | None:
     """Of a mixture: what a step of so many tokens reads. None where all is read, or it is unknown."""
-    if not facts.experts or why_not(facts):
+    if not facts.experts or why_cost_unknown(facts):
         return None
     return _touched(facts, _shape(facts), weight_bytes, tokens)[0]
 

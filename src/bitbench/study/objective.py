@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from bitbench.study.base import Seconds, Spec
-from bitbench.study.metrics import OBJECTIVES, PROMISED, STATISTICS, Promised, Statistic, find
+from bitbench.study.metrics import OBJECTIVES, PROMISED, STATISTICS, Promised, Statistic, find_metric
 from bitbench.util.text import did_you_mean
 from bitbench.util.units import parse_seconds
 
@@ -56,7 +56,7 @@ def _limit(name: str, text: str) -> float:
 
 def _figure(name: str) -> str:
     """The registry's name for it."""
-    metric = find(name)
+    metric = find_metric(name)
     if metric is None or metric.name not in OBJECTIVES:
         raise ValueError(
             f"unknown objective {name!r}; {did_you_mean(name, OBJECTIVES)}"

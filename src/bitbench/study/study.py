@@ -27,7 +27,7 @@ from pydantic_core import CoreSchema
 from bitbench.feature import sparing, study_keys
 from bitbench.study.base import RECORDED, Bytes, Fraction, Seconds, Spec
 from bitbench.study.environment import VERSION, venv_folder
-from bitbench.study.metrics import PrimaryMetricName, find
+from bitbench.study.metrics import PrimaryMetricName, find_metric
 from bitbench.study.objective import Objectives
 from bitbench.study.quality import Quality
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
@@ -269,7 +269,7 @@ class Measure(Spec):
     @field_validator("metric", mode="before")
     @classmethod
     def _any_spelling(cls, value: object) -> object:
-        metric = find(value) if isinstance(value, str) else None
+        metric = find_metric(value) if isinstance(value, str) else None
         return metric.name if metric is not None else value
 
 

@@ -33,7 +33,7 @@ def read_study(path: Path) -> tuple[Study, str]:
     """The checked study and its text, read once; raises StudyFileError with every mistake found. A text without a name
     gets that of its file as the last line, since it will be kept under another."""
     missing = f"no study file {path}; `bitbench init {path}` writes one to start from"
-    text = yaml_file.read_text(path, missing=missing, error=StudyFileError)
+    text = yaml_file.read_yaml_text(path, missing=missing, error=StudyFileError)
     study = parse_study(text, name=str(path))
     if not yaml_file.line_of(text, ("name",))[1]:
         text = f"{text.rstrip()}\nname: {study.name}\n"
@@ -52,7 +52,7 @@ def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, 
     """A setup is counted after the lists of all engines are expanded; the file has fewer of them."""
     match location:
         case ("engines", int(number), *rest):
-            written = yaml_file.parse(text, _Engines, name="", outline="", error=StudyFileError)
+            written = yaml_file.parse_yaml(text, _Engines, name="", outline="", error=StudyFileError)
             entries = [place for place, axes in enumerate(written.engines) for _ in axes.setups(written.kv_cache)]
             return ("engines", entries[number], *rest)
     return location
@@ -60,7 +60,7 @@ def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, 
 
 def parse_study(text: str, *, name: str) -> Study:
     """`name` is that of its file, which is that of the study where the text gives none."""
-    return yaml_file.parse(
+    return yaml_file.parse_yaml(
         text,
         Study,
         name=name,
@@ -100,7 +100,7 @@ def _allow_short_forms(schema: dict[str, Any]) -> None:
     definitions["Count"] = {"anyOf": [{"type": "integer", "minimum": 1}, count]}
 
 
-def study_text(study: Study) -> str:
+def study_file_text(study: Study) -> str:
     """Reading it again gives an equal study."""
     content = study.model_dump(mode="json", exclude_defaults=True, exclude={"workloads", "objectives"}, context=BY_HAND)
     content = {"bitbench": study.bitbench, **content}
@@ -138,7 +138,7 @@ class StudySource:
         if isinstance(study, StudySource):
             return study
         if isinstance(study, Study):
-            return cls(study, study_text(study), folder)
+            return cls(study, study_file_text(study), folder)
         return cls(*read_study(study), study.parent, study)
 
     def with_budget(self, budget_s: float | None) -> "StudySource":

@@ -43,18 +43,18 @@ def runs_code(variable: str) -> bool:
     return _RUNS_CODE.fullmatch(variable) is not None
 
 
-def engine_environment(extra: Mapping[str, str]) -> dict[str, str]:
+def engine_child_variables(extra: Mapping[str, str]) -> dict[str, str]:
     """What a process needs of ours to run at all, and `extra`."""
     return _DEFAULTS | {name: os.environ[name] for name in _FOR_ENGINES if name in os.environ} | dict(extra)
 
 
-def tool_environment(extra: Mapping[str, str] | None = None, *, hub_token: bool = False) -> dict[str, str]:
+def tool_child_variables(extra: Mapping[str, str] | None = None, *, hub_token: bool = False) -> dict[str, str]:
     """Ours without what leads to our packages, and `extra`; a model hub's token only where the child needs the hub."""
     kept = {name: value for name, value in _ours(hub_token=hub_token).items() if name not in _OF_OUR_PYTHON}
     return kept | dict(extra or {})
 
 
-def bitbench_environment() -> dict[str, str]:
+def bitbench_child_variables() -> dict[str, str]:
     """For bitbench's own interpreter and package: what leads to them stays, a token does not.
 
     It leads there from any working folder; the empty entry of a PYTHONPATH, which is that folder, leads nowhere.
@@ -83,12 +83,12 @@ def _is_hub_token(name: str) -> bool:
 NOWHERE = Path("/")  # a working folder for what reads and writes nothing by a relative path; root alone writes there
 
 
-def isolated(python: Path | str, *words: Path | str) -> list[str]:
+def isolated_command(python: Path | str, *words: Path | str) -> list[str]:
     """For the Python of any environment: it sees its own packages, and no variable or folder of ours."""
     return [str(python), "-I", *map(str, words)]
 
 
-def own(module: str, *words: str) -> list[str]:
+def bitbench_command(module: str, *words: str) -> list[str]:
     """For a module of bitbench in the Python that runs it now, with PYTHONPATH, which may lead to its packages."""
     return [sys.executable, "-P", "-m", module, *words]
 

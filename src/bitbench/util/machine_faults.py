@@ -37,7 +37,7 @@ SAID = re.compile(
 _PROBE_BYTES = 65_536  # more than a page, which may still be free on a full disk
 
 
-def explain(error: OSError) -> str | None:
+def explain_machine_fault(error: OSError) -> str | None:
     """What is wrong with the machine and what to do, with the file it is about; None where the error is another."""
     sentence = _OF_FILES.get(error.errno or 0) or explain_lack(error)
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
@@ -57,7 +57,7 @@ def disk_fault(folder: Path) -> str | None:
         with tempfile.TemporaryFile(dir=folder) as probe:
             probe.write(bytes(_PROBE_BYTES))
     except OSError as error:
-        return explain(OSError(error.errno, error.strerror, str(folder)))
+        return explain_machine_fault(OSError(error.errno, error.strerror, str(folder)))
     return None
 
 

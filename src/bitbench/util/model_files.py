@@ -20,7 +20,7 @@ _LARGEST_BYTES = 36 * 10**6  # the largest tokenizers have 34 MB; configurations
 _MOST_LISTS, _MOST_OBJECTS = 1_000_000, 100_000
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_model_json(path: Path) -> dict[str, Any]:
     """Raises ModelError where it is missing, no JSON object, or larger than such a file ever is."""
     try:
         if path.stat().st_size > _LARGEST_BYTES:
@@ -58,7 +58,7 @@ class StoredTensor:
     begin: int = field(default=0, compare=False)  # its first byte in the file
 
 
-def read_header(path: Path) -> dict[str, StoredTensor]:
+def read_safetensors_header(path: Path) -> dict[str, StoredTensor]:
     """Name to what is stored under it; raises ModelError where the file is not safetensors, or its header lies."""
     try:
         entries, data = _entries(path)
@@ -70,9 +70,13 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         raise ModelError(f"{path} is not a safetensors file (its header: {cause}); download it again.") from error
 
 
-def read_headers(folder: Path) -> dict[str, StoredTensor]:
+def read_safetensors_headers(folder: Path) -> dict[str, StoredTensor]:
     """Every tensor of a checkpoint, whatever file it lies in."""
-    return {name: tensor for path in sorted(folder.glob("*.safetensors")) for name, tensor in read_header(path).items()}
+    return {
+        name: tensor
+        for path in sorted(folder.glob("*.safetensors"))
+        for name, tensor in read_safetensors_header(path).items()
+    }
 
 
 def header_bytes(tensors: Mapping[str, StoredTensor]) -> bytes:

@@ -33,7 +33,7 @@ LONGEST_NUMBER = 100  # characters
 _TEXT = "tag:yaml.org,2002:str"
 
 
-def read_text(path: Path, *, missing: str, error: type[Exception]) -> str:
+def read_yaml_text(path: Path, *, missing: str, error: type[Exception]) -> str:
     """The file as text; raises `error`, with `missing` where there is no such file."""
     if not path.exists():
         raise error(missing)
@@ -43,7 +43,7 @@ def read_text(path: Path, *, missing: str, error: type[Exception]) -> str:
         raise error(f"{path} cannot be read: {problem}") from problem
 
 
-def parse(
+def parse_yaml(
     text: str,
     spec: type[Parsed],
     *,

@@ -8,14 +8,14 @@ from bitbench.features.behaviour.computing import (
     ANOTHER_START,
     TOGETHER,
     Lifetimes,
+    behaviour_lifetimes,
+    behaviour_survival,
     compare_survival,
-    lifetimes,
-    survival,
 )
 from bitbench.features.behaviour.types import Behaviour
 from bitbench.features.behaviour.words import behaviour_section, behaviour_sentences
 from bitbench.records.quality import Answer, Condition
-from bitbench.reports.document.markdown import markdown, phrase_text, section_parts
+from bitbench.reports.document.markdown import markdown, markdown_phrase, section_parts
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.study import study_document
 from tests.unit.synthetic import demo_study, make_lock, summarize
@@ -104,7 +104,7 @@ def test_a_loss_within_what_a_restart_changes_is_called_that() -> None:
     assert floor.changed == ANOTHER_START
     (equal,) = found.equivalence.values()
     assert (equal.within_floor, equal.floor) == (True, ANOTHER_START)
-    said = [phrase_text(one) for one in behaviour_sentences(found, restarted(noise=0.1, loss=0.1))]
+    said = [markdown_phrase(one) for one in behaviour_sentences(found, restarted(noise=0.1, loss=0.1))]
     assert any(
         one.startswith("Behaviour: the loss of `w8` is within the noise floor (another start: 0.0") for one in said
     )
@@ -116,13 +116,13 @@ def test_a_loss_within_what_a_restart_changes_is_called_that() -> None:
 
 def test_texts_that_never_diverge_are_censored_at_their_end() -> None:
     base = texts([100] * 4)
-    found = lifetimes(texts([0, 30, 100, 100]), base)
+    found = behaviour_lifetimes(texts([0, 30, 100, 100]), base)
     assert found == Lifetimes(ended=(0, 30), lasted=(100, 100))
-    assert lifetimes(base[:2], base[1:]).watched == 1  # of both sides
+    assert behaviour_lifetimes(base[:2], base[1:]).watched == 1  # of both sides
 
 
 def test_a_curve_is_the_share_that_is_left() -> None:
-    found = survival(config("w8"), Lifetimes(ended=(10, 20, 30, 40, 50), lasted=(60,) * 5), 0.95)
+    found = behaviour_survival(config("w8"), Lifetimes(ended=(10, 20, 30, 40, 50), lasted=(60,) * 5), 0.95)
     assert found is not None
     shares = {step.at: step.share for step in found.steps}
     assert shares[10] == pytest.approx(0.9)
@@ -135,14 +135,14 @@ def test_a_curve_is_the_share_that_is_left() -> None:
 
 
 def test_none_and_all_diverged_have_intervals_too() -> None:
-    never = survival(config("w8"), Lifetimes(ended=(), lasted=(48,) * 20), 0.95)
+    never = behaviour_survival(config("w8"), Lifetimes(ended=(), lasted=(48,) * 20), 0.95)
     assert never is not None
     assert (never.median, never.steps[-1].share, never.steps[-1].high) == (None, 1.0, 1.0)
     assert 0.8 < never.steps[-1].low < 0.9  # 20 of 20: at least 83 %
-    always = survival(config("w8"), Lifetimes(ended=(3,) * 20, lasted=()), 0.95)
+    always = behaviour_survival(config("w8"), Lifetimes(ended=(3,) * 20, lasted=()), 0.95)
     assert always is not None
     assert 0.1 < always.steps[-1].high < 0.2
-    assert survival(config("w8"), Lifetimes(ended=(1,) * 3, lasted=()), 0.95) is None
+    assert behaviour_survival(config("w8"), Lifetimes(ended=(1,) * 3, lasted=()), 0.95) is None
 
 
 def test_the_interval_of_a_curve_covers_the_truth() -> None:
@@ -151,7 +151,7 @@ def test_the_interval_of_a_curve_covers_the_truth() -> None:
     for _ in range(300):
         lives = rng.exponential(40.0, 60)
         data = Lifetimes(tuple(int(np.ceil(one)) for one in lives if one < 60), (60,) * int((lives >= 60).sum()))
-        found = survival(config("w8"), data, 0.95)
+        found = behaviour_survival(config("w8"), data, 0.95)
         assert found is not None
         last = max((step for step in found.steps if step.at <= 20), key=lambda step: step.at)
         hits += last.low <= truth <= last.high
@@ -179,7 +179,7 @@ def test_equal_variants_are_seldom_told_apart_and_different_ones_are() -> None:
 
 def test_the_report_says_what_is_equivalent_and_how_long_texts_last() -> None:
     summary = measured()
-    said = [phrase_text(one) for one in behaviour_sentences(behaviour_of(summary), summary)]
+    said = [markdown_phrase(one) for one in behaviour_sentences(behaviour_of(summary), summary)]
     assert said[0].startswith("Behaviour: `w8` is equivalent to the unquantized model: within 0.01 nats")
     assert said[1].startswith("Behaviour: `w4` is not equivalent")
     text = "\n".join(section_parts(behaviour_section(behaviour_of(summary), summary)))
@@ -192,8 +192,8 @@ def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
     alone = summary.model_copy(update={"study": summary.study.model_copy(update={"workloads": ()})})
     found = lead(alone)
     assert found is not None
-    assert phrase_text(found.verdict) == "`w8` is indistinguishable from the unquantized model."
-    texts_of_it, others = (phrase_text(one) for one in found.reasons)
+    assert markdown_phrase(found.verdict) == "`w8` is indistinguishable from the unquantized model."
+    texts_of_it, others = (markdown_phrase(one) for one in found.reasons)
     curve = next(one for one in behaviour_of(summary).survival if one.config.variant == "m/w8")
     assert 0 < curve.ended < TEXTS  # some of its texts are other ones, which the verdict alone would hide
     same = TEXTS - curve.ended

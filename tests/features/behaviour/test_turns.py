@@ -12,7 +12,7 @@ from bitbench.features.behaviour.types import Conversations, ConversationSurviva
 from bitbench.features.behaviour.words import turns_section, turns_sentences
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import ConversationRecord, Script, TurnAnswer, TurnPrompt
-from bitbench.reports.document.markdown import markdown, phrase_text, section_parts
+from bitbench.reports.document.markdown import markdown, markdown_phrase, section_parts
 from bitbench.reports.study import study_document
 from tests.unit import test_quality
 from tests.unit.quality_server import QualityServer
@@ -59,7 +59,7 @@ def conversations_of(summary: StudySummary) -> dict[str, ConversationSurvival]:
 
 
 def said_of(summary: StudySummary) -> list[str]:
-    return [phrase_text(sentence) for sentence in turns_sentences(rows_of(summary), summary)]
+    return [markdown_phrase(sentence) for sentence in turns_sentences(rows_of(summary), summary)]
 
 
 def measured() -> StudySummary:

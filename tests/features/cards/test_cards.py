@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from bitbench.analysis.results.facts import Fact
-from bitbench.features.cards.card import OWNER, read_card, unpack
+from bitbench.features.cards.card import OWNER, read_card, unpack_card
 from bitbench.features.cards.compare import query_cards
 from bitbench.features.cards.publish import publish, without_places
 from bitbench.features.cards.types import CardError, CardManifest, CardPoints, PartName
@@ -315,7 +315,7 @@ def test_the_machines_of_a_fleet_have_no_names_in_a_card(tmp_path: Path) -> None
         instance["cause"] = "gpu7.corp.example was lost; me@gpu8 goes on"
     (folder / "instances.jsonl").write_text("".join(json.dumps(one) + "\n" for one in instances))
     card = Path(publish(folder, tmp_path / "demo.card", key=None, unsigned=True).card)
-    records = unpack(read_card(card).parts, "demo")
+    records = unpack_card(read_card(card).parts, "demo")
     assert [*records.lock.hosts] == ["machine-001", "machine-002", "local"]
     assert {one.host for one in records.instances} <= {*records.lock.hosts}
     assert records.instances[0].cause == "machine-001 was lost; machine-002 goes on"
@@ -354,8 +354,8 @@ def test_rows_say_nothing_of_a_servers_paths(tmp_path: Path) -> None:
     said = pa.array([f"no such file /opt/{CANARY}/x.py"] * table.num_rows)
     pq.write_table(table.set_column(table.schema.get_field_index("error"), "error", said), rows)
     card = read_card(Path(publish(verify_into, tmp_path / "x.card", key=None, unsigned=True).card))
-    trial = unpack(card.parts, "x").trials[0]
-    assert unpack(card.parts, "x").requests_of(trial, None).column("error").to_pylist() == ["no such file …/x.py"]
+    trial = unpack_card(card.parts, "x").trials[0]
+    assert unpack_card(card.parts, "x").requests_of(trial, None).column("error").to_pylist() == ["no such file …/x.py"]
 
 
 def id_of(record_id: str) -> Callable[[Parts], None]:
@@ -545,7 +545,7 @@ def test_the_card_of_the_gallery_is_that_of_its_study() -> None:
     card = GALLERY / "cpu-shootout.card"
     found = verify(card, signers=GALLERY / "signers")
     assert (found.signer, found.exit_code) == ("gallery", ExitCode.DONE)
-    stated, folder = unpack(read_card(card).parts, "card"), StudyFolder(SHOOTOUT).read()
+    stated, folder = unpack_card(read_card(card).parts, "card"), StudyFolder(SHOOTOUT).read()
     assert [one.metrics for one in stated.trials] == [one.metrics for one in folder.trials]
     assert stated.lock.host == folder.lock.host
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.explain.computing import explain
+from bitbench.features.explain.computing import compute_explanation
 from bitbench.features.explain.explanation import explain_variant
 from bitbench.features.explain.types import Cause, Explanation, Missing, PhaseAccount
 from bitbench.features.explain.words import explanation_document
@@ -25,7 +25,7 @@ IMPORTS = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
 def explained(of: StudyRecords, workload: int = 0) -> tuple[Explanation, PhaseAccount, str]:
     """And its decode, and its page."""
-    found = explain(of, QUANTIZED, PLAIN, of.study.workloads[workload], no_roof="nobody measured it")
+    found = compute_explanation(of, QUANTIZED, PLAIN, of.study.workloads[workload], no_roof="nobody measured it")
     (decode,) = (one for one in found.phases if one.phase is Phase.DECODE)
     return found, decode, markdown(explanation_document(found))
 

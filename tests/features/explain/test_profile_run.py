@@ -23,7 +23,7 @@ from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, LoadPro
 from bitbench.reports.document.markdown import markdown, section_parts
 from bitbench.study.plan import Plan
 from bitbench.study.study import Study
-from bitbench.study.study_file import parse_study, study_text
+from bitbench.study.study_file import parse_study, study_file_text
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.util.errors import ProfileError, StoreError, UsageError
 from tests.features.explain.test_profiling import event, mark, written
@@ -245,7 +245,7 @@ def test_profile_in_a_study_file_survives_writing_it() -> None:
         workloads=(Workload(name="w", concurrency=1, input_tokens=1, output_tokens=1),),
         profile=ProfileSpec(batch=(1, 8)),
     )
-    assert parse_study(study_text(study), name="study.yaml") == study
+    assert parse_study(study_file_text(study), name="study.yaml") == study
     assert ProfileSpec.model_validate({"batch": 4}).batch == (4,)
     for wrong in (0, [1, 1], [], True):
         with pytest.raises(ValidationError):

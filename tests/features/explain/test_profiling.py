@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bitbench.analysis.roofline import built_in_table
+from bitbench.analysis.roofline import operator_group_table
 from bitbench.features.explain import trace as trace_module
 from bitbench.features.explain.trace import (
     ChromeTrace,
@@ -72,7 +72,7 @@ def test_self_times_by_hand(tmp_path: Path) -> None:
     trace = read_trace(written(tmp_path, EVENTS))
     steps = steps_in(trace, StepShape(Phase.DECODE, 2, 8))
     assert [(step.start, step.end) for step in steps] == [(0, 100), (100, 200)]  # an empty step follows the third
-    operators, groups, step_s = divide(trace, steps, built_in_table())
+    operators, groups, step_s = divide(trace, steps, operator_group_table())
     found = {(one.name, one.group.value): one for one in operators}
     assert step_s == pytest.approx(100e-6)
     assert found["aten::linear", "framework"].self_cpu_s == pytest.approx(10e-6)
@@ -107,7 +107,7 @@ def test_device_time_goes_to_the_operator_that_launched_it(tmp_path: Path) -> No
         mark(100, 90, sequences=1),
     ]
     trace = read_trace(written(tmp_path, launched))
-    operators, groups, _ = divide(trace, steps_in(trace, StepShape(Phase.DECODE, 1, 8)), built_in_table())
+    operators, groups, _ = divide(trace, steps_in(trace, StepShape(Phase.DECODE, 1, 8)), operator_group_table())
     assert operators[0].self_device_s == pytest.approx(60e-6)
     by_group = {one.group: one.step_s for one in groups}
     assert by_group == {
@@ -142,7 +142,7 @@ def test_kernels_of_a_graph_are_grouped_by_their_own_names(tmp_path: Path) -> No
             ends += duration
     launched += [mark(200, 90, sequences=1), device("kernel", "between steps", 95.0, 3.0)]
     trace = read_trace(written(tmp_path, launched))
-    operators, groups, step_s = divide(trace, steps_in(trace, StepShape(Phase.DECODE, 1, 8)), built_in_table())
+    operators, groups, step_s = divide(trace, steps_in(trace, StepShape(Phase.DECODE, 1, 8)), operator_group_table())
     assert step_s == pytest.approx(100e-6)
     assert {one.group: round(one.step_s * 1e6, 3) for one in groups} == {
         ProfileGroup.QUANTIZED_MATMUL: 40.0,
@@ -181,7 +181,7 @@ def test_kernels_of_a_graph_are_grouped_by_their_own_names(tmp_path: Path) -> No
     ],
 )
 def test_a_kernel_that_is_often_seen_has_its_group(kernel: str, group: ProfileGroup) -> None:
-    assert built_in_table().group_of(kernel)[0] is group
+    assert operator_group_table().group_of(kernel)[0] is group
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 100])
@@ -233,7 +233,7 @@ def test_a_recorded_trace_gives_the_self_times_of_the_obvious_method() -> None:
     steps = steps_in(trace, StepShape(Phase.DECODE, 1, 128))
     assert len(steps) == 2
     first = steps[:1]
-    operators, groups, step_s = divide(trace, first, built_in_table())
+    operators, groups, step_s = divide(trace, first, operator_group_table())
     inside = [span for span in trace.spans if span.is_operator and first[0].start <= span.start < first[0].end]
     ours: dict[str, float] = defaultdict(float)
     for one in operators:
@@ -258,7 +258,7 @@ def test_prefill_and_decode_are_told_apart_by_their_marks() -> None:
 
 @pytest.mark.parametrize("recorded", NAMES)
 def test_every_operator_of_real_traces_has_a_group(recorded: str) -> None:
-    unknown = [name for name in NAMES[recorded] if built_in_table().group_of(name)[0] is ProfileGroup.OTHER]
+    unknown = [name for name in NAMES[recorded] if operator_group_table().group_of(name)[0] is ProfileGroup.OTHER]
     assert unknown == []
 
 
@@ -285,11 +285,11 @@ def test_every_operator_of_real_traces_has_a_group(recorded: str) -> None:
 )
 def test_groups_of_real_names(recorded: str, name: str, group: ProfileGroup) -> None:
     assert name in NAMES[recorded], "no trace had it"
-    assert built_in_table().group_of(name)[0] is group
+    assert operator_group_table().group_of(name)[0] is group
 
 
 def test_an_unknown_name_is_other() -> None:
-    assert built_in_table().group_of("vendor::secret_kernel") == (ProfileGroup.OTHER, False)
+    assert operator_group_table().group_of("vendor::secret_kernel") == (ProfileGroup.OTHER, False)
 
 
 def test_prefill_steps_from_arrivals_do_not_depend_on_where_steps_begin() -> None:
@@ -313,6 +313,6 @@ def test_operators_of_another_thread_are_not_of_the_step() -> None:
         Span(1, 10.0, 20.0, "aten::mm", True, None),
         Span(2, 10.0, 80.0, "aten::mm", True, None),
     ]
-    operators, _, _ = divide(ChromeTrace(spans, [], [], []), [Step(1, 0.0, 100.0)], built_in_table())
+    operators, _, _ = divide(ChromeTrace(spans, [], [], []), [Step(1, 0.0, 100.0)], operator_group_table())
     assert [one.calls for one in operators] == [1]
     assert operators[0].self_cpu_s == pytest.approx(10e-6)

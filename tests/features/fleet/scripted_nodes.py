@@ -12,9 +12,16 @@ import pyarrow.parquet as pq
 
 from bitbench import __version__
 from bitbench.analysis.objectives import judge_objectives
-from bitbench.analysis.trial import measure
-from bitbench.features.fleet.channel import ChannelClosed, Message, Seat, decode, encode, message
-from bitbench.features.fleet.orders import MATERIALS, BlockOrder, PartReport, pack
+from bitbench.analysis.trial import metrics_of_trial
+from bitbench.features.fleet.channel import (
+    ChannelClosed,
+    Message,
+    Seat,
+    channel_message,
+    decode_channel_message,
+    encode_channel_message,
+)
+from bitbench.features.fleet.orders import MATERIALS, BlockOrder, PartReport, pack_draft
 from bitbench.loadgen.client import WHOLE, WorkerPart
 from bitbench.loadgen.health import client_health
 from bitbench.loadgen.progress import LatencySketch, Snapshot
@@ -78,16 +85,16 @@ class ScriptedNode:
     def send(self, one: Message) -> None:
         header = one.header
         if header.kind == "hello":
-            self._say(message("hello", bitbench=__version__, host=HOST))
+            self._say(channel_message("hello", bitbench=__version__, host=HOST))
         elif header.kind == "ping":
-            self._say(message("pong", said="working"))
+            self._say(channel_message("pong", said="working"))
         elif header.kind == "clock":
-            self._say(message("clock", seq=header.seq, clock_ns=(monotonic_ns(), monotonic_ns())))
+            self._say(channel_message("clock", seq=header.seq, clock_ns=(monotonic_ns(), monotonic_ns())))
         elif header.kind == "start":
             self._begin(one)
-            self._say(message("started", order=header.order))
+            self._say(channel_message("started", order=header.order))
         elif header.kind == "go":
-            self._say(message("progress", order=header.order, record=progress_of(self._task)))
+            self._say(channel_message("progress", order=header.order, record=progress_of(self._task)))
         elif header.kind == "next":
             result = self._results[header.seq]
             named = result.header.model_copy(update={"order": header.order, "seq": header.seq})
@@ -106,7 +113,7 @@ class ScriptedNode:
         frame = self._lie(one) if self._lies else None
         self._lies -= frame is not None
         self._has_lied = self._has_lied or frame is not None
-        self._sent.append(encode(one) if frame is None else frame)
+        self._sent.append(encode_channel_message(one) if frame is None else frame)
         self._on_arrival()
 
     def receive(self) -> Message | None:
@@ -116,7 +123,7 @@ class ScriptedNode:
                 raise ChannelClosed("it says nothing more")
             return None
         try:
-            found = decode(self._sent.popleft())
+            found = decode_channel_message(self._sent.popleft())
         except FleetError as error:  # as the channels do
             self._sent.clear()
             raise ChannelClosed(str(error)) from None
@@ -134,8 +141,10 @@ def block_results(order: BlockOrder, materials: dict[str, QualityMaterial]) -> l
     """Of an order: what a node program would send, one after the other."""
     made = [*_drafts(order, materials)]
     logs = [{draft.id: b"a line\n"} if isinstance(draft, InstanceRecord) else {} for draft in made]
-    drafts = [pack(draft, order.id, seq, gained) for seq, (draft, gained) in enumerate(zip(made, logs, strict=True))]
-    return [*drafts, message("end", order=order.id)]
+    drafts = [
+        pack_draft(draft, order.id, seq, gained) for seq, (draft, gained) in enumerate(zip(made, logs, strict=True))
+    ]
+    return [*drafts, channel_message("end", order=order.id)]
 
 
 def _drafts(order: BlockOrder, materials: dict[str, QualityMaterial]) -> Iterator[Draft]:
@@ -194,7 +203,7 @@ def _trial(order: BlockOrder, point: Point, instance: str, index: int, number: i
                 "started_at": _now(),
                 "duration_s": DURATION_S,
                 "outcome": Outcome.OK,
-                "metrics": measure(rows, study.objectives),
+                "metrics": metrics_of_trial(rows, study.objectives),
                 "objectives": judge_objectives(rows, study.objectives),
                 "client": HEALTH,
                 "requests": rows.num_rows,
@@ -254,8 +263,8 @@ def load_results(task: WorkerTask) -> list[Message]:
     sink = pa.BufferOutputStream()
     pq.write_table(rows, sink, compression="zstd", write_page_checksum=True)
     file = sink.getvalue().to_pybytes()
-    pieces = [message("draft", file[:1000], draft="rows"), message("draft", file[1000:], draft="rows")]
-    return [message("draft", draft="load", record=report.model_dump_json()), *pieces, message("end")]
+    pieces = [channel_message("draft", file[:1000], draft="rows"), channel_message("draft", file[1000:], draft="rows")]
+    return [channel_message("draft", draft="load", record=report.model_dump_json()), *pieces, channel_message("end")]
 
 
 def progress_of(task: WorkerTask | None) -> str:

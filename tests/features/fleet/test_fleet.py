@@ -20,21 +20,21 @@ from bitbench.features.fleet.channel import (
     Message,
     PipeChannel,
     RunLost,
-    decode,
-    encode,
-    message,
+    channel_message,
+    decode_channel_message,
+    encode_channel_message,
 )
 from bitbench.features.fleet.driver import StudyDriver, refuse_other_classes, refuse_what_one_machine_does
 from bitbench.features.fleet.incoming import BlockResults
 from bitbench.features.fleet.machines import ENDED, MOST_LOSSES, QUARANTINE_S, Fleet, Machine, Station
-from bitbench.features.fleet.orders import BlockOrder, differences, make_order
+from bitbench.features.fleet.orders import BlockOrder, make_order, order_differences
 from bitbench.features.fleet.roster import FixedRoster, roster_of
 from bitbench.features.fleet.serving import MachineBusy, machine_lock
 from bitbench.measure.loop import Schedule
 from bitbench.measure.offers import LogObserver
 from bitbench.measure.plan import plan_study
-from bitbench.measure.progress import excused
-from bitbench.measure.quality import QualityDraft, new_draft
+from bitbench.measure.progress import progress_excuses
+from bitbench.measure.quality import QualityDraft, new_quality_record
 from bitbench.measure.runner import pace_of
 from bitbench.measure.trial import TrialDraft
 from bitbench.measure.workplace import Workplace
@@ -74,7 +74,7 @@ class Driver:
         self.channel = channel
 
     def ask(self, kind: str, *wanted: str, **fields: object) -> Message:
-        self.channel.send(message(kind, **fields))  # type: ignore[arg-type]
+        self.channel.send(channel_message(kind, **fields))  # type: ignore[arg-type]
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             arrived = self.channel.receive()
@@ -98,16 +98,20 @@ def driver() -> Iterator[Driver]:
 
 
 def test_messages_come_out_as_they_went_in() -> None:
-    sent = message("draft", b"rows", b"", b"log", draft="trial", seq=3, record="{}", has_rows=True, logs=("i1", "i2"))
-    got = decode(encode(sent))
+    sent = channel_message(
+        "draft", b"rows", b"", b"log", draft="trial", seq=3, record="{}", has_rows=True, logs=("i1", "i2")
+    )
+    got = decode_channel_message(encode_channel_message(sent))
     assert got.parts == (b"rows", b"", b"log")
     assert (got.header.seq, got.header.logs) == (3, ("i1", "i2"))
 
 
-@pytest.mark.parametrize("frame", [b"", b"\x01", b"\x05\0\0\0hello", encode(message("ping", b"x")) + b"y"])
+@pytest.mark.parametrize(
+    "frame", [b"", b"\x01", b"\x05\0\0\0hello", encode_channel_message(channel_message("ping", b"x")) + b"y"]
+)
 def test_what_is_no_message_is_said(frame: bytes) -> None:
     with pytest.raises(FleetError):
-        decode(frame)
+        decode_channel_message(frame)
 
 
 def test_an_order_has_some_kilobytes_and_no_figures(tmp_path: Path) -> None:
@@ -137,7 +141,15 @@ def test_an_order_says_what_an_earlier_call_rejected() -> None:
     late = [make_trial(plan.points[0], block, 0, outcome=Outcome.CLIENT_BOUND) for block in range(2)]
     counted = make_trial(plan.points[1], 1, 0)
     order = make_order(
-        "o1", Lock(plan=plan), "/", pace, [*late, counted], excused=excused(late), block=1, rounds=2, quality=()
+        "o1",
+        Lock(plan=plan),
+        "/",
+        pace,
+        [*late, counted],
+        excused=progress_excuses(late),
+        block=1,
+        rounds=2,
+        quality=(),
     )
     assert [one.id for one in order.history] == [late[1].id, counted.id]
     assert order.excused == (late[1].id,)
@@ -175,7 +187,7 @@ def test_a_node_ends_with_its_driver(tmp_path: Path) -> None:
     driver.next(order, 0)
     channel.close()  # waits for its end
     with pytest.raises(ChannelClosed):
-        channel.send(message("ping"))
+        channel.send(channel_message("ping"))
     with machine_lock("local-1"):  # and nobody holds the machine any more
         pass
 
@@ -279,7 +291,7 @@ def test_nobody_waits_for_the_end_of_a_machine_that_is_out_of_reach() -> None:
 IMPATIENT = "from bitbench.features.fleet import node, serving; serving.SILENCE_S = 1.0; node.main()"
 
 
-@pytest.mark.parametrize("sent", [b"", encode(message("ping"))])
+@pytest.mark.parametrize("sent", [b"", encode_channel_message(channel_message("ping"))])
 def test_a_node_ends_without_a_driver_that_listens(sent: bytes) -> None:
     """Also where it cannot get rid of its answers, as behind a cut cable."""
     command = [sys.executable, "-c", IMPATIENT]
@@ -340,7 +352,7 @@ class QualityThenGone:
 def test_quality_that_came_before_its_machine_was_lost_is_kept(tmp_path: Path) -> None:
     plan = plan_of()
     plan = plan.model_copy(update={"points": (), "quality": plan.configs[:1]})
-    measured = QualityDraft(new_draft(plan.quality[0], "i0001", "2026-11-02T10:00:00.000+00:00"))
+    measured = QualityDraft(new_quality_record(plan.quality[0], "i0001", "2026-11-02T10:00:00.000+00:00"))
     folder = StudyFolder(tmp_path)
     with folder.writing() as writer:
         writer.write_lock(Lock(plan=plan))
@@ -393,7 +405,7 @@ def test_what_one_machine_has_to_do_alone_is_refused() -> None:
 def test_differences_are_named(tmp_path: Path) -> None:
     order = order_of(tmp_path, variants={"m/q": "1"}, files={"f": "2"})
     found = Lock(plan=order.plan, bitbench=__version__, variants={"m/q": "other"})
-    assert differences(order, found, order.plan) == ["variant m/q differs", "file f is missing"]
+    assert order_differences(order, found, order.plan) == ["variant m/q differs", "file f is missing"]
 
 
 class AuthenticationError(Exception):

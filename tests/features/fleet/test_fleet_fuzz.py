@@ -18,9 +18,9 @@ import pytest
 
 from bitbench import __version__
 from bitbench.analysis.summarize import summarize
-from bitbench.analysis.trial import measure
+from bitbench.analysis.trial import metrics_of_trial
 from bitbench.features.fleet import load_fleet, machines
-from bitbench.features.fleet.channel import Message, RunLost, RunRefused, encode, message
+from bitbench.features.fleet.channel import Message, RunLost, RunRefused, channel_message, encode_channel_message
 from bitbench.features.fleet.load_fleet import LoadFleet
 from bitbench.features.fleet.machines import RemoteRun, Station
 from bitbench.features.fleet.orders import BlockOrder
@@ -32,7 +32,7 @@ from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
 from bitbench.records.folder import Writer
 from bitbench.records.lock import HostFacts
 from bitbench.records.quality import QualityRecord
-from bitbench.records.strict_reader import checked
+from bitbench.records.strict_reader import checked_record
 from bitbench.records.trial import InstanceRecord, LoadProgress, TrialRecord
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document
@@ -111,7 +111,7 @@ class Waiting(ScriptedNode):
         if one.header.kind == "hello":
             super().send(one)
         elif one.header.kind == "start":
-            self._say(message("started", order=one.header.order))
+            self._say(channel_message("started", order=one.header.order))
 
 
 @dataclass
@@ -133,7 +133,7 @@ class Scene:
         for _ in range(2):
             assert self.run.next(0) is None
         for number, one in enumerate(HONEST[: self.seq]):
-            self.drafts.append(self.take(encode(one), number))
+            self.drafts.append(self.take(encode_channel_message(one), number))
         assert self.run.next(self.seq) is None  # it is asked for
 
     def take(self, frame: bytes, seq: int) -> Any:
@@ -153,18 +153,18 @@ def mutated(one: Message, source: random.Random) -> bytes:
     """The frame, its header, its record or one of its parts, changed in one to three places; or a value of its rows."""
     what = source.choice(("frame", "header", "record", "record", "part", "rows", "rows"))
     if what == "frame":
-        return _spoiled(encode(one), source)
+        return _spoiled(encode_channel_message(one), source)
     if what == "header":
         text = _spoiled(one.header.model_dump_json(exclude_defaults=True).encode(), source)
         return _framed(text, one.parts)
     if what == "record" or not one.parts:
         record = _spoiled(one.header.record.encode(), source).decode(errors="replace")
-        return encode(replace(one, header=one.header.model_copy(update={"record": record})))
+        return encode_channel_message(replace(one, header=one.header.model_copy(update={"record": record})))
     if what == "rows" and (rows := _table(one.parts[0])) is not None:
-        return encode(replace(one, parts=(_file(_other_rows(rows, source)), *one.parts[1:])))
+        return encode_channel_message(replace(one, parts=(_file(_other_rows(rows, source)), *one.parts[1:])))
     place = source.randrange(len(one.parts))
     parts = [_spoiled(part, source) if number == place else part for number, part in enumerate(one.parts)]
-    return encode(replace(one, parts=tuple(parts)))
+    return encode_channel_message(replace(one, parts=tuple(parts)))
 
 
 def _spoiled(content: bytes, source: random.Random) -> bytes:
@@ -241,9 +241,9 @@ def check_kept(draft: Draft) -> None:
     record = draft if isinstance(draft, InstanceRecord) else draft.record
     kind = type(record)
     assert kind in (InstanceRecord, TrialRecord, QualityRecord)
-    assert checked(record.model_dump_json().encode(), kind, 1) == record
+    assert checked_record(record.model_dump_json().encode(), kind, 1) == record
     if isinstance(draft, TrialDraft):
-        assert measure(draft.requests, ORDER.plan.study.objectives) == draft.record.metrics
+        assert metrics_of_trial(draft.requests, ORDER.plan.study.objectives) == draft.record.metrics
 
 
 def report(draft: Draft, honest: list[Draft]) -> None:
@@ -271,14 +271,16 @@ def test_no_mutated_message_of_a_block_is_believed_or_a_python_error() -> None:
         scene = Scene(seq)
         for _ in range(share):
             frame = mutated(HONEST[seq], source)
-            if frame == encode(HONEST[seq]):
+            if frame == encode_channel_message(HONEST[seq]):
                 continue
             what = _tried(scene, frame, whole, said)
             said[what] += 1
             if what in ("believed", "ended"):
                 scene = Scene(seq)
         if seq < len(whole):
-            assert facts(scene.take(encode(HONEST[seq]), seq)) == facts(whole[seq])  # what was refused left no trace
+            assert facts(scene.take(encode_channel_message(HONEST[seq]), seq)) == facts(
+                whole[seq]
+            )  # what was refused left no trace
     print(dict(said))
     assert said.keys() <= {"refused", "believed", "ignored", "ended"}
     assert said["refused"] > BLOCK_MESSAGES / 2
@@ -306,7 +308,7 @@ def _tried(scene: Scene, frame: bytes, whole: list[Draft], said: Counter[str]) -
 
 def test_no_mutated_greeting_is_a_python_error() -> None:
     source, said = random.Random(SEED), Counter[str]()
-    hello = message("hello", bitbench=__version__, host=HOST)
+    hello = channel_message("hello", bitbench=__version__, host=HOST)
     for _ in range(GREETINGS):
         channel = Waiting(lambda: None)
         station = Station(replace(seat("m"), connect=lambda _, channel=channel: channel), lambda: None)
@@ -321,7 +323,7 @@ def test_no_mutated_greeting_is_a_python_error() -> None:
         said["met" if station.facts else "ignored"] += 1
         if station.facts is not None:
             HOST.differences(station.facts)
-            assert checked(station.facts.model_dump_json().encode(), HostFacts, 0) == station.facts
+            assert checked_record(station.facts.model_dump_json().encode(), HostFacts, 0) == station.facts
     print(dict(said))
     assert said["refused"] > 0.2 * GREETINGS
 
@@ -369,7 +371,7 @@ def test_no_mutated_message_of_a_load_is_believed_or_a_python_error(monkeypatch:
             continue
         said["believed"] += 1
         assert result.sketched == honest.sketched
-        assert measure(result.requests) == measure(honest.requests)
+        assert metrics_of_trial(result.requests) == metrics_of_trial(honest.requests)
         assert result.requests["request"].to_pylist() == honest.requests["request"].to_pylist()
     print(dict(said))
     assert said.keys() <= {"refused", "believed"}

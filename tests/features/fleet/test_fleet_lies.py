@@ -13,13 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from bitbench.analysis.trial import measure
+from bitbench.analysis.trial import metrics_of_trial
 from bitbench.features.fleet import load_fleet
-from bitbench.features.fleet.channel import Message, encode, message
+from bitbench.features.fleet.channel import Message, channel_message, encode_channel_message
 from bitbench.features.fleet.driver import StudyDriver
 from bitbench.features.fleet.load_fleet import LoadFleet
 from bitbench.features.fleet.machines import Fleet
-from bitbench.features.fleet.orders import pack
+from bitbench.features.fleet.orders import pack_draft
 from bitbench.features.fleet.roster import FixedRoster
 from bitbench.loadgen.client import WorkerPart
 from bitbench.loadgen.workers import WorkerTask
@@ -35,7 +35,7 @@ from bitbench.records.lock import Lock
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.reports.write import StudyReport
 from bitbench.study.study import Study
-from bitbench.study.study_file import study_text
+from bitbench.study.study_file import study_file_text
 from bitbench.study.workload import Workload
 from bitbench.util.errors import FleetError
 from tests.features.fleet.scripted_nodes import HOST, Lie, load_results, rows_of, seat
@@ -66,7 +66,7 @@ def run_on(folder: StudyFolder, *lies: Lie) -> list[str]:
     seats = (*(seat(f"liar-{place}", lie) for place, lie in enumerate(lies, start=1)), seat("honest"))
     with folder.writing() as writer, closing(Fleet(FixedRoster(seats), writer, observer)) as fleet:
         lock = Lock(plan=plan, hosts=fleet.hosts(), host=HOST)
-        writer.write_study(study_text(STUDY))
+        writer.write_study(study_file_text(STUDY))
         writer.write_lock(lock)
         schedule = Schedule(plan, lambda: pace_of(plan, at, fleet.size), folder)
         StudyDriver(
@@ -85,7 +85,7 @@ def check_whole(folder: StudyFolder) -> None:
     assert {hosts[trial.instance_id] for trial in measured if trial.counts} <= {"honest", "liar-1"}
     for trial in measured:
         if trial.counts:
-            assert trial.metrics == measure(folder.requests_of(trial))
+            assert trial.metrics == metrics_of_trial(folder.requests_of(trial))
     assert StudyReport(folder, default_home()).summary.rankings
 
 
@@ -97,7 +97,7 @@ def of_trial(change: Callable[[dict[str, Any]], object], kind: str = "trial") ->
             return None
         record = json.loads(one.header.record)
         change(record)
-        return encode(replace(one, header=one.header.model_copy(update={"record": json.dumps(record)})))
+        return encode_channel_message(replace(one, header=one.header.model_copy(update={"record": json.dumps(record)})))
 
     return lie
 
@@ -113,14 +113,14 @@ def of_rows(change: Callable[[pa.Table], pa.Table], *, measured_again: bool = Fa
         job = LoadJob(Endpoint("http://h:1", "m"), workload, Vocabulary(100), (1,), 1.0, 1.0)
         rows = change(rows_of(job, speed=1.0 + record.index))
         if measured_again:
-            record = record.model_copy(update={"metrics": measure(rows), "requests": rows.num_rows})
-        return encode(pack(TrialDraft(record, rows), one.header.order, one.header.seq, {}))
+            record = record.model_copy(update={"metrics": metrics_of_trial(rows), "requests": rows.num_rows})
+        return encode_channel_message(pack_draft(TrialDraft(record, rows), one.header.order, one.header.seq, {}))
 
     return lie
 
 
 def of_frame(change: Callable[[Message], Message], kind: str) -> Lie:
-    return lambda one: encode(change(one)) if kind in (one.header.kind, one.header.draft) else None
+    return lambda one: encode_channel_message(change(one)) if kind in (one.header.kind, one.header.draft) else None
 
 
 def headed(**fields: object) -> Callable[[Message], Message]:
@@ -211,11 +211,14 @@ LIES: dict[str, tuple[Lie, str]] = {
     "the result after the next": (of_frame(headed(seq=3), "trial"), "not asked for"),
     "a result of no kind": (of_frame(headed(draft=None), "trial"), "of no kind"),
     "an end at once": (
-        of_frame(lambda one: message("end", order=one.header.order, seq=0), "instance"),
+        of_frame(lambda one: channel_message("end", order=one.header.order, seq=0), "instance"),
         "no result",
     ),
     "no message": (lambda one: b"\x01" if one.header.kind == "draft" else None, "no message of bitbench"),
-    "a message that is cut": (lambda one: encode(one)[:-9] if one.header.draft == "trial" else None, "damaged message"),
+    "a message that is cut": (
+        lambda one: encode_channel_message(one)[:-9] if one.header.draft == "trial" else None,
+        "damaged message",
+    ),
 }
 
 
@@ -294,10 +297,16 @@ LOAD_LIES: dict[str, tuple[Lie, str]] = {
         of_part(lambda one: one["sketches"].update(ttft={"bins": [10**6], "counts": [1]})),
         "bins of a sketch are damaged",
     ),
-    "an end at once": (of_frame(lambda one: message("end", order=one.header.order, seq=0), "load"), "not valid JSON"),
+    "an end at once": (
+        of_frame(lambda one: channel_message("end", order=one.header.order, seq=0), "load"),
+        "not valid JSON",
+    ),
     "a piece of nothing": (of_frame(lambda one: replace(one, parts=()), "rows"), "pieces of rows"),
     "damaged rows": (of_file(lambda piece: piece[:200] + b"\xff" * 40 + piece[240:]), "request rows"),
-    "a file that is cut": (of_frame(lambda one: message("end", order=one.header.order, seq=1), "rows"), "request rows"),
+    "a file that is cut": (
+        of_frame(lambda one: channel_message("end", order=one.header.order, seq=1), "rows"),
+        "request rows",
+    ),
     "progress that is none": (of_frame(headed(record="{}"), "progress"), "progress of its load"),
     "progress without end": (of_frame(headed(record='{"workers":[{"elapsed_s":1e999}]}'), "progress"), "finite"),
     "a clock of one hand": (reads(5), "its clock"),
@@ -340,7 +349,7 @@ def test_a_node_never_answers_for_another_one(monkeypatch: pytest.MonkeyPatch) -
         if one.header.draft not in ("load", "rows"):
             return None
         named = {"order": one.header.order, "seq": one.header.seq}
-        return encode(headed(**named)(others[one.header.seq]))
+        return encode_channel_message(headed(**named)(others[one.header.seq]))
 
     client = LoadFleet(FixedRoster((seat("honest"), seat("liar-1", lie, lies=3))))
     with client, pytest.raises(LoadLost, match=r"liar-1 was lost .*another machine's"):

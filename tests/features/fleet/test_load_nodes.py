@@ -15,7 +15,7 @@ import pytest
 
 import bitbench
 from bitbench import __version__
-from bitbench.features.fleet.channel import NODE, Channel, Message, Seat, message
+from bitbench.features.fleet.channel import NODE, Channel, Message, Seat, channel_message
 from bitbench.features.fleet.computing import LoadNodes
 from bitbench.features.fleet.jobs import LoadPart
 from bitbench.features.fleet.load_fleet import ClockComparison, LoadFleet
@@ -23,11 +23,11 @@ from bitbench.features.fleet.orders import SKETCHED, LoadOrder
 from bitbench.features.fleet.roster import FixedRoster, roster_of
 from bitbench.loadgen.client import WorkerPart, run_job
 from bitbench.loadgen.progress import RELATIVE_ERROR
-from bitbench.loadgen.verdict import judge
+from bitbench.loadgen.verdict import load_verdict
 from bitbench.loadgen.workers import LoadWorkers, WorkerTask, decode_task, encode_task
 from bitbench.measure.offers import LogObserver, load_client
 from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
-from bitbench.records.request_rows import RequestRows, statistic
+from bitbench.records.request_rows import RequestRows, request_rows_statistic
 from bitbench.records.trial import ClockReading, LoadProgress, Outcome
 from bitbench.study.workload import Workload
 from bitbench.util.errors import FleetError, LoadError, UsageError
@@ -83,7 +83,7 @@ def test_nodes_share_one_plan_and_their_sketches_merge(nodes: int, tmp_path: Pat
         assert times.count == known.size
         assert times.relative_error == RELATIVE_ERROR == 0.01
         for share, found in (("p50", times.p50_s), ("p90", times.p90_s), ("p99", times.p99_s)):
-            assert found == pytest.approx(statistic(known, share), rel=RELATIVE_ERROR * 1.0001)  # type: ignore[arg-type]
+            assert found == pytest.approx(request_rows_statistic(known, share), rel=RELATIVE_ERROR * 1.0001)  # type: ignore[arg-type]
 
 
 def test_streams_stay_with_their_node_and_a_node_may_have_none(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_clock_that_is_wrong_is_corrected(tmp_path: Path) -> None:
     assert result.requests.num_rows == 60
     starts = [row["sent_s"] - row["planned_s"] for row in result.requests.to_pylist()]
     assert min(starts) >= 0
-    failure = judge(result.requests, asked.workload, result.health)
+    failure = load_verdict(result.requests, asked.workload, result.health)
     assert failure is None or failure.outcome is Outcome.CLIENT_BOUND  # a busy machine; not the clocks
 
 
@@ -231,7 +231,7 @@ def test_a_clock_that_moves_during_the_trial_makes_it_not_count(tmp_path: Path) 
         asked = job(endpoint, requests=24)
         with fleet_with_clocks(lambda: 0.0, lambda: 0.02 if began.is_set() else 0.0) as client:
             result = client.run(asked, lambda _: began.set())
-    failure = judge(result.requests, asked.workload, result.health)
+    failure = load_verdict(result.requests, asked.workload, result.health)
     assert failure is not None
     assert failure.outcome is Outcome.DISTURBED
     # 20 ms, and what is not known of its offset; that is more on a busy machine.
@@ -299,7 +299,10 @@ def test_the_key_is_in_nothing_that_is_said_or_kept(tmp_path: Path) -> None:
     task = WorkerTask(job(Endpoint("http://h:1", "m", KEY)), WorkerPart(0, 1), report=False)
     order = LoadOrder(id="o", bitbench=__version__, numpy=np.__version__)
     damaged = encode_task(task).replace(b'"seed"', b'"weed"')
-    for asked in (message("start", damaged, record=order.model_dump_json()), message("start", encode_task(task))):
+    for asked in (
+        channel_message("start", damaged, record=order.model_dump_json()),
+        channel_message("start", encode_task(task)),
+    ):
         with pytest.raises(FleetError, match="does not understand the order") as refused:
             LoadPart.read(asked)
         said += [str(refused.value), repr(refused.value.__cause__), repr(asked)]

@@ -8,7 +8,7 @@ from bitbench.analysis.results.crossover import CrossoverAxis
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool, decoded
-from bitbench.measure.plan import expand
+from bitbench.measure.plan import expand_plan
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.model import Quantity, Table, Unit, plain_text
@@ -180,7 +180,7 @@ def test_an_imported_study_cannot_be_run(tmp_path: Path) -> None:
     _, summary, _ = imported("seed-backends.md", tmp_path / "out")
     study = summary.study.model_copy(update={"engines": ()})
     with pytest.raises(StudyFileError, match="can be reported, not run"):
-        expand(study, {}, lambda *_: pytest.fail("there is nothing to resolve"), "cpu")
+        expand_plan(study, {}, lambda *_: pytest.fail("there is nothing to resolve"), "cpu")
 
 
 def test_a_folder_that_holds_a_study_is_left_alone(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ from markdown_it import MarkdownIt
 from rich.console import Console
 
 from bitbench.analysis.results.summary import PointSummary, StudySummary
-from bitbench.features.interop.files import import_files, read
+from bitbench.features.interop.files import import_files, read_tool_file
 from bitbench.features.interop.readers.reading import ImportedStarts, ImportFileError, Tool
 from bitbench.measure.workplace import default_home
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.study import study_document
 from bitbench.reports.write import StudyReport
 from bitbench.study.study_file import read_study
@@ -47,7 +47,7 @@ def test_vllm_files_are_starts(tmp_path: Path) -> None:
 
 
 def test_vllm_lengths_are_means_of_what_was_completed() -> None:
-    (run,) = read(Tool.VLLM, (DATA / "vllm-serve-1.json").read_bytes()).runs
+    (run,) = read_tool_file(Tool.VLLM, (DATA / "vllm-serve-1.json").read_bytes()).runs
     assert (run.workload.input_tokens, run.workload.output_tokens, run.workload.concurrency) == (256, 128, 8)
     assert run.workload.arrival.kind is Arrival.CLOSED_LOOP
     assert run.started_at == "2026-11-02T10:15:00"
@@ -99,7 +99,7 @@ def test_aiperf_with_phases() -> None:
         "models": {"items": [{"name": "m"}]},
         "phases": [{"name": "warmup", "concurrency": 2}, {"name": "profiling", "concurrency": 6}],
     }
-    (run,) = read(Tool.AIPERF, json.dumps(content).encode()).runs
+    (run,) = read_tool_file(Tool.AIPERF, json.dumps(content).encode()).runs
     assert (run.variant, run.workload.concurrency) == ("m", 6)
 
 
@@ -227,7 +227,7 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
         assert len({row.count("<td") + row.count("<th") for row in rows}) == 1
     console = Console(width=100, record=True, force_terminal=False)
     with console.capture() as captured:
-        render(study_document(summary, folder.read().lock), console)
+        render_in_terminal(study_document(summary, folder.read().lock), console)
     assert not {"\u202e", "\x1b", "\x00"} & set(captured.get())
     assert len(captured.get()) < 10_000
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from bitbench.features.interop.latex import escape, latex_tables
+from bitbench.features.interop.latex import escape_latex, latex_tables
 from bitbench.reports.document import model as doc
 from bitbench.reports.study import study_document
 from tests.unit.hostile import HOSTILE, hostile_study
@@ -68,7 +68,7 @@ def test_a_table_has_its_interval_its_unit_and_its_notes() -> None:
     ],
 )
 def test_what_means_something_to_latex_is_written_as_it_is(text: str, expected: str) -> None:
-    assert escape(text) == expected
+    assert escape_latex(text) == expected
 
 
 @pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)

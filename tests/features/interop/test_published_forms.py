@@ -14,7 +14,7 @@ from bitbench.features.interop import latex, rst
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers import vendor_backends
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.features.interop.rst import escape, grid_table
+from bitbench.features.interop.rst import escape_rst, grid_table
 from bitbench.features.interop.words import imported_section
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
@@ -87,7 +87,7 @@ def test_a_grid_table_joins_what_repeats() -> None:
     "text", ["- x", "1. x", "(a) b", "x::", ">>> y", ".. z", "A.", "-", ":f: g", "日本 語", "e\u0301"]
 )
 def test_rst_text_is_only_text(text: str) -> None:
-    tree = parsed(grid_table(["a"], [[escape(text)]]))
+    tree = parsed(grid_table(["a"], [[escape_rst(text)]]))
     assert points_of(next(iter(tree.findall(table))))[1] == [text]
 
 

@@ -16,7 +16,7 @@ from bitbench.features.kernels.computing import (
     KernelMachine,
     KernelRun,
     KernelTiming,
-    median,
+    kernel_median,
     median_of_passes,
     speedup,
     summarize_kernels,
@@ -24,8 +24,8 @@ from bitbench.features.kernels.computing import (
 from bitbench.features.kernels.runner import parse_shapes
 from bitbench.features.kernels.words import kernel_document
 from bitbench.measure.machine.gpus import GpuSurvey
-from bitbench.reports.charts.figure import numbers
-from bitbench.reports.document.html import svg
+from bitbench.reports.charts.figure import figure_numbers
+from bitbench.reports.document.html import html_chart_svg
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import ExitCode, KernelError
@@ -118,7 +118,7 @@ def test_a_case_that_nobody_offers_is_named() -> None:
 
 
 def test_the_interval_of_a_median_encloses_it_and_needs_enough_rounds() -> None:
-    few, many = median([3.0, 1.0, 2.0]), median([float(value) for value in range(100)])
+    few, many = kernel_median([3.0, 1.0, 2.0]), kernel_median([float(value) for value in range(100)])
     assert (few.value, few.low, few.high) == (2.0, None, None)
     assert many.low is not None
     assert many.high is not None
@@ -128,7 +128,7 @@ def test_the_interval_of_a_median_encloses_it_and_needs_enough_rounds() -> None:
 def test_the_interval_holds_what_each_pass_says() -> None:
     quiet, busy = [1.0 + 0.001 * i for i in range(20)], [2.0 + 0.001 * i for i in range(20)]
     both = median_of_passes(quiet + busy, (20, 20))
-    first, second = median(quiet), median(busy)
+    first, second = kernel_median(quiet), kernel_median(busy)
     assert (both.low, both.high) == (first.low, second.high)
     assert both.value == pytest.approx(1.5, rel=0.01)
     assert median_of_passes(quiet, ()) == first
@@ -252,7 +252,7 @@ def test_the_figure_has_a_mark_per_timing_under_the_roof() -> None:
     assert marks[2]["series"] == "vptq-4096-256: 92 %"
     left, right = (row for row in figure.rows if row["kind"] == "roof")  # far from the 50 flop/byte of the corner
     for end in (left, right):
-        (x,), (y,) = numbers([end], "x"), numbers([end], "y")
+        (x,), (y,) = figure_numbers([end], "x"), figure_numbers([end], "y")
         assert y == pytest.approx(20 * x)
     alt.LayerChart.from_dict(figure.spec)  # a valid specification
 
@@ -260,7 +260,7 @@ def test_the_figure_has_a_mark_per_timing_under_the_roof() -> None:
 def test_the_figure_is_no_wider_than_can_be_read_on_a_phone() -> None:
     figure = roofline_figure(summarize_kernels(a_run(), ["torch-linear"]))
     assert figure is not None
-    root = ElementTree.fromstring(svg(figure, WIDTH))
+    root = ElementTree.fromstring(html_chart_svg(figure, WIDTH))
     smallest = min(float(size.removesuffix("px")) for one in root.iter() if (size := one.get("font-size")))
     assert smallest * 390 / float(root.attrib["width"]) > 7.5
     words = " ".join("".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text"))

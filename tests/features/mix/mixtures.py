@@ -4,15 +4,15 @@ from bitbench.analysis.results.estimate import Basis, Estimate
 from bitbench.features.mix.choice import (
     Ceilings,
     Swap,
-    choose,
-    front,
+    choose_mix,
     group_tensors,
     judge_speed,
-    options_of,
+    mix_front,
+    mix_options,
+    mix_types,
     plan_swaps,
     plan_uniform,
-    predict,
-    types_of,
+    predict_mix,
     weight_times,
 )
 from bitbench.features.mix.types import ConfirmedMix, MixLimits, MixSide, Mixture, TensorGroup, TypeTime
@@ -95,11 +95,11 @@ def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
     """Found and confirmed under a limit of speed."""
     groups = model_groups()
     weight_s = timed(groups)
-    options = options_of(groups, measured_swaps(groups), weight_s)
+    options = mix_options(groups, measured_swaps(groups), weight_s)
     reference_s = 0.8 * step_s(dict.fromkeys(groups, "q8_0"))
-    choices = choose(options, Ceilings(step_s=reference_s))
+    choices = choose_mix(options, Ceilings(step_s=reference_s))
     ratio = Estimate(value=speed, low=speed - 0.01, high=speed + 0.01, confidence=0.95)
-    predicted = predict(options, types_of(choices))
+    predicted = predict_mix(options, mix_types(choices))
     return Mixture(
         model="small",
         limits=MixLimits(speed="gguf-q4_k_m"),
@@ -109,8 +109,8 @@ def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
         groups=choices,
         times=tuple(TypeTime(type=type, step=time(0.01), weight_s=weight_s[type], fits=1.0) for type in TYPES),
         predicted=predicted,
-        front=front(options),
-        uniform={type: predict(options, types) for type, types in plan_uniform(groups, TYPES).items()},
+        front=mix_front(options),
+        uniform={type: predict_mix(options, types) for type, types in plan_uniform(groups, TYPES).items()},
         reference_predicted_s=reference_s,
         reference_step=time(reference_s),
         reference_divergence=quality(0.04),

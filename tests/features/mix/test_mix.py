@@ -17,30 +17,30 @@ from bitbench.cli.json_answers import answer_schema, answer_text
 from bitbench.features.mix.choice import (
     Ceilings,
     Swap,
-    ceilings_of,
-    choose,
-    front,
+    choose_mix,
     group_tensors,
     judge_bits,
     judge_difference,
     judge_divergence,
     judge_speed,
+    mix_ceilings,
+    mix_front,
+    mix_options,
+    mix_types,
     mixed_recipe,
-    options_of,
     plan_swaps,
     plan_uniform,
-    predict,
-    types_of,
+    predict_mix,
     weight_times,
     wrong_types,
 )
 from bitbench.features.mix.types import Mix, MixLimits, Mixture, Predicted, TensorGroup, parse_limits
 from bitbench.features.mix.words import mixes_figure, mixture_document, sensitivity_figure
-from bitbench.quality.material import cut
+from bitbench.quality.material import cut_windows
 from bitbench.quantize import catalog
-from bitbench.reports.document.html import page, svg
+from bitbench.reports.document.html import html_chart_svg, html_page
 from bitbench.reports.document.markdown import markdown
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import TensorRule
 from bitbench.study.variant import tensor_type
@@ -116,7 +116,7 @@ def test_the_recipe_of_a_mix_gives_each_tensor_its_type(tmp_path: Path) -> None:
         assert {matching(recipe.tensors, name) for name in group.tensors} == {type}
     assert matching(recipe.tensors, "blk.10.ffn_down.weight") == "bf16"  # 1 is not 10
     (tmp_path / "mix.yaml").write_text(catalog.recipe_text(recipe))
-    assert catalog.find("mix.yaml", tmp_path) == recipe
+    assert catalog.find_recipe("mix.yaml", tmp_path) == recipe
 
 
 def test_a_file_with_another_type_than_asked_for_is_noticed() -> None:
@@ -167,7 +167,7 @@ def test_no_time_of_a_weight_is_below_zero() -> None:
 
 def test_a_kind_that_was_measured_as_a_whole_is_divided_like_its_smallest_type() -> None:
     groups = model_groups()
-    options = options_of(groups, measured_swaps(groups), timed(groups))
+    options = mix_options(groups, measured_swaps(groups), timed(groups))
     for group, own in options.items():
         assert [option.type for option in own] == list(group.types)
         for option in own:
@@ -184,7 +184,7 @@ def test_a_type_that_loses_nothing_divides_by_weights() -> None:
     first, second = (group for group in model_groups() if group.kind == "ffn_down")
     measured = {Swap((group,), "q4_0"): Estimate(value=0.0) for group in (first, second)}
     measured |= {Swap((first, second), type): quality(0.01) for type in ("q4_K", "q8_0")}
-    options = options_of((first, second), measured, WEIGHT_S)
+    options = mix_options((first, second), measured, WEIGHT_S)
     assert options[first][1].divergence == pytest.approx(0.005)
 
 
@@ -202,7 +202,7 @@ def everything(groups: tuple[TensorGroup, ...]) -> list[tuple[float, float, floa
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.9, 1.0])
 def test_the_choice_is_the_best_of_all_mixes(share: float) -> None:
     groups = model_groups()
-    options = options_of(groups, measured_swaps(groups), timed(groups))
+    options = mix_options(groups, measured_swaps(groups), timed(groups))
     all_ = np.array(everything(groups))
     low, high = all_.min(axis=0), all_.max(axis=0)
     limit = low + share * (high - low)
@@ -213,7 +213,7 @@ def test_the_choice_is_the_best_of_all_mixes(share: float) -> None:
         return float(all_[within, aim].min())
 
     def found(ceilings: Ceilings) -> Predicted:
-        return predict(options, types_of(choose(options, ceilings)))
+        return predict_mix(options, mix_types(choose_mix(options, ceilings)))
 
     fast = found(Ceilings(step_s=float(limit[1]) * slack))
     assert fast.divergence == pytest.approx(best(0, 1))
@@ -228,9 +228,9 @@ def test_the_choice_is_the_best_of_all_mixes(share: float) -> None:
 
 def test_the_front_leads_from_the_fastest_mix_to_the_one_that_diverges_least() -> None:
     groups = model_groups()
-    options = options_of(groups, measured_swaps(groups), timed(groups))
+    options = mix_options(groups, measured_swaps(groups), timed(groups))
     all_ = np.array(everything(groups))
-    points = front(options)
+    points = mix_front(options)
     assert points[0].step_s == pytest.approx(all_[:, 1].min())
     assert points[-1].divergence == pytest.approx(all_[:, 0].min())
     assert [point.divergence for point in points] == sorted((point.divergence for point in points), reverse=True)
@@ -240,17 +240,17 @@ def test_the_front_leads_from_the_fastest_mix_to_the_one_that_diverges_least() -
 
 def test_a_limit_that_no_mix_meets_is_told_with_the_least_there_is() -> None:
     groups = model_groups()
-    options = options_of(groups, measured_swaps(groups), timed(groups))
+    options = mix_options(groups, measured_swaps(groups), timed(groups))
     with pytest.raises(UsageError, match=r"has 3 bits per weight: the least is 4\.5 bits per weight; add other types"):
-        choose(options, Ceilings(bits=3.0))
+        choose_mix(options, Ceilings(bits=3.0))
     least = step_s(dict.fromkeys(groups, "q4_0"))
     with pytest.raises(UsageError, match=r"a divergence of .* and a step of .* at once"):
-        choose(options, Ceilings(divergence=0.01, step_s=1.001 * least))
+        choose_mix(options, Ceilings(divergence=0.01, step_s=1.001 * least))
 
 
 def test_what_is_predicted_keeps_a_reserve_and_what_is_counted_does_not() -> None:
     limits = MixLimits(speed="gguf-q4_k_m", bits=5.0, divergence="gguf-q5_k_m")
-    found = ceilings_of(limits, 0.1, {"gguf-q4_k_m": 0.01}, {"gguf-q5_k_m": 0.02})
+    found = mix_ceilings(limits, 0.1, {"gguf-q4_k_m": 0.01}, {"gguf-q5_k_m": 0.02})
     assert found == Ceilings(divergence=pytest.approx(0.018), step_s=pytest.approx(0.009), bits=5.0)
 
 
@@ -289,8 +289,8 @@ def test_what_cannot_be_looked_for_is_said(
 
 def test_fresh_text_lies_between_that_of_the_single_swaps() -> None:
     parts = [list(range(1000)), list(range(5000, 5600))]
-    seen = {token for window in cut(parts, 8, 10, []) for token in window}
-    fresh = cut(parts, 16, 10, [], offset=0.5)
+    seen = {token for window in cut_windows(parts, 8, 10, []) for token in window}
+    fresh = cut_windows(parts, 16, 10, [], offset=0.5)
     assert len(fresh) == 16
     assert not seen & {token for window in fresh for token in window}
     assert Quality().offset == 0.0
@@ -327,7 +327,7 @@ def test_the_exit_code_is_that_of_the_limits(speed: float, code: ExitCode) -> No
 
 def terminal_text(found: Mixture, width: int = 100) -> str:
     screen = io.StringIO()
-    render(mixture_document(found), Console(file=screen, width=width))
+    render_in_terminal(mixture_document(found), Console(file=screen, width=width))
     return " ".join(screen.getvalue().split())
 
 
@@ -390,7 +390,7 @@ def test_the_page_shows_every_group_once() -> None:
     assert "![" in text
     assert text.count("| ffn_down 0–1 ") == 1
     assert "≈" in text
-    assert "sensitivity" in page(mixture_document(mixture()), "")
+    assert "sensitivity" in html_page(mixture_document(mixture()), "")
 
 
 def test_the_map_has_a_point_per_group_and_the_worst_is_the_darkest() -> None:
@@ -400,7 +400,7 @@ def test_the_map_has_a_point_per_group_and_the_worst_is_the_darkest() -> None:
     assert len(figure.rows) == len(found.groups)
     assert max(figure.rows, key=lambda row: float(row["heat"] or 0))["heat"] == pytest.approx(1.0)
     alt.LayerChart.from_dict(figure.spec)  # raises where it is not as Vega-Lite's schema wants it
-    drawing = svg(figure)
+    drawing = html_chart_svg(figure)
     assert "ffn_gate_up" in drawing
     assert "q8_0" in drawing
 
@@ -412,7 +412,7 @@ def test_the_trade_has_the_front_the_types_the_mix_and_the_reference() -> None:
     assert named == ["q4_0", "q4_K", "q8_0", "gguf-q4_k_m", "mix-12345678"]
     assert sum(row["kind"] == "front" for row in figure.rows) == len(found.front)
     alt.LayerChart.from_dict(figure.spec)
-    assert "mix-12345678" in svg(figure)
+    assert "mix-12345678" in html_chart_svg(figure)
 
 
 def test_the_answer_as_json_follows_its_schema() -> None:

@@ -25,7 +25,7 @@ from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
 from bitbench.quantize import backends, catalog, variants
 from bitbench.quantize.backends import Maker, OnProgress, Work
-from bitbench.quantize.checkpoint import read_tensors
+from bitbench.quantize.checkpoint import read_gguf_tensors
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import CorpusFacts, QualityRecord
@@ -121,7 +121,7 @@ def truth(plan: Plan, config: Config) -> tuple[float, float]:
     path = plan.variant(config.variant).path
     assert path is not None
     divergence = step_s = 0.0
-    for tensor in read_tensors(path / "model.gguf"):
+    for tensor in read_gguf_tensors(path / "model.gguf"):
         if (group := GROUP_OF.get(tensor.name)) is None:
             continue
         if tensor.type != "bf16":
@@ -217,7 +217,7 @@ def test_a_mix_is_found_made_and_confirmed(server: Server, tools: Tools, tmp_pat
     assert confirmed.mix.bits == pytest.approx(found.predicted.bits)
     assert found.reference_step is not None
     assert found.reference_predicted_s == pytest.approx(found.reference_step.value, rel=0.01)
-    recipe = catalog.find(str(tmp_path / found.recipe))
+    recipe = catalog.find_recipe(str(tmp_path / found.recipe))
     types = stored_types(recipe)
     assert {one.group.label: {types[name] for name in one.group.tensors} for one in found.groups} == {
         one.group.label: {one.chosen} for one in found.groups

@@ -13,7 +13,7 @@ from bitbench.features.objects.remote_folder import (
     TABLES,
     RemoteFolder,
     RemoteWriter,
-    compact,
+    compact_remote_tables,
     pull,
     pull_study,
     write_tables,
@@ -172,7 +172,7 @@ def test_objects_of_a_stranger_are_refused(place: str, tmp_path: Path, name: str
 def test_a_query_over_compacted_studies_is_complete(place: str) -> None:
     write_studies(ObjectStore(place), 60)
     assert Studies(place).query(ALL_TRIALS)[1] == [(60, 60 * ROWS_EACH)]
-    compact(ObjectStore(place))
+    compact_remote_tables(ObjectStore(place))
     assert Studies(place).query(ALL_TRIALS)[1] == [(60, 60 * ROWS_EACH)]
     newer = {table: study_table(SOURCE, table) for table in TABLES}
     write_tables(ObjectStore(place), "study-0007", newer)

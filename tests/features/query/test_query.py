@@ -21,12 +21,12 @@ from bitbench.features.query.tables import TABLES, sql_type
 from bitbench.records.arrow_tables import study_table
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import Lock
-from bitbench.records.profile import PublishedKernels, read_published
+from bitbench.records.profile import PublishedKernels, read_published_profile
 from bitbench.records.quality import CorpusFacts, QualityRecord
 from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.records.tables import TABLES as STUDY_TABLES
 from bitbench.records.trial import Memory, Outcome, TrialMetrics
-from bitbench.study.study_file import study_text
+from bitbench.study.study_file import study_file_text
 from bitbench.util.errors import ExitCode, StoreError
 from tests.command_line import bitbench
 from tests.gallery import TWINS
@@ -142,7 +142,7 @@ def test_imported_kernel_tables_stand_beside_our_own(place: Path, tmp_path: Path
     _, rows = Studies(str(tmp_path)).query(
         "SELECT folder, imported_from, count(*) FROM kernels GROUP BY ALL ORDER BY 1"
     )
-    published = read_published(tmp_path / "theirs", PublishedKernels)
+    published = read_published_profile(tmp_path / "theirs", PublishedKernels)
     assert published is not None
     count = sum(len(row.seconds) for row in published.rows)
     assert rows == [("own", None, 2), ("theirs", "vendor-table", count)]
@@ -295,7 +295,7 @@ def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
     plan, folder = plan_of(), StudyFolder(tmp_path / "study")
     point = plan.points[0]
     with folder.writing() as writer:
-        writer.write_study(study_text(plan.study))
+        writer.write_study(study_file_text(plan.study))
         writer.write_lock(Lock(plan=plan))
         for outcome in (Outcome.OK, Outcome.LOST, Outcome.OK):
             instance, log = writer.new_instance()

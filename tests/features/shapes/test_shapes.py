@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from bitbench.features.shapes import checkpoint, weights
-from bitbench.features.shapes.checkpoint import find_shape, make_checkpoint, reference_to, tokenizer_files
+from bitbench.features.shapes.checkpoint import find_shape, make_checkpoint, shape_reference, tokenizer_files
 from bitbench.features.shapes.weights import random_pieces
 from bitbench.measure.plan import plan_study
-from bitbench.measure.readiness import get_model
+from bitbench.measure.readiness import make_model_ready
 from bitbench.measure.workplace import Workplace
 from bitbench.models import library, shapes
 from bitbench.models.shapes import SHAPES, Shape, shards
 from bitbench.util.errors import ExitCode, ModelError
-from bitbench.util.model_files import StoredTensor, read_headers
+from bitbench.util.model_files import StoredTensor, read_safetensors_headers
 from tests.command_line import bitbench
 
 SMALL = MappingProxyType(
@@ -50,7 +50,7 @@ def numbers(path: Path, name: str) -> np.ndarray[tuple[int, ...], np.dtype[np.fl
 def test_what_is_written_is_what_was_expected(name: str, tmp_path: Path) -> None:
     shape = small(name, **({"num_experts": 4} if "a3b" in name else {}))
     folder = make_checkpoint(shape, tmp_path)
-    assert read_headers(folder) == shape.tensors
+    assert read_safetensors_headers(folder) == shape.tensors
     found = library.resolve(str(folder), tmp_path / "home")
     assert (found.facts, found.weight_bytes) == (shape.facts, shape.weight_bytes)
     assert found.facts.random_weights
@@ -67,7 +67,7 @@ def test_shards_are_listed_and_as_large_as_they_may_be(tmp_path: Path, monkeypat
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     assert index["weight_map"].keys() == shape.tensors.keys()
     assert {path.name for path in folder.glob("*.safetensors")} == set(index["weight_map"].values())
-    assert read_headers(folder) == shape.tensors
+    assert read_safetensors_headers(folder) == shape.tensors
 
 
 def test_no_piece_is_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +201,7 @@ def test_its_quality_is_refused_in_one_sentence(home: Path) -> None:
 
 def test_the_quality_command_refuses_a_shape(known: Shape, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_checkpoint(known, home)
-    answer = bitbench(capsys, "quality", reference_to(known), "--recipes", "w8a8-rtn")
+    answer = bitbench(capsys, "quality", shape_reference(known), "--recipes", "w8a8-rtn")
     assert answer.exit_code == ExitCode.UNAVAILABLE
     assert "The weights of shape:small are random" in answer.err
     assert not list(Path.cwd().glob("quality-*"))
@@ -210,18 +210,20 @@ def test_the_quality_command_refuses_a_shape(known: Shape, home: Path, capsys: p
 def test_the_command_writes_it_and_says_what_it_is_for(
     known: Shape, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    answer = bitbench(capsys, "model", "get", reference_to(known))
+    answer = bitbench(capsys, "model", "get", shape_reference(known))
     assert answer.exit_code == 0, answer.err
     assert "Its weights are random: it is for speed, memory and kernels, not for quality." in answer.out
     listed = bitbench(capsys, "model", "list").out
     assert "random weights in the shape of" in " ".join(listed.split())
     assert "shape:qwen3-4b" in listed
-    found = library.resolve(reference_to(known), home)
+    found = library.resolve(shape_reference(known), home)
     assert (found.name, found.path) == ("shape-small", home / "models" / "shape-small")
 
 
 def test_progress_counts_the_bytes_of_the_weights(known: Shape, home: Path) -> None:
     seen: list[tuple[int, int]] = []
-    get_model(reference_to(known), home, on_step=print, on_progress=lambda done, total: seen.append((done, total)))
+    make_model_ready(
+        shape_reference(known), home, on_step=print, on_progress=lambda done, total: seen.append((done, total))
+    )
     total = sum(tensor.size_bytes for tensor in known.tensors.values())
     assert seen[-1] == (total, total)

@@ -12,14 +12,14 @@ from bitbench.features.speculation.computing import (
     Speculation,
     Speculations,
     about_drafts,
-    counts_of,
     draft_model,
+    speculation_counts,
     summarize_speculation,
 )
 from bitbench.features.speculation.words import speculation_sentences
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import EngineMetrics, TrialMetrics
-from bitbench.reports.document.markdown import markdown, phrase_text
+from bitbench.reports.document.markdown import markdown, markdown_phrase
 from bitbench.reports.study import study_document
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Count, Measure, Study
@@ -232,15 +232,15 @@ def test_a_study_without_drafts_has_no_such_section() -> None:
 def test_trials_without_counters_are_passed_over() -> None:
     (point,) = {made().plan.points[0]}
     bare = make_trial(point, 0, 0, metrics=TrialMetrics(output_throughput=10, request_throughput=1))
-    assert counts_of([bare]) is None
+    assert speculation_counts([bare]) is None
     none = bare.model_copy(update={"engine_metrics": EngineMetrics(drafts=0, accepted_tokens=0), "requests": 3})
-    assert counts_of([none]) is None
+    assert speculation_counts([none]) is None
 
 
 def test_the_report_answers_first_and_explains_after() -> None:
     records = made()
     summary = summarize(records)
-    said = [phrase_text(one) for one in speculation_sentences(part_of(summary), summary)]
+    said = [markdown_phrase(one) for one in speculation_sentences(part_of(summary), summary)]
     assert said[0].startswith(f"Speculation on `at-1` is faster than the same without: `bf16 @ {DRAFTS}` 1.6")
     assert any("accepted drafts are shorter with" in one and "w4" in one for one in said)
     text = markdown(study_document(summary, records.lock))
@@ -254,7 +254,7 @@ def test_the_report_answers_first_and_explains_after() -> None:
 def test_drafts_that_do_not_pay_are_named_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LENGTHS, "w4", 1.2)
     summary = summarize(made())
-    said = " ".join(phrase_text(one) for one in speculation_sentences(part_of(summary), summary))
+    said = " ".join(markdown_phrase(one) for one in speculation_sentences(part_of(summary), summary))
     assert f"Speculation on `at-1` is slower than the same without: `w4 @ {DRAFTS}` 0.8" in said
     (one,) = (one for one in part_of(summary).rows if one.config.variant == "m/w4" and one.workload == "at-1")
     assert one.acceptance_length is not None

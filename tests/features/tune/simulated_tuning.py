@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bitbench.analysis.budget import measured_components, plan_confirmation
-from bitbench.analysis.claims import Look, looks
+from bitbench.analysis.claims import Look, claim_looks
 from bitbench.analysis.pairs import LogSpeeds, PairTable, paired_ratios
 from bitbench.features.tune.race import Admission, Race, race
 from bitbench.study.plan import Config
@@ -63,7 +63,7 @@ def searched(
         blocks.append(running.block(live, rounds, alternate=True))
         ends.append(float(running.clock_s))
         figures = figures_of(everyone, blocks)
-        made = looks(ends, search_s, ALPHA)
+        made = claim_looks(ends, search_s, ALPHA)
         if made:
             looked = [*looked, (made[-1], _table(figures))]
         found = race(looked, everyone, Admission(able, able), within=WITHIN)

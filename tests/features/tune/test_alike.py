@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from bitbench.analysis.quality import RISE, baseline_of, summarize_quality
+from bitbench.analysis.quality import RISE, quality_baseline, summarize_quality
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.results.recommendation import Limits
@@ -17,7 +17,7 @@ from bitbench.engines.vllm import VllmEngine
 from bitbench.features.tune.types import alike_setups
 from bitbench.measure.budget import OneBlock
 from bitbench.measure.estimate import Estimator
-from bitbench.measure.progress import DISTURBED_REPEATS, Progress, excused
+from bitbench.measure.progress import DISTURBED_REPEATS, Progress, progress_excuses
 from bitbench.ports import Engine
 from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import CorpusFacts, QualityRecord
@@ -174,7 +174,7 @@ def test_where_the_first_fails_the_next_takes_its_place_at_once() -> None:
 def test_what_was_disturbed_in_an_earlier_call_is_measured_again() -> None:
     disturbed = [record(DENSE, Outcome.DISTURBED)] * (DISTURBED_REPEATS + 1)
     assert DENSE not in wanted(record(FIRST), *disturbed)
-    progress = Progress(PLAN, OneBlock(1), excused=excused(disturbed))
+    progress = Progress(PLAN, OneBlock(1), excused=progress_excuses(disturbed))
     progress.add([record(FIRST), *disturbed])
     assert progress.wants_quality(DENSE)
 
@@ -206,9 +206,9 @@ def test_all_that_share_it_have_the_figures_of_the_one_that_was_measured() -> No
 
 def test_the_unquantized_model_with_other_threads_is_what_is_compared_with_where_it_alone_was_drawn() -> None:
     drawn = PLAN.only({DENSE, SECOND})
-    assert baseline_of(SECOND, drawn) == DENSE
-    assert baseline_of(SECOND, PLAN) == config("m/gguf-bf16", 2)
-    assert baseline_of(SECOND, drawn.model_copy(update={"alike_setups": ()})) is None
+    assert quality_baseline(SECOND, drawn) == DENSE
+    assert quality_baseline(SECOND, PLAN) == config("m/gguf-bf16", 2)
+    assert quality_baseline(SECOND, drawn.model_copy(update={"alike_setups": ()})) is None
     (_, own) = summarize_quality(records(record(DENSE), record(SECOND), plan=drawn))
     assert own.estimates[RISE].value == pytest.approx(np.expm1(0.05), rel=0.02)
 

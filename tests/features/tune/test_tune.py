@@ -24,7 +24,7 @@ from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.null import NullEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.features.tune.confirmation import ConfirmationPlanner
-from bitbench.features.tune.race import Admission, admission, draw, race, race_of
+from bitbench.features.tune.race import Admission, admission, draw_race_configs, race, race_of
 from bitbench.features.tune.types import Confirmed, Fate, Goal, RaceEnd, Tried, Tune, Tuning
 from bitbench.features.tune.words import tuning_document
 from bitbench.measure.estimate import Estimator
@@ -32,7 +32,7 @@ from bitbench.ports import Deployable, Launch, Load
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.reports.answers.recommend import command_lines
 from bitbench.reports.document.markdown import markdown
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config
 from bitbench.study.study import EngineSetup, Measure, Study
@@ -209,14 +209,14 @@ def test_a_search_keeps_nothing_back_since_it_confirms_in_a_study_of_its_own() -
 def test_of_a_large_space_so_many_are_drawn_as_the_budget_pays_for() -> None:
     plan = make_plan([f"e{number}" for number in range(40)], [WORKLOAD])
     baseline = plan.configs[7]
-    drawn = draw(plan, baseline, lambda _: 10.0, 125.0)
+    drawn = draw_race_configs(plan, baseline, lambda _: 10.0, 125.0)
     assert len(drawn.configs) == 12
     assert baseline in drawn.configs
-    assert draw(plan, baseline, lambda _: 10.0, 125.0) == drawn
-    assert draw(plan.model_copy(update={"study": plan.study.model_copy(update={"seed": 1})}), baseline,
+    assert draw_race_configs(plan, baseline, lambda _: 10.0, 125.0) == drawn
+    assert draw_race_configs(plan.model_copy(update={"study": plan.study.model_copy(update={"seed": 1})}), baseline,
                 lambda _: 10.0, 125.0).points != drawn.points  # fmt: skip
-    assert draw(plan, baseline, lambda _: 10.0, 1e6) == plan
-    assert len(draw(plan, baseline, lambda _: 10.0, 1.0).configs) == 2
+    assert draw_race_configs(plan, baseline, lambda _: 10.0, 1e6) == plan
+    assert len(draw_race_configs(plan, baseline, lambda _: 10.0, 1.0).configs) == 2
 
 
 def test_a_confirmation_takes_no_more_time_than_it_needs() -> None:
@@ -389,7 +389,7 @@ ANSWERS = {
 def test_each_answer_has_its_sentence_and_its_exit_code(sentence: str) -> None:
     found, code = ANSWERS[sentence]
     stream = io.StringIO()
-    render(tuning_document(found), Console(file=stream, width=60))
+    render_in_terminal(tuning_document(found), Console(file=stream, width=60))
     lines = stream.getvalue().splitlines()
     assert sentence in " ".join(stream.getvalue().split())
     assert max(map(len, lines)) <= 60

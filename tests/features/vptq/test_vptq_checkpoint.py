@@ -6,7 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitbench.features.vptq import layout
-from bitbench.features.vptq.layout import LayerConfig, Tensor, VptqLayer, config_of, describe, read_layer, tensors_of
+from bitbench.features.vptq.layout import (
+    LayerConfig,
+    Tensor,
+    VptqLayer,
+    config_of,
+    describe_vptq_layer,
+    read_layer,
+    tensors_of,
+)
 from tests.features.vptq.vptq_layers import make_layer
 
 
@@ -32,8 +40,8 @@ def test_what_is_written_comes_back(
         scaled=complete,
         biased=complete,
     )
-    back = read_layer(tensors_of(layer), describe(layer))
-    np.testing.assert_allclose(layout.dequantize(back), layout.dequantize(layer), rtol=2e-3, atol=4e-3)
+    back = read_layer(tensors_of(layer), describe_vptq_layer(layer))
+    np.testing.assert_allclose(layout.dequantize_layer(back), layout.dequantize_layer(layer), rtol=2e-3, atol=4e-3)
     assert (back.bias is None) != complete
     again = tensors_of(back)
     for name, tensor in tensors_of(layer).items():
@@ -99,11 +107,11 @@ def test_a_public_file_is_read_as_documented(packed: bool, as_float: bool) -> No
     wanted[:8, 3], wanted[8:, 3] = half + 0.25, 0.25
     wanted[:, 1] *= 2
     wanted[:, 4] += 0.5
-    np.testing.assert_array_equal(layout.dequantize(layer), wanted)
+    np.testing.assert_array_equal(layout.dequantize_layer(layer), wanted)
 
 
 def test_a_layer_is_found_by_its_name_or_by_what_it_shares() -> None:
-    own, shared = describe(_plain(4)), describe(_plain(6))
+    own, shared = describe_vptq_layer(_plain(4)), describe_vptq_layer(_plain(6))
     config = {"config_for_layers": {"model.layers.0.q_proj": own}, "shared_layer_config": {"up_proj": shared}}
     assert config_of("model.layers.0.q_proj", config) == own  # type: ignore[arg-type]
     assert config_of("model.layers.7.mlp.up_proj", config) == shared  # type: ignore[arg-type]
@@ -111,7 +119,7 @@ def test_a_layer_is_found_by_its_name_or_by_what_it_shares() -> None:
 
 
 def test_tensors_that_do_not_fit_are_named() -> None:
-    tensors, config = tensors_of(_plain(6)), describe(_plain(6))
+    tensors, config = tensors_of(_plain(6)), describe_vptq_layer(_plain(6))
     with pytest.raises(ValueError, match=r"indices have the shape \(1, 1, 6\), but \(1, 3, 6\) follows"):
         read_layer(tensors, config | {"out_features": 20})  # type: ignore[arg-type]
     del tensors["res_centroids.weight"]

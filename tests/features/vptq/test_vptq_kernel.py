@@ -54,7 +54,7 @@ def rounding_bound(matrix: packed.PackedMatrix, x: layout.Floats, bits: int) -> 
     scale = np.ones(matrix.in_features) if matrix.column_scale is None else matrix.column_scale.astype(np.float64)
     order = np.arange(matrix.in_features) if matrix.permutation is None else matrix.permutation
     bare = packed.PackedMatrix(matrix.in_features, matrix.out_features, matrix.segments, outliers=matrix.outliers)
-    weight = np.abs(packed.dequantize(bare))  # in stored order, without scale
+    weight = np.abs(packed.dequantize_packed(bare))  # in stored order, without scale
     stored = (x.astype(np.float64) * scale)[:, order]
     bound = np.zeros((len(x), matrix.out_features))
     first = 0 if matrix.outliers is None else matrix.outliers.shape[1]
@@ -64,7 +64,7 @@ def rounding_bound(matrix: packed.PackedMatrix, x: layout.Floats, bits: int) -> 
             half_step = np.abs(stored[:, chunk]).max(axis=1) / STEPS[bits] / 2
             bound += np.outer(half_step, weight[:, chunk].sum(axis=1))
         first += segment.columns
-    single_precision = np.abs(x.astype(np.float64)) @ np.abs(packed.dequantize(matrix)).T
+    single_precision = np.abs(x.astype(np.float64)) @ np.abs(packed.dequantize_packed(matrix)).T
     return bound * 1.001 + 2e-6 * single_precision + 1e-5
 
 
@@ -75,7 +75,7 @@ def test_the_error_is_that_of_rounding_the_activations(
 ) -> None:
     x = np.random.default_rng(seed).normal(size=(batch, layer.in_features)).astype(np.float32)
     matrix = packed.pack_layer(layer)
-    wanted = exact_product(packed.dequantize(matrix), x, layer.bias)
+    wanted = exact_product(packed.dequantize_packed(matrix), x, layer.bias)
     assert np.all(np.abs(run(matrix, x, bits, isa) - wanted) <= rounding_bound(matrix, x, bits))
 
 
@@ -87,7 +87,7 @@ def test_the_relative_error_is_small(sizes: tuple[int, int], bits: int, allowed:
     layer = make_layer(rng, out_features=203, columns_per_group=1500, sizes=sizes, permuted=True, scaled=True)
     matrix = packed.pack_layer(layer)
     x = rng.normal(size=(1, layer.in_features)).astype(np.float32)
-    wanted = exact_product(packed.dequantize(matrix), x)
+    wanted = exact_product(packed.dequantize_packed(matrix), x)
     assert np.linalg.norm(run(matrix, x, bits, isa) - wanted) < allowed * np.linalg.norm(wanted)
 
 
@@ -138,7 +138,7 @@ def test_sums_of_the_largest_weights_and_activations_are_exact(sign: int, batch:
     layer.residual_centroids[:] = -sign / 4
     matrix = packed.pack_layer(layer)
     x = np.full((batch, layer.in_features), 3.0, dtype=np.float32)
-    wanted = exact_product(packed.dequantize(matrix), x)
+    wanted = exact_product(packed.dequantize_packed(matrix), x)
     np.testing.assert_allclose(run(matrix, x, bits, isa), wanted, rtol=1e-5)
 
 

@@ -12,7 +12,7 @@ from bitbench.util.errors import RecipeError
 
 
 def test_the_built_in_recipe_is_named_for_its_codebooks() -> None:
-    recipe = catalog.find("vptq-4096-256")
+    recipe = catalog.find_recipe("vptq-4096-256")
     assert (recipe.backend, recipe.form, recipe.scheme) == ("vptq", "vptq", None)
     options = VptqOptions.model_validate(recipe.options)
     assert (options.main, options.residual, options.vector) == (4096, 256, 8)

@@ -140,14 +140,14 @@ def test_every_step_of_the_solver_earns_its_place() -> None:
     assert full < 0.9 * solve(weight, hessian, Settings(main=32, residual=0, iterations=6)).proxy_error
     assert full < 0.97 * solve(weight, hessian, Settings(main=32, residual=8, iterations=6, rounds=0)).proxy_error
     # Without knowing what the inputs are like:
-    assert full < 0.8 * proxy_error(weight, layout.dequantize(solve(weight, np.eye(96), TINY).layer), hessian)
+    assert full < 0.8 * proxy_error(weight, layout.dequantize_layer(solve(weight, np.eye(96), TINY).layer), hessian)
 
 
 def test_the_error_that_is_told_is_the_error_of_the_outputs() -> None:
     rng = np.random.default_rng(2)
     x, weight = rng.standard_normal((500, 24)), normal(rng, 16, 24)
     solved = solve(weight, x.T @ x / 500, TINY)
-    exact, found = x @ weight.T.astype(np.float64), x @ layout.dequantize(solved.layer).T
+    exact, found = x @ weight.T.astype(np.float64), x @ layout.dequantize_layer(solved.layer).T
     assert solved.proxy_error == pytest.approx(np.square(found - exact).sum() / np.square(exact).sum(), rel=1e-9)
 
 
@@ -173,7 +173,7 @@ def test_outputs_that_fill_no_vector_and_outlier_columns(normalize: bool, outlie
     assert (layer.permutation is None) == (outliers == 0)
     assert (layer.weight_scale is None) != normalize
     assert layer.bias is bias
-    found = layout.dequantize(layer)
+    found = layout.dequantize_layer(layer)
     assert found.shape == weight.shape
     assert proxy_error(weight, found, hessian) < 0.3
 
@@ -183,11 +183,11 @@ def test_a_column_that_calibration_never_met_does_no_harm() -> None:
     hessian, weight = correlated(rng, 32), normal(rng, 32, 32)
     hessian[3] = hessian[:, 3] = 0
     assert solve(weight, hessian, TINY).proxy_error < 0.3
-    assert np.isfinite(layout.dequantize(solve(weight, np.zeros((32, 32)), TINY).layer)).all()
+    assert np.isfinite(layout.dequantize_layer(solve(weight, np.zeros((32, 32)), TINY).layer)).all()
 
 
 def test_the_kernel_computes_with_the_entries_that_are_stored() -> None:
     rng = np.random.default_rng(6)
     layer = solve(normal(rng, 64, 96), correlated(rng, 96), TINY).layer
-    stored, computed = layout.dequantize(layer), packed.dequantize(packed.pack_layer(layer))
+    stored, computed = layout.dequantize_layer(layer), packed.dequantize_packed(packed.pack_layer(layer))
     assert np.abs(stored - computed).max() < 1e-3 * np.abs(stored).max()

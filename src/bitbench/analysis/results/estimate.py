@@ -97,7 +97,7 @@ class Verdict(StrEnum):
     INCONCLUSIVE = "inconclusive"  # the interval contains the limit, or there is none to trust
 
 
-def check(estimate: Estimate | None, limit: float, *, at_least: bool = False) -> Verdict:
+def check_against_limit(estimate: Estimate | None, limit: float, *, at_least: bool = False) -> Verdict:
     """The interval decides, never the value alone. `limit`: at most that, or at least. An end that is open or unknown
     is beyond every limit."""
     if estimate is None:
@@ -110,7 +110,7 @@ def check(estimate: Estimate | None, limit: float, *, at_least: bool = False) ->
     return Verdict.INCONCLUSIVE
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
+def worst_limit_check(verdicts: Iterable[Verdict]) -> Verdict:
     """Of several limits together: one that is missed rules out, one that is inconclusive leaves it open."""
     said = set(verdicts)
     return next((verdict for verdict in (Verdict.MISSED, Verdict.INCONCLUSIVE) if verdict in said), Verdict.MET)

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from pydantic import computed_field
 
-from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst_limit_check
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.study.base import Record
 from bitbench.study.objective import Objective
@@ -24,7 +24,7 @@ class Limits(Record):
 
 def verdict_of(figure: Estimate | None, findings: Iterable[Finding]) -> Verdict:
     """Of all limits together; without a figure there is nothing that could meet them."""
-    return Verdict.MISSED if figure is None else worst(finding.verdict for finding in findings)
+    return Verdict.MISSED if figure is None else worst_limit_check(finding.verdict for finding in findings)
 
 
 class Judged(Record):

@@ -6,7 +6,7 @@ from typing import TypeVar
 from pydantic import Field, SerializeAsAny
 
 from bitbench.analysis.results.crossover import Crossover
-from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, worst
+from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, worst_limit_check
 from bitbench.records.quality import TaskFailure
 from bitbench.records.trial import Failure, KernelChoice, Outcome
 from bitbench.study.base import Record
@@ -144,7 +144,7 @@ class PointSummary(Record):
     @property
     def verdict(self) -> Verdict | None:
         """Of all objectives together; None where the study has none."""
-        return worst(finding.verdict for finding in self.objectives) if self.objectives else None
+        return worst_limit_check(finding.verdict for finding in self.objectives) if self.objectives else None
 
 
 class MemorySummary(Record):

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in 
 from bitbench_package import make_importable  # type: ignore[import-not-found]
 
 
-def prepare(folder: Path, device: str) -> None:
+def prepare_checkpoint_layers(folder: Path, device: str) -> None:
     """Nothing, unless a feature knows the checkpoint. `device` is where the model will compute."""
     if (method := quantization_method(folder)) is None:
         return

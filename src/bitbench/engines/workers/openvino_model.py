@@ -68,7 +68,7 @@ class OpenvinoModel:
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
         for job, handle in self._streams:
-            for token in read(handle):
+            for token in read_openvino_tokens(handle):
                 job.add(token)
             if job.is_broken:
                 handle.cancel()
@@ -83,7 +83,7 @@ class OpenvinoModel:
         tokens: list[int] = []
         while handle.get_status() == RUNNING:
             self.step()
-            tokens += read(handle)
+            tokens += read_openvino_tokens(handle)
             if stop and any(word in self.text_of(tokens, skip_special=True) for word in stop):
                 handle.stop()
                 break
@@ -172,7 +172,7 @@ def end_tokens(folder: Path) -> list[int]:
     return found if isinstance(found, list) else [] if found is None else [found]
 
 
-def read(handle: Any) -> list[int]:
+def read_openvino_tokens(handle: Any) -> list[int]:
     """The tokens that came since the last call."""
     return [token for output in handle.read().values() for token in output.generated_ids] if handle.can_read() else []
 

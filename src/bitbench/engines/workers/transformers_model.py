@@ -56,7 +56,7 @@ class TransformersModel:
         self._device = arguments.device or ("cuda" if torch.cuda.is_available() else "cpu")
         # It imports every quantization package that is there: not a part of loading weights.
         importlib.import_module("transformers.quantizers.auto")
-        checkpoint_layers.prepare(Path(arguments.model), self._device)
+        checkpoint_layers.prepare_checkpoint_layers(Path(arguments.model), self._device)
         began = time.perf_counter()
         self._model = AutoModelForCausalLM.from_pretrained(
             arguments.model, dtype=getattr(torch, arguments.dtype), attn_implementation=arguments.attn_implementation
@@ -68,7 +68,7 @@ class TransformersModel:
         self._model.generation_config.eos_token_id = None
         self._quantize: str | None = arguments.quantize
         if self._quantize:
-            quantize(self._model, self._quantize)
+            quantize_transformers(self._model, self._quantize)
         if getattr(self._model.config, "quantization_config", None) is not None:
             with torch.inference_mode():  # compressed-tensors unpacks its layers in the first pass
                 self._model(torch.tensor([[0]], device=self._device))
@@ -151,7 +151,7 @@ class TransformersModel:
         }
 
 
-def quantize(model: Any, method: str) -> None:
+def quantize_transformers(model: Any, method: str) -> None:
     """Every linear layer but the last one, whose weights most small models share with their input."""
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
 

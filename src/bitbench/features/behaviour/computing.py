@@ -31,19 +31,19 @@ from zlib import crc32
 import numpy as np
 
 from bitbench.analysis.claims import holm
-from bitbench.analysis.intervals import Resampler, sample, with_interval
+from bitbench.analysis.intervals import Resampler, resample_groups, with_interval
 from bitbench.analysis.quality import (
     Floats,
     Integers,
     Scores,
-    baseline_of,
     divergence,
     first_difference,
+    quality_baseline,
     same_text,
     short_scores,
     window_means,
 )
-from bitbench.analysis.results.estimate import Estimate, Verdict, check
+from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
 from bitbench.features.behaviour.types import (
     Behaviour,
     Conversations,
@@ -90,7 +90,7 @@ class Lifetimes:
         return CensoredData(uncensored=self.ended, right=self.lasted)
 
 
-def lifetimes(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Lifetimes:
+def behaviour_lifetimes(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Lifetimes:
     """Of the texts that both sides wrote."""
     others = {answer.prompt: answer.tokens for answer in baseline}
     both = [(answer.tokens, others[answer.prompt]) for answer in answers if answer.prompt in others]
@@ -101,7 +101,7 @@ def lifetimes(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Lifetime
     )
 
 
-def survival(config: Config, of: Lifetimes, confidence: float) -> Survival | None:
+def behaviour_survival(config: Config, of: Lifetimes, confidence: float) -> Survival | None:
     """None where there are too few to draw a curve."""
     if of.watched < FEWEST:
         return None
@@ -173,7 +173,7 @@ def summarize_behaviour(of: StudyRecords) -> Behaviour | None:
     floors = known.floors()
     lives = known.lifetimes()
     confidence = of.plan.study.measure.confidence
-    curves = [survival(config, lived, confidence) for config, lived in lives.items()]
+    curves = [behaviour_survival(config, lived, confidence) for config, lived in lives.items()]
     drawn = [curve for curve in curves if curve is not None]
     if not (floors or drawn):
         return None
@@ -244,20 +244,20 @@ class _Known:
 
     def lifetimes(self) -> dict[Config, Lifetimes]:
         return {
-            config: lifetimes(self._alone[config].answers, self._alone[baseline].answers)
+            config: behaviour_lifetimes(self._alone[config].answers, self._alone[baseline].answers)
             for config, baseline in self._quantized()
         }
 
     def pairs(self, configs: list[Config]) -> Iterator[tuple[Config, Config]]:
         """Those of one baseline."""
         for config, other in combinations(configs, 2):
-            if baseline_of(config, self._plan) == baseline_of(other, self._plan):
+            if quality_baseline(config, self._plan) == quality_baseline(other, self._plan):
                 yield config, other
 
     def _quantized(self) -> Iterator[tuple[Config, Config]]:
         """Each with its baseline, in the order of the plan."""
         for config in self._plan.quality:
-            baseline = baseline_of(config, self._plan)
+            baseline = quality_baseline(config, self._plan)
             if baseline not in (None, config) and config in self._alone and baseline in self._alone:
                 yield config, baseline
 
@@ -293,16 +293,16 @@ class _Known:
 
     def _estimate(self, config: Config, by_window: Floats) -> Estimate:
         seed = [self._plan.study.seed, crc32(config.name.encode())]
-        drawn = sample([by_window.tolist()], Resampler(np.random.default_rng(seed)))
+        drawn = resample_groups([by_window.tolist()], Resampler(np.random.default_rng(seed)))
         return with_interval(drawn, self._plan.study.measure.confidence, float)
 
     def _is_baseline(self, config: Config) -> bool:
-        return baseline_of(config, self._plan) == config
+        return quality_baseline(config, self._plan) == config
 
 
 def _verdict(excess: Estimate, margin: float) -> EquivalenceVerdict:
     words: dict[Verdict, EquivalenceVerdict] = {Verdict.MET: "equivalent", Verdict.MISSED: "different"}
-    return words.get(check(excess, margin), "inconclusive")
+    return words.get(check_against_limit(excess, margin), "inconclusive")
 
 
 # Of the baseline's conversations, after their first turn. With 6 of 24 left, a variant that breaks all of them is just
@@ -324,7 +324,7 @@ def curves_of(of: Mapping[Config, Records], plan: Plan) -> tuple[ConversationSur
     """Of those with conversations enough, in the order given."""
     lives = {config: _lifetimes(own) for config, own in of.items() if own}
     confidence = plan.study.measure.confidence
-    curves = {config: survival(config, lived, confidence) for config, lived in lives.items()}
+    curves = {config: behaviour_survival(config, lived, confidence) for config, lived in lives.items()}
     drawn = {config: curve for config, curve in curves.items() if curve is not None}
     pairs = list(_pairs(of, drawn, plan))
     p_values = [pair.p_value for pair in compare_survival(lives, pairs)]
@@ -356,7 +356,7 @@ def _pairs(
     of: Mapping[Config, Records], drawn: Mapping[Config, Survival], plan: Plan
 ) -> Iterator[tuple[Config, Config]]:
     for config in drawn:
-        baseline = baseline_of(config, plan)
+        baseline = quality_baseline(config, plan)
         if baseline not in (None, config) and baseline in drawn and _same(of[config], of[baseline]):
             yield config, baseline
 
@@ -371,7 +371,7 @@ def _fewer(config: Config, own: Records, others: Records, plan: Plan) -> Estimat
     valid = {conversation.name: conversation.valid_turns for conversation in own}
     lost = [float(other.valid_turns - valid[other.name]) for other in others]
     resampler = Resampler(np.random.default_rng([plan.study.seed, crc32(config.name.encode())]))
-    return with_interval(sample([lost], resampler), plan.study.measure.confidence, float)
+    return with_interval(resample_groups([lost], resampler), plan.study.measure.confidence, float)
 
 
 def _against(baseline: Survival, p_value: float, fewer: Estimate, alpha: float) -> TurnComparison:

@@ -70,7 +70,7 @@ def survival_figure(every: Sequence[Survival], labels: Labels, words: _Words) ->
         return None
     rows = [row for curve in curves for row in _stair(curve, labels[curve.config])]
     left_out = len(every) - len(curves)
-    return fig.drawn(
+    return fig.drawn_figure(
         words.name,
         words.title,
         (
@@ -78,7 +78,7 @@ def survival_figure(every: Sequence[Survival], labels: Labels, words: _Words) ->
             f"Without {left_out} further configs, which are in the table." if left_out else "",
             labels.shared,
         ),
-        _layers([labels[curve.config] for curve in curves], max(fig.numbers(rows, "x")), words),
+        _layers([labels[curve.config] for curve in curves], max(fig.figure_numbers(rows, "x")), words),
         rows,
         height=HEIGHT,
     )
@@ -101,7 +101,7 @@ def _layers(names: list[str], longest: float, words: _Words) -> list[Layer]:
         scale={"domain": [0, 1], "nice": False},
         axis={"format": "%"},
     )
-    base = fig.where("isValid(datum.series)")
+    base = fig.figure_rows_where("isValid(datum.series)")
     return [
         base.mark("area", interpolate="step-after", opacity=0.12).encode(
             x=x, y=channel("y_low:Q", title=words.left), y2="y_high", color=colour

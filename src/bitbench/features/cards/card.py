@@ -37,11 +37,11 @@ from bitbench.records.lock import LOCK_FORMAT, Lock
 from bitbench.records.profile import PROFILE_FORMAT, OperatorProfile
 from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityRecord
 from bitbench.records.roof import ROOF_FORMAT, MachineRoof
-from bitbench.records.strict_reader import Line, R, arrow_schema, group_sizes, parse, read_from, refuse_strangers
+from bitbench.records.strict_reader import Line, R, arrow_schema, group_sizes, parse_record, read_from, refuse_strangers
 from bitbench.records.tables import REQUEST_COLUMNS, RequestColumn
 from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.study.base import Record
-from bitbench.util.child_processes import NOWHERE, tool_environment
+from bitbench.util.child_processes import NOWHERE, tool_child_variables
 from bitbench.util.errors import RowsNotKeptError, StoreError, UsageError
 from bitbench.util.files import SafeFolder, open_to_read
 
@@ -110,7 +110,7 @@ def _keygen(arguments: list[str], message: bytes, patience_s: float) -> subproce
             check=False,
             timeout=patience_s,
             cwd=NOWHERE,
-            env=tool_environment(),
+            env=tool_child_variables(),
         )
     except FileNotFoundError:
         raise CardError("ssh-keygen is not installed; install OpenSSH's client (8.2 or newer)") from None
@@ -219,7 +219,7 @@ def _head(file: IO[bytes], path: Path) -> CardHead:
 
 def _manifest(line: bytes, path: Path) -> CardManifest:
     try:
-        manifest = parse(line, CardManifest, CARD_FORMAT, f"the manifest of {path}", "ask for the card again")
+        manifest = parse_record(line, CardManifest, CARD_FORMAT, f"the manifest of {path}", "ask for the card again")
     except (StoreError, ValidationError) as error:
         raise CardError(str(error)) from None
     order = [list(PartName).index(part.name) for part in manifest.parts]
@@ -273,7 +273,7 @@ _ID = re.compile(r"[tqp]\d{4,9}", re.ASCII)  # as the writer of a folder gives t
 _ASK_AGAIN = "ask for the card again"
 
 
-def pack(of: StudyRecords, *, rows: bool, cleaned: Callable[[pa.Table], pa.Table]) -> dict[PartName, bytes]:
+def pack_card(of: StudyRecords, *, rows: bool, cleaned: Callable[[pa.Table], pa.Table]) -> dict[PartName, bytes]:
     """Every part that comes from records. `cleaned` is asked for the rows of each record before they are written."""
     parts = {PartName.LOCK: _document(of.lock)}
     if of.roof is not None:
@@ -293,7 +293,7 @@ def pack(of: StudyRecords, *, rows: bool, cleaned: Callable[[pa.Table], pa.Table
     return parts
 
 
-def unpack(parts: Mapping[PartName, bytes], name: str) -> StudyRecords:
+def unpack_card(parts: Mapping[PartName, bytes], name: str) -> StudyRecords:
     """Raises StoreError with the part and line where something is damaged; `name`: of the card, for messages."""
     if PartName.LOCK not in parts:
         raise CardError(f"{name} has no {PartName.LOCK.value}; {_ASK_AGAIN}")
@@ -425,7 +425,7 @@ def _document(record: Record) -> bytes:
 
 
 def _one(parts: Mapping[PartName, bytes], part: PartName, kind: type[R], newest: int, name: str) -> R:
-    return parse(parts[part], kind, newest, f"{part.value} in {name}", _ASK_AGAIN)
+    return parse_record(parts[part], kind, newest, f"{part.value} in {name}", _ASK_AGAIN)
 
 
 def _lines(parts: Mapping[PartName, bytes], part: PartName, kind: type[Line], newest: int, name: str) -> list[Line]:

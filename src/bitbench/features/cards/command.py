@@ -12,7 +12,7 @@ from bitbench.features.cards.compare import query_cards
 from bitbench.features.cards.publish import publish as make
 from bitbench.features.cards.verify import verify as check
 from bitbench.features.cards.words import cards_document, verification_document
-from bitbench.reports.document.terminal import render_whole
+from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.util.errors import ExitCode
 
 Signers = Annotated[
@@ -72,7 +72,7 @@ def verify(
     found = found.model_copy(update={"allow_inconclusive": allow_inconclusive})
     if as_json:
         end_with_json("verify", found, found.exit_code)
-    render_whole(verification_document(found), Terminal())
+    render_whole_in_terminal(verification_document(found), Terminal())
     raise typer.Exit(found.exit_code)
 
 
@@ -92,5 +92,5 @@ def cards(
     found = query_cards(place, allow=allow or (), signers=signers, model=model)
     if as_json:
         end_with_json("cards", found, found.exit_code)
-    render_whole(cards_document(found), Terminal())
+    render_whole_in_terminal(cards_document(found), Terminal())
     raise typer.Exit(found.exit_code)

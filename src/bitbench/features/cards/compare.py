@@ -21,7 +21,7 @@ from bitbench.features.cards.types import (
 )
 from bitbench.features.cards.verify import check_signature
 from bitbench.records.lock import HostFacts
-from bitbench.records.strict_reader import parse
+from bitbench.records.strict_reader import parse_record
 from bitbench.util.errors import StoreError
 
 READERS = 8  # threads; each waits for a file, or for ssh-keygen
@@ -72,7 +72,7 @@ def _read(path: Path, name: str, signers: Path | None) -> ReadCard:
     if len(content) > LARGEST_POINTS_BYTES:
         raise StoreError(f"its points take more than {LARGEST_POINTS_BYTES // 2**20} MiB")
     signer = check_signature(head, signers)
-    points = parse(content, CardPoints, CARD_FORMAT, f"the points of {path}", "ask for the card again")
+    points = parse_record(content, CardPoints, CARD_FORMAT, f"the points of {path}", "ask for the card again")
     return ReadCard(name, head.card_id, signer, points)
 
 
@@ -123,7 +123,7 @@ def _is_several(members: Sequence[_Found]) -> bool:
     return len({member.card.name for member in members}) > 1
 
 
-def machine(host: HostFacts) -> str:
+def card_machine(host: HostFacts) -> str:
     """`Intel(R) Xeon(R) Processor, 2 threads, 25.3 GB`, or its accelerators."""
     if host.accelerators:
         return ", ".join(str(accelerator) for accelerator in host.accelerators)
@@ -155,7 +155,7 @@ def _entry(member: _Found) -> CardEntry:
     return CardEntry(
         card=member.card.name,
         signer=member.card.signer,
-        machine=machine(points.host),
+        machine=card_machine(points.host),
         workload=member.point.workload,
         kernels=member.point.kernels,
         figure=member.point.figures.get(points.primary_metric),

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 
 from bitbench import __version__
-from bitbench.analysis.intervals import estimate
+from bitbench.analysis.intervals import mean_interval
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import StudySummary
@@ -25,9 +25,9 @@ from bitbench.features.cards.card import (
     LARGEST_TEXT_BYTES,
     UNSIGNED,
     card_bytes,
-    pack,
+    pack_card,
     sign,
-    unpack,
+    unpack_card,
 )
 from bitbench.features.cards.types import CardError, CardManifest, CardPhase, CardPoint, CardPoints, PartName
 from bitbench.records.folder import StudyFolder, StudyRecords
@@ -60,11 +60,11 @@ _OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
 def without_machine(record: AnyRecord, secrets: Collection[str] = ()) -> AnyRecord:
     """The same record: paths end in `…/` and their last part, a host that is not this machine is `…`, and none of these
     secrets is in any text."""
-    content = _clean(record.model_dump(mode="json"), lambda text: without_secrets(text, secrets))
+    content = _clean(record.model_dump(mode="json"), lambda text: publishable_text(text, secrets))
     return type(record).model_validate(content, context=RECORDED)
 
 
-def without_secrets(text: str, secrets: Collection[str]) -> str:
+def publishable_text(text: str, secrets: Collection[str]) -> str:
     """Nor what `without_places` takes out."""
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
@@ -167,7 +167,7 @@ def _phases(of: StudyRecords, point: Point, roofs: Sequence[PointRoof]) -> list[
             continue
         seconds = step_sample(roof.phase, workload, of.counted(point))
         if seconds is not None:
-            step = estimate(seconds, of.study.measure.confidence)
+            step = mean_interval(seconds, of.study.measure.confidence)
             found.append(CardPhase(phase=roof.phase, step=step, attainable_s=roof.attainable.seconds))
     return found
 
@@ -219,8 +219,8 @@ def card_content(of: StudyRecords, *, rows: bool) -> tuple[CardManifest, bytes, 
     if not of.trials and not of.quality:
         raise StoreError(f"{of.name} has no trial yet; run the study first")
     secrets = sorted({*secret_values(of.lock.model_dump(mode="json"))}, key=len, reverse=True)
-    parts = pack(_without_machine(of, secrets), rows=rows, cleaned=lambda table: _clean_rows(table, secrets))
-    records = unpack(parts, of.name)
+    parts = pack_card(_without_machine(of, secrets), rows=rows, cleaned=lambda table: _clean_rows(table, secrets))
+    records = unpack_card(parts, of.name)
     summary = summarize(records)
     parts |= {
         PartName.POINTS: _text(card_points(records, summary).model_dump_json()),
@@ -276,7 +276,7 @@ def _clean_rows(table: pa.Table, secrets: Collection[str]) -> pa.Table:
     place = table.schema.get_field_index("error")
     if place < 0 or table.column(place).null_count == table.num_rows:
         return table
-    said = [None if text is None else without_secrets(text, secrets) for text in table.column(place).to_pylist()]
+    said = [None if text is None else publishable_text(text, secrets) for text in table.column(place).to_pylist()]
     return table.set_column(place, table.schema.field(place), pa.array(said, pa.string()))
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.summarize import summarize
-from bitbench.analysis.trial import compare_values, measure
-from bitbench.features.cards.card import Card, CardHead, fingerprint, read_card, signer, unpack
+from bitbench.analysis.trial import compare_trial_values, metrics_of_trial
+from bitbench.features.cards.card import Card, CardHead, fingerprint, read_card, signer, unpack_card
 from bitbench.features.cards.publish import card_points
 from bitbench.features.cards.types import CardError, Check, Checked, PartName, Verification
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.study.base import Json, Record
-from bitbench.study.study_file import study_text
+from bitbench.study.study_file import study_file_text
 from bitbench.util.errors import RowsNotKeptError, StoreError
 
 SHOWN = 10  # differences that are named
@@ -31,7 +31,7 @@ def recompute_trials(of: StudyRecords) -> Checked:
         except RowsNotKeptError:
             unchecked += 1
             continue
-        count, differences = compare_values(stated, found, trial.id)
+        count, differences = compare_trial_values(stated, found, trial.id)
         compared += count
         different += differences
     return Checked(
@@ -51,7 +51,7 @@ def recompute(check: Check, stated: Json, found: Record, *, whole: bool = False)
     place is not what the records say. What this version does not compute was not checked.
     """
     content = json.loads(found.model_dump_json())
-    compared, different = compare_values(stated, content, whole=whole)
+    compared, different = compare_trial_values(stated, content, whole=whole)
     unknown = [*_unknown(stated, content)]
     return Checked(
         check=check,
@@ -71,7 +71,7 @@ def _stated(trial: TrialRecord) -> dict[str, Json]:
 
 def _of_rows(of: StudyRecords, trial: TrialRecord) -> dict[str, Json]:
     rows = of.requests_of(trial, None)
-    metrics = measure(rows, of.study.objectives, trial.energy)
+    metrics = metrics_of_trial(rows, of.study.objectives, trial.energy)
     objectives = judge_objectives(rows, of.study.objectives) if trial.objectives is not None else None
     failed = sum(status != "ok" for status in rows.column("status").to_pylist())
     found: dict[str, Json] = {name: getattr(metrics, name) for name in TrialMetrics.model_fields}
@@ -113,7 +113,7 @@ def verify(path: Path, *, signers: Path | None = None, unpack_into: Path | None 
     """Raises CardError for a card whose bytes are not those that were made, or whose signature is not of them."""
     card = read_card(path)
     signed_by, known_as = _signature(card.head, path, signers)
-    records = unpack(card.parts, str(path))
+    records = unpack_card(card.parts, str(path))
     checks = tuple(_checks(card, records))
     found = Verification(
         card=str(path),
@@ -206,4 +206,4 @@ def _write(records: StudyRecords, into: Path) -> None:
         raise StoreError(f"{into} is not empty; give a new folder with --unpack")
     with folder.writing() as writer:
         writer.restore(records)
-        writer.write_study(f"# {REMARK}\n{study_text(records.study)}")
+        writer.write_study(f"# {REMARK}\n{study_file_text(records.study)}")

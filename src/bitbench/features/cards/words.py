@@ -29,7 +29,7 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.study.metrics import find
+from bitbench.study.metrics import find_metric
 from bitbench.util.errors import ExitCode
 
 MOST_NAMED = 5
@@ -75,7 +75,7 @@ def _title(group: CardGroup) -> Phrase:
 
 
 def _table(group: CardGroup) -> Table:
-    metric = find(group.primary_metric)
+    metric = find_metric(group.primary_metric)
     label, unit = (metric.label, metric.unit) if metric else (group.primary_metric, Unit.NONE)
     return table(
         group.entries[:MOST_ROWS],

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 import yaml
 
-from bitbench.cli.options import AsJson, Format, counts, end_with_json
+from bitbench.cli.options import AsJson, Format, counts_option, end_with_json
 from bitbench.cli.outcome import end_with_answer
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
@@ -19,7 +19,7 @@ from bitbench.features.explain.profile_words import profile_document, write_prof
 from bitbench.features.explain.words import explanation_document
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.document.terminal import render_whole
+from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.study.study import Argument, EngineSetup, Study
 from bitbench.study.study_file import checked
 from bitbench.study.workload import Workload
@@ -53,7 +53,7 @@ def explain(
     explanation = explain_variant(study, default_home(), variant=variant, workload=workload, against=against)
     if as_json:
         end_with_json("explain", explanation, ExitCode.DONE)
-    end_with_answer(explanation_document(explanation), Terminal(), ExitCode.DONE, form, draw=render_whole)
+    end_with_answer(explanation_document(explanation), Terminal(), ExitCode.DONE, form, draw=render_whole_in_terminal)
 
 
 def profile_study(
@@ -111,7 +111,7 @@ def profile(
         model,
         recipe=recipe,
         engine=engine,
-        batches=counts(batch, "--batch"),
+        batches=counts_option(batch, "--batch"),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         args=dict(map(engine_argument, arg or [])),
@@ -122,7 +122,7 @@ def profile(
     with RunDisplay(console) as display:
         profile_alone(study, folder, display, Workplace())
     path = write_profiles(folder)
-    render_whole(profile_document(folder.profiles(), SHOWN_OPERATORS), Terminal())
+    render_whole_in_terminal(profile_document(folder.profiles(), SHOWN_OPERATORS), Terminal())
     console.print(f"all operators: {path}; traces: {folder.profiles_folder}", soft_wrap=True)
 
 

@@ -15,13 +15,13 @@ from statistics import median
 
 from bitbench.analysis.configs import TRIALS, PhaseSide, Side, Source, side_of, variant_of
 from bitbench.analysis.crossover import find_crossovers
-from bitbench.analysis.intervals import estimate
+from bitbench.analysis.intervals import mean_interval
 from bitbench.analysis.results.crossover import Crossover, CrossoverAxis, CrossoverSide
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.roofline import phase_side, point_roofs, step_sample
 from bitbench.analysis.summarize import samples_by_point, speeds_of
 from bitbench.analysis.trial import DEFINITIONS
-from bitbench.analysis.unpaired import compare
+from bitbench.analysis.unpaired import unpaired_ratio
 from bitbench.engines.options import tensor_parallel_size
 from bitbench.features.explain.types import (
     Cause,
@@ -40,7 +40,7 @@ from bitbench.records.folder import StudyRecords
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.records.trial import InstanceFacts, KernelPath
 from bitbench.study.metrics import METRICS
-from bitbench.study.model_cost import summed_bytes, why_not
+from bitbench.study.model_cost import summed_bytes, why_cost_unknown
 from bitbench.study.plan import Config, Point
 from bitbench.study.workload import Workload
 from bitbench.util.units import show_bytes
@@ -59,7 +59,7 @@ CAUSES = {
 }
 
 
-def account(
+def explain_phase(
     phase: Phase,
     own: PhaseSide,
     baseline: PhaseSide,
@@ -225,7 +225,7 @@ def summarize_roofline(of: StudyRecords) -> Roofline | None:
     return Roofline(roof=of.roof, points=points) if of.roof is not None and points else None
 
 
-def explain(
+def compute_explanation(
     of: StudyRecords, config: Config, baseline: Config, workload: Workload, *, no_roof: str = ""
 ) -> Explanation:
     """`no_roof`: why the roof of the machine was not measured, where it was not."""
@@ -249,8 +249,8 @@ def explain(
         definition=definition,
         own=sides[0],
         baseline=sides[1],
-        own_primary_metric=estimate(own, confidence) if own else None,
-        baseline_primary_metric=estimate(other, confidence) if other else None,
+        own_primary_metric=mean_interval(own, confidence) if own else None,
+        baseline_primary_metric=mean_interval(other, confidence) if other else None,
         speed=next((speed.speed for speed in speeds if speed.workload == workload.name), None),
         confidence=confidence,
         phases=phases,
@@ -293,10 +293,10 @@ def _phases(
             for variant, side, seconds in zip((variants[0], variants[1]), sides, (own, other), strict=True)
         ]
         found.append(
-            account(
+            explain_phase(
                 phase,
                 *measured,
-                speed=compare(other, own, confidence),
+                speed=unpaired_ratio(other, own, confidence),
                 sides=sides,
                 profiles=pick_profiles(of.profiles, pair, phase, workload.concurrency),
                 confidence=confidence,
@@ -328,7 +328,7 @@ def _gaps(
         batches = sorted(own & other)
         kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE
         gaps.append(Gap(missing=kind, detail=", ".join(map(str, batches))))
-    if variant is None or (reason := why_not(variant.facts)):
+    if variant is None or (reason := why_cost_unknown(variant.facts)):
         gaps.append(Gap(missing=Missing.COST, detail=reason if variant else "the model is unknown"))
     elif sides[0].stored_bytes is None or sides[1].stored_bytes is None:
         gaps.append(Gap(missing=Missing.COST, detail="the engine does not report the size of the loaded weights"))

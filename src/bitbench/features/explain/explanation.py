@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bitbench.analysis.ranking import field_of
+from bitbench.analysis.ranking import ranked_model_group
 from bitbench.feature import offered
 from bitbench.features.explain import computing
 from bitbench.features.explain.computing import workload_speeds
@@ -34,7 +34,7 @@ def explain_variant(
     roof, no_roof = (records.roof, "") if records.roof else _measure_roof(folder, records.lock.host, home)
     records = replace(records, roof=roof)
     chosen = _workload(records, config, baseline, workload)
-    return computing.explain(records, config, baseline, chosen, no_roof=no_roof)
+    return computing.compute_explanation(records, config, baseline, chosen, no_roof=no_roof)
 
 
 def _config(plan: Plan, name: str) -> Config:
@@ -63,7 +63,7 @@ def _matching(plan: Plan, everyone: Sequence[Config], name: str) -> list[Config]
 def _baseline(plan: Plan, config: Config) -> Config:
     """On the engine of the config: the variant of its model's baseline, or one that is not quantized; else that of
     the study."""
-    field = field_of(plan, config)
+    field = ranked_model_group(plan, config)
     chosen = field.baseline
     same_engine = [other for other in field.plan.configs if other.engine == config.engine and other != config]
     dense = {variant.name for variant in plan.variants if variant.is_dense}

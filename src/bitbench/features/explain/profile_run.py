@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from bitbench.analysis.roofline import built_in_table
+from bitbench.analysis.roofline import operator_group_table
 from bitbench.features.explain.asked import ProfileSpec
 from bitbench.features.explain.trace import StepShape, decode_seconds, divide, prefill_seconds, read_trace, steps_in
 from bitbench.loadgen.workers import LoadWorkers
@@ -155,7 +155,7 @@ class ProfileRun:
         spec = self._spec
         trace = read_trace(path)
         steps = steps_in(trace, StepShape(phase, self.batch, spec.input_tokens))
-        operators, groups, step_s = divide(trace, steps, built_in_table())
+        operators, groups, step_s = divide(trace, steps, operator_group_table())
         answered = 0 if phase is Phase.PREFILL else spec.output_tokens // 2
         return OperatorProfile(
             id="",

@@ -14,7 +14,7 @@ from bitbench.records.profile import (
     ProfileGroup,
     PublishedProfile,
     StepTimes,
-    read_published,
+    read_published_profile,
 )
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import (
@@ -44,7 +44,7 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.reports.sections.conditions import imported
+from bitbench.reports.sections.conditions import imported_conditions
 from bitbench.util.errors import StoreError
 from bitbench.util.files import SafeFolder
 from bitbench.util.units import UNKNOWN
@@ -191,7 +191,7 @@ def published_profile_document(profile: PublishedProfile) -> Document:
     totals = paragraph(f"{profile.device or UNKNOWN}. Self CPU ", on_cpu, ", self device ", on_device, " in all.")
     return Document(
         say("Operator profile"),
-        (imported(profile.source), totals, *bullets(_doubts(profile))),
+        (imported_conditions(profile.source), totals, *bullets(_doubts(profile))),
         (Section(say("The operators"), (operator_table(profile.operators),)),),
     )
 
@@ -214,7 +214,7 @@ def _doubts(profile: PublishedProfile) -> Iterator[Words]:
 
 def profile_markdown(folder: Path) -> str:
     """Raises StoreError where the folder has no profile."""
-    if (published := read_published(folder, PublishedProfile)) is not None:
+    if (published := read_published_profile(folder, PublishedProfile)) is not None:
         return markdown(published_profile_document(published))
     if profiles := StudyFolder(folder).profiles():
         return markdown(profile_document(profiles))

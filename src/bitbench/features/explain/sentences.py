@@ -90,7 +90,7 @@ def phase_name(account: PhaseAccount) -> str:
     return "Prefill" if account.phase is Phase.PREFILL else "Decode"
 
 
-def measured(of: Explanation) -> Phrase:
+def measured_sentence(of: Explanation) -> Phrase:
     """`Measured: 0.83× [0.82, 0.84] as fast as the baseline by output throughput (5,244 tok/s against …): …`"""
     speed = times(of.speed)
     own, baseline = (mean_of(figure, of.definition) for figure in (of.own_primary_metric, of.baseline_primary_metric))
@@ -113,7 +113,7 @@ def _standing(of: Explanation) -> str:
     return "it is significantly slower" if of.speed.is_below(1) else "it is significantly faster"
 
 
-def expected(of: Explanation) -> Phrase:
+def expected_sentence(of: Explanation) -> Phrase:
     own, baseline = of.own.stored_bytes, of.baseline.stored_bytes
     assert own is not None
     assert baseline is not None
@@ -131,7 +131,7 @@ def expected(of: Explanation) -> Phrase:
     return say(joined(parts, "; "), ".")
 
 
-def reached(of: Explanation) -> Phrase:
+def reached_sentence(of: Explanation) -> Phrase:
     """`Reached: in decode 21.0 % of this machine's roof, the baseline 34.0 %.` Empty where no share is known."""
     known = [phase for phase in of.phases if phase.own.roof_share is not None and phase.baseline.roof_share is not None]
     if not known:
@@ -148,7 +148,7 @@ def reached(of: Explanation) -> Phrase:
     return say("Reached: ", joined(parts, "; "), ".", exceeded)
 
 
-def path(of: Explanation) -> Phrase:
+def kernel_path_sentence(of: Explanation) -> Phrase:
     """That its weights are made dense again, where the records show it; else empty."""
     if of.own.is_expanded:
         return say(
@@ -171,7 +171,7 @@ def warnings(of: Explanation) -> Phrase:
     return say("The engine warns: ", joined(said, "; "), ".") if said else ()
 
 
-def cause(of: Explanation, account: PhaseAccount, part: Part) -> Phrase:
+def cause_sentence(of: Explanation, account: PhaseAccount, part: Part) -> Phrase:
     """`Decode, dequantization: 6.7 ms more per step than expected: …`"""
     head = f"{phase_name(account)}, {CAUSE_NAMES[part.cause]}: "
     return say(head, seconds(part.excess_s), " more per step than expected: ", _why(of, part), _grown(part), ".")
@@ -208,7 +208,7 @@ def unexplained(account: PhaseAccount) -> Phrase:
     return say(head, left, " of it (", of_step, " of the step) is unexplained: no record says where it goes.")
 
 
-def shares(account: PhaseAccount) -> Phrase:
+def shares_sentence(account: PhaseAccount) -> Phrase:
     """How the lines of a phase's table are made."""
     assert account.expected_gain is not None
     how = "by the roofline" if account.is_roofline else "by bytes alone"
@@ -234,13 +234,13 @@ def shares(account: PhaseAccount) -> Phrase:
     )
 
 
-def kernel(side: Side) -> Phrase:
+def kernel_sentence(side: Side) -> Phrase:
     how = f"; most of its layers run on a kernel that {PATHS[side.path]}" if side.path else ""
     kernels = joined(side.kernels, "; ") or "the engine does not report its kernels"
     return say(Name(side.config.name), ": ", kernels, how, ".", *(f" {note}." for note in side.notes))
 
 
-def gap(of: Explanation, found: Gap) -> Phrase:
+def gap_sentence(of: Explanation, found: Gap) -> Phrase:
     """What is not known, and what would tell."""
     batch = of.workload.concurrency
     said = {

@@ -29,8 +29,8 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.sections.memory import TITLE, engine_blocks
-from bitbench.reports.sections.sweep import verdict
-from bitbench.reports.sections.workloads import shape
+from bitbench.reports.sections.sweep import crossover_words
+from bitbench.reports.sections.workloads import workload_shape
 from bitbench.study.model_cost import StepCost
 
 MOST_NAMED = 3  # causes of a phase in the answer; the table has all
@@ -68,7 +68,7 @@ class _Records:
 
 def explanation_document(of: Explanation) -> Document:
     records = _Records()
-    answer: tuple[Block, ...] = (Paragraph(shape(of.workload)), *records.cited(_short(of)))
+    answer: tuple[Block, ...] = (Paragraph(workload_shape(of.workload)), *records.cited(_short(of)))
     sections = tuple(_sections(of, records))
     return Document(_title(of), answer, (*sections, records.section()))
 
@@ -90,27 +90,27 @@ def _sections(of: Explanation, records: _Records) -> Iterator[Section]:
     if any(phase.own.cost and phase.baseline.cost for phase in of.phases):
         yield _cost_section(of, records)
     yield from (_parts_section(of, phase, records) for phase in of.phases if phase.expected_gain is not None)
-    kernels = [(sentences.kernel(side), (side.instances,)) for side in (of.own, of.baseline)]
+    kernels = [(sentences.kernel_sentence(side), (side.instances,)) for side in (of.own, of.baseline)]
     yield Section(say("Kernels"), records.cited(kernels))
     if of.own.engine or of.baseline.engine:
         yield _engine_section(of, records)
     yield _crossover_section(of, records)
     if of.gaps:
-        yield Section(say(NOT_KNOWN), bullets(sentences.gap(of, gap) for gap in of.gaps))
+        yield Section(say(NOT_KNOWN), bullets(sentences.gap_sentence(of, gap) for gap in of.gaps))
 
 
 def _short(of: Explanation) -> Iterator[Said]:
     trials = (of.own.trials, of.baseline.trials)
-    yield sentences.measured(of), trials
+    yield sentences.measured_sentence(of), trials
     if of.own.stored_bytes is not None and of.baseline.stored_bytes is not None:
         loaded = [side.instances for side in (of.own, of.baseline) if side.loaded_bytes is not None]
         roof = [ROOF] if any(phase.is_roofline for phase in of.phases) else []
-        yield sentences.expected(of), (LOCK, *loaded, *roof)
-    if reached := sentences.reached(of):
+        yield sentences.expected_sentence(of), (LOCK, *loaded, *roof)
+    if reached := sentences.reached_sentence(of):
         yield reached, (ROOF, LOCK, *trials)
     for crossover in of.beyond:
-        yield say("This workload is beyond the crossover: ", verdict(crossover), "."), _trials(of, crossover)
-    if how := sentences.path(of):
+        yield say("This workload is beyond the crossover: ", crossover_words(crossover), "."), _trials(of, crossover)
+    if how := sentences.kernel_path_sentence(of):
         yield how, (of.own.instances,)
     if warned := sentences.warnings(of):
         yield warned, (of.own.instances,)
@@ -125,7 +125,7 @@ def _short(of: Explanation) -> Iterator[Said]:
 def _causes(of: Explanation, phase: PhaseAccount) -> Iterator[Said]:
     for part in phase.parts[:MOST_NAMED]:
         if part.excess_s > LEAST_NAMED * phase.own.step.value:
-            yield sentences.cause(of, phase, part), part.sources
+            yield sentences.cause_sentence(of, phase, part), part.sources
     if phase.unexplained is not None:
         yield sentences.unexplained(phase), phase.unexplained.sources
 
@@ -181,7 +181,7 @@ def _parts_section(of: Explanation, phase: PhaseAccount, records: _Records) -> S
         ),
     )
     sources = dict.fromkeys(source for part in phase.parts for source in part.sources)
-    said: Said = (sentences.shares(phase), (*sources, of.own.trials, of.baseline.trials))
+    said: Said = (sentences.shares_sentence(phase), (*sources, of.own.trials, of.baseline.trials))
     return Section(say(f"{phase_name(phase)}: where the difference is"), (where, *records.cited([said])))
 
 
@@ -200,7 +200,10 @@ def _crossover_section(of: Explanation, records: _Records) -> Section:
         words_column("Records", lambda speed: records.mark(speed.sources)),
     )
     found: list[Said] = [
-        (say(f"Along {crossover.axis.value.replace('_', ' ')}: ", verdict(crossover), "."), _trials(of, crossover))
+        (
+            say(f"Along {crossover.axis.value.replace('_', ' ')}: ", crossover_words(crossover), "."),
+            _trials(of, crossover),
+        )
         for crossover in of.crossovers
     ]
     nothing = "No other workload differs from this one in concurrency or input length alone: no crossover can be found."

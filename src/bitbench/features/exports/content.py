@@ -7,7 +7,7 @@ from hashlib import sha256
 
 from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.records.lock import TELLING_FACTS, Lock
-from bitbench.study.metrics import find
+from bitbench.study.metrics import find_metric
 from bitbench.study.plan import Point
 from bitbench.study.workload import Workload
 from bitbench.util.errors import BitbenchError
@@ -95,12 +95,12 @@ def exported(summary: StudySummary, lock: Lock) -> ExportedStudy:
 def _figures(found: PointSummary) -> Iterator[ExportedFigure]:
     """A percentile is that of all requests, where there are enough of them; one of single trials is not exported."""
     for column, estimate in found.metrics.items():
-        metric = find(column)
+        metric = find_metric(column)
         if metric is None or metric.is_tail:
             continue
         yield ExportedFigure(metric.name, metric.unit, metric.meaning, estimate.value, estimate.low, estimate.high)
     for column, tail in found.tails.items():
-        metric = find(column)
+        metric = find_metric(column)
         if metric is not None and metric.is_tail and tail.is_carried:
             yield ExportedFigure(metric.name, metric.unit, metric.meaning, tail.value, tail.low, tail.high)
 

@@ -24,7 +24,7 @@ FEATURE = Feature(
         ),
     ),
     offers={
-        "executors": dict.fromkeys(_SCHEMES, ".driver:executor_at"),
-        "load_clients": dict.fromkeys(_SCHEMES, ".load_fleet:load_client"),
+        "executors": dict.fromkeys(_SCHEMES, ".driver:fleet_executor"),
+        "load_clients": dict.fromkeys(_SCHEMES, ".load_fleet:load_fleet_client"),
     },
 )

@@ -75,17 +75,17 @@ class Message:
     parts: tuple[bytes, ...] = field(default=(), repr=False)
 
 
-def message(kind: Kind, *parts: bytes, **fields: object) -> Message:
+def channel_message(kind: Kind, *parts: bytes, **fields: object) -> Message:
     return Message(Header.model_validate({"kind": kind, **fields}), parts)
 
 
-def encode(sent: Message) -> bytes:
+def encode_channel_message(sent: Message) -> bytes:
     header = sent.header.model_copy(update={"parts": tuple(len(part) for part in sent.parts)})
     text = header.model_dump_json(exclude_defaults=True).encode()
     return b"".join((_LENGTHS.pack(len(text)), text, *sent.parts))
 
 
-def decode(frame: bytes) -> Message:
+def decode_channel_message(frame: bytes) -> Message:
     """Raises FleetError for what no bitbench wrote."""
     try:
         (length,) = _LENGTHS.unpack_from(frame)
@@ -214,7 +214,7 @@ class PipeChannel:
 
     def send(self, sent: Message) -> None:
         try:
-            write_frame(_pipe(self._process.stdin), encode(sent))
+            write_frame(_pipe(self._process.stdin), encode_channel_message(sent))
         except (OSError, ValueError):
             raise ChannelClosed(self._obituary()) from None
 
@@ -238,7 +238,7 @@ class PipeChannel:
         try:
             while True:
                 frame = read_frame(_pipe(self._process.stdout), LARGEST_FRAME_BYTES)
-                self._inbox.put(decode(frame))
+                self._inbox.put(decode_channel_message(frame))
                 self._on_arrival()
         except (EOFError, OSError, ValueError):
             self._inbox.put(ChannelClosed(self._obituary()))

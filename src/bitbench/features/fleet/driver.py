@@ -21,13 +21,13 @@ from bitbench.features.fleet.roster import roster_of
 from bitbench.measure.group import Draft
 from bitbench.measure.loop import Schedule, record_draft
 from bitbench.measure.offers import Executor, LogObserver
-from bitbench.measure.quality import QualityDraft, new_draft, with_failure
+from bitbench.measure.quality import QualityDraft, failed_quality_record, new_quality_record
 from bitbench.measure.runner import StudyRun
-from bitbench.measure.trial import TrialDraft, new_record, now
+from bitbench.measure.trial import TrialDraft, new_trial_record, now
 from bitbench.ports import Engine, Observer
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.lock import HostFacts, Lock
-from bitbench.records.strict_reader import read_document
+from bitbench.records.strict_reader import read_record_file
 from bitbench.records.trial import Failure, InstanceRecord, Outcome
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.util.errors import NotComparableError, StoreError, UsageError
@@ -163,7 +163,9 @@ class StudyDriver:
         instance_id, log_file = self._writer.new_instance()
         if isinstance(block, Config):
             if self._schedule.progress.wants_quality(block):  # else it came before the machine was lost
-                self._write(QualityDraft(with_failure(new_draft(block, instance_id, now()), failure, 0.0)))
+                self._write(
+                    QualityDraft(failed_quality_record(new_quality_record(block, instance_id, now()), failure, 0.0))
+                )
             return
         members = self._schedule.progress.whole_block(block).members
         if not members:
@@ -184,7 +186,9 @@ class StudyDriver:
         self._schedule.reload()
         point = Point(config=member.config, workload=member.workloads[0].name)
         index = len(self._schedule.progress.trials_of(point, block))
-        trial = new_record(point, kind="measured", block=block, index=index, instance_id=instance_id, failure=failure)
+        trial = new_trial_record(
+            point, kind="measured", block=block, index=index, instance_id=instance_id, failure=failure
+        )
         self._write(TrialDraft(trial))
 
 
@@ -198,7 +202,7 @@ def fleet_at(where: str, *, without_token: bool = False) -> FleetState:
     file = StudyFolder.existing(Path(where)).path / _PLACE / _NAME
     if not file.exists():
         raise StoreError(f"{where} was not run on several machines; `bitbench run STUDY --on WHERE` does that")
-    return read_document(file, FleetState, FLEET_FORMAT, "remove it; it is only a view")
+    return read_record_file(file, FleetState, FLEET_FORMAT, "remove it; it is only a view")
 
 
 def _asked(address: str, *, without_token: bool) -> FleetState:
@@ -259,7 +263,7 @@ class FleetStatus:
             self._files.write(f"{_PLACE}/{_NAME}", state.model_dump_json(indent=1) + "\n")
 
 
-def executor_at(where: str, *, without_token: bool) -> Executor:
+def fleet_executor(where: str, *, without_token: bool) -> Executor:
     return partial(run_on, roster_of(where, without_token=without_token))
 
 

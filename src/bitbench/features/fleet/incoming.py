@@ -17,22 +17,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bitbench.analysis.trial import compare_values
+from bitbench.analysis.trial import compare_trial_values
 from bitbench.features.fleet.channel import Message, RunLost
 from bitbench.features.fleet.orders import SKETCHED, BlockOrder, PartProgress, PartReport
 from bitbench.loadgen.client import WorkerPart
 from bitbench.loadgen.progress import Snapshot
 from bitbench.loadgen.requests import Slot, slots_of
-from bitbench.loadgen.verdict import CLOCK_STEP_S, judge
+from bitbench.loadgen.verdict import CLOCK_STEP_S, load_verdict
 from bitbench.measure.group import MOST_ROUNDS, Draft
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS
 from bitbench.measure.quality import QualityDraft
-from bitbench.measure.trial import TrialDraft, figures_of, trial_seed
+from bitbench.measure.trial import TrialDraft, trial_record_figures, trial_seed
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.records.lock import HostFacts
 from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, Condition, QualityMaterial, QualityRecord
 from bitbench.records.request_rows import RequestRows
-from bitbench.records.strict_reader import LARGEST_WHOLE_NUMBER, cause_of, checked, rows_from
+from bitbench.records.strict_reader import LARGEST_WHOLE_NUMBER, cause_of, checked_record, rows_from
 from bitbench.records.tables import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.records.trial import (
     NOT_THE_ENGINES,
@@ -77,11 +77,11 @@ def clock_s() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def host_facts(hello: Message) -> HostFacts:
+def incoming_host_facts(hello: Message) -> HostFacts:
     with _refusing("facts about itself"):
         if hello.header.host is None:
             raise ValueError("there are none")
-        facts = checked(hello.header.host.model_dump_json().encode(), HostFacts, 0)
+        facts = checked_record(hello.header.host.model_dump_json().encode(), HostFacts, 0)
         _check_values(facts.model_dump(mode="json"))
         for accelerator in facts.accelerators:
             accelerator.compute_capability  # noqa: B018 - raises ValueError
@@ -131,11 +131,11 @@ class BlockResults:
     def _draft(self, kind: str | None, record: bytes, rows: bytes | None, within_s: float) -> Draft:
         if kind == "instance":
             _must(rows is None, "it has rows")
-            return self._instance(checked(record, InstanceRecord, RECORD_FORMAT), within_s)
+            return self._instance(checked_record(record, InstanceRecord, RECORD_FORMAT), within_s)
         if kind == "trial":
-            return self._trial(checked(record, TrialRecord, RECORD_FORMAT), rows, within_s)
+            return self._trial(checked_record(record, TrialRecord, RECORD_FORMAT), rows, within_s)
         _must(kind == "quality", "it is of another order")
-        return self._quality(checked(record, QualityRecord, QUALITY_FORMAT), rows, within_s)
+        return self._quality(checked_record(record, QualityRecord, QUALITY_FORMAT), rows, within_s)
 
     def _note(self, draft: Draft) -> None:
         """For what comes after it."""
@@ -198,11 +198,11 @@ class BlockResults:
             seed = trial_seed(study, workload, record.kind, **place)
             nowhere, no_words, folder = Endpoint("", ""), Vocabulary(1), Path(self._order.folder)
             _check_plan(rows, asked, slots_of(LoadJob(nowhere, asked, no_words, seed, 0.0, 0.0, folder)))
-            verdict = judge(rows, asked, client)
+            verdict = load_verdict(rows, asked, client)
             is_excused = record.kind == "warmup" and verdict is not None and verdict.outcome in NOT_THE_ENGINES
             _must(verdict is None or is_excused, f"it does not count by its rows: {verdict and verdict.cause}")
-        found = record.model_copy(update=figures_of(rows, study, record.energy, counts=is_ok))
-        _, different = compare_values(record.model_dump(mode="json"), found.model_dump(mode="json"))
+        found = record.model_copy(update=trial_record_figures(rows, study, record.energy, counts=is_ok))
+        _, different = compare_trial_values(record.model_dump(mode="json"), found.model_dump(mode="json"))
         _must(not different, f"its figures are not those of its rows ({''.join(different[:1])})")
         return TrialDraft(found, rows)
 
@@ -276,7 +276,7 @@ def clock_reading(answer: Message, sent_ns: int, arrived_ns: int) -> tuple[int, 
 
 def load_progress(delivered: Message, since_zero_s: float) -> tuple[Snapshot, ...]:
     with _refusing("progress of its load"):
-        told = checked(delivered.header.record.encode(), PartProgress, 0)
+        told = checked_record(delivered.header.record.encode(), PartProgress, 0)
         _check_values(told.model_dump(mode="json"))
         elapsed_s = max((worker.elapsed_s for worker in told.workers), default=0.0)
         _must(elapsed_s <= _allowed(since_zero_s), f"it goes on for {elapsed_s} s already")
@@ -285,7 +285,7 @@ def load_progress(delivered: Message, since_zero_s: float) -> tuple[Snapshot, ..
 
 def part_report(delivered: Message, since_zero_s: float) -> PartReport:
     with _refusing("a report of its requests"):
-        report = checked(delivered.header.record.encode(), PartReport, 0)
+        report = checked_record(delivered.header.record.encode(), PartReport, 0)
         _check_values(report.model_dump(mode="json"))
         _must(report.sketches.keys() == set(SKETCHED), "it sketches other times")
         _must(bool(report.health.workers) and not report.health.nodes, "its client did not work")

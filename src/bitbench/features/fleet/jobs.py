@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from bitbench import __version__
 from bitbench.analysis.sequential import baseline_of
-from bitbench.features.fleet.channel import Message, message
+from bitbench.features.fleet.channel import Message, channel_message
 from bitbench.features.fleet.orders import (
     LOAD_ORDER_FORMAT,
     MATERIALS,
@@ -23,8 +23,8 @@ from bitbench.features.fleet.orders import (
     BlockOrder,
     LoadOrder,
     PartReport,
-    differences,
-    pack,
+    order_differences,
+    pack_draft,
 )
 from bitbench.features.fleet.serving import Node
 from bitbench.loadgen.inputs import hash_files
@@ -34,14 +34,14 @@ from bitbench.measure.group import Draft, run_group
 from bitbench.measure.offers import LogObserver
 from bitbench.measure.plan import ready_plan
 from bitbench.measure.progress import Progress
-from bitbench.measure.runner import kit_maker, pace_of, resolve, run_context
+from bitbench.measure.runner import kit_maker, pace_of, resolve_run, run_context
 from bitbench.measure.trial import RunContext
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.records.quality import QualityMaterial, QualityRecord
 from bitbench.records.trial import InstanceRecord
 from bitbench.study.plan import Config, Group, Point, Purpose
-from bitbench.study.study_file import StudySource, study_text
+from bitbench.study.study_file import StudySource, study_file_text
 from bitbench.util.errors import FleetError, StoreError
 from bitbench.util.files import SafeFolder, open_to_read, read_bytes
 
@@ -71,7 +71,7 @@ class BlockJob:
             logs = _Logs(Path(place))
             node.wait_until_asked(0)
             for seq, draft in enumerate(work.drafts(load, logs)):
-                yield pack(draft, self.id, seq, logs.gained())
+                yield pack_draft(draft, self.id, seq, logs.gained())
 
 
 class _Work:
@@ -83,11 +83,11 @@ class _Work:
         self._order, self._materials = order, materials
         self._at, self._observer = Workplace(), _Activity(node)
         self._folder = Path(order.folder)
-        source = StudySource(order.plan.study, study_text(order.plan.study), self._folder)
+        source = StudySource(order.plan.study, study_file_text(order.plan.study), self._folder)
         self._store = VariantStore(self._at.home, self._folder)
         found = ready_plan(source, self._store, self._at, self._observer)
-        resolved = resolve(found, self._folder, self._at.host(), self._at.home)
-        if changes := differences(order, resolved, found):
+        resolved = resolve_run(found, self._folder, self._at.host(), self._at.home)
+        if changes := order_differences(order, resolved, found):
             raise FleetError(f"it is not set up like the driver ({'; '.join(changes)})")
         here = {variant.name: variant for variant in found.variants}
         own = tuple(here[variant.name] for variant in order.plan.variants)
@@ -243,9 +243,9 @@ class LoadPart:
                 pq.write_table(result.requests, file, compression="zstd", write_page_checksum=True)
             report = PartReport.of(result)
             del result
-            yield message("draft", draft="load", order=self.id, seq=0, record=report.model_dump_json())
+            yield channel_message("draft", draft="load", order=self.id, seq=0, record=report.model_dump_json())
             with open_to_read(Path(place) / _ROWS) as file:
                 seq = 1
                 while piece := file.read(PIECE_BYTES):
-                    yield message("draft", piece, draft="rows", order=self.id, seq=seq)
+                    yield channel_message("draft", piece, draft="rows", order=self.id, seq=seq)
                     seq += 1

@@ -16,15 +16,15 @@ from uuid import uuid4
 import numpy as np
 
 from bitbench import __version__
-from bitbench.features.fleet.channel import LARGEST_FRAME_BYTES, PING_S, Message, Roster, RunLost, Seat, message
+from bitbench.features.fleet.channel import LARGEST_FRAME_BYTES, PING_S, Message, Roster, RunLost, Seat, channel_message
 from bitbench.features.fleet.incoming import clock_reading, load_progress, part_report, part_rows
-from bitbench.features.fleet.machines import HELLO_S, MOST_LOSSES, WAIT_S, Station, end_all
+from bitbench.features.fleet.machines import HELLO_S, MOST_LOSSES, WAIT_S, Station, end_stations
 from bitbench.features.fleet.orders import LoadOrder, PartReport, merged_times
 from bitbench.features.fleet.roster import roster_of
 from bitbench.loadgen.client import WorkerPart
 from bitbench.loadgen.inputs import hash_files
 from bitbench.loadgen.progress import Snapshot, sum_of
-from bitbench.loadgen.workers import WorkerTask, encode_task, merge
+from bitbench.loadgen.workers import WorkerTask, encode_task, merge_worker_results
 from bitbench.ports import LoadJob, LoadLost, LoadResult
 from bitbench.records.trial import ClockReading, LoadNode, LoadProgress
 from bitbench.util.errors import FleetError, LoadError, UsageError
@@ -64,7 +64,7 @@ LEAD_S = 0.25
 WORST_BOUND_S = 5.0  # of a clock: a way of ten seconds. No trial would count long before that
 
 
-def load_client(where: str, nodes: int | None, *, has_key: bool, without_token: bool) -> "LoadFleet":
+def load_fleet_client(where: str, nodes: int | None, *, has_key: bool, without_token: bool) -> "LoadFleet":
     """`nodes` of the machines at `where`; None: all of them. `has_key`: the endpoint's key goes there. Raises
     UsageError."""
     if where.startswith("ray://") and has_key and os.environ.get("RAY_USE_TLS") != "1":
@@ -154,7 +154,7 @@ class LoadFleet:
         self._until(parts, lambda: all(part.is_complete for part in parts))
         results = [part.result() for part in parts]
         _refuse_unconnected(parts, results)
-        merged = merge(results)
+        merged = merge_worker_results(results)
         return replace(
             merged,
             health=merged.health.model_copy(update={"nodes": tuple(nodes)}),
@@ -220,11 +220,11 @@ class LoadFleet:
 
     def _drop(self) -> None:
         """End what runs on all of them; the next job finds new node programs."""
-        end_all(self._stations)
+        end_stations(self._stations)
         self._stations = [self._station(station.seat) for station in self._stations]
 
     def _close(self) -> None:
-        end_all(self._stations)
+        end_stations(self._stations)
         self._roster.close()
 
 
@@ -269,11 +269,11 @@ class _Part:
 
     def order(self) -> None:
         record = self._order.model_dump_json()
-        self._send(message("start", encode_task(self._task), work="load", order=self._order.id, record=record))
+        self._send(channel_message("start", encode_task(self._task), work="load", order=self._order.id, record=record))
 
     def ask_clock(self, number: int) -> None:
         self.clock, self._clock_asked = None, number
-        self._send(message("clock", seq=number))
+        self._send(channel_message("clock", seq=number))
 
     def add_to(self, comparison: ClockComparison, sent_ns: int) -> None:
         """The answer to the newest question, where it came."""
@@ -285,7 +285,7 @@ class _Part:
 
     def go(self, zero_ns: int, clock: ClockComparison) -> None:
         self._zero_ns = zero_ns - clock.reading().bound_s * 1e9
-        self._send(message("go", order=self._order.id, clock_ns=(zero_ns + clock.offset_ns,)))
+        self._send(channel_message("go", order=self._order.id, clock_ns=(zero_ns + clock.offset_ns,)))
         self._ask(0)
 
     def collect(self) -> None:
@@ -342,7 +342,7 @@ class _Part:
 
     def _ask(self, seq: int) -> None:
         self._wanted, self._repeat_at = seq, time.monotonic() + PING_S
-        self._send(message("next", order=self._order.id, seq=seq))
+        self._send(channel_message("next", order=self._order.id, seq=seq))
 
     def _send(self, sent: Message) -> None:
         with self._losing():

@@ -17,9 +17,9 @@ from bitbench.features.fleet.channel import (
     RunLost,
     RunRefused,
     Seat,
-    message,
+    channel_message,
 )
-from bitbench.features.fleet.incoming import BlockResults, clock_s, host_facts
+from bitbench.features.fleet.incoming import BlockResults, clock_s, incoming_host_facts
 from bitbench.features.fleet.orders import MATERIALS, BlockOrder
 from bitbench.measure.group import Draft
 from bitbench.measure.quality import QualityDraft
@@ -78,7 +78,7 @@ class Station:
         try:
             self._channel = self.seat.connect(self._on_arrival)
             self._heard_at = self._pinged_at = time.monotonic()
-            self._channel.send(message("hello"))
+            self._channel.send(channel_message("hello"))
         except ChannelClosed as closed:
             self.lose(str(closed))
 
@@ -110,7 +110,7 @@ class Station:
             raise RunLost(f"it was silent for {patience_s:.0f} s")
         if now - self._pinged_at > PING_S:
             self._pinged_at = now
-            self.send(message("ping"))
+            self.send(channel_message("ping"))
         return found
 
     def lose(self, cause: str) -> None:
@@ -149,10 +149,10 @@ class Station:
     def _meet(self, hello: Message) -> None:
         if hello.header.bitbench != __version__:
             raise RunLost(f"it has bitbench {quote(hello.header.bitbench, '')} instead of {__version__}")
-        self.facts = self.facts or host_facts(hello)
+        self.facts = self.facts or incoming_host_facts(hello)
 
 
-def end_all(stations: Sequence[Station]) -> None:
+def end_stations(stations: Sequence[Station]) -> None:
     """At once: what is out of reach takes many seconds."""
     for station in stations:
         station.close()
@@ -269,7 +269,7 @@ class Fleet:
                     station.lose(str(lost))
 
     def close(self) -> None:
-        end_all((*self.stations, *self._gone))
+        end_stations((*self.stations, *self._gone))
         self._roster.close()
 
     def _hear_first_word(self, station: Station) -> None:
@@ -363,11 +363,11 @@ class RemoteRun:
             self._wanted_at = clock_s()
         self._asked, self._asked_at = wanted, now
         if self._is_started:
-            self._station.send(message("next", order=self._order.id, seq=seq))
+            self._station.send(channel_message("next", order=self._order.id, seq=seq))
         else:
             order = self._order.model_dump_json()
             materials = MATERIALS.dump_json(self._materials)
-            self._station.send(message("start", materials, order=self._order.id, record=order))
+            self._station.send(channel_message("start", materials, order=self._order.id, record=order))
 
     def _known_materials(self) -> dict[str, QualityMaterial]:
         models = {self._order.plan.variant(config.variant).model_name for config in self._order.quality}

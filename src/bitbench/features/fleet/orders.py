@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 from pydantic import Field, TypeAdapter
 
 from bitbench import __version__
-from bitbench.features.fleet.channel import Message, message
+from bitbench.features.fleet.channel import Message, channel_message
 from bitbench.loadgen.progress import RELATIVE_ERROR, LatencySketch, SketchCounts, Snapshot
 from bitbench.measure.group import Draft
 from bitbench.measure.progress import Pace
@@ -122,7 +122,7 @@ def make_order(
     )
 
 
-def differences(order: BlockOrder, found: Lock, plan: Plan) -> list[str]:
+def order_differences(order: BlockOrder, found: Lock, plan: Plan) -> list[str]:
     """What a machine finds otherwise than the driver, each in a few words. `plan`: as it expands the study itself."""
     missing = {variant.name for variant in order.plan.variants} - {variant.name for variant in plan.variants}
     is_same = found.bitbench == order.bitbench
@@ -230,7 +230,7 @@ def _sketch(rows: RequestRows, name: str) -> SketchCounts:
 MATERIALS = TypeAdapter(dict[str, QualityMaterial])  # by the name of a model
 
 
-def pack(draft: Draft, order: str, seq: int, logs: Mapping[str, bytes]) -> Message:
+def pack_draft(draft: Draft, order: str, seq: int, logs: Mapping[str, bytes]) -> Message:
     """`logs`: what those of the instances gained since the last one."""
     if isinstance(draft, TrialDraft):
         kind, record, rows = "trial", draft.record.model_dump_json(), draft.requests
@@ -239,7 +239,7 @@ def pack(draft: Draft, order: str, seq: int, logs: Mapping[str, bytes]) -> Messa
     else:
         kind, record, rows = "instance", draft.model_dump_json(), None
     parts = (*([_packed(rows)] if rows is not None else []), *logs.values())
-    return message(
+    return channel_message(
         "draft", *parts, draft=kind, order=order, seq=seq, record=record, has_rows=rows is not None, logs=tuple(logs)
     )
 

@@ -25,10 +25,10 @@ from bitbench.features.fleet.channel import (
     PipeChannel,
     Roster,
     Seat,
-    decode,
-    encode,
+    decode_channel_message,
+    encode_channel_message,
 )
-from bitbench.util.child_processes import NOWHERE, bitbench_environment, own
+from bitbench.util.child_processes import NOWHERE, bitbench_child_variables, bitbench_command
 from bitbench.util.errors import FleetError, UsageError
 
 LISTEN_S = 5.0  # so long a call waits for something to arrive: an idle machine is asked twelve times a minute
@@ -94,10 +94,10 @@ class Relay:
 
     def __init__(self) -> None:
         self._arrived = threading.Event()
-        self._channel = PipeChannel(own(NODE), bitbench_environment(), self._arrived.set)
+        self._channel = PipeChannel(bitbench_command(NODE), bitbench_child_variables(), self._arrived.set)
 
     def send(self, frame: bytes) -> None:
-        self._channel.send(decode(frame))
+        self._channel.send(decode_channel_message(frame))
 
     def receive(self, wait_s: float) -> list[bytes]:
         """What has arrived; waits for the first."""
@@ -105,7 +105,7 @@ class Relay:
         while not found:
             self._arrived.clear()
             while (arrived := self._channel.receive()) is not None:
-                found.append(encode(arrived))
+                found.append(encode_channel_message(arrived))
             if not found and not self._arrived.wait(wait_s):
                 break
         return found
@@ -140,7 +140,7 @@ class _RayChannel:
     def send(self, sent: Message) -> None:
         if self._inbox.end is not None:
             raise self._inbox.end
-        self._actor.send.remote(encode(sent))  # how it went is seen by what comes back
+        self._actor.send.remote(encode_channel_message(sent))  # how it went is seen by what comes back
 
     def receive(self) -> Message | None:
         return self._inbox.receive()
@@ -159,7 +159,7 @@ class _RayChannel:
         while not self._is_closed.is_set():
             try:
                 for frame in self._ray.get(self._actor.receive.remote(LISTEN_S), timeout=LISTEN_S + CALL_S):
-                    self._inbox.put(decode(frame))
+                    self._inbox.put(decode_channel_message(frame))
             except (errors.GetTimeoutError, errors.ActorUnavailableError):
                 self._is_closed.wait(1.0)  # it may come back; how long that is waited for is not decided here
                 continue
@@ -245,7 +245,7 @@ def _local(count: int) -> FixedRoster:
     if not 1 <= count <= MOST_LOCAL:
         raise UsageError(f"--on local:{count}: give a number from 1 to {MOST_LOCAL}")
     names = [f"local-{number}" for number in range(1, count + 1)]
-    return FixedRoster(tuple(_seat(name, own(NODE, name), bitbench_environment()) for name in names))
+    return FixedRoster(tuple(_seat(name, bitbench_command(NODE, name), bitbench_child_variables()) for name in names))
 
 
 def _ssh(hosts: Sequence[str]) -> FixedRoster:

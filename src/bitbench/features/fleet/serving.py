@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import IO, Protocol
 
 from bitbench import __version__
-from bitbench.features.fleet.channel import LARGEST_FRAME_BYTES, SILENCE_S, Message, decode, encode, message
+from bitbench.features.fleet.channel import (
+    LARGEST_FRAME_BYTES,
+    SILENCE_S,
+    Message,
+    channel_message,
+    decode_channel_message,
+    encode_channel_message,
+)
 from bitbench.features.fleet.orders import PartProgress
 from bitbench.loadgen.progress import Snapshot
 from bitbench.loadgen.workers import LoadWorkers
@@ -90,7 +97,7 @@ class Node:
                 frame = read_frame(self._requests, LARGEST_FRAME_BYTES)
                 at_ns = time.monotonic_ns()
                 self._heard_at = at_ns / 1e9
-                is_wanted = self._answer(decode(frame), at_ns)
+                is_wanted = self._answer(decode_channel_message(frame), at_ns)
         except (EOFError, OSError, ValueError, FleetError):
             pass  # the driver is gone, or no driver
         self._end()
@@ -112,11 +119,11 @@ class Node:
         """`at_ns`: when it was asked. False: it is told to end."""
         header = asked.header
         if header.kind == "hello":
-            self._send(message("hello", bitbench=__version__, host=Workplace().host()))
+            self._send(channel_message("hello", bitbench=__version__, host=Workplace().host()))
         elif header.kind == "ping":
-            self._send(message("pong", order=self._order, said=self.activity))
+            self._send(channel_message("pong", order=self._order, said=self.activity))
         elif header.kind == "clock":
-            self._send(message("clock", seq=header.seq, clock_ns=(at_ns, time.monotonic_ns())))
+            self._send(channel_message("clock", seq=header.seq, clock_ns=(at_ns, time.monotonic_ns())))
         elif header.kind == "go":
             self._go(header.order, header.clock_ns)
         elif header.kind == "start":
@@ -129,7 +136,7 @@ class Node:
         with self._state:
             if self._order == asked.header.order:
                 if self._started:
-                    self._send(message("started", order=self._order))
+                    self._send(channel_message("started", order=self._order))
                 return
             if not self._is_idle:
                 self._refuse(asked.header.order, f"it works on order {self._order}", is_passing=True)
@@ -167,20 +174,20 @@ class Node:
                 for result in job.results(self):
                     self._offer(result)
                     seq += 1
-            self._offer(message("end", order=job.id, seq=seq))
+            self._offer(channel_message("end", order=job.id, seq=seq))
         except Exception as error:
             if self._started:
-                self._offer(message("failed", order=job.id, seq=seq, said=_sentence(error)))
+                self._offer(channel_message("failed", order=job.id, seq=seq, said=_sentence(error)))
             else:
                 busy = isinstance(error, MachineBusy)
                 said = "another block or load runs on it" if busy else _sentence(error)
-                self._end_order(message("refused", order=job.id, said=said, is_passing=busy))
+                self._end_order(channel_message("refused", order=job.id, said=said, is_passing=busy))
 
     def say_started(self) -> None:
         """All is well, and prepared."""
         with self._state:
             self._started = True
-            self._send(message("started", order=self._order))
+            self._send(channel_message("started", order=self._order))
 
     def wait_for_zero(self) -> float:
         """On this machine's clock, in seconds."""
@@ -191,7 +198,7 @@ class Node:
 
     def tell(self, snapshots: Sequence[Snapshot]) -> None:
         told = PartProgress(workers=tuple(snapshots))
-        self._send(message("progress", order=self._order, record=told.model_dump_json()))
+        self._send(channel_message("progress", order=self._order, record=told.model_dump_json()))
 
     def _offer(self, result: Message) -> None:
         """Send a result that was asked for, and wait until the next is."""
@@ -217,17 +224,17 @@ class Node:
             self._state.wait_for(lambda: self._asked >= seq)
 
     def _refuse(self, order: str, why: str, *, is_passing: bool = False) -> None:
-        self._send(message("refused", order=order, said=why, is_passing=is_passing))
+        self._send(channel_message("refused", order=order, said=why, is_passing=is_passing))
 
     def _send(self, sent: Message) -> None:
         with self._sending, contextlib.suppress(OSError):  # the listener sees that the driver is gone
-            write_frame(self._results, encode(sent))
+            write_frame(self._results, encode_channel_message(sent))
 
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, BitbenchError):
         return str(error)
     traceback.print_exception(error)
-    if isinstance(error, OSError) and (fault := machine_faults.explain(error)) is not None:
+    if isinstance(error, OSError) and (fault := machine_faults.explain_machine_fault(error)) is not None:
         return fault
     return f"unexpected {type(error).__name__}: {error}"

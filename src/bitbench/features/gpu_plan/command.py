@@ -17,13 +17,13 @@ from bitbench.cli.plan import (
     counted,
     exit_code_of,
     indented,
-    labels_of,
+    plan_labels,
+    planned_runs,
     show_cells,
     show_commands,
     show_heading,
     span,
     uses_table,
-    what_runs,
 )
 from bitbench.cli.terminal import Terminal
 from bitbench.features.gpu_plan.computing import ASSUMED_OVERHEAD_BYTES, answer_plan_gpu
@@ -42,7 +42,7 @@ WIDEST_SIZE, GAP = "1,023 MiB", 2
 
 def show_plan_gpu(answer: GpuPlanAnswer, trust: Trust) -> None:
     plan, on_device = answer.plan, answer.on_device
-    console, labels = Terminal(), labels_of(plan)
+    console, labels = Terminal(), plan_labels(plan)
     show_heading(console, plan, labels)
     console.print(_device(on_device.device))
     show_cells(console, plan, labels)
@@ -145,7 +145,7 @@ def _amount(plan: Plan, amount: Amount, on_device: DevicePlan) -> str:
         price = f" Cost: {span(f'{low:,.2f}', f'{high:,.2f}')} at {on_device.price_per_hour:,.2f} per device and hour."
     where = f"{on_device.devices} × {on_device.device.title}"
     return (
-        f"{what_runs(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at half "
+        f"{planned_runs(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at half "
         f"of it with 4 ms per step; without downloads and the creation of variants): {counted(plan, amount)}{price}"
     )
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from bitbench.engines.registry import engines_of
 from bitbench.features.gpu_plan.devices import DeviceClass, DeviceNeed, DevicePlan, DeviceUse, GpuPlanAnswer, device_use
-from bitbench.measure.compatibility import look_up
+from bitbench.measure.compatibility import look_up_compatibility
 from bitbench.measure.estimate import ASSUMED_SCORE_OVERHEAD_S, written_tokens
 from bitbench.measure.plan import amount_of, estimator_of, expand_source
 from bitbench.measure.readiness import Readiness, environments_of, packages_of
@@ -24,7 +24,7 @@ from bitbench.study.model_cost import (
     expected_weight_bytes,
     prefill_cost,
     summed_bytes,
-    why_not,
+    why_cost_unknown,
 )
 from bitbench.study.plan import Config, Plan, Point, QualityRefusal, Refusal, Support
 from bitbench.study.study import EngineSetup, Study
@@ -219,7 +219,9 @@ def _kernel(fit: _Fit, setup: EngineSetup) -> str | None:
         return f"{chosen} (chosen)"
     form = fit.variant.form or ""
     while form:  # a special form, such as a sparse one, computes on the kernel of the general one
-        row = look_up(form, setup.engine, "cuda", fit.variant.at_load, capability=fit.device.compute_capability)
+        row = look_up_compatibility(
+            form, setup.engine, "cuda", fit.variant.at_load, capability=fit.device.compute_capability
+        )
         if row is not None and row.kernel is not None:
             return row.kernel
         form = form.rpartition("/")[0]
@@ -234,7 +236,7 @@ class _Times:
 
     def knows(self, config: Config) -> bool:
         fit = self._fits[config]
-        return fit.weight_bytes is not None and why_not(fit.variant.facts) is None
+        return fit.weight_bytes is not None and why_cost_unknown(fit.variant.facts) is None
 
     def total_s(self, *, most: bool) -> float:
         measure = self._plan.study.measure

@@ -6,7 +6,7 @@ in 32 bits (on GeForce cards that halves them); memory is what the driver report
 the name.
 """
 
-from bitbench.engines.options import pipeline_parallel_size, spelled, tensor_parallel_size
+from bitbench.engines.options import pipeline_parallel_size, spelled_arguments, tensor_parallel_size
 from bitbench.measure.plan import PlanAnswer
 from bitbench.study.base import Record
 from bitbench.study.hardware import Capability, parse_capability
@@ -210,7 +210,7 @@ DEFAULT_SHARE = 0.92  # vLLM's own; others leave about as much free
 
 
 def device_use(setup: EngineSetup) -> DeviceUse:
-    chosen = spelled(setup.args)
+    chosen = spelled_arguments(setup.args)
     share = next((chosen[name] for name in _SHARE if name in chosen), DEFAULT_SHARE)
     is_share = isinstance(share, int | float) and 0 < share <= 1
     kv_bytes = 1 if str(chosen.get(_KV_TYPE, "")).startswith(("fp8", "int8")) else 2

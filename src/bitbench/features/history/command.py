@@ -7,8 +7,8 @@ import typer
 
 from bitbench.cli.terminal import Terminal
 from bitbench.features.history.history import history_below, history_document, history_figure
-from bitbench.reports.document.html import svg
-from bitbench.reports.document.terminal import render_whole
+from bitbench.reports.document.html import html_chart_svg
+from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.util.files import SafeFolder
 
 
@@ -25,10 +25,10 @@ def history(
 ) -> None:
     """Draw one metric over past studies and what changed."""
     found = history_below(folder, point, metric)
-    render_whole(history_document(found), Terminal())
+    render_whole_in_terminal(history_document(found), Terminal())
     if output is not None and not found.points:
         typer.echo(f"no figure: {output} is not written, as there is nothing to draw")
     elif output is not None:
         files, name = SafeFolder.around(output, folder)
-        files.write(name, svg(history_figure(found)))
+        files.write(name, html_chart_svg(history_figure(found)))
         typer.echo(f"figure: {output}")

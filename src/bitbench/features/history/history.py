@@ -6,18 +6,18 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
-from bitbench.analysis.changes import Pair, changes_between, parse_metric
-from bitbench.analysis.intervals import estimate
+from bitbench.analysis.changes import Pair, changes_between, parse_changed_metric
+from bitbench.analysis.intervals import mean_interval
 from bitbench.analysis.results.comparison import ChangeVerdict, Difference
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.analysis.study_comparison import SHAPE, cache_differences, compared_points, differences
+from bitbench.analysis.study_comparison import SHAPE, cache_differences, compared_points, study_differences
 from bitbench.analysis.summarize import samples_by_point, values_by_start
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import channel, value
+from bitbench.reports.charts.figure import channel, figure_constant
 from bitbench.reports.document.model import Chart, Document, Name, Phrase, Section, Table
 from bitbench.reports.document.numbers import Scale, estimated, number, percent, scale_for, shown, times, unit_of
 from bitbench.reports.document.words import (
@@ -35,7 +35,7 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.reports.labels import distinct
+from bitbench.reports.labels import distinct_labels
 from bitbench.study.base import Record
 from bitbench.study.plan import Point
 from bitbench.util.errors import StoreError
@@ -72,7 +72,9 @@ def history_below(folder: Path, point: str, metric: str | None = None) -> Histor
     studies = _studies(folder)
     if not studies:
         raise StoreError(f"no study folder below {folder}; give one that contains folders filled by `bitbench run`")
-    return history(find_point(point, studies), parse_metric(metric or studies[-1].study.measure.metric), studies)
+    return history(
+        find_point(point, studies), parse_changed_metric(metric or studies[-1].study.measure.metric), studies
+    )
 
 
 def _studies(folder: Path) -> list[StudyRecords]:
@@ -127,7 +129,7 @@ def _has_shape(side: StudyRecords, point: Point, shape: object) -> bool:
 
 def _entry(point: Point, metric: str, side: StudyRecords, confidence: float) -> HistoryPoint:
     sample = samples_by_point(side)[point][metric]
-    return HistoryPoint(folder=side.name, started_at=side.lock.created_at, estimate=estimate(sample, confidence))
+    return HistoryPoint(folder=side.name, started_at=side.lock.created_at, estimate=mean_interval(sample, confidence))
 
 
 def _move(
@@ -141,7 +143,7 @@ def _move(
     cached = cache_differences((before, after), alike)
     compared = compared_points(alike, changes_between(before, after), metric, confidence, undecided=cached)
     own = next(row for row in compared if row.candidate == point)
-    changes, _ = differences(before, after, [(point.config, point.config)])
+    changes, _ = study_differences(before, after, [(point.config, point.config)])
     return {"ratio": own.ratio, "verdict": own.verdict, "changes": tuple(changes)}
 
 
@@ -149,7 +151,7 @@ HEIGHT = 300
 LENGTH_OF_DATE = len("2026-11-03")
 
 
-def when(point: HistoryPoint) -> str:
+def history_time(point: HistoryPoint) -> str:
     """`2026-11-03 03:00`"""
     try:
         return f"{datetime.fromisoformat(point.started_at):%Y-%m-%d %H:%M}" if point.started_at else UNKNOWN
@@ -161,10 +163,10 @@ def history_figure(found: History) -> fig.Figure:
     """Draw it; there must be a point."""
     definition = found.definition
     scale = scale_for(unit_of(definition), [point.estimate.value for point in found.points])
-    places = distinct([when(point) for point in found.points])
+    places = distinct_labels([history_time(point) for point in found.points])
     rows = [_row(found, point, place, scale) for point, place in zip(found.points, places, strict=True)]
-    ends = fig.numbers(rows, "y_low", "y_high")
-    axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, "y"), ends, zero=True)
+    ends = fig.figure_numbers(rows, "y_low", "y_high")
+    axis = fig.axis_for(fig.axis_title(definition, scale), fig.figure_numbers(rows, "y"), ends, zero=True)
     labels = {
         "labelExpr": f"slice(datum.label, 0, {LENGTH_OF_DATE})",
         "labelAngle": 0,
@@ -173,7 +175,7 @@ def history_figure(found: History) -> fig.Figure:
     }
     x = channel("at:O", title=None, sort=places, axis=labels)
     y = axis.y()
-    base, changed = fig.EVERY_ROW, fig.where("isValid(datum.changed)")
+    base, changed = fig.EVERY_ROW, fig.figure_rows_where("isValid(datum.changed)")
     about = fig.tooltips(
         study="Study",
         at="Begun (UTC)",
@@ -183,17 +185,17 @@ def history_figure(found: History) -> fig.Figure:
         changes="Changed",
     )
     said = fig.halo(changed, "change", align="center", dy=8)
-    interval = fig.where("isValid(datum.y_low)").mark("rule", style="interval")
+    interval = fig.figure_rows_where("isValid(datum.y_low)").mark("rule", style="interval")
     layers = [
         changed.mark("rule", style="changed").encode(x=x, tooltip=about),
         base.mark("line", style="history").encode(x=x, y=y),
         interval.encode(x=x, y=axis.y("y_low"), y2="y_high"),
         base.mark("point", style="mean", filled=True).encode(x=x, y=y, tooltip=about),
-        *(text.encode(x=x, y=value(0), text="changed:N") for text in said),
+        *(text.encode(x=x, y=figure_constant(0), text="changed:N") for text in said),
     ]
     title = f"{plain(found.point.name, MAX_NAME)}: {definition.name}"
     caption = "Dots and lines: means and intervals, oldest left; dashed: a fact changed since the study before."
-    return fig.drawn("history", title, [caption], layers, rows, height=HEIGHT)
+    return fig.drawn_figure("history", title, [caption], layers, rows, height=HEIGHT)
 
 
 def _row(found: History, point: HistoryPoint, place: str, scale: Scale) -> fig.Row:
@@ -205,7 +207,7 @@ def _row(found: History, point: HistoryPoint, place: str, scale: Scale) -> fig.R
     return {
         "study": plain(point.folder, MAX_NAME),
         "at": place,
-        **fig.place("y", figure, scale),
+        **fig.place_on_axis("y", figure, scale),
         "shown": shown(figure) if figure else UNKNOWN,
         "versus": shown(ratio) if ratio else UNKNOWN,
         "verdict": point.verdict.value if point.verdict else UNKNOWN,
@@ -253,7 +255,7 @@ def _table(found: History) -> Table:
     unit = unit_of(found.definition)
     return table(
         found.points,
-        words_column("Begun (UTC)", when),
+        words_column("Begun (UTC)", history_time),
         words_column("Study", lambda point: Name(point.folder)),
         number_column(
             found.definition.label, unit, lambda point: estimated(point.estimate, found.definition), intervals_from=0

@@ -12,7 +12,7 @@ from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.measure.offers import folder_report
 from bitbench.measure.workplace import default_home
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.document.words import plain
 from bitbench.util.errors import ExitCode
 
@@ -50,5 +50,5 @@ def import_results(
 def _show_tables(folder: Path) -> None:
     """The answer and what was assumed, of tables that are no study."""
     if (found := folder_report(folder)) is not None:
-        render(found.document, Terminal())
+        render_in_terminal(found.document, Terminal())
         typer.echo(f"\n{found.ending}")

@@ -18,17 +18,17 @@ from bitbench.features.interop.readers.reading import (
     Reading,
     Tool,
     decoded,
-    plain_name,
+    imported_name,
 )
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts, Lock
-from bitbench.records.profile import PublishedKernels, PublishedProfile, write_published
+from bitbench.records.profile import PublishedKernels, PublishedProfile, write_published_profile
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.reports.document.words import plain
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config, ImportedFile, ImportSource, Plan, Point
 from bitbench.study.study import Count, EngineSetup, Measure, Study
-from bitbench.study.study_file import study_text
+from bitbench.study.study_file import study_file_text
 from bitbench.study.variant import UNKNOWN_RECIPE, Variant
 from bitbench.study.workload import Workload
 from bitbench.util.errors import StoreError
@@ -44,7 +44,7 @@ READERS: dict[Tool, Callable[[str], Reading]] = {
 }
 
 
-def read(tool: Tool, content: bytes) -> Reading:
+def read_tool_file(tool: Tool, content: bytes) -> Reading:
     """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""
     text, was_mis_encoded = decoded(content)
     reading = READERS[tool](text)
@@ -192,12 +192,12 @@ def import_files(
     Nothing is written before all of it is understood. A file that holds only a kernel table fills published/ and makes
     no study.
     """
-    name = _study_name(name) if name is not None else plain_name(paths[0].stem, "imported")
+    name = _study_name(name) if name is not None else imported_name(paths[0].stem, "imported")
     contents = [_content(path) for path in paths]
     readings, files = list[Reading](), list[ImportedFile]()
     for path, content in zip(paths, contents, strict=True):
         with _understanding(str(path), tool):
-            readings.append(read(tool, content))
+            readings.append(read_tool_file(tool, content))
         files.append(ImportedFile(name=path.name, sha256=sha256(content).hexdigest()))
     notes = tuple(dict.fromkeys(note for reading in readings for note in reading.notes))
     folder = StudyFolder(into or Path(name))
@@ -211,12 +211,12 @@ def import_files(
     if study is not None:
         _write(folder, study, host)
     for table in published:
-        write_published(folder.path, table)
+        write_published_profile(folder.path, table)
     return folder
 
 
 def _study_name(asked_for: str) -> str:
-    if not asked_for or plain_name(asked_for, "") != asked_for:
+    if not asked_for or imported_name(asked_for, "") != asked_for:
         raise ImportFileError(
             f"--name {plain(asked_for, LONGEST_NAME)} cannot be a study's name: use up to {LONGEST_NAME} letters, "
             "digits and - _ . +, beginning and ending with a letter or digit."
@@ -270,5 +270,5 @@ def _write(folder: StudyFolder, study: ImportedStudy, host: HostFacts) -> None:
             writer.append_instance(instance)
         for trial in study.trials:
             writer.append_trial(trial, None)
-        writer.write_study(f"# {REMARK}\n{study_text(study.plan.study)}")
+        writer.write_study(f"# {REMARK}\n{study_file_text(study.plan.study)}")
         writer.write_lock(Lock(bitbench=__version__, host=host, plan=study.plan))

@@ -72,7 +72,7 @@ def _flat(blocks: Sequence[doc.Block]) -> Iterator[doc.Block]:
 
 
 def _float_text(float_: _Float, anchor: str, number: int) -> str:
-    titles, rows = text_cells(float_.table, phrase_text, escape)
+    titles, rows = text_cells(float_.table, phrase_text, escape_latex)
     alignment = "".join("l" if column.is_words else "r" for column in float_.table.columns)
     notes = [r"  \par\smallskip", *(rf"  {{\footnotesize {phrase_text(note)}\par}}" for note in float_.notes)]
     return "\n".join(
@@ -99,7 +99,7 @@ def _row(cells: Sequence[str]) -> str:
     return f"    {' & '.join([first, *cells[1:]])} \\\\"
 
 
-def escape(text: str) -> str:
+def escape_latex(text: str) -> str:
     """As it is, to a reader of the typeset page: no command, no ligature."""
     return inline(text).translate(_WRITTEN)
 
@@ -111,7 +111,7 @@ def phrase_text(phrase: doc.Phrase) -> str:
 def _part(part: doc.Part) -> str:
     match part:
         case str():
-            return escape(part)
+            return escape_latex(part)
         case doc.Name(text):
             return rf"\texttt{{{plain(text, MAX_NAME).translate(_WRITTEN)}}}"
         case doc.Strong(inner):
@@ -119,6 +119,6 @@ def _part(part: doc.Part) -> str:
         case doc.Emphasis(inner):
             return rf"\emph{{{phrase_text(inner)}}}"
         case doc.Link(text, _):
-            return escape(text)
+            return escape_latex(text)
         case doc.Quantity():
-            return escape(shown(part))
+            return escape_latex(shown(part))

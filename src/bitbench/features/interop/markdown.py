@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PointSummary, Ranking, Run, StudySummary
 from bitbench.records.trial import Outcome
-from bitbench.reports.document.markdown import code, markdown, phrase_text, section_parts
+from bitbench.reports.document.markdown import markdown, markdown_code, markdown_phrase, section_parts
 from bitbench.reports.document.model import (
     Block,
     Document,
@@ -45,14 +45,14 @@ from bitbench.reports.sections.conditions import host_section, source
 from bitbench.reports.sections.ranked import (
     entry_of,
     has_result,
-    in_order,
-    memory_metric,
     outcomes_of,
-    rank,
+    points_in_ranked_order,
+    rank_text,
+    ranked_memory_metric,
     rankings_by_model,
     titled,
 )
-from bitbench.reports.sections.workloads import shape
+from bitbench.reports.sections.workloads import workload_shape
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
@@ -88,11 +88,11 @@ def backend_markdown(of: StudyReport) -> str:
     sections = [
         Section(
             titled(Name(ranking.workload), part),
-            (Paragraph(shape(part.study.workload(ranking.workload))), _backends(part, ranking, points)),
+            (Paragraph(workload_shape(part.study.workload(ranking.workload))), _backends(part, ranking, points)),
         )
         for part in of.summary.by_model
         for ranking in part.rankings
-        if (points := in_order(part, ranking))
+        if (points := points_in_ranked_order(part, ranking))
     ]
     return markdown(Document(say(f"{of.summary.study.name}: backends"), (paragraph(LEGEND),), tuple(sections)))
 
@@ -121,7 +121,7 @@ def _facts(
     for title, metric in TIMES.items():
         yield title, [estimated(point.metrics.get(metric), summary.definitions[metric]) for point in points]
     name = summary.definitions[ranking.metric].name
-    yield f"Rank by {name}", [rank(entry_of(ranking, config)) for config in configs]
+    yield f"Rank by {name}", [rank_text(entry_of(ranking, config)) for config in configs]
     if any(point.failures for point in points):
         yield "Failed", [outcomes_of(point) or "no" for point in points]
 
@@ -145,19 +145,19 @@ def vendor_markdown(of: StudyReport) -> str:
     origin = say(Name("bitbench run"), " of ", Name(summary.study.name))
     if summary.imported_from is not None:
         origin = say("imported: ", source(summary.imported_from))
-    parts = ["# Performance Benchmark Results", phrase_text(say(strong("Generated from:"), " ", origin)), "---"]
+    parts = ["# Performance Benchmark Results", markdown_phrase(say(strong("Generated from:"), " ", origin)), "---"]
     for part, ranking in rankings_by_model(summary):
         parts += _configuration(part, ranking)
     parts.append("---")
     for section in (_ranking(summary), *_not_run(summary), host_section(lock)):
         parts += section_parts(section)
-    return "\n\n".join([*parts, phrase_text(_legend(summary))]) + "\n"
+    return "\n\n".join([*parts, markdown_phrase(_legend(summary))]) + "\n"
 
 
 def _configuration(summary: StudySummary, ranking: Ranking) -> Iterator[str]:
-    points = in_order(summary, ranking)
+    points = points_in_ranked_order(summary, ranking)
     blocks: list[Block] = [
-        Paragraph(shape(summary.study.workload(ranking.workload))),
+        Paragraph(workload_shape(summary.study.workload(ranking.workload))),
         paragraph(strong("Total models tested:"), f" {len(points)}"),
     ]
     if points:
@@ -182,7 +182,11 @@ def _title(summary: StudySummary, workload: str) -> Phrase:
 
 
 def _summary_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Table:
-    memory, quality, definition = memory_metric(summary), QualityColumn(summary), summary.definitions[ranking.metric]
+    memory, quality, definition = (
+        ranked_memory_metric(summary),
+        QualityColumn(summary),
+        summary.definitions[ranking.metric],
+    )
     interval = f"{definition.label}, {percent(summary.study.measure.confidence)} interval"
 
     def runs(point: PointSummary) -> Phrase:
@@ -199,7 +203,7 @@ def _summary_table(summary: StudySummary, ranking: Ranking, points: Sequence[Poi
 
     return table(
         points,
-        words_column("Rank", lambda point: rank(entry_of(ranking, point.point.config))),
+        words_column("Rank", lambda point: rank_text(entry_of(ranking, point.point.config))),
         words_column("Model", lambda point: Name(point.point.config.name)),
         number_column("Runs", Unit.NONE, runs),
         *map(column, FIGURES),
@@ -246,23 +250,23 @@ def _details(point: PointSummary) -> Iterator[str]:
     if not counted:
         return
     flagged = {outlier.trial_id for outlier in point.outliers}
-    yield f"#### {code(point.point.config.name)}"
+    yield f"#### {markdown_code(point.point.config.name)}"
     yield f"- **Total runs:** {len(counted)}"
     yield "- **Individual runs:**"
     yield "\n".join(line for run in counted for line in _run(run, is_flagged=run.trial_id in flagged))
     yield "- **Statistics:**"
     yield "\n".join(
-        f"  - {title}: {phrase_text(statistics)}"
+        f"  - {title}: {markdown_phrase(statistics)}"
         for title, (metric, _) in FIGURES.items()
         if (statistics := _mean_and_deviation(point.metrics.get(metric)))
     )
 
 
 def _run(run: Run, *, is_flagged: bool) -> Iterator[str]:
-    yield f"  - {code(run.trial_id)}:"
+    yield f"  - {markdown_code(run.trial_id)}:"
     for title, (metric, unit) in FIGURES.items():
         value = run.metrics.get(metric)
-        shown = UNKNOWN if value is None else phrase_text((_figure(value), "" if unit == "s" else " ", unit))
+        shown = UNKNOWN if value is None else markdown_phrase((_figure(value), "" if unit == "s" else " ", unit))
         yield f"    - {title}: {shown}"
     if is_flagged:
         yield "    - Outlier: far from the other runs"
@@ -276,7 +280,7 @@ def _ranking(summary: StudySummary) -> Section:
         lines = []
         for entry in ranking.entries:
             figure = _figure(figures[entry.config][ranking.metric].value)
-            place, name = rank(entry) or UNKNOWN, strong(plain(entry.config.name))
+            place, name = rank_text(entry) or UNKNOWN, strong(plain(entry.config.name))
             lines.append(say(place, " ", name, ": ", figure, f" {definition.unit}"))
         blocks.append(Heading(_title(part, ranking.workload)))
         blocks += bullets(lines) or (paragraph("No config has a result."),)

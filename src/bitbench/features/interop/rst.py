@@ -28,7 +28,7 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import grouped
-from bitbench.reports.sections.ranked import memory_metric, outcomes_of
+from bitbench.reports.sections.ranked import outcomes_of, ranked_memory_metric
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Point
 from bitbench.study.secrets import is_secret
@@ -60,12 +60,12 @@ def _blocks(blocks: Sequence[doc.Block], merged: int) -> Iterator[str]:
 
 
 def _line(phrase: doc.Phrase) -> str:
-    return escape(
+    return escape_rst(
         "".join(shown(part) if isinstance(part, doc.Quantity) else doc.plain_text((part,)) for part in phrase)
     )
 
 
-def escape(text: str) -> str:
+def escape_rst(text: str) -> str:
     """As it is, to a reader of the rendered page; nothing at all is what is not known."""
     words = plain(text)
     line = "".join(f"\\{char}" if _is_markup(words, place) else char for place, char in enumerate(words)) or UNKNOWN
@@ -245,7 +245,7 @@ def _why_not(found: PointSummary) -> str:
 
 
 def _vendor_table(summary: StudySummary, lock: Lock, group: _Group, rows: Sequence[_Row]) -> Table:
-    memory, quality = memory_metric(summary), QualityColumn(summary)
+    memory, quality = ranked_memory_metric(summary), QualityColumn(summary)
     where = "Device" if memory.startswith("device") else "Host"
     batched = [_mean("Requests/s", "request_throughput"), _mean("All tokens/s", "overall_throughput")]
     of_quality: list[ColumnOf[_Row]] = []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from bitbench.engines.environments import python_of
+from bitbench.engines.environments import environment_python
 from bitbench.features.kernels import runner
 from bitbench.features.kernels.case import usable_isas
 from bitbench.features.kernels.computing import KernelRun, KernelSummary, summarize_kernels
@@ -30,7 +30,7 @@ def measure_kernels(
     """Time them, and keep the records in `into`. Raises KernelError before anything runs where a name is unknown."""
     job = _job(options, home)
     runner.case_sources(options.against)  # a baseline that nobody offers is named before anything is measured
-    python = python_of(ENVIRONMENT, home)
+    python = environment_python(ENVIRONMENT, home)
     run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
     summary = summarize_kernels(run, options.against)
     SafeFolder(into).write(RECORDS_FILE, run.model_dump_json() + "\n")
@@ -39,7 +39,7 @@ def measure_kernels(
 
 def measure_roof(home: Path) -> MachineRoof:
     """What this machine can do at most, without any case; takes some seconds. Raises KernelError."""
-    python = python_of(ENVIRONMENT, home)
+    python = environment_python(ENVIRONMENT, home)
     return runner.measure_roof(python, collect_host_facts().cpu_model, now())
 
 

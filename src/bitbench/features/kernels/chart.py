@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from bitbench.features.kernels.computing import KernelFigures, KernelMachine, KernelSummary
 from bitbench.features.kernels.words import roof_quantities, speedups_by_batch
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import Layer, channel, legend, value
+from bitbench.reports.charts.figure import Layer, channel, figure_constant, legend
 from bitbench.reports.charts.rows import ratio_row, ratio_rows
 from bitbench.reports.document.model import Unit
 from bitbench.reports.document.numbers import median_and_extremes, shown
-from bitbench.reports.labels import distinct
+from bitbench.reports.labels import distinct_labels
 from bitbench.util.units import UNKNOWN
 
 HEIGHT = 340
@@ -25,14 +25,14 @@ def roofline_figure(summary: KernelSummary) -> fig.Figure | None:
     if not timed:
         return None
     cases = list(dict.fromkeys(row.timing.case for row in timed))
-    labels = dict(zip(cases, distinct(cases), strict=True))
+    labels = dict(zip(cases, distinct_labels(cases), strict=True))
     series = {case: f"{labels[case]}: {_shares(timed, case)}" for case in cases}
     points = [_point(row, labels[row.timing.case], series[row.timing.case]) for row in timed]
     x, y = _axes(summary.machine, points)
     title = "What each kernel reaches of this machine's roofline"
     caption = "A mark per shape and batch; the line is what the machine can do, measured in the same run."
     layers = _layers(x, y, list(series.values()))
-    return fig.drawn("roofline", title, [caption], layers, [*points, *_roof(summary.machine, x)], height=HEIGHT)
+    return fig.drawn_figure("roofline", title, [caption], layers, [*points, *_roof(summary.machine, x)], height=HEIGHT)
 
 
 def speedup_figure(summary: KernelSummary) -> fig.Figure | None:
@@ -41,7 +41,7 @@ def speedup_figure(summary: KernelSummary) -> fig.Figure | None:
     if not found:
         return None
     cases = list(dict.fromkeys(case for case, _ in found))
-    labels = dict(zip(cases, distinct(cases), strict=True))
+    labels = dict(zip(cases, distinct_labels(cases), strict=True))
     fastest = sorted(cases, key=lambda case: -max(each.value or 0.0 for (of, _), each in found.items() if of == case))
     rows = [
         ratio_row(labels[case], f"batch {batch}", speedup)
@@ -80,7 +80,7 @@ def _point(row: KernelFigures, label: str, series: str) -> fig.Row:
 
 
 def _axes(machine: KernelMachine, points: Sequence[fig.Row]) -> tuple[fig.ChartAxis, fig.ChartAxis]:
-    intensities, speeds = fig.numbers(points, "x"), fig.numbers(points, "y")
+    intensities, speeds = fig.figure_numbers(points, "x"), fig.figure_numbers(points, "y")
     x = fig.ChartAxis(
         "arithmetic intensity (flop per byte)", min(intensities) / MARGIN, max(intensities) * MARGIN, True
     )
@@ -101,7 +101,7 @@ def _roof(machine: KernelMachine, x: fig.ChartAxis) -> list[fig.Row]:
 
 
 def _layers(x: fig.ChartAxis, y: fig.ChartAxis, series: Sequence[str]) -> list[Layer]:
-    roof, kernels = fig.where("datum.kind == 'roof'"), fig.where("datum.kind == 'kernel'")
+    roof, kernels = fig.figure_rows_where("datum.kind == 'roof'"), fig.figure_rows_where("datum.kind == 'kernel'")
     beside = legend("Share of the roof: median (range)")
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(series))]
     about = [
@@ -123,5 +123,8 @@ def _layers(x: fig.ChartAxis, y: fig.ChartAxis, series: Sequence[str]) -> list[L
     return [
         roof.mark("line", style="roof").encode(x=x.x(), y=y.y()),
         marks,
-        *(layer.encode(x=value(6), y=value(9), text="series:N") for layer in fig.halo(said, "dim", align="left")),
+        *(
+            layer.encode(x=figure_constant(6), y=figure_constant(9), text="series:N")
+            for layer in fig.halo(said, "dim", align="left")
+        ),
     ]

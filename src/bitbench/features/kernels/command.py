@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from bitbench.cli.options import counts, words
+from bitbench.cli.options import counts_option, words_option
 from bitbench.cli.terminal import Terminal
 from bitbench.features.kernels.bench import measure_kernels
 from bitbench.features.kernels.folders import write_kernels
 from bitbench.features.kernels.runner import BASELINES, KernelOptions
 from bitbench.measure.workplace import default_home
-from bitbench.reports.document.terminal import render
+from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.hardware import KernelDevice
 
 
@@ -50,14 +50,14 @@ def kernels(
     console = Terminal(stderr=True)
     options = KernelOptions(
         shapes=shapes,
-        batches=counts(batch, "--batch"),
-        against=BASELINES if against is None else words(against),
-        cases=None if cases is None else words(cases),
+        batches=counts_option(batch, "--batch"),
+        against=BASELINES if against is None else words_option(against),
+        cases=None if cases is None else words_option(cases),
         device=device,
         quick=quick,
         warm=warm,
         threads=threads,
-        isas=() if isa is None else words(isa),
+        isas=() if isa is None else words_option(isa),
         seed=seed,
     )
     with console.status("measuring this machine's roofline") as status:
@@ -70,5 +70,5 @@ def kernels(
                 console.print(line)
 
         summary = measure_kernels(options, default_home(), into, on_point)
-    render(write_kernels(summary, into), Terminal())
+    render_in_terminal(write_kernels(summary, into), Terminal())
     console.print(f"table, records and chart: {into}", soft_wrap=True)

@@ -108,7 +108,7 @@ def summarize_kernels(run: KernelRun, baselines: Sequence[str]) -> KernelSummary
 def median_of_passes(values: Sequence[float], pass_rounds: Sequence[int]) -> Median:
     """The median of all, within the intervals of all passes; `pass_rounds` is empty where there was one."""
     parts = np.split(np.asarray(values), np.cumsum(pass_rounds)[:-1])
-    passes = [median(part.tolist()) for part in parts if len(part)]
+    passes = [kernel_median(part.tolist()) for part in parts if len(part)]
     lows = [found.low for found in passes if found.low is not None]
     highs = [found.high for found in passes if found.high is not None]
     value = float(np.median(values))
@@ -117,7 +117,7 @@ def median_of_passes(values: Sequence[float], pass_rounds: Sequence[int]) -> Med
     return Median(value=value, low=min(lows), high=max(highs))
 
 
-def median(values: Sequence[float]) -> Median:
+def kernel_median(values: Sequence[float]) -> Median:
     """The sample median between the order statistics that enclose the true one with the confidence above."""
     ordered = np.sort(np.asarray(values, dtype=np.float64))
     count = len(ordered)

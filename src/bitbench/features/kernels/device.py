@@ -113,7 +113,7 @@ FIRST_SQUARE = 256  # twice the side takes eight times as long
 LONGEST_PRODUCT_S = 2.0
 
 
-def measure(pool: "WeightPool", device: "Device") -> dict[str, list[float]]:
+def measure_device_roof(pool: "WeightPool", device: "Device") -> dict[str, list[float]]:
     """A few readings of each: bytes/s read, flop/s in bfloat16 and on a CPU in float32, int8 op/s.
 
     A roof is the best reading: it is not exceeded. On a shared machine it comes and goes, so it is read again.

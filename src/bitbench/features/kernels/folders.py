@@ -7,7 +7,7 @@ from bitbench.features.kernels.computing import KernelSummary
 from bitbench.features.kernels.words import kernel_document, published_kernel_document
 from bitbench.measure.offers import FolderReport
 from bitbench.measure.workplace import default_home
-from bitbench.records.profile import PublishedKernels, read_published
+from bitbench.records.profile import PublishedKernels, read_published_profile
 from bitbench.reports.document.markdown import FIGURES, markdown
 from bitbench.reports.document.model import Document
 from bitbench.util.errors import StoreError
@@ -24,15 +24,15 @@ def kernel_report(folder: Path) -> FolderReport:
 def write_kernels(summary: KernelSummary, folder: Path) -> Document:
     """index.html and kernels.md in `folder`, and the figures that they show."""
     from bitbench.features.kernels.chart import WIDTH, roofline_figure, speedup_figure  # drawing: a second to import
-    from bitbench.reports.document.html import page, svg, vega_bundle
+    from bitbench.reports.document.html import html_chart_svg, html_page, vega_bundle
 
     figures = [figure for figure in (speedup_figure(summary), roofline_figure(summary)) if figure is not None]
     document = kernel_document(summary, figures)
-    drawings = {figure.name: svg(figure, WIDTH) for figure in figures}
+    drawings = {figure.name: html_chart_svg(figure, WIDTH) for figure in figures}
     files = SafeFolder(folder)
     for name, drawing in drawings.items():
         files.write(f"{FIGURES}/{name}.svg", drawing)
-    files.write(PAGE, page(document, vega_bundle(default_home()), drawings))
+    files.write(PAGE, html_page(document, vega_bundle(default_home()), drawings))
     files.write(TABLE_FILE, markdown(document))
     return document
 
@@ -47,7 +47,7 @@ def kernel_markdown(folder: Path) -> str:
 
 
 def _document(folder: Path) -> Document:
-    if (published := read_published(folder, PublishedKernels)) is not None:
+    if (published := read_published_profile(folder, PublishedKernels)) is not None:
         return published_kernel_document(published)
     if (records := kernel_records(folder)) is not None:
         return kernel_document(read_kernels(records))

@@ -18,7 +18,7 @@ from bitbench.study.base import Json
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import KernelError
 from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
-from bitbench.util.model_files import read_headers
+from bitbench.util.model_files import read_safetensors_headers
 from bitbench.util.plugins import warn_of_plugin
 
 GROUP = "kernel_cases"
@@ -112,7 +112,7 @@ def linear_shapes(folder: Path) -> tuple[KernelShape, ...]:
     """The shapes of a checkpoint's linear layers, each once; an embedding is looked up, not multiplied."""
     found = {
         KernelShape(tensor.shape[1], tensor.shape[0])
-        for name, tensor in read_headers(folder).items()
+        for name, tensor in read_safetensors_headers(folder).items()
         if name.endswith(".weight") and len(tensor.shape) == 2 and "embed" not in name
     }
     if not found:

@@ -25,7 +25,7 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import grouped
-from bitbench.reports.sections.conditions import imported
+from bitbench.reports.sections.conditions import imported_conditions
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.units import UNKNOWN
 
@@ -282,7 +282,7 @@ def published_kernel_document(kernels: PublishedKernels) -> Document:
     )
     findings = bullets([*_findings(kernels.rows, names), *kernels.source.notes])
     sections = (Section(say("The table"), (rows,)),)
-    return Document(say("Kernel timings"), (imported(kernels.source), *findings), sections)
+    return Document(say("Kernel timings"), (imported_conditions(kernels.source), *findings), sections)
 
 
 def _ratio(row: PublishedKernel, names: Sequence[str]) -> float | None:

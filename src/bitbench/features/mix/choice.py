@@ -21,9 +21,9 @@ from itertools import pairwise
 
 import numpy as np
 
-from bitbench.analysis.intervals import Resampler, sample, with_interval
+from bitbench.analysis.intervals import Resampler, resample_groups, with_interval
 from bitbench.analysis.quality import divergence, short_scores, window_means
-from bitbench.analysis.results.estimate import Estimate, Finding, check
+from bitbench.analysis.results.estimate import Estimate, Finding, check_against_limit
 from bitbench.features.mix.types import GroupChoice, MixLimits, Option, Predicted, TensorGroup
 from bitbench.quantize.checkpoint import GgufTensor
 from bitbench.records.folder import StudyRecords
@@ -165,7 +165,7 @@ def _of_kind(groups: Sequence[TensorGroup], *, thorough: bool) -> Iterator[Swap]
         yield Swap(together, type)
 
 
-def uniform(groups: Sequence[TensorGroup], types: Sequence[str], wanted: str) -> dict[TensorGroup, str]:
+def uniform_mix(groups: Sequence[TensorGroup], types: Sequence[str], wanted: str) -> dict[TensorGroup, str]:
     """This type wherever it fits; elsewhere the next larger one of `types` that does, or the largest."""
     order = {type: place for place, type in enumerate(types)}
 
@@ -179,7 +179,7 @@ def uniform(groups: Sequence[TensorGroup], types: Sequence[str], wanted: str) ->
 def plan_uniform(groups: Sequence[TensorGroup], types: Sequence[str]) -> Mapping[str, dict[TensorGroup, str]]:
     """By type; types that fit no group are not in it."""
     fitting = [type for type in types if any(type in group.types for group in groups)]
-    return {type: uniform(groups, types, type) for type in fitting}
+    return {type: uniform_mix(groups, types, type) for type in fitting}
 
 
 DIVERGENCE, TIME, BITS = "divergence", "time", "bits"
@@ -187,7 +187,7 @@ FRONT_POINTS = 16
 _WORDS = {DIVERGENCE: "a divergence of {:.3g} nats", TIME: "a step of {:.3g} ms", BITS: "{:.3g} bits per weight"}
 
 
-def options_of(
+def mix_options(
     groups: Sequence[TensorGroup], measured: Mapping[Swap, Estimate], weight_s: Mapping[str, float]
 ) -> dict[TensorGroup, tuple[Option, ...]]:
     """Each group in each type that fits it. `measured`: the divergence that each swap caused."""
@@ -246,7 +246,7 @@ class Ceilings:
     bits: float | None = None
 
 
-def choose(options: Mapping[TensorGroup, Sequence[Option]], ceilings: Ceilings) -> tuple[GroupChoice, ...]:
+def choose_mix(options: Mapping[TensorGroup, Sequence[Option]], ceilings: Ceilings) -> tuple[GroupChoice, ...]:
     """The fastest mix where divergence is limited, else the one that diverges least. Raises UsageError where no mix is
     within the limits."""
     weights = sum(group.weights for group in options)
@@ -316,7 +316,7 @@ def _said(name: str, value: float) -> str:
     return _WORDS[name].format(1000 * value if name == TIME else value)
 
 
-def predict(options: Mapping[TensorGroup, Sequence[Option]], types: Mapping[TensorGroup, str]) -> Predicted:
+def predict_mix(options: Mapping[TensorGroup, Sequence[Option]], types: Mapping[TensorGroup, str]) -> Predicted:
     """By adding up."""
     chosen = [next(option for option in options[group] if option.type == type) for group, type in types.items()]
     return Predicted(
@@ -326,16 +326,16 @@ def predict(options: Mapping[TensorGroup, Sequence[Option]], types: Mapping[Tens
     )
 
 
-def front(options: Mapping[TensorGroup, Sequence[Option]]) -> tuple[Predicted, ...]:
+def mix_front(options: Mapping[TensorGroup, Sequence[Option]]) -> tuple[Predicted, ...]:
     """The mixes that diverge least at each speed, from the fastest of all to the one that diverges least of all."""
-    best = predict(options, types_of(choose(options, Ceilings())))
+    best = predict_mix(options, mix_types(choose_mix(options, Ceilings())))
     fastest_s = sum(min(option.step_s for option in own) for own in options.values())
     steps_s = np.linspace(fastest_s * (1 + 1e-9), max(best.step_s, fastest_s * (1 + 1e-9)), FRONT_POINTS)
-    found = [predict(options, types_of(choose(options, Ceilings(step_s=float(step_s))))) for step_s in steps_s]
+    found = [predict_mix(options, mix_types(choose_mix(options, Ceilings(step_s=float(step_s))))) for step_s in steps_s]
     return tuple(dict.fromkeys(found))
 
 
-def types_of(choices: Sequence[GroupChoice]) -> dict[TensorGroup, str]:
+def mix_types(choices: Sequence[GroupChoice]) -> dict[TensorGroup, str]:
     return {choice.group: choice.chosen for choice in choices}
 
 
@@ -348,18 +348,20 @@ def divergence_difference(records: StudyRecords, mix: Config, reference: Config,
     worse = window_means(dense.window, divergence(dense, mixed) - divergence(dense, other))
     resampler = Resampler(np.random.default_rng(records.study.seed))
     return with_interval(
-        sample([worse.tolist()], resampler), records.study.measure.confidence, lambda difference: difference
+        resample_groups([worse.tolist()], resampler), records.study.measure.confidence, lambda difference: difference
     )
 
 
 def judge_speed(limit: str, speed: Estimate | None) -> Finding:
     """`speed`: the mix's / that of the recipe that is the limit."""
-    verdict = check(speed, 1.0, at_least=True)
+    verdict = check_against_limit(speed, 1.0, at_least=True)
     return Finding(name=f"speed of {limit}", unit="×", limit=1.0, estimate=speed, verdict=verdict)
 
 
 def judge_divergence(limit: float, found: Estimate | None) -> Finding:
-    return Finding(name="divergence", unit="nats", limit=limit, estimate=found, verdict=check(found, limit))
+    return Finding(
+        name="divergence", unit="nats", limit=limit, estimate=found, verdict=check_against_limit(found, limit)
+    )
 
 
 def judge_difference(limit: str, difference: Estimate | None) -> Finding:
@@ -369,11 +371,11 @@ def judge_difference(limit: str, difference: Estimate | None) -> Finding:
 
 def judge_bits(limit: float, bits: float) -> Finding:
     """As stored: there is no doubt about it."""
-    verdict = check(Estimate(value=bits, low=bits, high=bits), limit)
+    verdict = check_against_limit(Estimate(value=bits, low=bits, high=bits), limit)
     return Finding(name="bits per weight", unit="", limit=limit, estimate=Estimate(value=bits), verdict=verdict)
 
 
-def ceilings_of(
+def mix_ceilings(
     limits: MixLimits, reserve: float, steps_s: Mapping[str, float], divergences: Mapping[str, float]
 ) -> Ceilings:
     """`steps_s` and `divergences`: as measured, of the recipes that are limits. What is predicted keeps a reserve."""

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.options import AsJson, Format, end_with_json, words
+from bitbench.cli.options import AsJson, Format, end_with_json, words_option
 from bitbench.cli.outcome import end_with_answer
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
@@ -60,7 +60,7 @@ def mix(
         lambda: Mix.model_validate(
             {
                 "model": model,
-                "types": words(types),
+                "types": words_option(types),
                 "limits": limits,
                 "bands": bands,
                 "thorough": thorough,

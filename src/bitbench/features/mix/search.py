@@ -17,21 +17,21 @@ from bitbench.analysis.sequential import pair_tables, primary_metric_of
 from bitbench.analysis.summarize import summarize
 from bitbench.features.mix.choice import (
     Swap,
-    ceilings_of,
-    choose,
+    choose_mix,
     divergence_difference,
-    front,
     group_tensors,
     judge_bits,
     judge_difference,
     judge_divergence,
     judge_speed,
+    mix_ceilings,
+    mix_front,
+    mix_options,
+    mix_types,
     mixed_recipe,
-    options_of,
     plan_swaps,
     plan_uniform,
-    predict,
-    types_of,
+    predict_mix,
     weight_times,
     wrong_types,
 )
@@ -44,11 +44,11 @@ from bitbench.measure.workplace import Workplace
 from bitbench.models import library
 from bitbench.ports import Observer
 from bitbench.quantize import catalog, variants
-from bitbench.quantize.checkpoint import GgufTensor, read_tensors
+from bitbench.quantize.checkpoint import GgufTensor, read_gguf_tensors
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.html import vega_bundle
-from bitbench.reports.files import write_report
+from bitbench.reports.files import write_report_files
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config
 from bitbench.study.quality import Quality
@@ -76,7 +76,7 @@ def mix(asked: Mix, into: Path | None, observer: Observer, at: Workplace) -> Mix
     for reference in asked.references:
         catalog.built_in_file(reference)  # raises where there is none
     found = _MixRun(asked, into or Path(f"mix-{Path(asked.model).name}"), observer, at).answer()
-    write_report(mixture_document(found), vega_bundle(at.home), Path(found.folder))
+    write_report_files(mixture_document(found), vega_bundle(at.home), Path(found.folder))
     return found
 
 
@@ -95,17 +95,17 @@ class _MixRun:
         steps = self._measure_times(models)
         weight_s = weight_times([(types, steps[f"all-{type}"].value) for type, types in models.items()])
         measured = {swap: divergences[swap.name] for swap in swaps}
-        ceilings = ceilings_of(
+        ceilings = mix_ceilings(
             self.asked.limits,
             self.asked.reserve,
             {recipe: step.value for recipe, step in steps.items()},
             {recipe: found.value for recipe, found in divergences.items()},
         )
-        options = options_of(groups, measured, weight_s)
-        choices = choose(options, ceilings)
+        options = mix_options(groups, measured, weight_s)
+        choices = choose_mix(options, ceilings)
         recipe = self._chosen_recipe(choices)
         file = SafeFolder(self.place).write(f"{recipe.name}.yaml", catalog.recipe_text(recipe))
-        self._make(recipe, types_of(choices))
+        self._make(recipe, mix_types(choices))
         reference = self.asked.references[0]
         weights = sum(group.weights for group in groups)
         fits = {type: sum(group.weights for group in groups if type in group.types) / weights for type in models}
@@ -120,9 +120,9 @@ class _MixRun:
                 TypeTime(type=type, step=steps[f"all-{type}"], weight_s=weight_s[type], fits=fits[type])
                 for type in models
             ),
-            predicted=predict(options, types_of(choices)),
-            front=front(options),
-            uniform={type: predict(options, types) for type, types in models.items()},
+            predicted=predict_mix(options, mix_types(choices)),
+            front=mix_front(options),
+            uniform={type: predict_mix(options, types) for type, types in models.items()},
             reference_predicted_s=_predicted_s(self._tensors_of(reference), groups, weight_s),
             reference_step=steps[reference],
             reference_divergence=divergences[reference],
@@ -138,7 +138,7 @@ class _MixRun:
 
     @cached_property
     def _model(self) -> library.ResolvedModel:
-        if library.look_up(self.asked.model, self.at.home).facts.random_weights:
+        if library.look_up_model(self.asked.model, self.at.home).facts.random_weights:
             raise QualityError(no_quality_of_random_weights(self.asked.model))
         return library.resolve(self.asked.model, self.at.home)
 
@@ -148,13 +148,13 @@ class _MixRun:
 
     def _tensors_of(self, recipe: str | Recipe) -> tuple[GgufTensor, ...]:
         """Of a variant, which is made where it does not exist."""
-        wanted = catalog.find(recipe) if isinstance(recipe, str) else recipe
+        wanted = catalog.find_recipe(recipe) if isinstance(recipe, str) else recipe
         made = make_variant(
             order_variant(self._model, wanted, self.at.home),
             self.at.home,
             lambda progress: self.observer.note(f"creating {wanted.name}: {progress.place}"),
         )
-        return tuple(tensor for file in sorted(made.path.glob("*.gguf")) for tensor in read_tensors(file))
+        return tuple(tensor for file in sorted(made.path.glob("*.gguf")) for tensor in read_gguf_tensors(file))
 
     def _measure_swaps(self, swaps: Sequence[Swap]) -> dict[str, Estimate]:
         recipes = [mixed_recipe(swap.name, swap.types) for swap in swaps]
@@ -203,7 +203,7 @@ class _MixRun:
     def _confirmed(self, records: StudyRecords, recipe: Recipe, folder: Path) -> ConfirmedMix:
         summary, measure = summarize(records), records.study.measure
         reference = self.asked.references[0]
-        mix_side, other = self._side(summary, recipe), self._side(summary, catalog.find(reference))
+        mix_side, other = self._side(summary, recipe), self._side(summary, catalog.find_recipe(reference))
         return ConfirmedMix(
             folder=str(folder),
             starts=measure.starts.min,
@@ -248,7 +248,7 @@ class _MixRun:
 
     def _chosen_recipe(self, choices: Sequence[GroupChoice]) -> Recipe:
         """Named by its content, so that another choice is another config."""
-        types = types_of(choices)
+        types = mix_types(choices)
         content = json.dumps([[*group.tensors, type] for group, type in types.items()])
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         used = sorted(set(types.values()))
@@ -304,7 +304,7 @@ class _MixRun:
     def _require_room(self, recipes: Sequence[Recipe]) -> None:
         """All swaps lie on the disk at once, each as large as the unquantized model."""
         home, orders = self.at.home, [order_variant(self._model, recipe, self.at.home) for recipe in recipes]
-        missing = sum(variants.find(order, home) is None for order in orders)
+        missing = sum(variants.find_variant(order, home) is None for order in orders)
         needed, free = missing * self._model.weight_bytes + ROOM_BESIDE_BYTES, shutil.disk_usage(home).free
         if free < needed:
             raise QuantizeError(
@@ -315,9 +315,9 @@ class _MixRun:
     def _remove(self, swaps: Sequence[Swap]) -> None:
         for swap in swaps:
             recipe = mixed_recipe(swap.name, swap.types)
-            there = variants.find(order_variant(self._model, recipe, self.at.home), self.at.home)
+            there = variants.find_variant(order_variant(self._model, recipe, self.at.home), self.at.home)
             if there is not None:
-                variants.remove(there)
+                variants.remove_variant(there)
 
 
 def _is_scored(folder: StudyFolder, study: Study) -> bool:

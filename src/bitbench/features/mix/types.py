@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from pydantic import Field, field_validator, model_validator
 
-from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst_limit_check
 from bitbench.study.base import Fraction, Record, Spec
 from bitbench.study.study import Name
 from bitbench.study.variant import tensor_type
@@ -182,7 +182,7 @@ class ConfirmedMix(Record):
     @property
     def verdict(self) -> Verdict:
         """Of all limits together."""
-        return worst(finding.verdict for finding in self.findings)
+        return worst_limit_check(finding.verdict for finding in self.findings)
 
 
 class Mixture(Record):

@@ -60,7 +60,7 @@ LINE = 9  # pixels between a point's middle and each of its two lines
 def sensitivity_figure(found: Mixture) -> fig.Figure:
     most = max(*(choice.options[0].divergence for choice in found.groups), 1e-12)
     rows = [_row(choice, most) for choice in found.groups]
-    return fig.drawn(
+    return fig.drawn_figure(
         SENSITIVITY,
         "Divergence that a group of tensors causes alone in its smallest type, and the type that was chosen for it",
         (
@@ -127,9 +127,9 @@ def mixes_figure(found: Mixture) -> fig.Figure:
     for kind, side in (("type", confirmed.reference), ("mix", confirmed.mix)) if confirmed else ():
         if side.step is not None and side.divergence is not None:
             rows.append(_point(kind, side.recipe, side.step.value, side.divergence.value, scale))
-    x = fig.axis_for(f"decoding step ({scale.unit}), less is better", fig.numbers(rows, "x"))
-    y = fig.axis_for("divergence (nats), less is better", fig.numbers(rows, "y"), zero=True)
-    return fig.drawn(
+    x = fig.axis_for(f"decoding step ({scale.unit}), less is better", fig.figure_numbers(rows, "x"))
+    y = fig.axis_for("divergence (nats), less is better", fig.figure_numbers(rows, "y"), zero=True)
+    return fig.drawn_figure(
         MIXES,
         "Divergence against time of a decoding step",
         (
@@ -155,7 +155,7 @@ def _point(kind: str, name: str, step_s: float, divergence: float, scale: Scale)
 
 def _mixes_layers(x: fig.ChartAxis, y: fig.ChartAxis) -> list[Layer]:
     about = fig.tooltips(name="Type or mix", step="Step", shown="Divergence")
-    line, types, best = (fig.where(f"datum.kind == '{kind}'") for kind in ("front", "type", "mix"))
+    line, types, best = (fig.figure_rows_where(f"datum.kind == '{kind}'") for kind in ("front", "type", "mix"))
     names = [
         text.encode(x=x.x(), y=y.y(), text="name:N")
         for layer, style in ((types, "dim"), (best, "bright"))

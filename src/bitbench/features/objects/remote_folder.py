@@ -62,7 +62,7 @@ def write_tables(store: ObjectStore, name: str, tables: Mapping[str, pa.Table]) 
     for table, rows in tables.items():
         write_table(store, table, name, rows)
     if len(_changed(store, "studies")[0]) >= COMPACTED_FROM:
-        compact(store)
+        compact_remote_tables(store)
 
 
 def write_table(store: ObjectStore, table: str, name: str, rows: pa.Table) -> None:
@@ -71,7 +71,7 @@ def write_table(store: ObjectStore, table: str, name: str, rows: pa.Table) -> No
     store.write(f"{FOLDER}/{table}/{name}.parquet", _bytes(named))
 
 
-def compact(store: ObjectStore) -> None:
+def compact_remote_tables(store: ObjectStore) -> None:
     """Two at once are harmless: the second finds that the object changed, and leaves it."""
     for table in TABLES:
         changed, kept, etag, tags = _changed(store, table)

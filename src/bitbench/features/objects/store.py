@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from pydantic import Field
 
-from bitbench.records.strict_reader import parse
+from bitbench.records.strict_reader import parse_record
 from bitbench.study.base import Record
 from bitbench.util.errors import StoreError
 
@@ -227,7 +227,9 @@ class Lease:
         if found is None:
             self._put(self._own(epoch=1))
             return
-        state = parse(found[0], LeaseState, LEASE_FORMAT, f"{self._store.url}/{NAME}", "remove it to take it over")
+        state = parse_record(
+            found[0], LeaseState, LEASE_FORMAT, f"{self._store.url}/{NAME}", "remove it to take it over"
+        )
         if not state.is_released and not _is_dead(state) and self._is_renewed(found[1], state.lasts_s):
             raise StoreError(f"another bitbench is writing to {self._store.url}; wait, or use another place")
         self._etag = found[1]

@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from bitbench.records import tables
 from bitbench.records.quality import QUALITY_FORMAT, QualityRecord
-from bitbench.records.strict_reader import arrow_schema, parse
+from bitbench.records.strict_reader import arrow_schema, parse_record
 from bitbench.records.tables import REQUEST_COLUMNS, StudyTable, TableColumn
 from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.study.base import Record
@@ -130,7 +130,7 @@ def _damaged(lines: Iterable[bytes], table: str) -> Iterator[int]:
         if not line.endswith(b"\n"):  # still being written, or torn by a kill
             continue
         try:
-            parse(line, kind, newest, "", "")
+            parse_record(line, kind, newest, "", "")
         except StoreError:
             yield number
 

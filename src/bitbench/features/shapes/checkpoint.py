@@ -27,7 +27,7 @@ from bitbench.util.units import show_bytes
 _PREFIX = "shape:"
 
 
-def reference_to(shape: Shape) -> str:
+def shape_reference(shape: Shape) -> str:
     """As studies spell it, such as shape:qwen3-4b."""
     return f"{_PREFIX}{shape.name}"
 
@@ -41,7 +41,7 @@ def find_shape(reference: str) -> Shape:
     """By a study's name for it; raises ModelError."""
     name = reference.removeprefix(_PREFIX)
     if name not in SHAPES:
-        known = [reference_to(shape) for shape in SHAPES.values()]
+        known = [shape_reference(shape) for shape in SHAPES.values()]
         raise ModelError(
             f"No shape is called {reference}; {did_you_mean(reference, known)}there are {', '.join(known)}."
         )
@@ -204,7 +204,7 @@ def _write_configuration(shape: Shape, folder: SafeFolder) -> None:
 def _write_manifest(shape: Shape, folder: SafeFolder, seconds: float) -> None:
     files = sorted(path for path in folder.root.iterdir() if path.is_file())
     content = {
-        "name": reference_to(shape),
+        "name": shape_reference(shape),
         "description": "random weights, for speed, memory and kernels; not for quality",
         "shape_of": list(shape.published_as),
         "seconds": round(seconds, 1),
@@ -217,7 +217,7 @@ def _refuse_without_room(shape: Shape, place: Path) -> None:
     needed, free = tensor_bytes(shape.tensors) + _ROOM_BESIDE_WEIGHTS_BYTES, shutil.disk_usage(place).free
     if free < needed:
         raise ModelError(
-            f"{reference_to(shape)} needs {show_bytes(needed)}, and {place} has {show_bytes(free)} free; free some "
+            f"{shape_reference(shape)} needs {show_bytes(needed)}, and {place} has {show_bytes(free)} free; free some "
             "space, or set BITBENCH_HOME to another disk."
         )
 
@@ -227,7 +227,7 @@ class ShapeSource:
 
     @property
     def models(self) -> str:
-        return f"Shapes (random weights, for speed and memory): {', '.join(map(reference_to, SHAPES.values()))}"
+        return f"Shapes (random weights, for speed and memory): {', '.join(map(shape_reference, SHAPES.values()))}"
 
     def find(self, reference: str, home: Path) -> Path | None:
         return find_checkpoint(find_shape(reference), home)
@@ -253,5 +253,5 @@ def _known(shape: Shape, folder: Path) -> KnownModel:
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     like = f" in the shape of {shape.published_as[0]}" if shape.published_as else ""
     return KnownModel(
-        reference_to(shape), f"random weights{like}", "", folder, size_bytes, parameters=shape.facts.parameters
+        shape_reference(shape), f"random weights{like}", "", folder, size_bytes, parameters=shape.facts.parameters
     )

@@ -27,11 +27,11 @@ from zlib import crc32
 
 import numpy as np
 
-from bitbench.analysis.intervals import Resampler, Sample, estimate, sample
+from bitbench.analysis.intervals import Resampler, Sample, mean_interval, resample_groups
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.sequential import PrimaryMetric, pair_tables
-from bitbench.analysis.unpaired import compare, compare_speed
+from bitbench.analysis.unpaired import compare_speed, unpaired_ratio
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Json, Record
@@ -164,7 +164,7 @@ class Counts:
         return 1 + (self.tokens_per_step / gain - 1) / self.drafted_share
 
 
-def counts_of(trials: Sequence[TrialRecord]) -> Counts | None:
+def speculation_counts(trials: Sequence[TrialRecord]) -> Counts | None:
     """None where nothing was drafted, or the engine does not count."""
     drafts = drafted = accepted = tokens = 0.0
     for trial in trials:
@@ -199,7 +199,7 @@ class _Known:
         return self._trials.get(Point(config=config, workload=workload.name), [])
 
     def summary(self, config: Config, family: _Family, workload: Workload) -> Speculation:
-        counts = counts_of(self.trials(config, workload))
+        counts = speculation_counts(self.trials(config, workload))
         gain = self._gain(config, family.plain, workload)
         if counts is None:
             return Speculation(config=config, plain=family.plain, workload=workload.name, gain=gain)
@@ -210,7 +210,7 @@ class _Known:
             config=config,
             plain=family.plain,
             workload=workload.name,
-            acceptance_length=estimate(length, self._confidence) if length else None,
+            acceptance_length=mean_interval(length, self._confidence) if length else None,
             acceptance_rate=counts.accepted / counts.draft_tokens if counts.draft_tokens else None,
             against_unquantized=self._against_unquantized(config, workload),
             draft_length=counts.draft_length,
@@ -269,13 +269,15 @@ class _Known:
         same = (dense for dense in self._plan.variants if dense.is_dense and dense.model == variant.model)
         others = (self._length(Config(variant=dense.name, engine=config.engine), workload) for dense in same)
         own, other = self._length(config, workload), next((length for length in others if length is not None), None)
-        return compare(own, other, self._confidence) if own is not None and other is not None else None
+        return unpaired_ratio(own, other, self._confidence) if own is not None and other is not None else None
 
     def _step(self, config: Config, workload: Workload) -> Sample | None:
         return self._sample(config, workload, lambda trial: trial.metrics.tpot_s)
 
     def _length(self, config: Config, workload: Workload) -> Sample | None:
-        return self._sample(config, workload, lambda trial: counts.length if (counts := counts_of([trial])) else None)
+        return self._sample(
+            config, workload, lambda trial: counts.length if (counts := speculation_counts([trial])) else None
+        )
 
     def _sample(
         self, config: Config, workload: Workload, figure: Callable[[TrialRecord], float | None]
@@ -285,7 +287,7 @@ class _Known:
             if (value := figure(trial)) is not None:
                 starts.setdefault(trial.instance_id, []).append(value)
         seed = [self._study.seed, crc32(f"{config.name} {workload.name}".encode())]
-        return sample(list(starts.values()), Resampler(np.random.default_rng(seed))) if starts else None
+        return resample_groups(list(starts.values()), Resampler(np.random.default_rng(seed))) if starts else None
 
 
 def draft_model(drafts: Mapping[str, Argument]) -> str | None:

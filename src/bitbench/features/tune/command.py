@@ -30,9 +30,9 @@ def tune(
     search. Exit code 0: the winner meets every limit and its gain is confirmed. 1: no config meets the limits. 2:
     inconclusive, or no confirmed gain. 3: no config has a result.
     """
-    from bitbench.cli.options import seconds
+    from bitbench.cli.options import seconds_option
     from bitbench.cli.outcome import end_with_answer
-    from bitbench.cli.plan import confirm
+    from bitbench.cli.plan import confirm_planned_uses
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.features.tune import search
@@ -41,8 +41,8 @@ def tune(
     from bitbench.measure.workplace import Workplace
 
     at, console = Workplace(), Terminal(stderr=as_json or form is Format.MARKDOWN)
-    source = search.tune_source(study, None if budget is None else seconds(budget, "--budget"))
-    confirm(trust_in(source, at.home), console, trusts=trust)
+    source = search.tune_source(study, None if budget is None else seconds_option(budget, "--budget"))
+    confirm_planned_uses(trust_in(source, at.home), console, trusts=trust)
     with RunDisplay(console) as display:
         found = search.tune(source, into, display, at)
     if as_json:

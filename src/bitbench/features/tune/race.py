@@ -35,7 +35,9 @@ from bitbench.study.plan import Config, Plan
 FEWEST = 2  # there is nothing to choose from one
 
 
-def draw(plan: Plan, baseline: Config | None, seconds_of: Callable[[Config], float], budget_s: float) -> Plan:
+def draw_race_configs(
+    plan: Plan, baseline: Config | None, seconds_of: Callable[[Config], float], budget_s: float
+) -> Plan:
     """All where the time is enough; else the baseline, and of the others as many as it pays for, in an order that
     follows from the seed. What was refused stays in the plan with its reason."""
     configs = list(dict.fromkeys(point.config for point in plan.points))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.pairs import PairTable
-from bitbench.analysis.quality import baseline_of as quality_baseline
+from bitbench.analysis.quality import quality_baseline as quality_baseline
 from bitbench.analysis.recommend import MEMORIES, recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits
@@ -17,7 +17,7 @@ from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pair_tables
 from bitbench.analysis.summarize import summarize
 from bitbench.api.recommend import deploy_words
 from bitbench.features.tune.confirmation import ConfirmationPlan, ConfirmationPlanner
-from bitbench.features.tune.race import Race, draw, race_of
+from bitbench.features.tune.race import Race, draw_race_configs, race_of
 from bitbench.features.tune.types import Confirmed, Fate, Goal, Tried, Tune, Tuning
 from bitbench.measure import runner
 from bitbench.measure.budget import PROBE_AND_TOUCH_S, STOP_S
@@ -179,7 +179,7 @@ class _TuneRun:
             load_s = estimator.warm_up_s(point) + estimator.trial_s(point) + PROBE_AND_TOUCH_S
             return SCREENINGS * (estimator.start_s(config.engine) + STOP_S + load_s)
 
-        return draw(plan, baseline_of(plan), screening_s, (1 - self._tune.confirm) * self._budget_s)
+        return draw_race_configs(plan, baseline_of(plan), screening_s, (1 - self._tune.confirm) * self._budget_s)
 
     def _going_on(self, folder: StudyFolder, blocks: int) -> frozenset[Point]:
         records = folder.read()

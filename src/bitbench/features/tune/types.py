@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst_limit_check
 from bitbench.analysis.results.recommendation import Limits, verdict_of
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.measure.plan import as_arguments
@@ -157,7 +157,7 @@ class Tuning(Record):
         if self.confirmed is not None:
             return self.confirmed.verdict
         found = next((tried for tried in self.tried if tried.config == self.chosen), None)
-        return worst(finding.verdict for finding in found.findings) if found else Verdict.MET
+        return worst_limit_check(finding.verdict for finding in found.findings) if found else Verdict.MET
 
     @property
     def exit_code(self) -> ExitCode:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS
 from bitbench.features.tune.types import Confirmed, Fate, Goal, RaceEnd, Tuning
-from bitbench.reports.answers.recommend import asked_for, deployment_section, limit_text
+from bitbench.reports.answers.recommend import deployment_section, recommendation_asked_for, recommendation_limit
 from bitbench.reports.document.model import (
     Document,
     Mark,
@@ -70,7 +70,7 @@ def tuning_document(found: Tuning) -> Document:
 def _asked(found: Tuning) -> Phrase:
     most = "highest" if found.primary_metric.higher_is_better else "lowest"
     goal = "the lowest cost of output tokens" if found.goal is Goal.COST else f"the {most} {found.primary_metric.name}"
-    return say(asked_for(goal, found.limits, "peak memory"), " on ", Name(found.workload))
+    return say(recommendation_asked_for(goal, found.limits, "peak memory"), " on ", Name(found.workload))
 
 
 def _searched(found: Tuning) -> Phrase:
@@ -182,7 +182,9 @@ def _held(finding: Finding, basis: str = "") -> Phrase:
     if finding.value is None:
         return say(f"{finding.name}{why}")
     return say(
-        f"{finding.name} ", finding_quantity(finding, basis), f" against {limit_text(finding.unit, finding.limit)}{why}"
+        f"{finding.name} ",
+        finding_quantity(finding, basis),
+        f" against {recommendation_limit(finding.unit, finding.limit)}{why}",
     )
 
 

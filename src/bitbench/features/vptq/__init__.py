@@ -11,7 +11,7 @@ FEATURE = Feature(
     name="vptq",
     offers={
         "backends": {"vptq": ".backend:MAKER"},
-        "checkpoints": {"vptq": ".hugging_face:register"},
+        "checkpoints": {"vptq": ".hugging_face:register_vptq"},
         "compatibility": {"vptq": ".backend:COMPATIBILITY"},
         "kernel_cases": {
             "vptq-4096-256": ".cases:V4096_256",

@@ -16,8 +16,8 @@ import torch
 
 from bitbench.features.kernels.case import KernelShape, Prepared, Traits, WeightPool, usable_isas
 from bitbench.features.vptq import packed
-from bitbench.features.vptq.layout import WORD_BITS, VptqLayer, dequantize, unpack
-from bitbench.features.vptq.linear import multiply
+from bitbench.features.vptq.layout import WORD_BITS, VptqLayer, dequantize_layer, unpack_vptq_indices
+from bitbench.features.vptq.linear import multiply_native
 
 if TYPE_CHECKING:
     from bitbench.features.vptq.triton_layer import Segment
@@ -57,7 +57,7 @@ class VptqCase(Traits):
 
         def run(x: torch.Tensor, copy: int) -> torch.Tensor:
             bits, threads = self.activation_bits, pool.threads
-            return multiply(kernels[copy], x, shape.out_features, activation_bits=bits, threads=threads, isa=isa)
+            return multiply_native(kernels[copy], x, shape.out_features, activation_bits=bits, threads=threads, isa=isa)
 
         return Prepared(run, lambda rows: self._reference(matrices[0], rows), self.weight_bytes(shape), isa)
 
@@ -88,7 +88,7 @@ class VptqCase(Traits):
 
     def _reference(self, matrix: packed.PackedMatrix, rows: slice) -> "np.typing.NDArray[np.float64]":
         last = matrix.out_features if rows.stop is None else rows.stop
-        return packed.dequantize(matrix, slice(rows.start // packed.VECTOR, -(-last // packed.VECTOR)))
+        return packed.dequantize_packed(matrix, slice(rows.start // packed.VECTOR, -(-last // packed.VECTOR)))
 
 
 def _case(main: int, residual: int, bits: int, *, on_request: bool) -> VptqCase:
@@ -170,7 +170,7 @@ class TritonVptq(Traits):
 def _reference(segment: "Segment", shape: KernelShape, rows: slice) -> npt.NDArray[np.float64]:
     last = shape.out_features if rows.stop is None else rows.stop
     words = segment.words[rows.start // VECTOR : -(-last // VECTOR)].cpu().numpy()
-    main, residual = unpack(words, segment.columns, *segment.bits)
+    main, residual = unpack_vptq_indices(words, segment.columns, *segment.bits)
     layer = VptqLayer(
         in_features=shape.in_features,
         out_features=last - rows.start,
@@ -179,7 +179,7 @@ def _reference(segment: "Segment", shape: KernelShape, rows: slice) -> npt.NDArr
         residual_centroids=segment.residual.float().cpu().numpy()[np.newaxis],
         residual_indices=None if residual is None else residual[np.newaxis],
     )
-    return dequantize(layer)
+    return dequantize_layer(layer)
 
 
 def _triton_case(main: int, residual: int, *, on_request: bool) -> TritonVptq:

@@ -19,15 +19,15 @@ from bitbench.features.vptq.layout import METHOD, QuantizationConfig, Tensor, co
 from bitbench.features.vptq.linear import VptqLinear
 
 
-def register(device: str = "cpu") -> None:
+def register_vptq(device: str = "cpu") -> None:
     """`device` is where models will be moved to once they are loaded."""
     VptqQuantizer.device = device
     AUTO_QUANTIZER_MAPPING[METHOD] = VptqQuantizer
 
 
-def load(folder: Path, dtype: torch.dtype = torch.bfloat16, **options: Any) -> Any:
+def load_vptq_model(folder: Path, dtype: torch.dtype = torch.bfloat16, **options: Any) -> Any:
     """A causal language model whose quantized layers are `VptqLinear`."""
-    register()
+    register_vptq()
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **options)
 
 

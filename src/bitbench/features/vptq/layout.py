@@ -50,7 +50,7 @@ class VptqLayer:
     bias: Floats | None = None  # per output
 
 
-def pack(main: Indices, residual: Indices | None, main_bits: int, residual_bits: int) -> Words:
+def pack_vptq_indices(main: Indices, residual: Indices | None, main_bits: int, residual_bits: int) -> Words:
     """Indices [..., columns] to words [..., ceil(columns * bits / 32)].
 
     The residual index stands above the main one; the bits of successive columns follow each other, lowest first, and
@@ -67,7 +67,9 @@ def pack(main: Indices, residual: Indices | None, main_bits: int, residual_bits:
     return np.packbits(flat, axis=-1, bitorder="little").view("<i4")
 
 
-def unpack(words: Words, columns: int, main_bits: int, residual_bits: int) -> tuple[Indices, Indices | None]:
+def unpack_vptq_indices(
+    words: Words, columns: int, main_bits: int, residual_bits: int
+) -> tuple[Indices, Indices | None]:
     """The inverse of `pack`; the residual is None where it has no bits."""
     bits = main_bits + residual_bits
     flat = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")
@@ -81,7 +83,7 @@ def _join(bits: npt.NDArray[np.uint8]) -> Indices:
     return np.asarray(bits @ weights, dtype=np.uint16)
 
 
-def dequantize(layer: VptqLayer) -> Doubles:
+def dequantize_layer(layer: VptqLayer) -> Doubles:
     """W as [out, in], in original column order."""
     parts = [] if layer.outliers is None else [_look_up(layer.outliers.centroids, layer.outliers.indices, layer)]
     for group, (centroids, indices) in enumerate(zip(layer.centroids, layer.indices, strict=True)):
@@ -146,7 +148,7 @@ def config_of(name: str, config: QuantizationConfig) -> LayerConfig | None:
     return own.get(name) or shared.get(name.rpartition(".")[2])
 
 
-def describe(layer: VptqLayer) -> LayerConfig:
+def describe_vptq_layer(layer: VptqLayer) -> LayerConfig:
     groups, entries, vector = layer.centroids.shape
     residual = -1 if layer.residual_centroids is None else layer.residual_centroids.shape[1]
     outliers = layer.outliers
@@ -182,7 +184,7 @@ def tensors_of(layer: VptqLayer) -> dict[str, Tensor]:
     if layer.outliers:
         found["outlier_centroids.weight"] = layer.outliers.centroids.reshape(1, -1)
     stored: dict[str, Tensor] = {name: value.astype(np.float16) for name, value in found.items() if value is not None}
-    stored["indices"] = pack(layer.indices, layer.residual_indices, *bits)
+    stored["indices"] = pack_vptq_indices(layer.indices, layer.residual_indices, *bits)
     if layer.outliers:
         stored["outlier_indices"] = layer.outliers.indices[np.newaxis].view(np.int16)
     if layer.permutation is not None:
@@ -206,7 +208,7 @@ def _read(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
     blocks = -(-config["out_features"] // vector)
     if config["is_indice_packed"]:
         words = _view(tensors["indices"], np.int32)
-        main, second = unpack(words, columns, _bits(entries), _bits(residual) if residual else 0)
+        main, second = unpack_vptq_indices(words, columns, _bits(entries), _bits(residual) if residual else 0)
     else:
         main = _view(tensors["indices"], np.uint16)
         second = _view(tensors["res_indices"], np.uint16) if residual else None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from bitbench.features.vptq.triton_layer import TritonLayer
 
 
-def multiply(
+def multiply_native(
     kernel: "VptqMatrix", x: torch.Tensor, out_features: int, *, activation_bits: int, threads: int, isa: str = ""
 ) -> torch.Tensor:
     """x [..., in] times the matrix, [..., out], in the type of x. What is not bfloat16 is computed in float32.
@@ -101,7 +101,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
             self._fill_native(layer)
 
     def _fill_dense(self, layer: VptqLayer, dtype: torch.dtype) -> None:
-        self.register_buffer("weight", torch.from_numpy(layout.dequantize(layer)).to(dtype), persistent=False)
+        self.register_buffer("weight", torch.from_numpy(layout.dequantize_layer(layer)).to(dtype), persistent=False)
         bias = None if layer.bias is None else torch.from_numpy(layer.bias).to(dtype)
         self.register_buffer("bias", bias, persistent=False)
 
@@ -125,7 +125,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
             bias = None if self._matrix.bias is None else torch.from_numpy(self._matrix.bias).to(x.dtype)
             return functional.linear(x, self.dense().to(x.dtype), bias)
         threads = torch.get_num_threads()
-        return multiply(self._kernel, x, self.out_features, activation_bits=ACTIVATION_BITS, threads=threads)
+        return multiply_native(self._kernel, x, self.out_features, activation_bits=ACTIVATION_BITS, threads=threads)
 
     def _forward_on_gpu(self, x: torch.Tensor, layer: "TritonLayer") -> torch.Tensor:
         if x.numel() > TRITON_ROWS * self.in_features:

@@ -128,7 +128,7 @@ def unpack_stream(stream: Bytes, columns: int, main_bits: int, residual_bits: in
     return main, _from_strips(_unpack_residual(stream[..., cut:], residual_bits), columns)
 
 
-def dequantize(matrix: PackedMatrix, blocks: slice = slice(None)) -> Doubles:
+def dequantize_packed(matrix: PackedMatrix, blocks: slice = slice(None)) -> Doubles:
     """W as the kernel sees it, [out, in] in original column order; of some blocks of 8 outputs where asked."""
     parts = [] if matrix.outliers is None else [_rows(matrix.outliers[blocks].astype(np.float64))]
     for segment in matrix.segments:

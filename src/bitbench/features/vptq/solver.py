@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitbench.features.vptq.codebooks import Book, Coder, Dot, combine, kmeans, refit
-from bitbench.features.vptq.layout import Doubles, Floats, Outliers, VptqLayer, dequantize
+from bitbench.features.vptq.layout import Doubles, Floats, Outliers, VptqLayer, dequantize_layer
 from bitbench.features.vptq.packed import INT8_MAX
 
 # Column number and what it should be, [outputs]; gives what it becomes.
@@ -107,7 +107,7 @@ def quantize_layer(
     columns = _padded(normal[:, order], settings.vector)
     coders = _solve(columns, np.ascontiguousarray(curvature[np.ix_(order, order)]), settings, rng, dot)
     layer = _as_layer(weight.shape, coders, order, scale=scale, offset=offset, bias=bias)
-    return Solved(layer, proxy_error(weight, dequantize(layer), hessian))
+    return Solved(layer, proxy_error(weight, dequantize_layer(layer), hessian))
 
 
 def proxy_error(weight: Floats | Doubles, quantized: Doubles, hessian: Doubles) -> float:

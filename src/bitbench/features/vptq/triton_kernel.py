@@ -71,7 +71,7 @@ def multiply_segment(  # noqa: PLR0917
     tl.store(partial + place, total, mask=(batch < batch_size)[:, None, None] & (row < rows)[None, :, None])
 
 
-def multiply(  # noqa: PLR0917
+def multiply_triton(  # noqa: PLR0917
     x: torch.Tensor,
     words: torch.Tensor,
     main: torch.Tensor,

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bitbench.features.vptq.layout import WORD_BITS, Floats, Indices, VptqLayer, pack
-from bitbench.features.vptq.triton_kernel import multiply
+from bitbench.features.vptq.layout import WORD_BITS, Floats, Indices, VptqLayer, pack_vptq_indices
+from bitbench.features.vptq.triton_kernel import multiply_triton
 
 # The public checkpoints' own type; codebooks that are stored in bfloat16 lose nothing that counts in it.
 CODEBOOK_TYPE = torch.float16
@@ -35,7 +35,7 @@ class Segment(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x [batch, in], from the first column of this segment on, to float32 [batch, rows * vector]."""
-        return multiply(x, self.words, self.main, self.residual, self.columns, *self.bits)
+        return multiply_triton(x, self.words, self.main, self.residual, self.columns, *self.bits)
 
     def dense(self) -> torch.Tensor:
         """float32 [rows * vector, columns]."""
@@ -95,7 +95,7 @@ class TritonLayer(torch.nn.Module):  # type: ignore[misc]
 
 def _segment(indices: Indices, centroids: Floats, residual_indices: Indices | None, residual: Floats | None) -> Segment:
     bits = index_bits(len(centroids)), 0 if residual is None else index_bits(len(residual))
-    words = torch.from_numpy(pack(indices, residual_indices, *bits))
+    words = torch.from_numpy(pack_vptq_indices(indices, residual_indices, *bits))
     return Segment(
         indices.shape[1], words, bits, _codebook(centroids), None if residual is None else _codebook(residual)
     )

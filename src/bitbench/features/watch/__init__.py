@@ -2,4 +2,4 @@
 
 from bitbench.feature import Feature
 
-FEATURE = Feature(name="watch", offers={"observers": {"watch": ".observer:watched"}})
+FEATURE = Feature(name="watch", offers={"observers": {"watch": ".observer:watch_run"}})

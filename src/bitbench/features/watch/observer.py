@@ -17,11 +17,11 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
 
-from bitbench.features.watch.words import REFRESH_S, Questions, RunProgress, live_page, questions
+from bitbench.features.watch.words import REFRESH_S, Questions, RunProgress, live_page, watched_questions
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import TrialRecord
-from bitbench.reports.document.html import page, vega_bundle
+from bitbench.reports.document.html import html_page, vega_bundle
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.util.errors import UsageError
@@ -105,7 +105,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def watched(
+def watch_run(
     home: Path, into: StudyFolder | None, inner: Observer, *, port: int, on_url: Callable[[str], None]
 ) -> Iterator["WatchedRun"]:
     """Serve the page until the run has ended, however it does."""
@@ -194,6 +194,6 @@ class WatchedRun:
         """What the complete blocks say, and the report of them."""
         assert self._folder is not None
         report = StudyReport(self._folder, self._home)
-        self._questions = questions(report.summary)
-        self._server.publish("/report", "text/html", page(report.document, vega_bundle(self._home)))
+        self._questions = watched_questions(report.summary)
+        self._server.publish("/report", "text/html", html_page(report.document, vega_bundle(self._home)))
         self._has_report = True

@@ -51,7 +51,7 @@ REFRESH_S = 5
 NONE = "–"
 
 
-def questions(summary: StudySummary) -> tuple[Questions, ...]:
+def watched_questions(summary: StudySummary) -> tuple[Questions, ...]:
     """Sort them by what may be claimed of each config after the blocks that are complete."""
     labels = Labels.of(summary)
     return tuple(_questions(ranking, labels) for ranking in summary.rankings)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from bitbench.records.lock import Accelerator
 from bitbench.study.hardware import Capability
-from bitbench.util.child_processes import NOWHERE, engine_environment, isolated, tool_environment
+from bitbench.util.child_processes import NOWHERE, engine_child_variables, isolated_command, tool_child_variables
 
 _LIBRARY = "libnvidia-ml.so.1"
 _SUCCESS, _TOO_SMALL = 0, 7
@@ -247,7 +247,7 @@ def survey_gpus() -> GpuSurvey:
     if nvml is None:
         loaded = "An NVIDIA driver is loaded, but its library NVML does not answer." if _LOADED.exists() else None
         return GpuSurvey(problem=loaded)
-    return survey(nvml, engine_environment({}))
+    return survey(nvml, engine_child_variables({}))
 
 
 def survey(nvml: Nvml, variables: Mapping[str, str], initialize: Callable[[], str] | None = None) -> GpuSurvey:
@@ -258,8 +258,8 @@ def survey(nvml: Nvml, variables: Mapping[str, str], initialize: Callable[[], st
         return GpuSurvey(problem=f"NVML does not answer ({error}).")
     if not gpus:
         return GpuSurvey()
-    seen = chosen(gpus, variables)
-    accelerators = tuple(describe(gpu, nvml.driver) for gpu in seen)
+    seen = cuda_visible_gpus(gpus, variables)
+    accelerators = tuple(describe_gpu(gpu, nvml.driver) for gpu in seen)
     return GpuSurvey(accelerators, _problem(accelerators, nvml.driver, initialize or cuda_answer))
 
 
@@ -268,12 +268,12 @@ def visible_gpus() -> tuple[Gpu, ...]:
     """Those that engines see, to be watched; none without a driver."""
     nvml = open_nvml()
     try:
-        return tuple(chosen(nvml.gpus(), engine_environment({}))) if nvml is not None else ()
+        return tuple(cuda_visible_gpus(nvml.gpus(), engine_child_variables({}))) if nvml is not None else ()
     except NvmlError:
         return ()
 
 
-def chosen(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
+def cuda_visible_gpus(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
     """As CUDA reads CUDA_VISIBLE_DEVICES: numbers or beginnings of UUIDs, up to the first that names no device.
 
     Where a person has CUDA count by speed, its numbers are not NVML's: then all devices count, unless they are named.
@@ -299,7 +299,7 @@ def chosen(gpus: Sequence[Gpu], variables: Mapping[str, str]) -> list[Gpu]:
     return found
 
 
-def describe(gpu: Gpu, driver: str | None) -> Accelerator:
+def describe_gpu(gpu: Gpu, driver: str | None) -> Accelerator:
     capability = gpu.capability
     return Accelerator(
         name=gpu.name or "unknown",
@@ -315,7 +315,7 @@ def describe(gpu: Gpu, driver: str | None) -> Accelerator:
 
 def cuda_answer() -> str:
     """What the driver's own library answers when a program begins to use it: `0`, or the number of an error."""
-    command = isolated(sys.executable, "-S", "-c", _INITIALIZE)
+    command = isolated_command(sys.executable, "-S", "-c", _INITIALIZE)
     try:
         done = subprocess.run(
             command,
@@ -324,7 +324,7 @@ def cuda_answer() -> str:
             timeout=_INITIALIZE_LIMIT_S,
             check=False,
             cwd=NOWHERE,
-            env=tool_environment(),
+            env=tool_child_variables(),
         )
     except (OSError, subprocess.SubprocessError):
         return "nothing"

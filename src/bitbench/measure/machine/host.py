@@ -14,7 +14,7 @@ from bitbench.measure.machine.watches import process_tree
 from bitbench.records.lock import HostFacts
 from bitbench.records.trial import Failure, Outcome
 from bitbench.study.hardware import Level, level_of
-from bitbench.util.child_processes import engine_environment
+from bitbench.util.child_processes import engine_child_variables
 from bitbench.util.errors import UsageError
 
 # Flags that decide which matrix kernels an engine can choose from; the other hundred are left out.
@@ -42,7 +42,7 @@ def collect_host_facts() -> HostFacts:
         python=platform.python_version(),
         virtualization="hypervisor" if "hypervisor" in flags else None,
         accelerators=accelerators,
-        cuda_device_order=engine_environment({}).get("CUDA_DEVICE_ORDER") if accelerators else None,
+        cuda_device_order=engine_child_variables({}).get("CUDA_DEVICE_ORDER") if accelerators else None,
     )
 
 

@@ -211,7 +211,7 @@ def watch_gpus(root_pid: int | None) -> GpuWatch:
     return GpuWatch(visible_gpus() if root_pid is not None else (), lambda: process_ids(root_pid))
 
 
-def disturbance(use: GpuUse | None) -> Failure | None:
+def gpu_watch_disturbance(use: GpuUse | None) -> Failure | None:
     """Why what was measured meanwhile does not count; None where nothing speaks against it."""
     if use is None:
         return None

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from job_worker import Json, Reports, run  # type: ignore[import-not-found]
+from job_worker import Json, Reports, run_worker_job  # type: ignore[import-not-found]
 
 
 def work(job: Json, _: Reports) -> Json:
@@ -27,4 +27,4 @@ def work(job: Json, _: Reports) -> Json:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], work))
+    sys.exit(run_worker_job(sys.argv[1], work))

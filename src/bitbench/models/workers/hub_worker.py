@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from job_worker import JobError, Json, Reports, run  # type: ignore[import-not-found]
+from job_worker import JobError, Json, Reports, run_worker_job  # type: ignore[import-not-found]
 
 AT_ONCE = 4  # files
 TOLD_EVERY_S = 0.5
@@ -294,4 +294,4 @@ def is_unreachable(error: BaseException) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], work))
+    sys.exit(run_worker_job(sys.argv[1], work))

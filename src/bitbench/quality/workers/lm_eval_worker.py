@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from job_worker import JobError, Json, Reports, run  # type: ignore[import-not-found]
+from job_worker import JobError, Json, Reports, run_worker_job  # type: ignore[import-not-found]
 
 END_OF_THINKING = "</think>"
 WRITES = "generate_until"  # lm-eval's word for a task whose answer is text; all others compare log-probabilities
@@ -134,4 +134,4 @@ def rows(name: str, metrics: Json, found: Json) -> list[Json]:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], work))
+    sys.exit(run_worker_job(sys.argv[1], work))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from job_worker import Json, Reports, run  # type: ignore[import-not-found]
+from job_worker import Json, Reports, run_worker_job  # type: ignore[import-not-found]
 
 PLAIN = {"user": "Message", "assistant": "Answer"}  # how a conversation looks without a template
 
@@ -59,4 +59,4 @@ def in_template(tokenizer: Any, messages: list[dict[str, str]]) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], work))
+    sys.exit(run_worker_job(sys.argv[1], work))

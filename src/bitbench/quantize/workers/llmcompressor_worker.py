@@ -13,7 +13,7 @@ from typing import Any
 # Run in isolated mode, python looks nowhere else.
 sys.path += [str(Path(__file__).parents[2] / "util" / "isolated"), str(Path(__file__).parent)]
 from calibration_text import calibration_pieces  # type: ignore[import-not-found]
-from job_worker import Json, Reports, peak_memory_bytes, run  # type: ignore[import-not-found]
+from job_worker import Json, Reports, peak_memory_bytes, run_worker_job  # type: ignore[import-not-found]
 
 # One scale for all keys of a layer and one for all values, found on the calibration text.
 KV_CACHE_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
@@ -269,4 +269,4 @@ def report_parts(reports: Reports) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], work))
+    sys.exit(run_worker_job(sys.argv[1], work))

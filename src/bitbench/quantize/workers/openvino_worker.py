@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from job_worker import Json, Reports, peak_memory_bytes, run  # type: ignore[import-not-found]
+from job_worker import Json, Reports, peak_memory_bytes, run_worker_job  # type: ignore[import-not-found]
 
 REPORTED_PACKAGES = ("nncf", "openvino", "optimum-intel", "torch", "transformers")
 # For the server, which turns tokens into text.
@@ -57,4 +57,4 @@ def how_to_round(job: Json) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], work))
+    sys.exit(run_worker_job(sys.argv[1], work))

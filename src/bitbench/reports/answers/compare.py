@@ -32,7 +32,7 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.failures import WITHOUT_CACHE
-from bitbench.study.metrics import find
+from bitbench.study.metrics import find_metric
 from bitbench.study.plan import Point
 
 MAX_NAMED = 4
@@ -210,7 +210,7 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
                 Name("bitbench explain"),
                 " measures what a machine can do at most; once both have that, this says how near each comes to it.",
             )
-    if any(known.is_tail for metric in comparison.definitions if (known := find(metric))):
+    if any(known.is_tail for metric in comparison.definitions if (known := find_metric(metric))):
         yield say(
             "A percentile is compared as the mean of the percentiles of single trials, of equal length on both sides."
         )

@@ -44,7 +44,7 @@ WIDE = 100  # characters of a terminal with room for throughput beside the ratio
 OUTPUT, TTFT = "output_throughput", "ttft_p50_s"
 
 
-def server_document(summary: StudySummary, url: str, growth: float) -> Document:
+def quick_server_document(summary: StudySummary, url: str, growth: float) -> Document:
     """Means over trials. `growth`: what more streams must bring, as a ratio, to count as more."""
     shape, server = summary.study.workloads[0], summary.study.engines[0]
     asked = f"{show_length(shape.input_tokens)} tokens in, {show_length(shape.output_tokens)} out"
@@ -105,7 +105,7 @@ def _rounded_up(seconds: float) -> float:
     return float(f"{ceil(seconds / digit) * digit:.1g}")
 
 
-def comparison_document(summary: StudySummary) -> Document:
+def quick_comparison_document(summary: StudySummary) -> Document:
     """The answer in sentences, then each config beside the baseline."""
     labels = Labels.of(summary, MAX_NAME)
     found = lead(summary)

@@ -88,7 +88,7 @@ def recommendation_document(found: Recommendation) -> Document:
     return Document(
         say("What to run: ", found.study),
         (
-            paragraph("Asked for: ", asked_for(goal, found.limits, found.memory_name), "."),
+            paragraph("Asked for: ", recommendation_asked_for(goal, found.limits, found.memory_name), "."),
             *(Paragraph(_verdict(found, choice)) for choice in found.choices),
             *([] if found.choices else [paragraph(_NO_WORKLOADS)]),
             *(Paragraph(words) for words in _on_every_workload(found)),
@@ -97,16 +97,18 @@ def recommendation_document(found: Recommendation) -> Document:
     )
 
 
-def asked_for(goal: str, limits: Limits, memory_name: str) -> Phrase:
-    asked = [f"{objective.name} of at most {limit_text('s', objective.limit)}" for objective in limits.objectives]
+def recommendation_asked_for(goal: str, limits: Limits, memory_name: str) -> Phrase:
+    asked = [
+        f"{objective.name} of at most {recommendation_limit('s', objective.limit)}" for objective in limits.objectives
+    ]
     if limits.memory_bytes is not None:
-        asked.append(f"{memory_name} of at most {limit_text('bytes', limits.memory_bytes)}")
+        asked.append(f"{memory_name} of at most {recommendation_limit('bytes', limits.memory_bytes)}")
     if limits.quality_loss is not None:
-        asked.append(f"quality loss of at most {limit_text('share', limits.quality_loss)}")
+        asked.append(f"quality loss of at most {recommendation_limit('share', limits.quality_loss)}")
     return say(goal, " with ", listing(asked)) if asked else say(goal, ", without limits")
 
 
-def limit_text(unit: str, limit: float) -> str:
+def recommendation_limit(unit: str, limit: float) -> str:
     """As a person would write it: 4 GB stays 4 GB, although figures are in MiB."""
     if unit == Unit.SHARE:
         return percent(limit)
@@ -249,7 +251,7 @@ def _missed(judged: Judged, verdict: Verdict) -> Phrase:
     for finding in judged.findings:
         if finding.verdict is verdict:
             why = f" ({finding.reason})" if finding.reason else ""
-            limit = f" against {limit_text(finding.unit, finding.limit)}{why}"
+            limit = f" against {recommendation_limit(finding.unit, finding.limit)}{why}"
             known = say(f"{finding.name} ", finding_quantity(finding), _without_cache(judged, finding), limit)
             said.append(say(f"{finding.name}: {finding.reason}") if finding.value is None else known)
     return joined(said, "; ")

@@ -8,13 +8,13 @@ from functools import partial
 from bitbench.analysis.results.estimate import MEDIAN
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import MOST_SERIES, Layer, Spec, absent_from, channel, legend, value
+from bitbench.reports.charts.figure import MOST_SERIES, Layer, Spec, absent_from, channel, figure_constant, legend
 from bitbench.reports.document.model import Quantity, Unit
 from bitbench.reports.document.numbers import (
     ROUGH,
     Scale,
     estimated,
-    figure_of,
+    point_quantity,
     scale_for,
     setting,
     shown,
@@ -22,8 +22,8 @@ from bitbench.reports.document.numbers import (
     unit_of,
 )
 from bitbench.reports.labels import Labels, grouped
-from bitbench.reports.sections.ranked import definition_of
-from bitbench.reports.sections.sweep import LOAD, level, shape_without, tail_of
+from bitbench.reports.sections.ranked import ranked_metric_definition
+from bitbench.reports.sections.sweep import LOAD, shape_without, sweep_level, tail_of
 from bitbench.study.metrics import METRICS, OBJECTIVES
 from bitbench.study.plan import Config, Point
 from bitbench.study.workload import Workload, show_length
@@ -73,7 +73,9 @@ def lines_figure(
 
     def figure(*, direct: bool) -> fig.Figure:
         layers = [*_guides(x, y, guides), *_layers(x, y, at, series, direct=direct, marked=marked)]
-        return fig.drawn(name, title, caption, layers, [*drawn_rows, *(guide.row for guide in guides)], height=HEIGHT)
+        return fig.drawn_figure(
+            name, title, caption, layers, [*drawn_rows, *(guide.row for guide in guides)], height=HEIGHT
+        )
 
     return replace(figure(direct=not is_single), narrow=None if is_single else figure(direct=False).spec)
 
@@ -81,7 +83,7 @@ def lines_figure(
 def _layers(
     x: fig.ChartAxis, y: fig.ChartAxis, at: str, names: Sequence[str], *, direct: bool, marked: bool
 ) -> list[Layer]:
-    base = fig.where("isValid(datum.series)")
+    base = fig.figure_rows_where("isValid(datum.series)")
     colour = channel("series:N", sort=list(names), legend=None if direct or len(names) == 1 else legend())
     shape = channel("series:N", sort=list(names), legend=None)
     width, opacity = (
@@ -113,11 +115,11 @@ def _loads(base: Layer, x: fig.ChartAxis, y: fig.ChartAxis, series: str) -> list
 
 def _line_names(x: fig.ChartAxis, y: fig.ChartAxis, colour: Spec) -> list[Layer]:
     """Right of the figure, with a thin line to where their own line ends."""
-    leader = fig.where("datum.is_end").mark("rule", style="leader")
-    named = [leader.encode(x=x.x(), x2=value("width"), y=y.y(), y2="label_y", color=colour)]
+    leader = fig.figure_rows_where("datum.is_end").mark("rule", style="leader")
+    named = [leader.encode(x=x.x(), x2=figure_constant("width"), y=y.y(), y2="label_y", color=colour)]
     for condition, style in (("datum.stands_out", "pair-name"), ("!datum.stands_out", "line-name")):
-        name = fig.where(f"datum.is_end && {condition}").mark("text", style=style, dx=6, limit=LABEL_ROOM)
-        named.append(name.encode(x=value("width"), y=y.y("label_y"), text="series:N", color=colour))
+        name = fig.figure_rows_where(f"datum.is_end && {condition}").mark("text", style=style, dx=6, limit=LABEL_ROOM)
+        named.append(name.encode(x=figure_constant("width"), y=y.y("label_y"), text="series:N", color=colour))
     return named
 
 
@@ -125,34 +127,34 @@ def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[Guide]) -> list
     """Behind the lines. A label stands where its guide meets the edge."""
     layers: list[Layer] = []
     if any(guide.x_low is not None for guide in guides):
-        band = fig.where("isValid(datum.guide_low)").mark("rect", style="answer")
+        band = fig.figure_rows_where("isValid(datum.guide_low)").mark("rect", style="answer")
         layers.append(band.encode(x=x.x("guide_low"), x2="guide_high"))
     if any(guide.x is not None for guide in guides):
-        upright = fig.where("isValid(datum.guide_x)")
+        upright = fig.figure_rows_where("isValid(datum.guide_x)")
         layers.append(upright.mark("rule", style="baseline").encode(x=x.x("guide_x")))
         texts = fig.halo(upright, "dim", align="right", dx=-6, dy=10)
-        layers += [text.encode(x=x.x("guide_x"), y=value(0), text="guide:N") for text in texts]
+        layers += [text.encode(x=x.x("guide_x"), y=figure_constant(0), text="guide:N") for text in texts]
     if any(guide.y is not None for guide in guides):
-        lying = fig.where("isValid(datum.guide_y)")
+        lying = fig.figure_rows_where("isValid(datum.guide_y)")
         layers.append(lying.mark("rule", style="limit").encode(y=y.y("guide_y")))
         texts = fig.halo(lying, "change", align="left", dx=4, dy=-8)
-        layers += [text.encode(x=value(0), y=y.y("guide_y"), text="guide:N") for text in texts]
+        layers += [text.encode(x=figure_constant(0), y=y.y("guide_y"), text="guide:N") for text in texts]
     return layers
 
 
 def _with_ends(rows: Sequence[fig.Row], axis: fig.ChartAxis) -> list[fig.Row]:
     """The last point of each line carries its name, as high as it lies and where no other name is."""
     places = {row["series"]: number for number, row in enumerate(rows)}.values()
-    of_row = dict(zip(places, axis.apart(fig.numbers((rows[place] for place in places), "y")), strict=True))
+    of_row = dict(zip(places, axis.apart(fig.figure_numbers((rows[place] for place in places), "y")), strict=True))
     return [{**row, "is_end": number in of_row, "label_y": of_row.get(number)} for number, row in enumerate(rows)]
 
 
-def by_load(workloads: Sequence[Workload]) -> list[list[Workload]]:
+def curves_by_load(workloads: Sequence[Workload]) -> list[list[Workload]]:
     """Groups of at least two that differ only in how much is asked at once, by rising load."""
-    return _groups(workloads, LOAD, level)
+    return _groups(workloads, LOAD, sweep_level)
 
 
-def by_input_length(workloads: Sequence[Workload]) -> list[list[Workload]]:
+def curves_by_input_length(workloads: Sequence[Workload]) -> list[list[Workload]]:
     """Groups of at least two that differ only in the length of the prompt, by rising length."""
     fixed = [
         workload
@@ -192,7 +194,7 @@ def load_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
     limits of the study and what a search found."""
     alone = len(summary.configs) == 1
     found: list[fig.Figure | None] = []
-    for group in by_load(summary.study.workloads):
+    for group in curves_by_load(summary.study.workloads):
         if alone:
             found += [_level_figure(summary, group, *lines, labels) for lines in _over_load(summary).items()]
         else:
@@ -204,7 +206,7 @@ def length_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
     """The primary metric over the length of the prompt, and the time to first token."""
     found = [
         _length_figure(summary, group, metric, labels)
-        for group in by_input_length(summary.study.workloads)
+        for group in curves_by_input_length(summary.study.workloads)
         for metric in dict.fromkeys((summary.primary_metric, "ttft_s"))
     ]
     return [figure for figure in found if figure is not None]
@@ -220,8 +222,8 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     y_scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
     for line, point in drawn:
-        load = level(summary.study.workload(point.point.workload))
-        x_values = fig.place("x", estimated(point.metrics[THROUGHPUT], throughput), x_scale)
+        load = sweep_level(summary.study.workload(point.point.workload))
+        x_values = fig.place_on_axis("x", estimated(point.metrics[THROUGHPUT], throughput), x_scale)
         rows.append({**_point(summary, line, point, y_scale), **x_values, "order": load, "at": shown(setting(load))})
     unit = "requests/s" if group[0].open_loop else "requests in flight"
     pair = _pair(summary, lines)
@@ -242,7 +244,9 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
 
 def _over_load(summary: StudySummary) -> dict[str, dict[str, str]]:
     """By what is shown over the load: its lines, those of the objectives among them."""
-    found = {"ttft": {metric: definition_of(summary, metric).label for metric in ("ttft_p50_s", tail_of(summary))}}
+    found = {
+        "ttft": {metric: ranked_metric_definition(summary, metric).label for metric in ("ttft_p50_s", tail_of(summary))}
+    }
     for objective in summary.study.objectives:
         metric = OBJECTIVES[objective.name]
         sound = all(point.tails[metric.column].is_carried for point in summary.points if metric.column in point.tails)
@@ -262,17 +266,17 @@ def _level_figure(
     scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
     for line, point in drawn:
-        load = level(summary.study.workload(point.point.workload))
+        load = sweep_level(summary.study.workload(point.point.workload))
         rows.append({**_point(summary, line, point, scale), "x": load, "order": load, "at": shown(setting(load))})
     limits = _limits(summary, shows, scale)
     guides = [*limits, *_answer(summary.search)]
     words, better = (METRICS[shows].words, "less") if shows in METRICS else ("output throughput", "more")
     over, unit = ("offered rate", "requests/s") if group[0].open_loop else ("concurrency", "requests in flight")
     loads = [
-        *fig.numbers(rows, "x"),
+        *fig.figure_numbers(rows, "x"),
         *(end for guide in guides for end in (guide.x_low, guide.x_high) if end is not None),
     ]
-    heights = [*fig.numbers(rows, "y"), *(guide.y for guide in limits if guide.y is not None)]
+    heights = [*fig.figure_numbers(rows, "y"), *(guide.y for guide in limits if guide.y is not None)]
     band = (
         "Band: the interval of the highest rate that meets the limit."
         if summary.search and guides[len(limits) :]
@@ -285,7 +289,10 @@ def _level_figure(
         rows,
         x=fig.axis_for(f"{over} ({unit})", loads, zero=True),
         y=fig.axis_for(
-            f"{words} ({scale.unit}), {better} is better", heights, fig.numbers(rows, "y_low", "y_high"), zero=True
+            f"{words} ({scale.unit}), {better} is better",
+            heights,
+            fig.figure_numbers(rows, "y_low", "y_high"),
+            zero=True,
         ),
         at=unit,
         marked=False,
@@ -353,7 +360,7 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
     for line, point in _drawn(summary, lines, group):
         length = input_length(summary.study.workload(point.point.workload))
         rows.append({**_point(summary, line, point, scale), "x": length, "order": length, "at": f"{length:,.0f}"})
-    lengths = sorted(set(fig.numbers(rows, "x")))
+    lengths = sorted(set(fig.figure_numbers(rows, "x")))
     if len(lengths) < 2:  # nothing to see along a length
         return None
     definition, pair = summary.definitions[metric], _pair(summary, lines)
@@ -404,18 +411,20 @@ def _points(summary: StudySummary, line: _Line, group: Sequence[Workload]) -> li
 
 
 def _y_scale(summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]) -> Scale:
-    definitions = {line.metric: definition_of(summary, line.metric) for line in lines}
-    figures = (figure_of(point, line.metric, definitions[line.metric]) for line, point in _drawn(summary, lines, group))
+    definitions = {line.metric: ranked_metric_definition(summary, line.metric) for line in lines}
+    figures = (
+        point_quantity(point, line.metric, definitions[line.metric]) for line, point in _drawn(summary, lines, group)
+    )
     return scale_for(unit_of(definitions[lines[0].metric]), [figure.value for figure in figures if figure is not None])
 
 
 def _point(summary: StudySummary, line: _Line, point: PointSummary, scale: Scale) -> fig.Row:
     estimate = point.metrics.get(line.metric) or next(iter(point.metrics.values()))
-    figure = figure_of(point, line.metric, definition_of(summary, line.metric))
+    figure = point_quantity(point, line.metric, ranked_metric_definition(summary, line.metric))
     return {
         "series": line.label,
         "workload": point.point.workload,
-        **fig.place("y", figure, scale),
+        **fig.place_on_axis("y", figure, scale),
         "shown": shown(figure) if figure else UNKNOWN,
         "counts": starts_and_trials(estimate),
     }

@@ -69,7 +69,7 @@ def legend(title: str | None = None) -> Spec:
     return {"title": title, "orient": "top", "direction": "vertical", "columns": 1}
 
 
-def value(constant: Json) -> Spec:
+def figure_constant(constant: Json) -> Spec:
     """A channel that is the same for every row: pixels, or `width`."""
     return {"value": constant}
 
@@ -96,7 +96,7 @@ class Figure:
     narrow: dict[str, Json] | None = None
 
 
-def drawn(
+def drawn_figure(
     name: str,
     title: str,
     caption: Iterable[str],
@@ -117,7 +117,7 @@ def drawn(
     return Figure(name, title, " ".join(sentence for sentence in caption if sentence), spec, rows)
 
 
-def place(field: str, quantity: Quantity | None, scale: Scale) -> Row:
+def place_on_axis(field: str, quantity: Quantity | None, scale: Scale) -> Row:
     """A mark along an axis: its value and the ends of its interval, in the axis's unit; one that is open has none."""
     ends = (quantity.value, quantity.low, quantity.high) if quantity else (None, None, None)
     if quantity is not None and quantity.high is None:
@@ -129,7 +129,7 @@ def place(field: str, quantity: Quantity | None, scale: Scale) -> Row:
 EVERY_ROW = Layer()
 
 
-def where(condition: str) -> Layer:
+def figure_rows_where(condition: str) -> Layer:
     """Those rows of a figure for which it holds."""
     return EVERY_ROW.where(condition)
 
@@ -139,7 +139,7 @@ def tooltips(**titles: str) -> list[Spec]:
     return [channel(f"{field}:N", title=title) for field, title in titles.items()]
 
 
-def numbers(rows: Iterable[Row], *fields: str) -> list[float]:
+def figure_numbers(rows: Iterable[Row], *fields: str) -> list[float]:
     """Every value of these fields that is known."""
     known = (row.get(field) for row in rows for field in fields)
     return [float(value) for value in known if isinstance(value, (int, float))]
@@ -218,8 +218,8 @@ def halo(
 def error_bars(x: ChartAxis, y: ChartAxis, *, colour: Spec | None = None, **look: Any) -> list[Layer]:
     """Intervals along both axes, cut off at the edge."""
     colours: dict[str, Any] = {} if colour is None else {"color": colour}
-    upright = where("isValid(datum.y_low)").mark("rule", clip=True, **look)
-    lying = where("isValid(datum.x_low)").mark("rule", clip=True, **look)
+    upright = figure_rows_where("isValid(datum.y_low)").mark("rule", clip=True, **look)
+    lying = figure_rows_where("isValid(datum.x_low)").mark("rule", clip=True, **look)
     return [
         upright.encode(x=x.x(), y=y.y("y_low"), y2="y_high", **colours),
         lying.encode(x=x.x("x_low"), x2="x_high", y=y.y(), **colours),
@@ -258,8 +258,8 @@ def axis_for(
 
 def axis_of(title: str, rows: Sequence[Row], field: str, *, zero: bool = False, least_span: float = 0.0) -> ChartAxis:
     """For marks that `place` put along it."""
-    ends = numbers(rows, f"{field}_low", f"{field}_high")
-    return axis_for(title, numbers(rows, field), ends, zero=zero, least_span=least_span)
+    ends = figure_numbers(rows, f"{field}_low", f"{field}_high")
+    return axis_for(title, figure_numbers(rows, field), ends, zero=zero, least_span=least_span)
 
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"

@@ -9,12 +9,20 @@ from bitbench.analysis.results.estimate import carries
 from bitbench.analysis.results.summary import PointSummary, Ranking, RequestSpread, StudySummary
 from bitbench.records.trial import Outcome
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import Layer, Spec, absent_from, channel, value
+from bitbench.reports.charts.figure import Layer, Spec, absent_from, channel, figure_constant
 from bitbench.reports.document.model import Quantity, Unit
 from bitbench.reports.document.numbers import Scale, estimated, scale_for, shown, starts_and_trials, unit_of
 from bitbench.reports.document.words import MAX_NAME, plain
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
-from bitbench.reports.sections.ranked import by_speed, entry_of, has_result, in_order, places, rank, ratio_to_baseline
+from bitbench.reports.sections.ranked import (
+    by_speed,
+    entry_of,
+    has_result,
+    points_in_ranked_order,
+    rank_text,
+    ranked_places,
+    ranked_ratio_to_baseline,
+)
 from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
 
@@ -52,13 +60,15 @@ def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
 
 def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row], words: str) -> fig.Figure:
     """One row per `config` and a colour per `workload`: `value` with its ends, around 1."""
-    values = [1.0, *fig.numbers(rows, "value")]
-    ends = fig.numbers(rows, "value_low", "value_high")
+    values = [1.0, *fig.figure_numbers(rows, "value")]
+    ends = fig.figure_numbers(rows, "value_low", "value_high")
     near = [end for end in ends if min(values) / FAR <= end <= max(values) * FAR]
     axis = fig.axis_for(words, [*values, *near])
     firsts = {row["config"]: place for place, row in reversed([*enumerate(rows)])}.values()
     rows = [row | {"heading": row["config"] if place in firsts else ""} for place, row in enumerate(rows)]
-    rows = [row | {"end": min(axis.high, *fig.numbers([row], "end"))} for row in rows]  # of what is cut off, the edge
+    rows = [
+        row | {"end": min(axis.high, *fig.figure_numbers([row], "end"))} for row in rows
+    ]  # of what is cut off, the edge
     axis = replace(axis, high=axis.value(1 + ROOM))
     names, groups = ([str(each) for each in dict.fromkeys(row[of] for row in rows)] for of in ("config", "workload"))
     lane = max(LANE, min(WIDEST_LANE, LEAST_HEIGHT // (len(names) * len(groups))))
@@ -66,14 +76,16 @@ def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row
 
     def figure(*, narrow: bool) -> fig.Figure:
         layers = _layers(axis, names, groups, narrow=narrow)
-        return fig.drawn(name, title, caption, layers, rows, height=height + narrow * (LANE + GAP) * len(names))
+        return fig.drawn_figure(name, title, caption, layers, rows, height=height + narrow * (LANE + GAP) * len(names))
 
     return replace(figure(narrow=False), narrow=figure(narrow=True).spec)
 
 
 def ratio_row(config: str, workload: str, ratio: Quantity | None, *, is_flagged: bool = False) -> fig.Row:
     """None: what the others are compared with."""
-    place = fig.place("value", ratio, Scale("")) if ratio else {"value": 1.0, "value_low": None, "value_high": None}
+    place = (
+        fig.place_on_axis("value", ratio, Scale("")) if ratio else {"value": 1.0, "value_low": None, "value_high": None}
+    )
     return {
         "config": config,
         "workload": workload,
@@ -95,12 +107,12 @@ def _with_room(known: Sequence[Config], summary: StudySummary, labels: Labels, m
 
 
 def _has_mark(ranking: Ranking, config: Config) -> bool:
-    return config == ranking.baseline or ratio_to_baseline(ranking, config) is not None
+    return config == ranking.baseline or ranked_ratio_to_baseline(ranking, config) is not None
 
 
 def _row(ranking: Ranking, config: Config, labels: Labels) -> fig.Row:
     flagged = labels.mark(config) == FLAGGED
-    return ratio_row(labels[config], ranking.workload, ratio_to_baseline(ranking, config), is_flagged=flagged)
+    return ratio_row(labels[config], ranking.workload, ranked_ratio_to_baseline(ranking, config), is_flagged=flagged)
 
 
 def _meaning(names: Sequence[str]) -> str:
@@ -134,7 +146,7 @@ def _layers(axis: fig.ChartAxis, names: Sequence[str], workloads: Sequence[str],
     ]
     if narrow:
         name = fig.EVERY_ROW.mark("text", style="name")
-        layers.append(name.encode(x=value(0), y=y, yOffset={"datum": NAME_LANE}, text="heading:N"))
+        layers.append(name.encode(x=figure_constant(0), y=y, yOffset={"datum": NAME_LANE}, text="heading:N"))
     return layers
 
 
@@ -148,7 +160,7 @@ NAME_UP, MARKS_DOWN = -9, 10
 
 def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fig.Figure | None:
     """None where no config has a result."""
-    points = [point for point in in_order(summary, ranking) if has_result(summary, point)]
+    points = [point for point in points_in_ranked_order(summary, ranking) if has_result(summary, point)]
     if not points:
         return None
     definition = summary.definitions[ranking.metric]
@@ -156,7 +168,7 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     rows: list[fig.Row] = []
     for point in points:
         rows += [_mean_row(summary, ranking, point, scale, labels), *_trial_rows(ranking, point, scale, labels)]
-    axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, "value", "value_low", "value_high"))
+    axis = fig.axis_for(fig.axis_title(definition, scale), fig.figure_numbers(rows, "value", "value_low", "value_high"))
     about_trial = [
         *fig.tooltips(trial="Trial", config="Config"),
         channel("value:Q", title=f"{definition.label} ({scale.unit})", format=",.4~r"),
@@ -169,7 +181,7 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
         versus="vs. baseline",
         counts="Starts / trials",
     )
-    means, trials = fig.where("datum.kind == 'mean'"), fig.where("datum.kind == 'trial'")
+    means, trials = fig.figure_rows_where("datum.kind == 'mean'"), fig.figure_rows_where("datum.kind == 'trial'")
     x = axis.x("value")
     y = channel("config:N", sort=[labels[point.point.config] for point in points], axis=None)
     text = means.encode(y=y)
@@ -185,8 +197,8 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
         trials.where("datum.flagged")
         .mark("point", style="outlier", yOffset=MARKS_DOWN)
         .encode(x=x, y=y, tooltip=about_trial),
-        text.mark("text", style="name", dy=NAME_UP).encode(text="heading:N", x=value(0)),
-        text.mark("text", style="value", dy=NAME_UP).encode(text="shown:N", x=value("width")),
+        text.mark("text", style="name", dy=NAME_UP).encode(text="heading:N", x=figure_constant(0)),
+        text.mark("text", style="value", dy=NAME_UP).encode(text="shown:N", x=figure_constant("width")),
     ]
     flagged = any(row.get("flagged") for row in rows)
     caption = (
@@ -197,20 +209,20 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
         "Diamonds: trials flagged as outliers (still included in the means)." if flagged else "",
     )
     title = f"{ranking.workload}: {definition.name}"
-    return fig.drawn(f"trials-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})
+    return fig.drawn_figure(f"trials-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})
 
 
 def _mean_row(summary: StudySummary, ranking: Ranking, point: PointSummary, scale: Scale, labels: Labels) -> fig.Row:
     config, estimate = point.point.config, point.metrics[ranking.metric]
-    entry, ratio = entry_of(ranking, config), ratio_to_baseline(ranking, config)
+    entry, ratio = entry_of(ranking, config), ranked_ratio_to_baseline(ranking, config)
     figure = estimated(estimate, summary.definitions[ranking.metric])
     is_baseline = config == ranking.baseline
     return {
         "kind": "mean",
         "config": labels[config],
-        "heading": f"{places(entry) if entry else UNKNOWN}   {labels[config]}",
-        "rank": rank(entry) or UNKNOWN,
-        **fig.place("value", figure, scale),
+        "heading": f"{ranked_places(entry) if entry else UNKNOWN}   {labels[config]}",
+        "rank": rank_text(entry) or UNKNOWN,
+        **fig.place_on_axis("value", figure, scale),
         "shown": shown(figure) if figure else UNKNOWN,
         "versus": "baseline" if is_baseline else shown(ratio) if ratio else UNKNOWN,
         "counts": starts_and_trials(estimate),
@@ -263,7 +275,7 @@ def _figure(
         }
         for spread in spreads
     ]
-    axis = fig.axis_for(fig.axis_title(definition, scale), fig.numbers(rows, *FIELDS))
+    axis = fig.axis_for(fig.axis_title(definition, scale), fig.figure_numbers(rows, *FIELDS))
     order = {entry.config: place for place, entry in enumerate(ranking.entries)}
     ordered = sorted(spreads, key=lambda spread: order.get(spread.point.config, len(order)))
     y = channel("config:N", sort=[labels[spread.point.config] for spread in ordered], axis=None)
@@ -282,8 +294,8 @@ def _figure(
             x=axis.x("p99"), y=y, tooltip=about
         ),
         base.mark("point", style="mean", filled=True, yOffset=MARKS_DOWN).encode(x=axis.x("p50"), y=y, tooltip=about),
-        base.mark("text", style="name", dy=NAME_UP).encode(y=y, text="config:N", x=value(0)),
-        base.mark("text", style="value", dy=NAME_UP).encode(y=y, text="shown:N", x=value("width")),
+        base.mark("text", style="name", dy=NAME_UP).encode(y=y, text="config:N", x=figure_constant(0)),
+        base.mark("text", style="value", dy=NAME_UP).encode(y=y, text="shown:N", x=figure_constant("width")),
     ]
     caption = (
         "Dot: median; broad bar: 5th to 95th percentile; red tick: 99th percentile; thin line: up to the slowest.",
@@ -294,7 +306,9 @@ def _figure(
         labels.shared,
     )
     title = f"{ranking.workload}: {definition.name} of single requests"
-    return fig.drawn(f"requests-{metric}-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})
+    return fig.drawn_figure(
+        f"requests-{metric}-{ranking.workload}", title, caption, layers, rows, height={"step": STEP}
+    )
 
 
 def _tail(spread: RequestSpread) -> str:

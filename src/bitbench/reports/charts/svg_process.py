@@ -16,14 +16,14 @@ VEGA_LITE = "6.4"  # of the versions that vl-convert brings, the newest
 EMPTY = {"mark": "point", "data": {"values": []}}
 
 
-def draw(specification: dict[str, Any]) -> str:
+def draw_svg(specification: dict[str, Any]) -> str:
     return str(vl_convert.vegalite_to_svg(json.dumps(specification, sort_keys=True), vl_version=VEGA_LITE)) + "\n"
 
 
 def main() -> None:
-    draw(EMPTY)
+    draw_svg(EMPTY)
     specifications = json.loads(read_frame(sys.stdin.buffer))
-    write_frame(sys.stdout.buffer, json.dumps([draw(specification) for specification in specifications]).encode())
+    write_frame(sys.stdout.buffer, json.dumps([draw_svg(specification) for specification in specifications]).encode())
 
 
 if __name__ == "__main__":

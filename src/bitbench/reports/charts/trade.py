@@ -10,7 +10,7 @@ from bitbench.reports.document.model import Quantity, Unit, plain_text
 from bitbench.reports.document.numbers import estimated, over_instances, scale_for, shown, unit_of
 from bitbench.reports.document.words import listing
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.ranked import entry_of, has_result, in_order, rank
+from bitbench.reports.sections.ranked import entry_of, has_result, points_in_ranked_order, rank_text
 from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
 
@@ -44,7 +44,7 @@ def beats(other: Sequence[Sequence[float]], own: Sequence[Sequence[float]]) -> b
 
 def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
     """One figure per cost that is known of at least two configs with a result."""
-    points = [point for point in in_order(summary, ranking) if has_result(summary, point)]
+    points = [point for point in points_in_ranked_order(summary, ranking) if has_result(summary, point)]
     configs = [point.point.config for point in points]
     costs = [
         cost
@@ -109,11 +109,11 @@ def _figure(
     )
     rows: list[fig.Row] = [
         {
-            **fig.place("y", speed.of[config], y_scale),
-            **fig.place("x", cost.of[config], x_scale),
+            **fig.place_on_axis("y", speed.of[config], y_scale),
+            **fig.place_on_axis("x", cost.of[config], x_scale),
             "shown": shown(speed.of[config]),
             "cost": shown(cost.of[config]),
-            "rank": rank(entry_of(ranking, config)) or UNKNOWN,
+            "rank": rank_text(entry_of(ranking, config)) or UNKNOWN,
             "config": labels[config],
             "front": is_on,
         }
@@ -128,7 +128,7 @@ def _figure(
     # Of a config that has a speed: `memory or quality unknown`.
     lacking = f"{plain_text(listing([measure.key for measure in measures[1:]], 'or'))} unknown"
     is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
-    return fig.drawn(
+    return fig.drawn_figure(
         f"{cost.key}-{ranking.workload}",
         f"{ranking.workload}: speed against {cost.key}",
         (caption, absent_from(summary, {ranking.workload}, front, labels, lacks=lacking), labels.shared),
@@ -140,9 +140,9 @@ def _figure(
 
 def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, up: float) -> list[Layer]:
     """`up`: pixels by which names are moved, downwards where that is more."""
-    best, beaten = fig.where("datum.front"), fig.where("!datum.front")
+    best, beaten = fig.figure_rows_where("datum.front"), fig.figure_rows_where("!datum.front")
     about = fig.tooltips(config="Config", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
-    right, left = (fig.where(f"datum.side == '{side}'") for side in ("right", "left"))
+    right, left = (fig.figure_rows_where(f"datum.side == '{side}'") for side in ("right", "left"))
     names = [
         text.where(shown).encode(x=x.x(), y=y.y("label_y"), text="config:N")
         for shown, style in (("datum.front", "bright"), ("!datum.front && datum.is_labelled", "dim"))
@@ -151,7 +151,11 @@ def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, u
             *fig.halo(left, style, align="right", dx=-BESIDE, dy=up),
         )
     ]
-    front = fig.where("datum.edge").mark("line", style="front", interpolate="step-after").encode(x=x.x(), y=y.y())
+    front = (
+        fig.figure_rows_where("datum.edge")
+        .mark("line", style="front", interpolate="step-after")
+        .encode(x=x.x(), y=y.y())
+    )
     return [
         *([front] if line else []),
         *fig.error_bars(x, y, style="error"),
@@ -163,7 +167,7 @@ def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, u
 
 def _placed(rows: list[fig.Row], x: fig.ChartAxis, y: fig.ChartAxis, better: float) -> list[fig.Row]:
     """Labels beside their marks, on the side where there is room, none over another."""
-    label_y = y.apart(fig.numbers(rows, "y"))
+    label_y = y.apart(fig.figure_numbers(rows, "y"))
     return [
         {
             **row,
@@ -172,11 +176,11 @@ def _placed(rows: list[fig.Row], x: fig.ChartAxis, y: fig.ChartAxis, better: flo
             "is_labelled": len(rows) <= fig.MOST_LABELS,
             "edge": not any(_beyond(other, row, better) for other in rows),
         }
-        for row, place, value in zip(rows, label_y, fig.numbers(rows, "x"), strict=True)
+        for row, place, value in zip(rows, label_y, fig.figure_numbers(rows, "x"), strict=True)
     ]
 
 
 def _beyond(other: fig.Row, row: fig.Row, better: float) -> bool:
     """Whether the front by means alone passes beyond this row. More is `better` (1) or less is (-1)."""
-    (x, y), (own_x, own_y) = fig.numbers([other], "x", "y"), fig.numbers([row], "x", "y")
+    (x, y), (own_x, own_y) = fig.figure_numbers([other], "x", "y"), fig.figure_numbers([row], "x", "y")
     return other is not row and x <= own_x and better * y >= better * own_y and (x, y) != (own_x, own_y)

@@ -20,7 +20,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, ROWS, Figure, config, css
-from bitbench.reports.charts.svg_process import VEGA_LITE, draw
+from bitbench.reports.charts.svg_process import VEGA_LITE, draw_svg
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import Scale, Written, scales_of, shown, written_in
 from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline, plain
@@ -32,7 +32,7 @@ from bitbench.util.units import UNKNOWN
 PROSE = 40  # characters from which a cell is a sentence and needs room
 
 
-def page(document: doc.Document, bundle: str, drawings: Mapping[str, str] | None = None) -> str:
+def html_page(document: doc.Document, bundle: str, drawings: Mapping[str, str] | None = None) -> str:
     """`bundle` is the script that draws charts (vega.py); `drawings`, SVG by the name of a figure, stand in the answer
     where no script runs."""
     loader = PackageLoader("bitbench.reports.document")
@@ -223,8 +223,8 @@ def vega_bundle(home: Path) -> str:
 WIDTH = 760
 
 
-def svg(figure: Figure, width: int = WIDTH) -> str:
-    return draw(standing_alone(figure, width))
+def html_chart_svg(figure: Figure, width: int = WIDTH) -> str:
+    return draw_svg(standing_alone(figure, width))
 
 
 def standing_alone(figure: Figure, width: int = WIDTH) -> dict[str, Json]:

@@ -14,17 +14,17 @@ _TAME = frozenset(" .@/+:·=,()…-_")  # beside letters and digits: nothing tha
 
 def markdown(document: doc.Document) -> str:
     """The whole document; `level` one is its title."""
-    parts = [f"# {phrase_text(document.title)}", *_blocks(document.answer)]
+    parts = [f"# {markdown_phrase(document.title)}", *_blocks(document.answer)]
     for section in document.sections:
         parts += section_parts(section)
     return "\n\n".join(parts) + "\n"
 
 
 def section_parts(section: doc.Section, level: int = 2) -> list[str]:
-    return [f"{'#' * level} {phrase_text(section.title)}", *_blocks(section.blocks, level)]
+    return [f"{'#' * level} {markdown_phrase(section.title)}", *_blocks(section.blocks, level)]
 
 
-def escape(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """As it is, to a reader of the rendered page."""
     return _escaped(inline(text))
 
@@ -48,7 +48,7 @@ def _is_harmless(char: str, before: str, after: str) -> bool:
     return False
 
 
-def code(text: str, limit: int = MAX_NAME) -> str:
+def markdown_code(text: str, limit: int = MAX_NAME) -> str:
     """A name in code type, or escaped where it could break out of it."""
     line = plain(text, limit)
     is_tame = bool(line) and all(char.isalnum() or char in _TAME for char in line)
@@ -57,25 +57,25 @@ def code(text: str, limit: int = MAX_NAME) -> str:
 
 def _number(text: str) -> str:
     """Its brackets stay readable in the source: nothing follows them that would make them a link."""
-    return escape(text).replace("\\[", "[").replace("\\]", "]")
+    return escape_markdown(text).replace("\\[", "[").replace("\\]", "]")
 
 
-def phrase_text(phrase: doc.Phrase) -> str:
+def markdown_phrase(phrase: doc.Phrase) -> str:
     return "".join(_part(part) for part in phrase)
 
 
 def _part(part: doc.Part) -> str:
     match part:
         case str():
-            return escape(part)
+            return escape_markdown(part)
         case doc.Name(text):
-            return code(text)
+            return markdown_code(text)
         case doc.Strong(inner):
-            return f"**{phrase_text(inner)}**"
+            return f"**{markdown_phrase(inner)}**"
         case doc.Emphasis(inner):
-            return f"*{phrase_text(inner)}*"
+            return f"*{markdown_phrase(inner)}*"
         case doc.Link(text, anchor):
-            return f"[{escape(text)}](#{anchor})"
+            return f"[{escape_markdown(text)}](#{anchor})"
         case doc.Quantity():
             return _number(shown(part))
 
@@ -84,17 +84,17 @@ def _blocks(blocks: Sequence[doc.Block], level: int = 2) -> Iterator[str]:
     for block in blocks:
         match block:
             case doc.Paragraph(phrase):
-                yield phrase_text(phrase)
+                yield markdown_phrase(phrase)
             case doc.Bullets(items):
-                yield "\n".join(f"- {phrase_text(item)}" for item in items)
+                yield "\n".join(f"- {markdown_phrase(item)}" for item in items)
             case doc.CodeBlock(lines):
                 yield _code_block(lines)
             case doc.Heading(phrase):
-                yield f"{'#' * (level + 1)} {phrase_text(phrase)}"
+                yield f"{'#' * (level + 1)} {markdown_phrase(phrase)}"
             case doc.Table():
                 yield table_text(block)
             case doc.Chart(figure):
-                yield f"![{escape(figure.title)}]({FIGURES}/{figure.name}.svg)\n\n*{escape(figure.caption)}*"
+                yield f"![{escape_markdown(figure.title)}]({FIGURES}/{figure.name}.svg)\n\n*{escape_markdown(figure.caption)}*"
             case doc.Details(_, inner):
                 yield from _blocks(inner, level)
 
@@ -108,7 +108,7 @@ def _code_block(lines: Sequence[str]) -> str:
 
 
 def table_text(table: doc.Table) -> str:
-    titles, rows = text_cells(table, phrase_text, _number)
+    titles, rows = text_cells(table, markdown_phrase, _number)
     header = [title or " " for title in titles]
     widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]
     marks = [

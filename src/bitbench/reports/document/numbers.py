@@ -9,7 +9,7 @@ from statistics import median
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
 from bitbench.analysis.results.summary import MetricDefinition, PointSummary
 from bitbench.reports.document.model import Column, Phrase, Quantity, Table, TableCell, Unit
-from bitbench.study.metrics import find
+from bitbench.study.metrics import find_metric
 from bitbench.util.units import UNKNOWN
 
 _TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
@@ -194,9 +194,9 @@ def estimated(estimate: Estimate | None, definition: MetricDefinition) -> Quanti
     return quantity(estimate, unit_of(definition))
 
 
-def figure_of(point: PointSummary, metric: str, definition: MetricDefinition) -> Quantity | None:
+def point_quantity(point: PointSummary, metric: str, definition: MetricDefinition) -> Quantity | None:
     """Of the tail what the requests of all trials say; where they were not kept, the mean over trials."""
-    known, tail = find(metric), point.tails.get(metric)
+    known, tail = find_metric(metric), point.tails.get(metric)
     is_tail = known is not None and known.is_tail
     if tail is not None and (is_tail or metric not in point.metrics):
         return quantity(tail, Unit.SECONDS)

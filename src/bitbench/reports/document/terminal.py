@@ -20,7 +20,7 @@ WIDEST_NUMBER_TITLE = 14  # characters in a line; what is longer is wrapped
 _STYLES = {doc.Mark.BEST: "bold", doc.Mark.ALARM: "red", None: ""}
 
 
-def render(document: doc.Document, console: Console) -> None:
+def render_in_terminal(document: doc.Document, console: Console) -> None:
     """The sections that are meant for a terminal, then the answer."""
     for section in document.sections:
         if section.in_terminal:
@@ -29,9 +29,9 @@ def render(document: doc.Document, console: Console) -> None:
     _blocks(tuple(sorted(document.answer, key=lambda block: isinstance(block, doc.Paragraph))), console)
 
 
-def render_whole(document: doc.Document, console: Console) -> None:
+def render_whole_in_terminal(document: doc.Document, console: Console) -> None:
     """From the title on, in the order of a page: for documents of a screen or two."""
-    console.print(Text.assemble(phrase(document.title), style="bold"))
+    console.print(Text.assemble(terminal_phrase(document.title), style="bold"))
     _blocks(document.answer, console)
     for section in document.sections:
         _section(section, console)
@@ -39,11 +39,11 @@ def render_whole(document: doc.Document, console: Console) -> None:
 
 def _section(section: doc.Section, console: Console) -> None:
     console.print()
-    console.print(Text.assemble(phrase(section.title), style="bold"))
+    console.print(Text.assemble(terminal_phrase(section.title), style="bold"))
     _blocks(section.blocks, console)
 
 
-def phrase(of: doc.Phrase) -> Text:
+def terminal_phrase(of: doc.Phrase) -> Text:
     return Text.assemble(*(_part(part) for part in of))
 
 
@@ -54,9 +54,9 @@ def _part(part: doc.Part) -> Text:
         case doc.Name(text):
             return Text(plain(text, MAX_NAME))
         case doc.Strong(inner):
-            return Text.assemble(phrase(inner), style="bold")
+            return Text.assemble(terminal_phrase(inner), style="bold")
         case doc.Emphasis(inner):
-            return Text.assemble(phrase(inner), style="italic")
+            return Text.assemble(terminal_phrase(inner), style="italic")
         case doc.Link(text):
             return Text(text)
         case doc.Quantity():
@@ -68,12 +68,12 @@ def _blocks(blocks: tuple[doc.Block, ...], console: Console) -> None:
     for block in blocks:
         match block:
             case doc.Paragraph(words, is_small_print=False):
-                console.print(phrase(words))
+                console.print(terminal_phrase(words))
             case doc.Bullets(items):
                 for item in items:
-                    console.print(Text.assemble("• ", phrase(item)))
+                    console.print(Text.assemble("• ", terminal_phrase(item)))
             case doc.Heading(words):
-                console.print(Text.assemble(phrase(words), style="dim"))
+                console.print(Text.assemble(terminal_phrase(words), style="dim"))
             case doc.CodeBlock(lines):
                 for line in lines:  # the terminal itself wraps them, so that what is copied has no breaks of ours
                     console.print(Text(f"  {plain(line, MAX_LOG_LINE)}"), soft_wrap=True)
@@ -133,7 +133,7 @@ def _fitting(columns: list[_Shown | None], console: Console) -> list[_Shown]:
 
 def _lines(column: doc.Column, console: Console) -> list[Text]:
     """The title of numbers in lines about as short as the numbers are."""
-    title = phrase(column.title)
+    title = terminal_phrase(column.title)
     return [title] if column.is_words else list(title.wrap(console, WIDEST_NUMBER_TITLE))
 
 
@@ -144,4 +144,4 @@ def _cell(cell: doc.TableCell, column: doc.Column, scale: Scale, width: int) -> 
         case doc.Quantity():
             return Text(written_in(column, scale, cell, interval=width >= column.intervals_from).text)
         case _:
-            return phrase(cell)
+            return terminal_phrase(cell)

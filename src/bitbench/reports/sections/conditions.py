@@ -52,7 +52,7 @@ def source(origin: ImportSource) -> Phrase:
     return say(listing(names(file.name for file in origin.files)), f" of {origin.tool}")
 
 
-def imported(origin: ImportSource) -> Paragraph:
+def imported_conditions(origin: ImportSource) -> Paragraph:
     return paragraph(strong("Imported"), ", not measured by bitbench: ", source(origin), ".")
 
 

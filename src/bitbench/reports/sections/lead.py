@@ -17,10 +17,10 @@ from bitbench.reports.sections.ranked import (
     confirmed_ratio,
     entry_of,
     estimate_of,
-    in_words,
     may_be_best,
+    objectives_in_words,
     quoted_ratio,
-    ratio_to_baseline,
+    ranked_ratio_to_baseline,
 )
 from bitbench.study.plan import Config
 
@@ -84,7 +84,7 @@ def lead(summary: StudySummary) -> Lead | None:
     among the others, if any of them is ahead.
     """
     if not summary.study.workloads:
-        return next((found for found in of_features(summary, "lead") if found is not None), None)
+        return next((found for found in lead_parts_of_features(summary, "lead") if found is not None), None)
     found = _Found(summary, [ranking for ranking in summary.rankings if ranking.entries])
     if not found.answered:
         return Lead(say("No answer:"), (say("no config has a result."),))
@@ -101,7 +101,7 @@ def lead(summary: StudySummary) -> Lead | None:
     return _decided(found)
 
 
-def of_features(
+def lead_parts_of_features(
     summary: StudySummary, asked: Literal["section", "sentences", "lead"], place: ReportPlace | None = None
 ) -> Iterator[Any]:
     """What features say of their own parts of a summary, at this place of a report or anywhere."""
@@ -289,7 +289,7 @@ def _by_workload(found: _Found) -> Lead:
             best, *others = [config for config in won if config not in found.flagged] or won
             chosen |= dict.fromkeys([best, *others])
             named = listing(found.names([best, *others]), "or")
-            gain, before = ratio_to_baseline(ranking, best), _chosen_by(ranking, best)
+            gain, before = ranked_ratio_to_baseline(ranking, best), _chosen_by(ranking, best)
             again = say(" in fresh starts (", before, " when it was chosen)") if before else ()
             ratio = say(", ", gain, " the baseline", again) if gain else ()
             if best in found.flagged:
@@ -329,7 +329,9 @@ def _cautions(found: _Found, best: Config, rankings: Sequence[Ranking]) -> Itera
             yield say(f"Caution: {failed} of its {len(point.runs)} trials on ", Name(ranking.workload), " failed.")
         if missed := [objective for objective in point.objectives if objective.verdict is Verdict.MISSED]:
             where = say(" on ", Name(ranking.workload), "; ", Name("bitbench recommend --slo"))
-            yield say("Caution: it misses ", in_words(missed), where, " chooses among those that meet such limits.")
+            yield say(
+                "Caution: it misses ", objectives_in_words(missed), where, " chooses among those that meet such limits."
+            )
 
 
 def _to_measure_quality(found: _Found, chosen: list[Config]) -> Iterator[Phrase]:
@@ -370,11 +372,13 @@ def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:
 
 
 def _ratio_on(ranking: Ranking, config: Config) -> Phrase:
-    return say(ratio_to_baseline(ranking, config), " on ", Name(ranking.workload))
+    return say(ranked_ratio_to_baseline(ranking, config), " on ", Name(ranking.workload))
 
 
 def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Config) -> Phrase:
-    values = sorted(ratio.value for ranking in rankings if (ratio := ratio_to_baseline(ranking, best)) and ratio.value)
+    values = sorted(
+        ratio.value for ranking in rankings if (ratio := ranked_ratio_to_baseline(ranking, best)) and ratio.value
+    )
     ends = [number(value, Unit.RATIO) for value in dict.fromkeys(values[:1] + values[-1:])]
     shown = say(" (", listing(ends, "to"), ")") if ends else ()
     if len(rankings) > 2:

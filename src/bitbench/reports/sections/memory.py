@@ -28,7 +28,7 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.sweep import verdict
+from bitbench.reports.sections.sweep import crossover_words
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def settings_section(summary: StudySummary) -> Section | None:
         return None
     labels = Labels.of(summary, MAX_NAME)
     verdicts = {
-        crossover.config: verdict(crossover)
+        crossover.config: crossover_words(crossover)
         for crossover in summary.crossovers
         if crossover.axis is CrossoverAxis.INPUT_TOKENS
     }

@@ -20,10 +20,10 @@ from bitbench.reports.document.numbers import (
     MARKS,
     ROUGH,
     estimated,
-    figure_of,
     finding_quantity,
     over_instances,
     percent,
+    point_quantity,
     times,
     unit_of,
 )
@@ -46,7 +46,7 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import CHOSEN, Labels
-from bitbench.study.metrics import find
+from bitbench.study.metrics import find_metric
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Point
 
@@ -81,7 +81,7 @@ def estimate_of(summary: StudySummary, ranking: Ranking, entry: RankingEntry) ->
     return next(measured for measured in summary.points if measured.point == point).metrics[ranking.metric]
 
 
-def in_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
+def points_in_ranked_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
     """Best first; those without a result last."""
     place = {entry.config: number for number, entry in enumerate(ranking.entries)}
     return sorted(summary.points_of(ranking.workload), key=lambda point: place.get(point.point.config, len(place)))
@@ -121,16 +121,16 @@ def versus_column(title: Words, ranking: Ranking) -> ColumnOf[Config]:
     return ratio_column(title, lambda config: versus_baseline(ranking, entry_of(ranking, config)))
 
 
-def rank(entry: RankingEntry | None) -> str | None:
+def rank_text(entry: RankingEntry | None) -> str | None:
     """`1`, or a range for a tie."""
     if entry is None:
         return None
     if entry.rank_low is None:
         return NOT_RANKED
-    return places(entry) if entry.rank_low == entry.rank_high else f"{places(entry)} (tie)"
+    return ranked_places(entry) if entry.rank_low == entry.rank_high else f"{ranked_places(entry)} (tie)"
 
 
-def places(entry: RankingEntry) -> str:
+def ranked_places(entry: RankingEntry) -> str:
     """`1` or `2–3`; of one that is not ranked, why."""
     if entry.rank_low is None:
         return SINGLE
@@ -150,11 +150,11 @@ def confirmed_ratio(ranking: Ranking, config: Config) -> Estimate | None:
     return found.ratio if found is not None and found.config == config else None
 
 
-def ratio_to_baseline(ranking: Ranking, config: Config) -> Quantity | None:
+def ranked_ratio_to_baseline(ranking: Ranking, config: Config) -> Quantity | None:
     return times(quoted_ratio(ranking, config))
 
 
-def memory_metric(summary: StudySummary) -> str:
+def ranked_memory_metric(summary: StudySummary) -> str:
     """The memory that stands beside speed: that of the device where one was used."""
     return next(iter(device_metrics(summary)), "peak_bytes")
 
@@ -167,15 +167,18 @@ def metric_column(
     summary: StudySummary, metric: str, *, shown_from: int = 0, intervals_from: int = 130
 ) -> ColumnOf[PointSummary]:
     """It and its interval in each point."""
-    definition, room = definition_of(summary, metric), {"shown_from": shown_from, "intervals_from": intervals_from}
+    definition, room = (
+        ranked_metric_definition(summary, metric),
+        {"shown_from": shown_from, "intervals_from": intervals_from},
+    )
     return number_column(
-        definition.label, unit_of(definition), lambda point: figure_of(point, metric, definition), **room
+        definition.label, unit_of(definition), lambda point: point_quantity(point, metric, definition), **room
     )
 
 
-def definition_of(summary: StudySummary, metric: str) -> MetricDefinition:
+def ranked_metric_definition(summary: StudySummary, metric: str) -> MetricDefinition:
     """Also of a percentile that only pooled requests have."""
-    known = find(metric)
+    known = find_metric(metric)
     assert known is not None
     return summary.definitions.get(metric) or MetricDefinition.of(known)
 
@@ -294,10 +297,10 @@ def objectives_verdict(summary: StudySummary) -> Phrase | None:
 
 def promise(summary: StudySummary) -> Phrase:
     """`ttft_p99 ≤ 200 ms and tpot_p99 ≤ 20.0 ms`"""
-    return in_words(summary.study.objectives)
+    return objectives_in_words(summary.study.objectives)
 
 
-def in_words(objectives: Sequence[Objective | Finding]) -> Phrase:
+def objectives_in_words(objectives: Sequence[Objective | Finding]) -> Phrase:
     return listing(
         [
             say(Name(objective.name), " ≤ ", Quantity(objective.limit, Unit.SECONDS, digits=ROUGH))

@@ -20,7 +20,7 @@ from bitbench.reports.document.model import (
     Unit,
     plain_text,
 )
-from bitbench.reports.document.numbers import figure_of, percent, setting, share, shown, times
+from bitbench.reports.document.numbers import percent, point_quantity, setting, share, shown, times
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
@@ -38,7 +38,7 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import Labels, grouped
 from bitbench.reports.sections.failures import cached_remarks
-from bitbench.reports.sections.ranked import definition_of, metric_column, promise
+from bitbench.reports.sections.ranked import metric_column, promise, ranked_metric_definition
 from bitbench.study.workload import Workload, mean_rate, show_length
 from bitbench.util.units import show_seconds
 
@@ -68,10 +68,10 @@ def _points(summary: StudySummary) -> list[PointSummary]:
 
 
 def _level(summary: StudySummary, point: PointSummary) -> float:
-    return level(summary.study.workload(point.point.workload))
+    return sweep_level(summary.study.workload(point.point.workload))
 
 
-def level(workload: Workload) -> float:
+def sweep_level(workload: Workload) -> float:
     """Requests per second, or requests in flight."""
     return mean_rate(workload.arrival) or float(workload.concurrency)
 
@@ -216,7 +216,7 @@ def _most_output(summary: StudySummary) -> Phrase:
         return say("No point has a result.")
     best = max(known, key=lambda point: point.metrics["output_throughput"].value)
     output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, tail_of(summary))
-    time = f", with a {definition_of(summary, tail_of(summary)).label} of "
+    time = f", with a {ranked_metric_definition(summary, tail_of(summary)).label} of "
     return say("The most output: ", strong(output), " at ", _load(summary, best), time, ttft, ".")
 
 
@@ -226,7 +226,7 @@ def _load(summary: StudySummary, point: PointSummary) -> Quantity:
 
 
 def _figure(summary: StudySummary, point: PointSummary, metric: str) -> Quantity | None:
-    return figure_of(point, metric, definition_of(summary, metric))
+    return point_quantity(point, metric, ranked_metric_definition(summary, metric))
 
 
 def _highest_met(summary: StudySummary) -> Phrase:
@@ -287,7 +287,7 @@ def _crossover_table(group: Sequence[Crossover], labels: Labels) -> Table:
         group,
         words_column("Config", lambda crossover: Name(labels[crossover.config])),
         *map(ratio, places),
-        words_column("Crossing", verdict),
+        words_column("Crossing", crossover_words),
     )
 
 
@@ -299,7 +299,7 @@ def series_title(axis: CrossoverAxis, workload: Workload) -> str:
     return f"Along input length, concurrency {workload.concurrency} and {out} tokens out"
 
 
-def verdict(crossover: Crossover) -> str:
+def crossover_words(crossover: Crossover) -> str:
     """In a few words: where it changes sides, or that it does not in the range measured."""
     if crossover.crossings:
         return "; ".join(crossing(found, crossover) for found in crossover.crossings)

@@ -57,7 +57,7 @@ from bitbench.study.workload import (
 from bitbench.util.units import UNKNOWN, show_seconds
 
 
-def shape(workload: Workload) -> Phrase:
+def workload_shape(workload: Workload) -> Phrase:
     """`Concurrency 8, input 256 tokens, output 128 tokens, all at once, 8 requests per trial.`"""
     most = "up to " if workload.text is not None or isinstance(workload.arrival, Trace) else ""
     most_out = most if isinstance(workload.arrival, Trace) else ""
@@ -132,7 +132,7 @@ WIDE = 110  # columns of a terminal from which all main figures fit beside a con
 
 
 def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[Figure] = ()) -> Section:
-    points, labels = ranked.in_order(summary, ranking), Labels.of(summary, MAX_NAME)
+    points, labels = ranked.points_in_ranked_order(summary, ranking), Labels.of(summary, MAX_NAME)
     main = _main_table(summary, ranking, points, labels)
     more: list[Block] = []
     if with_result := [point for point in points if ranked.has_result(summary, point)]:
@@ -152,7 +152,7 @@ def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[
     return Section(
         ranked.titled(say("Workload ", Name(ranking.workload)), summary),
         (
-            Paragraph(shape(summary.study.workload(ranking.workload))),
+            Paragraph(workload_shape(summary.study.workload(ranking.workload))),
             *(Chart(figure) for figure in figures),
             main if main.rows else paragraph("Refused for every config, see below."),
             *([Details(f"More on workload {ranking.workload}", tuple(more))] if more else []),
@@ -205,7 +205,7 @@ def _rows(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary
 
 
 def _main_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary], labels: Labels) -> Table:
-    memory = ranked.memory_metric(summary)
+    memory = ranked.ranked_memory_metric(summary)
     definition = summary.definitions[memory]
 
     def column(metric: str) -> ColumnOf[_Row]:
@@ -216,7 +216,7 @@ def _main_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointS
 
     return table(
         _rows(summary, ranking, points),
-        words_column("Rank", lambda row: ranked.rank(row.entry)),
+        words_column("Rank", lambda row: ranked.rank_text(row.entry)),
         words_column("Config", lambda row: Name(labels[row.config])),
         ratio_column("vs. baseline", lambda row: ranked.versus_baseline(ranking, row.entry)),
         *map(column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
@@ -270,7 +270,7 @@ def runs_section(summary: StudySummary) -> Section | None:
     """Every measured trial by its own name."""
     blocks: list[Block] = []
     for part, ranking in ranked.rankings_by_model(summary):
-        runs = [(point, run) for point in ranked.in_order(part, ranking) for run in point.runs]
+        runs = [(point, run) for point in ranked.points_in_ranked_order(part, ranking) for run in point.runs]
         if runs:
             blocks += [Heading(ranked.titled(Name(ranking.workload), part)), _runs(summary, runs)]
     return Section(say("Single runs"), tuple(blocks)) if blocks else None

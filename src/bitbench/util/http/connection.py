@@ -33,7 +33,7 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def address(url: str) -> Address:
+def connection_address(url: str) -> Address:
     """Where to connect. Anything but http://host:port and https://host:port is refused here."""
     parts = urlsplit(url)
     if parts.scheme not in _PORTS or parts.hostname is None or parts.path not in ("", "/"):
@@ -72,7 +72,7 @@ class PlainConnection:
     """Opened when it is needed, and again where the server has announced that it closes it."""
 
     def __init__(self, url: str, *, limit_s: float, limit_bytes: int) -> None:
-        self._address = address(url)
+        self._address = connection_address(url)
         self._limit_s = limit_s
         self._limit_bytes = limit_bytes
         self._socket: socket.socket | None = None

@@ -12,10 +12,10 @@ PACKAGE = Path(__file__).parents[2]
 
 def make_importable() -> None:
     """The package around this file, and nothing that lies beside it."""
-    load("bitbench", PACKAGE / "__init__.py", [str(PACKAGE)])
+    load_bitbench_module("bitbench", PACKAGE / "__init__.py", [str(PACKAGE)])
 
 
-def load(name: str, path: Path, folders: list[str] | None = None) -> None:
+def load_bitbench_module(name: str, path: Path, folders: list[str] | None = None) -> None:
     """The module or package `name` from this file; `folders` are where a package has its modules."""
     spec = importlib.util.spec_from_file_location(name, path, submodule_search_locations=folders)
     if spec is None or spec.loader is None:

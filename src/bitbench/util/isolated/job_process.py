@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bitbench.util.child_processes import isolated, tool_environment
+from bitbench.util.child_processes import isolated_command, tool_child_variables
 from bitbench.util.files import SafeFolder
 from bitbench.util.isolated.job_worker import Json
 
@@ -43,13 +43,13 @@ def run_job(
     job_file = SafeFolder(folder).write("job.json", json.dumps({**job, "parent": os.getpid()}))
     with SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
         worker = subprocess.Popen(
-            isolated(python, script, job_file),
+            isolated_command(python, script, job_file),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
             cwd=folder,
-            env=tool_environment(_OFFLINE) if env is None else env,
+            env=tool_child_variables(_OFFLINE) if env is None else env,
             pass_fds=pass_fds,
         )
     last: Json = {}
@@ -80,7 +80,7 @@ def run_short_job(
             raise WorkerFailed(cause, failure.exit_code) from None
 
 
-def last_event(events: Iterator[Json]) -> Json:
+def last_job_event(events: Iterator[Json]) -> Json:
     """What a job returned that is not watched on its way."""
     *_, last = events
     return last

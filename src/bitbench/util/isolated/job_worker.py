@@ -34,7 +34,7 @@ class JobError(Exception):
     """Why the job could not be done, in words that need no name of a type before them."""
 
 
-def run(job_file: str, work: Callable[[Json, Reports], Json]) -> int:
+def run_worker_job(job_file: str, work: Callable[[Json, Reports], Json]) -> int:
     """Do the job and say how it ended, with what `work` returns. Returns the exit code."""
     reports = Reports()
     try:

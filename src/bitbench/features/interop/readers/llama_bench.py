@@ -10,13 +10,13 @@ from pathlib import PurePosixPath
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
-    number,
-    objects,
-    plain_name,
+    imported_count,
+    imported_name,
+    imported_number,
+    imported_objects,
+    imported_words,
+    imported_workload,
     text_or_none,
-    whole,
-    words,
-    workload,
 )
 from bitbench.records.trial import InstanceFacts, TrialMetrics
 from bitbench.study.base import Json
@@ -28,7 +28,7 @@ ARGUMENTS = ("n_threads", "n_gpu_layers", "n_batch", "n_ubatch", "type_k", "type
 
 
 def read(text: str) -> Reading:
-    found = objects(text, TOOL, ("model_filename", "n_prompt", "n_gen", "avg_ns"))
+    found = imported_objects(text, TOOL, ("model_filename", "n_prompt", "n_gen", "avg_ns"))
     first = found[0]
     host: dict[str, Json] = {"cpu_model": text_or_none(first.get("cpu_info"))}
     if gpu := text_or_none(first.get("gpu_info")):
@@ -40,28 +40,28 @@ def read(text: str) -> Reading:
 
 
 def _runs(test: Mapping[str, Json]) -> Iterator[ImportedRun]:
-    prompt, generated, depth = (whole(test.get(key)) or 0 for key in ("n_prompt", "n_gen", "n_depth"))
+    prompt, generated, depth = (imported_count(test.get(key)) or 0 for key in ("n_prompt", "n_gen", "n_depth"))
     parts = [f"pp{prompt}" if prompt else "", f"tg{generated}" if generated else "", f"d{depth}" if depth else ""]
-    shape = workload(
+    shape = imported_workload(
         concurrency=1,
         input_tokens=prompt or None,
         output_tokens=generated or None,
-        name=plain_name("-".join(part for part in parts if part), "test"),
+        name=imported_name("-".join(part for part in parts if part), "test"),
     )
     arguments: dict[str, Argument] = {
         name: test[name] for name in ARGUMENTS if isinstance(test.get(name), (bool, int, float, str))
     }
-    backend = words(test.get("backends"), "unknown backend")
+    backend = imported_words(test.get("backends"), "unknown backend")
     for nanoseconds in test.get("samples_ns") or [test["avg_ns"]]:
-        seconds = number(nanoseconds, NANOSECOND)
+        seconds = imported_number(nanoseconds, NANOSECOND)
         yield ImportedRun(
-            PurePosixPath(words(test["model_filename"], "unknown model")).name,
+            PurePosixPath(imported_words(test["model_filename"], "unknown model")).name,
             EngineSetup(name=f"llama.cpp, {backend}", engine="llama.cpp", args=arguments),
             shape,
             _metrics(prompt, generated, seconds),
             facts=InstanceFacts(engine_version=_version(test), kernels=(backend,)),
             requests=1,
-            weight_bytes=whole(test.get("model_size")),
+            weight_bytes=imported_count(test.get("model_size")),
             started_at=text_or_none(test.get("test_time")),
             duration_s=seconds,
         )

@@ -8,13 +8,13 @@ from itertools import zip_longest
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
-    at,
-    number,
-    one_object,
+    imported_count,
+    imported_field,
+    imported_number,
+    imported_object,
+    imported_words,
+    imported_workload,
     text_or_none,
-    whole,
-    words,
-    workload,
 )
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.study.base import Json
@@ -26,36 +26,36 @@ ARGUMENTS = ("device", "torch_dtype", "attn_implementation", "torch_compile", "q
 
 
 def read(text: str) -> Reading:
-    content = one_object(text, TOOL, ("config", "report"))
+    content = imported_object(text, TOOL, ("config", "report"))
     config, report = content["config"], content["report"]
-    backend, inputs = at(config, "backend"), at(config, "scenario", "input_shapes")
-    batch = whole(at(inputs, "batch_size"))
-    generated = whole(at(config, "scenario", "generate_kwargs", "max_new_tokens"))
-    prompt = whole(at(inputs, "sequence_length"))
-    model = words(at(backend, "model"), "unknown model")
-    scheme = at(backend, "quantization_scheme")
-    name = words(at(backend, "name"), "unknown")
+    backend, inputs = imported_field(config, "backend"), imported_field(config, "scenario", "input_shapes")
+    batch = imported_count(imported_field(inputs, "batch_size"))
+    generated = imported_count(imported_field(config, "scenario", "generate_kwargs", "max_new_tokens"))
+    prompt = imported_count(imported_field(inputs, "sequence_length"))
+    model = imported_words(imported_field(backend, "model"), "unknown model")
+    scheme = imported_field(backend, "quantization_scheme")
+    name = imported_words(imported_field(backend, "name"), "unknown")
     arguments: dict[str, Argument] = {
         key: value
         for key in ARGUMENTS
-        if isinstance(value := at(backend, key), (bool, int, float, str)) and value != ""
+        if isinstance(value := imported_field(backend, key), (bool, int, float, str)) and value != ""
     }
-    prefills, decodes = (_values(at(report, phase)) for phase in ("prefill", "decode"))
+    prefills, decodes = (_values(imported_field(report, phase)) for phase in ("prefill", "decode"))
     reading = Reading(
         notes=["Prefill and decode are timed in separate passes; latency is the sum of the two."],
-        host=_host(at(config, "environment")),
+        host=_host(imported_field(config, "environment")),
     )
     for prefill, decode in zip_longest(prefills, decodes):
         reading.runs.append(
             ImportedRun(
                 f"{model}/{scheme}" if isinstance(scheme, str) else model,
                 EngineSetup(name=name, engine=name, args=arguments),
-                workload(concurrency=batch, input_tokens=prompt, output_tokens=generated),
+                imported_workload(concurrency=batch, input_tokens=prompt, output_tokens=generated),
                 _metrics(prefill, decode, batch, prompt, generated),
                 memory=_memory(report),
                 facts=InstanceFacts(
-                    engine_version=text_or_none(at(backend, "version")),
-                    weight_load_s=number(at(report, "load_model", "latency", "mean")),
+                    engine_version=text_or_none(imported_field(backend, "version")),
+                    weight_load_s=imported_number(imported_field(report, "load_model", "latency", "mean")),
                 ),
                 requests=batch or 0,
                 model=model,
@@ -66,9 +66,9 @@ def read(text: str) -> Reading:
 
 def _values(phase: Json) -> list[float | None]:
     """One time per iteration; older files have only the mean."""
-    values = at(phase, "latency", "values")
-    found = values if isinstance(values, list) and values else [at(phase, "latency", "mean")]
-    return [number(value) for value in found]
+    values = imported_field(phase, "latency", "values")
+    found = values if isinstance(values, list) and values else [imported_field(phase, "latency", "mean")]
+    return [imported_number(value) for value in found]
 
 
 def _metrics(
@@ -93,20 +93,23 @@ def _metrics(
 
 def _memory(report: Json) -> Memory:
     def most(figure: str) -> int | None:
-        known = [number(at(report, phase, "memory", figure), MEGABYTE) for phase in ("load_model", "prefill", "decode")]
+        known = [
+            imported_number(imported_field(report, phase, "memory", figure), MEGABYTE)
+            for phase in ("load_model", "prefill", "decode")
+        ]
         return round(max((value for value in known if value is not None), default=0)) or None
 
     return Memory(peak_bytes=most("max_ram"), device_peak_bytes=most("max_process_vram"))
 
 
 def _host(environment: Json) -> dict[str, Json]:
-    gpus = at(environment, "gpu")
-    megabytes = number(at(environment, "cpu_ram_mb"), MEGABYTE)
+    gpus = imported_field(environment, "gpu")
+    megabytes = imported_number(imported_field(environment, "cpu_ram_mb"), MEGABYTE)
     return {
-        "cpu_model": text_or_none(at(environment, "cpu")),
-        "threads": whole(at(environment, "cpu_count")),
+        "cpu_model": text_or_none(imported_field(environment, "cpu")),
+        "threads": imported_count(imported_field(environment, "cpu_count")),
         "memory_bytes": round(megabytes) if megabytes else None,
-        "os": text_or_none(at(environment, "platform")),
-        "python": text_or_none(at(environment, "python_version")),
+        "os": text_or_none(imported_field(environment, "platform")),
+        "python": text_or_none(imported_field(environment, "python_version")),
         "accelerators": [{"name": str(gpu)} for gpu in gpus] if isinstance(gpus, list) else [],
     }

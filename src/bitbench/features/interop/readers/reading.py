@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from bitbench.analysis.roofline import built_in_table
+from bitbench.analysis.roofline import operator_group_table
 from bitbench.records.profile import Operator, PublishedKernel
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.study.base import Json
@@ -77,7 +77,7 @@ def table_row(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
 
-def figure(text: str) -> float | None:
+def imported_figure(text: str) -> float | None:
     """`1,526.74 tok/s` → 1526.74; None for `N/A`, `-` and 0.00, which stands for "not measured"."""
     found = re.match(r"\s*([0-9][0-9,]*\.?[0-9]*)", text)
     value = float(found.group(1).replace(",", "")) if found else 0.0
@@ -124,7 +124,7 @@ def _row(line: str, titles: list[str]) -> Operator | None:
         return None
     row = dict(zip(titles, cells, strict=True))
     return Operator(
-        group=built_in_table().group_of(row["Name"])[0],
+        group=operator_group_table().group_of(row["Name"])[0],
         name=row["Name"],
         calls=int(row["# of Calls"]),
         self_cpu_s=parse_seconds(row["Self CPU"]),
@@ -173,13 +173,13 @@ class Reading:
     profile: ProfileTable | None = None
 
 
-def plain_name(text: str, fallback: str) -> str:
+def imported_name(text: str, fallback: str) -> str:
     """What core allows as the name of a workload or a study."""
     name = _NOT_IN_A_NAME.sub("-", text).strip("-._+")
     return name[:LONGEST_NAME].rstrip("-._+") or fallback
 
 
-def workload(
+def imported_workload(
     *,
     concurrency: int | None,
     input_tokens: int | None,
@@ -230,18 +230,18 @@ def _name(shape: Workload, rate: float | None) -> str:
     ]
     numbers = [f"{letter}{value}" for letter, part, value in parts if part not in shape.unknown]
     numbers += [f"rate{rate:g}"] if rate is not None else []
-    return plain_name("-".join(numbers), "unspecified")
+    return imported_name("-".join(numbers), "unspecified")
 
 
-def one_object(text: str, tool: str, needed: Sequence[str]) -> Mapping[str, Json]:
+def imported_object(text: str, tool: str, needed: Sequence[str]) -> Mapping[str, Json]:
     """A JSON object that has all `needed` keys."""
-    found = objects(text, tool, needed)
+    found = imported_objects(text, tool, needed)
     if len(found) != 1:
         raise ImportFileError(f"the file contains {len(found)} JSON objects; {tool} writes one per file")
     return found[0]
 
 
-def objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Json]]:
+def imported_objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Json]]:
     """The objects of a JSON file, of a JSON array, or of one object per line."""
     try:
         content = _parsed(text)
@@ -272,7 +272,7 @@ def _line(line: str, number: int, tool: str) -> Json:
         raise ImportFileError(f"line {number} is not JSON ({error.msg}); {tool} writes one object per line") from error
 
 
-def at(content: Json, *path: str) -> Json:
+def imported_field(content: Json, *path: str) -> Json:
     """What lies at the end of nested keys; None where one is missing."""
     for key in path:
         if not isinstance(content, Mapping):
@@ -281,7 +281,7 @@ def at(content: Json, *path: str) -> Json:
     return content
 
 
-def number(value: Json, factor: float = 1.0) -> float | None:
+def imported_number(value: Json, factor: float = 1.0) -> float | None:
     """A positive number × factor; the tools write 0, NaN or infinity for what they did not measure."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < inf:
         return None
@@ -292,10 +292,10 @@ def text_or_none(value: Json) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
-def whole(value: Json) -> int | None:
-    known = number(value)
+def imported_count(value: Json) -> int | None:
+    known = imported_number(value)
     return None if known is None else round(known)
 
 
-def words(value: Json, fallback: str) -> str:
+def imported_words(value: Json, fallback: str) -> str:
     return value if isinstance(value, str) and value.strip() else fallback

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
-    at,
-    number,
-    objects,
+    imported_count,
+    imported_field,
+    imported_number,
+    imported_objects,
+    imported_words,
     text_or_none,
-    whole,
-    words,
 )
 from bitbench.features.interop.readers.vllm import served_metrics, served_shape
 from bitbench.records.trial import InstanceFacts
@@ -21,7 +21,7 @@ TOOL = "sglang.bench_serving"
 
 
 def read(text: str) -> Reading:
-    found = objects(text, TOOL, ("backend", "completed", "duration", "output_throughput"))
+    found = imported_objects(text, TOOL, ("backend", "completed", "duration", "output_throughput"))
     return Reading(
         runs=[_run(result) for result in found],
         notes=[
@@ -33,17 +33,17 @@ def read(text: str) -> Reading:
 
 
 def _run(result: Mapping[str, Json]) -> ImportedRun:
-    backend = words(result["backend"], "unknown")
-    completed = whole(result["completed"])
+    backend = imported_words(result["backend"], "unknown")
+    completed = imported_count(result["completed"])
     server = result.get("server_info")
-    model = at(server, "served_model_name") or at(server, "model_path") or result.get("tag")
+    model = imported_field(server, "served_model_name") or imported_field(server, "model_path") or result.get("tag")
     return ImportedRun(
-        words(model, "unknown model"),
+        imported_words(model, "unknown model"),
         EngineSetup(name=backend, engine=backend),
         served_shape(result, completed),
         served_metrics(result, latency="mean_e2e_latency_ms", overall="total_throughput"),
-        facts=InstanceFacts(engine_version=text_or_none(at(server, "version"))),
+        facts=InstanceFacts(engine_version=text_or_none(imported_field(server, "version"))),
         requests=completed or 0,
-        duration_s=number(result["duration"]),
+        duration_s=imported_number(result["duration"]),
         cause=None if completed else "No request was completed.",
     )

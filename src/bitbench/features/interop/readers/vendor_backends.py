@@ -5,10 +5,10 @@ import re
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
+    imported_workload,
     measurable,
     read_profile,
     table_row,
-    workload,
 )
 from bitbench.records.trial import InstanceFacts, TrialMetrics
 from bitbench.study.study import EngineSetup
@@ -27,7 +27,7 @@ def read(text: str) -> Reading:
     rows = {cells[0].strip("* "): cells[1:] for line in lines if (cells := table_row(line)) and "**" in cells[0]}
     versions, device = _versions(lines)
     reading = Reading(host={"accelerators": [{"name": device}]} if device else {})
-    shape = workload(concurrency=None, input_tokens=None, output_tokens=None)
+    shape = imported_workload(concurrency=None, input_tokens=None, output_tokens=None)
     for column, backend in enumerate(rows["Backend"]):
         name, kernel = _name_and_kernel(backend)
         packages = versions.get(name.lower(), {})

@@ -9,7 +9,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bitbench.features.interop.readers.reading import ImportedRun, Reading, figure, table_row, workload
+from bitbench.features.interop.readers.reading import (
+    ImportedRun,
+    Reading,
+    imported_figure,
+    imported_workload,
+    table_row,
+)
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.study.study import Argument, EngineSetup
 
@@ -96,16 +102,16 @@ def _speed_run(
     name = f"{table.engine}, {gpus} GPU{'s' if gpus != '1' else ''}"
     name += f", {chosen}" if chosen else ""
     arguments = _arguments(settings.get(chosen or DEFAULT_SETTING, "")) if table.engine == "vllm" else {}
-    gigabytes = figure(row.get("GPU Memory(GB)", ""))
+    gigabytes = imported_figure(row.get("GPU Memory(GB)", ""))
     return ImportedRun(
         f"{row['Model']}/{row['Quantization']}",
         EngineSetup(name=name, engine=table.engine, args={"gpus": int(gpus), **arguments} if gpus else arguments),
-        workload(
+        imported_workload(
             concurrency=1,
             input_tokens=int(row["Input Length"]),
             output_tokens=int(output_tokens) if output_tokens else None,
         ),
-        TrialMetrics(output_throughput=figure(row["Speed(tokens/s)"])),
+        TrialMetrics(output_throughput=imported_figure(row["Speed(tokens/s)"])),
         memory=Memory(device_peak_bytes=round(gigabytes * _BYTES_PER_GB) if gigabytes else None),
         facts=facts,
         requests=1,
@@ -116,14 +122,14 @@ def _speed_run(
 def _throughput_run(row: Row, table: _Table, text: str, facts: InstanceFacts) -> ImportedRun:
     match = _THROUGHPUT_SHAPE.search(text)
     tokens_in, tokens_out = (int(part) for part in match.groups()) if match else (None, None)
-    prompts, rate = int(row["# Prompts"]), figure(row["QPS"])
+    prompts, rate = int(row["# Prompts"]), imported_figure(row["QPS"])
     return ImportedRun(
         f"{row['Model']}/{row['Quantization']}",
         EngineSetup(name=f"{table.engine}, throughput script", engine=table.engine),
-        workload(concurrency=prompts, input_tokens=tokens_in, output_tokens=tokens_out),
+        imported_workload(concurrency=prompts, input_tokens=tokens_in, output_tokens=tokens_out),
         TrialMetrics(
             request_throughput=rate,
-            overall_throughput=figure(row["Tokens/s"]),
+            overall_throughput=imported_figure(row["Tokens/s"]),
             output_throughput=rate * tokens_out if rate and tokens_out else None,
         ),
         facts=facts,

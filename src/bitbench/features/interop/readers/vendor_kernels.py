@@ -2,7 +2,7 @@
 
 import re
 
-from bitbench.features.interop.readers.reading import Reading, figure, table_row
+from bitbench.features.interop.readers.reading import Reading, imported_figure, table_row
 from bitbench.records.profile import PublishedKernel
 
 _NEEDED = {"in_features", "out_features"}
@@ -35,7 +35,9 @@ def read(text: str) -> Reading:
 
 
 def _kernel(row: dict[str, str]) -> PublishedKernel:
-    times = {match.group(1): figure(value) for name, value in row.items() if (match := _MILLISECONDS.match(name))}
+    times = {
+        match.group(1): imported_figure(value) for name, value in row.items() if (match := _MILLISECONDS.match(name))
+    }
     known = {*_SHAPE, "ratio", *(f"{name} (ms)" for name in times)}
     return PublishedKernel(
         batch=int(row.get("batch_size") or 1),
@@ -43,5 +45,5 @@ def _kernel(row: dict[str, str]) -> PublishedKernel:
         out_features=int(row["out_features"]),
         labels={name: int(value) for name, value in row.items() if name not in known and value.isdigit()},
         seconds={name: value / 1000 for name, value in times.items() if value is not None},
-        ratio=figure(row.get("ratio", "")),
+        ratio=imported_figure(row.get("ratio", "")),
     )

@@ -13,7 +13,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from bitbench.features.interop.readers.reading import ImportedRun, Reading, figure, plain_name, workload
+from bitbench.features.interop.readers.reading import (
+    ImportedRun,
+    Reading,
+    imported_figure,
+    imported_name,
+    imported_workload,
+)
 from bitbench.records.trial import TrialMetrics
 from bitbench.study.plan import UNKNOWN_ENGINE
 from bitbench.study.study import EngineSetup
@@ -82,17 +88,17 @@ def _configurations(text: str) -> list[_Configuration]:
         elif found[-1].models and (match := _RUN.match(line)):
             found[-1].models[-1].runs.append(_Run(match.group(1)))
         elif found[-1].models and found[-1].models[-1].runs and (match := _FIGURE.match(line)):
-            found[-1].models[-1].runs[-1].figures[_FIELDS[match.group(1)]] = figure(match.group(2))
+            found[-1].models[-1].runs[-1].figures[_FIELDS[match.group(1)]] = imported_figure(match.group(2))
     return found
 
 
 def _runs(configuration: _Configuration) -> Iterator[ImportedRun]:
     ending = _common_ending([model.name for model in configuration.models])
-    shape = workload(
+    shape = imported_workload(
         concurrency=configuration.concurrency,
         input_tokens=configuration.input_tokens,
         output_tokens=configuration.output_tokens,
-        name=plain_name(ending, "") or None,
+        name=imported_name(ending, "") or None,
     )
     engine = EngineSetup(name=UNKNOWN_ENGINE, engine=UNKNOWN_ENGINE)
     for model in configuration.models:

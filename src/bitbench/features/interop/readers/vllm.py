@@ -3,7 +3,15 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from bitbench.features.interop.readers.reading import ImportedRun, Reading, number, objects, whole, words, workload
+from bitbench.features.interop.readers.reading import (
+    ImportedRun,
+    Reading,
+    imported_count,
+    imported_number,
+    imported_objects,
+    imported_words,
+    imported_workload,
+)
 from bitbench.records.trial import TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.study import EngineSetup
@@ -14,10 +22,10 @@ MILLISECOND = 1e-3
 
 
 def read(text: str) -> Reading:
-    found = objects(text, TOOL, ("model_id", "completed", "duration", "request_throughput"))
+    found = imported_objects(text, TOOL, ("model_id", "completed", "duration", "request_throughput"))
     reading = Reading(runs=[_run(result) for result in found])
     for result in found:
-        if failed := whole(result.get("failed")):
+        if failed := imported_count(result.get("failed")):
             reading.notes.append(
                 f"{failed} of {result.get('num_prompts')} requests failed; figures are computed from the others."
             )
@@ -26,26 +34,26 @@ def read(text: str) -> Reading:
 
 
 def _run(result: Mapping[str, Json]) -> ImportedRun:
-    backend = words(result.get("label") or result.get("backend"), "unknown")
-    completed = whole(result.get("completed"))
+    backend = imported_words(result.get("label") or result.get("backend"), "unknown")
+    completed = imported_count(result.get("completed"))
     return ImportedRun(
-        words(result["model_id"], "unknown model"),
+        imported_words(result["model_id"], "unknown model"),
         EngineSetup(name=backend, engine=backend),
         served_shape(result, completed),
         served_metrics(result, latency="mean_e2el_ms", overall="total_token_throughput"),
         requests=completed or 0,
         started_at=_date(result.get("date")),
-        duration_s=number(result.get("duration")),
+        duration_s=imported_number(result.get("duration")),
         cause=None if completed else "No request was completed.",
     )
 
 
 def served_shape(result: Mapping[str, Json], completed: int | None) -> Workload:
     """As vllm and sglang write it: a limit of requests in flight, or a rate, or all at once; lengths as means."""
-    prompts = whole(result.get("num_prompts")) or completed
-    rate = number(result.get("request_rate"))  # "inf" is none
-    limit = whole(result.get("max_concurrency"))
-    return workload(
+    prompts = imported_count(result.get("num_prompts")) or completed
+    rate = imported_number(result.get("request_rate"))  # "inf" is none
+    limit = imported_count(result.get("max_concurrency"))
+    return imported_workload(
         concurrency=limit or (None if rate else prompts),
         input_tokens=_each(result.get("total_input_tokens"), completed),
         output_tokens=_each(result.get("total_output_tokens"), completed),
@@ -57,18 +65,18 @@ def served_shape(result: Mapping[str, Json], completed: int | None) -> Workload:
 def served_metrics(result: Mapping[str, Json], *, latency: str, overall: str) -> TrialMetrics:
     """As vllm and sglang write them, but for the names of two fields."""
     return TrialMetrics(
-        latency_s=number(result.get(latency), MILLISECOND),
-        ttft_s=number(result.get("mean_ttft_ms"), MILLISECOND),
-        tpot_s=number(result.get("mean_tpot_ms"), MILLISECOND),
-        itl_p99_s=number(result.get("p99_itl_ms"), MILLISECOND),
-        output_throughput=number(result.get("output_throughput")),
-        overall_throughput=number(result.get(overall)),
-        request_throughput=number(result.get("request_throughput")),
+        latency_s=imported_number(result.get(latency), MILLISECOND),
+        ttft_s=imported_number(result.get("mean_ttft_ms"), MILLISECOND),
+        tpot_s=imported_number(result.get("mean_tpot_ms"), MILLISECOND),
+        itl_p99_s=imported_number(result.get("p99_itl_ms"), MILLISECOND),
+        output_throughput=imported_number(result.get("output_throughput")),
+        overall_throughput=imported_number(result.get(overall)),
+        request_throughput=imported_number(result.get("request_throughput")),
     )
 
 
 def _each(total: Json, completed: int | None) -> int | None:
-    known = number(total)
+    known = imported_number(total)
     return round(known / completed) or None if known and completed else None
 
 

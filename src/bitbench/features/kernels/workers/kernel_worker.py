@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[3] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from bitbench_package import load  # type: ignore[import-not-found]
-from job_worker import Json, Reports, run, sentence  # type: ignore[import-not-found]
+from bitbench_package import load_bitbench_module  # type: ignore[import-not-found]
+from job_worker import Json, Reports, run_worker_job, sentence  # type: ignore[import-not-found]
 
 ALIGNMENT = 64  # bytes: a cache line
 CHECKED_ROWS = 64  # at either end: enough to meet every path of a kernel, and its padding
@@ -33,13 +33,13 @@ def work(job: Json, reports: Reports) -> Json:
 def make_importable(package: str, folders: dict[str, str]) -> None:
     """The package from its own folder, and nothing else that lies beside it."""
     if package not in sys.modules:
-        load(package, Path(folders[package]) / "__init__.py", [folders[package]])
+        load_bitbench_module(package, Path(folders[package]) / "__init__.py", [folders[package]])
 
 
 def load_native(native: str | None) -> None:
     if native is not None:
         try:
-            load("bitbench._native", Path(native))
+            load_bitbench_module("bitbench._native", Path(native))
         except ImportError as error:  # the case that needs it says so
             print(error, file=sys.stderr)
 
@@ -150,20 +150,20 @@ class KernelBench:
                 self._reports.send("unusable", case=number, cause=sentence(error))
 
     def run(self) -> None:
-        from bitbench.features.kernels.device import measure
+        from bitbench.features.kernels.device import measure_device_roof
 
         largest = max((case.weight_bytes(shape) for case in self._cases for shape in self._shapes), default=0)
         size = max(self._cold_bytes, largest) + 2**20
         pool = FilledPool(size, self._threads, self._job["seed"], self._device.name)
-        roof = measure(pool, self._device)
+        roof = measure_device_roof(pool, self._device)
         points = [(shape, batch) for shape in self._shapes for batch in self._job["batches"]]
         for _ in range(self._job["passes"]):
             self._rng.shuffle(points)
             for shape, batch in points:
                 self._point(shape, batch, pool)
-                add_readings(roof, measure(pool, self._device))
+                add_readings(roof, measure_device_roof(pool, self._device))
                 gc.collect()
-        add_readings(roof, measure(pool, self._device))
+        add_readings(roof, measure_device_roof(pool, self._device))
         self._reports.send("machine", **self._machine(roof))
 
     def _is_usual(self, case: Any) -> bool:
@@ -262,4 +262,4 @@ class KernelBench:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], work))
+    sys.exit(run_worker_job(sys.argv[1], work))

@@ -26,7 +26,7 @@ sys.path += [str(Path(__file__).parents[3] / place) for place in ("util/isolated
 sys.path.append(str(Path(__file__).parent))
 from bitbench_package import make_importable  # type: ignore[import-not-found]
 from calibration_text import calibration_pieces  # type: ignore[import-not-found]
-from job_worker import Json, Reports, peak_memory_bytes, run  # type: ignore[import-not-found]
+from job_worker import Json, Reports, peak_memory_bytes, run_worker_job  # type: ignore[import-not-found]
 from vptq_calibration import (  # type: ignore[import-not-found]
     Call,
     blocks_of,
@@ -125,7 +125,7 @@ class Quantizer:
             bias=None if module.bias is None else module.bias.float().numpy(),
             dot=self._dot,
         )
-        whole = {"config": json.dumps(layout.describe(solved.layer)), ERROR: repr(solved.proxy_error)}
+        whole = {"config": json.dumps(layout.describe_vptq_layer(solved.layer)), ERROR: repr(solved.proxy_error)}
         unfinished = self._file(name).with_suffix(".tmp")
         save_file(layout.tensors_of(solved.layer), unfinished, metadata=whole)
         unfinished.rename(self._file(name))
@@ -146,7 +146,7 @@ class Quantizer:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
             said = file.metadata()
         config = json.loads(said["config"])
-        weight = layout.dequantize(layout.read_layer(tensors, config))
+        weight = layout.dequantize_layer(layout.read_layer(tensors, config))
         module.weight.copy_(self._torch.from_numpy(weight))
         self._configs[name] = config
         self._errors.append({"layer": name, "method": "VPTQ proxy", "error": float(said[ERROR])})
@@ -204,4 +204,4 @@ def is_ignored(layer: str, ignore: list[str]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1], work))
+    sys.exit(run_worker_job(sys.argv[1], work))
