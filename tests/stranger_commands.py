@@ -39,7 +39,7 @@ from tests.unit.test_report_quality import quality_study
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 RECIPE = "name: mine\nsteps: [{step: quantize, weight_bits: 8}]\n"
 # Drawing takes seconds, and writes nothing.
-DRAWING = ((files, "svg"), (html, "svg"), (vl_convert, "javascript_bundle"))
+DRAWING = ((files, "html_chart_svg"), (html, "html_chart_svg"), (vl_convert, "javascript_bundle"))
 
 
 def command(name: str, prepare: Callable[[Path], None], run: Callable[[Path], None]) -> Command:
@@ -120,7 +120,7 @@ def kernel_records(place: Path) -> None:
 def kernels_command(place: Path) -> None:
     """`bitbench kernels`, without the measurement."""
     with (
-        patch("bitbench.features.kernels.bench.python_of", return_value=Path("python")),
+        patch("bitbench.features.kernels.bench.environment_python", return_value=Path("python")),
         patch("bitbench.features.kernels.bench.runner.run_kernels", return_value=a_run()),
     ):
         cli("kernels", "--quick", "--into", place / "study")

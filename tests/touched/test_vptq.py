@@ -33,7 +33,7 @@ from bitbench.features.vptq import hugging_face, linear
 folder = Path(sys.argv[1])
 tokenizer = AutoTokenizer.from_pretrained(folder)
 ids = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
-model = hugging_face.load(folder, torch.float32)
+model = hugging_face.load_vptq_model(folder, torch.float32)
 with torch.inference_mode():
     by_kernel = model(ids).logits
     kinds, loaded = worker.linear_layers(model), worker.loaded_bytes(model)
@@ -42,7 +42,7 @@ with torch.inference_mode():
     linear.KERNEL_ROWS = 128
     answer = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1]:]
     linear.isa = lambda: None
-    without_native = hugging_face.load(folder, torch.float32)
+    without_native = hugging_face.load_vptq_model(folder, torch.float32)
     dense = without_native(ids).logits
 print(json.dumps({
     "kernel": float((by_kernel - dense).norm() / dense.norm()),

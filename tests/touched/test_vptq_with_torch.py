@@ -49,7 +49,7 @@ for columns in asked:
     for sizes in ((4096, 256), (4096, 512), (8192, 256), (8192, 512), (65536, 256)):
         made = matrix(columns, 64, *sizes)
         x = torch.randn(1, columns)
-        wanted = x.double() @ torch.from_numpy(packed.dequantize(made)).T
+        wanted = x.double() @ torch.from_numpy(packed.dequantize_packed(made)).T
         for bits in worst:
             y = torch.full((1, 64), torch.nan)
             packed.native_matrix(made).multiply(x, y, activation_bits=bits, threads=2)
@@ -60,7 +60,7 @@ print(json.dumps(worst))
 IN_PLACE = """
 made = matrix(1000, 203)
 kernel = packed.native_matrix(made)
-weight = torch.from_numpy(packed.dequantize(made)).T
+weight = torch.from_numpy(packed.dequantize_packed(made)).T
 x = torch.randn(3, 5, 1000).bfloat16()
 y = torch.full((3, 5, 203), torch.nan, dtype=torch.bfloat16)
 before = x.data_ptr(), y.data_ptr(), x.clone()

@@ -214,7 +214,7 @@ def computed_once() -> Iterator[None]:
     files: dict[tuple[bytes, type], list[Any]] = {}
     lines: dict[tuple[bytes, type], Any] = {}
     standings: dict[tuple[int, ...], Any] = {}
-    read_lines, parse, standing = records.read_lines, records.parse_record, ranking.standing
+    read_lines, parse, standing = records.read_lines, records.parse_record, ranking.sequential_standing
     read_table, write_table = pq.read_table, pq.write_table
 
     def read_lines_once(path: Path, kind: type, newest: int) -> list[Any]:
@@ -247,8 +247,8 @@ def computed_once() -> Iterator[None]:
 
     with (
         patch("bitbench.records.folder.read_lines", read_lines_once),
-        patch.object(records, "parse", parse_once),
-        patch.object(ranking, "standing", standing_once),
+        patch.object(records, "parse_record", parse_once),
+        patch.object(ranking, "sequential_standing", standing_once),
         patch.object(pq, "read_table", read_table_once),
         patch.object(pq, "write_table", write_table_once),
     ):

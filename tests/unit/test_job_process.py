@@ -14,7 +14,11 @@ from bitbench.util.isolated.job_process import WorkerFailed, last_job_event, run
 
 ISOLATED = Path(job_worker.__file__).parent
 
-WORKERS = [path for path in ISOLATED.parents[1].rglob("workers/*.py") if "run(sys.argv[1], work)" in path.read_text()]
+WORKERS = [
+    path
+    for path in ISOLATED.parents[1].rglob("workers/*.py")
+    if "run_worker_job(sys.argv[1], work)" in path.read_text()
+]
 
 
 @pytest.mark.parametrize("script", WORKERS, ids=lambda path: path.stem)
@@ -30,9 +34,9 @@ def test_every_worker_finds_its_end_of_the_protocol_from_where_it_lies(script: P
 def worker(folder: Path, body: str) -> Path:
     script = folder / "worker.py"
     script.write_text(
-        f"import os, sys, time\nsys.path.append({str(ISOLATED)!r})\nfrom job_worker import run\n"
+        f"import os, sys, time\nsys.path.append({str(ISOLATED)!r})\nfrom job_worker import run_worker_job\n"
         f"def work(job, reports):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
-        "sys.exit(run(sys.argv[1], work))\n"
+        "sys.exit(run_worker_job(sys.argv[1], work))\n"
     )
     return script
 

@@ -56,10 +56,10 @@ sys.exit(7)
 PARENT = """
 import sys, time
 from pathlib import Path
-from bitbench.engines.processes import spawn
-from bitbench.util.child_processes import engine_environment
-engine = spawn([sys.executable, "-c", {tree!r}, {folder!r}, "polite", "lives"],
-      env=engine_environment({{}}), log_file=Path({log!r}))
+from bitbench.engines.processes import spawn_process
+from bitbench.util.child_processes import engine_child_variables
+engine = spawn_process([sys.executable, "-c", {tree!r}, {folder!r}, "polite", "lives"],
+      env=engine_child_variables({{}}), log_file=Path({log!r}))
 time.sleep(600)
 """
 NAMES = ("root", "other-session", "orphan")
@@ -140,10 +140,10 @@ def test_nothing_is_left_after_kill_9_of_the_parent(tmp_path: Path, folder: Path
     parent_code = f"""
 import os, sys, time
 from pathlib import Path
-from bitbench.engines.processes import spawn
-from bitbench.util.child_processes import engine_environment
-engine = spawn([sys.executable, "-c", {TREE!r}, {str(folder)!r}, "polite", "lives"],
-      env=engine_environment({{}}), log_file=Path({str(tmp_path / "engine.log")!r}))
+from bitbench.engines.processes import spawn_process
+from bitbench.util.child_processes import engine_child_variables
+engine = spawn_process([sys.executable, "-c", {TREE!r}, {str(folder)!r}, "polite", "lives"],
+      env=engine_child_variables({{}}), log_file=Path({str(tmp_path / "engine.log")!r}))
 if {forked_helper} and os.fork() == 0:
     Path({str(tmp_path / "helper")!r}).write_text(str(os.getpid()))
 time.sleep(600)

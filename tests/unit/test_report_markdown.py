@@ -211,7 +211,7 @@ def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp
 def test_a_report_removes_the_figures_of_the_one_before_and_no_other_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "svg", lambda _: "<svg/>")
+    monkeypatch.setattr(files, "html_chart_svg", lambda _: "<svg/>")
     document = StudyReport(write_folder(kind, tmp_path / "study"), tmp_path).document
     figures = write_report_files(document, "0", tmp_path / "study").parent / "figures"
     assert list(figures.iterdir())

@@ -184,11 +184,11 @@ def test_nothing_is_left_after_kill_9(forked: ServerProcess, killed: tuple[str, 
 DRIVER = """
 import sys, time
 from pathlib import Path
-from bitbench.engines.processes import spawn
-from bitbench.util.child_processes import engine_environment
+from bitbench.engines.processes import spawn_process
+from bitbench.util.child_processes import engine_child_variables
 place = Path(sys.argv[1])
-engine = spawn([sys.executable, "-I", str(place / "engine.py"), str(place / "facts")],
-      env=engine_environment({}), log_file=place / "log")
+engine = spawn_process([sys.executable, "-I", str(place / "engine.py"), str(place / "facts")],
+      env=engine_child_variables({}), log_file=place / "log")
 time.sleep(600)
 """
 

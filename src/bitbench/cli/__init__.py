@@ -31,6 +31,9 @@ def main() -> None:
             code = ExitCode(app(standalone_mode=False) or ExitCode.DONE)  # typer gives the code of a typer.Exit
         except (Exception, KeyboardInterrupt, SystemExit) as error:
             code = _explained(error)
+        if code is ExitCode.STOPPED:
+            resumes = "; finished trials are kept, and the same command resumes"
+            _say(f"stopped{resumes if _can_resume(_command_word()) else ''}")
     raise SystemExit(int(code))
 
 
@@ -48,8 +51,6 @@ def _explained(error: BaseException) -> ExitCode:
             error.show()
             return _fail_as_json(error.format_message(), ExitCode.USAGE)
         case KeyboardInterrupt() | typer.Abort():  # the latter: a question that was left unanswered
-            resumes = "; finished trials are kept, and the same command resumes"
-            _say(f"stopped{resumes if _can_resume(_command_word()) else ''}")
             return ExitCode.STOPPED
         case BrokenPipeError() | SystemExit(code=1):  # the reader is gone: rich and typer leave by exit(1)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left has nowhere to go

@@ -301,7 +301,8 @@ def _weights(variant: Variant) -> str:
 
 def _amount(plan: Plan, amount: Amount) -> str:
     making = f", {show_about(amount.making_s)} of it to create variants" if amount.making_s else ""
-    return f"{planned_runs(plan)} in about {show_about(*amount.seconds)}{making} (a rough estimate): {counted(plan, amount)}"
+    how_long = f"about {show_about(*amount.seconds)}{making} (a rough estimate)"
+    return f"{planned_runs(plan)} in {how_long}: {counted(plan, amount)}"
 
 
 def planned_runs(plan: Plan) -> str:

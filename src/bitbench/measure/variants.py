@@ -45,7 +45,7 @@ _SPECIAL = (2, 3)  # unknown and control, as GGUF numbers the types of tokens
 
 
 def look_up_variant_model(reference: str, home: Path) -> ResolvedModel | ExpectedModel:
-    """As `library.look_up`; a GGUF file can be a model, too, and says itself what it is."""
+    """As `library.look_up_model`; a GGUF file can be a model, too, and says itself what it is."""
     gguf = None if reference in CATALOG else library.resolve_gguf(reference, home)
     return library.look_up_model(reference, home) if gguf is None else replace(gguf, facts=_gguf_facts(gguf.path))
 

@@ -305,10 +305,10 @@ def test_a_node_ends_without_a_driver_that_listens(sent: bytes) -> None:
 
 FLOOD = """
 import sys
-from bitbench.features.fleet.channel import encode, message
+from bitbench.features.fleet.channel import channel_message, encode_channel_message
 from bitbench.util.child_processes import write_frame
 while True:
-    write_frame(sys.stdout.buffer, encode(message("pong", b"x" * 100)))
+    write_frame(sys.stdout.buffer, encode_channel_message(channel_message("pong", b"x" * 100)))
 """
 
 

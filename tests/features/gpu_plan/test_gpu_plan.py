@@ -213,8 +213,8 @@ def test_compatibility_is_asked_with_the_capability_of_the_class(
             form=form, engine=engine, device="cuda", verdict=Support.RUNS, kernel="MacheteLinearKernel", checked="x"
         )
 
-    monkeypatch.setattr(computing, "look_up", look_up)
-    monkeypatch.setattr("bitbench.measure.plan.look_up", look_up)
+    monkeypatch.setattr(computing, "look_up_compatibility", look_up)
+    monkeypatch.setattr("bitbench.measure.plan.look_up_compatibility", look_up)
     assert only_need(planned(tmp_path, "h100-80gb", recipes="w4a16-rtn")[1]).kernel == "MacheteLinearKernel"
     assert asked == {Capability(9, 0)}
     chosen = planned(tmp_path, "h100-80gb", engines="{engine: vllm, args: {linear-backend: marlin}}")[1]

@@ -145,8 +145,9 @@ def _amount(plan: Plan, amount: Amount, on_device: DevicePlan) -> str:
         price = f" Cost: {span(f'{low:,.2f}', f'{high:,.2f}')} at {on_device.price_per_hour:,.2f} per device and hour."
     where = f"{on_device.devices} × {on_device.device.title}"
     return (
-        f"{planned_runs(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at half "
-        f"of it with 4 ms per step; without downloads and the creation of variants): {counted(plan, amount)}{price}"
+        f"{planned_runs(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at "
+        "half of it with 4 ms per step; without downloads and the creation of variants): "
+        f"{counted(plan, amount)}{price}"
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.pairs import PairTable
-from bitbench.analysis.quality import quality_baseline as quality_baseline
+from bitbench.analysis.quality import quality_baseline
 from bitbench.analysis.recommend import MEMORIES, recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits

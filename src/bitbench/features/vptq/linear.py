@@ -143,7 +143,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
 
 
 def dense(matrix: packed.PackedMatrix) -> torch.Tensor:
-    """As `packed.dequantize`, with torch's threads and in single precision: it is done for every long prompt."""
+    """As `packed.dequantize_packed`, with torch's threads and in single precision: it is done for every long prompt."""
     parts = [] if matrix.outliers is None else [torch.from_numpy(matrix.outliers)]  # each [blocks, columns, 8]
     for segment in matrix.segments:
         bits = segment.residual.bits if segment.residual else 0

@@ -26,7 +26,8 @@ class Segment(torch.nn.Module):  # type: ignore[misc]
         main: torch.Tensor,
         residual: torch.Tensor | None,
     ) -> None:
-        """`words` is int32 [rows, words of a row], as `layout.pack` gives it; `bits` of a main and a residual index."""
+        """`words` is int32 [rows, words of a row], as `layout.pack_vptq_indices` gives it; `bits` of a main and a
+        residual index."""
         super().__init__()
         self.columns, self.bits = columns, bits
         self.register_buffer("words", words, persistent=False)

@@ -96,8 +96,8 @@ DISTURBING_SHARE = 1 / 3
 
 
 class OtherWork:
-    """Around something: afterwards `cores` is how many of them were busy with what is not ours: neither this process nor
-    one that it or `engine_pid` started."""
+    """Around something: afterwards `cores` is how many of them were busy with what is neither this process nor one that
+    it or `engine_pid` started."""
 
     def __init__(self, engine_pid: int | None = None) -> None:
         self._engine_pid = engine_pid

@@ -94,7 +94,8 @@ def _blocks(blocks: Sequence[doc.Block], level: int = 2) -> Iterator[str]:
             case doc.Table():
                 yield table_text(block)
             case doc.Chart(figure):
-                yield f"![{escape_markdown(figure.title)}]({FIGURES}/{figure.name}.svg)\n\n*{escape_markdown(figure.caption)}*"
+                title, caption = escape_markdown(figure.title), escape_markdown(figure.caption)
+                yield f"![{title}]({FIGURES}/{figure.name}.svg)\n\n*{caption}*"
             case doc.Details(_, inner):
                 yield from _blocks(inner, level)
 
