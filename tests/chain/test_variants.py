@@ -43,7 +43,6 @@ def backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BITBENCH_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(registry, "engine", lambda _: NullEngineWithModel())
-    monkeypatch.setattr("bitbench.measure.machine.host.DISTURBING_SHARE", 99.0)  # other tests run beside this one
     stand_in = StandIn()
     maker = Maker("quantize", ("llmcompressor",), stand_in.compress)
     monkeypatch.setitem(backends.MAKERS, Backend.LLMCOMPRESSOR, maker)
