@@ -37,6 +37,9 @@ class _Listener:
     def ended(self, connection: Connection, exchange: Exchange) -> None:
         pass
 
+    def was_closed_before(self, connection: Connection, exchange: Exchange) -> None:
+        pass
+
 
 class SocketReading:
     """Needs a running event loop; read by hand, as often as there is something."""

@@ -105,17 +105,34 @@ def test_a_closed_loop_plans_each_request_at_the_end_of_the_one_before(
     assert planned[2:] == ends[:5]  # of the request before it on its stream
 
 
+@pytest.mark.parametrize("way", BOTH, indirect=True)
+@pytest.mark.parametrize("said", [b"\r\nConnection: close\r\n\r\n", b"\r\nKeep-Alive: timeout=5, max=100\r\n\r\n"])
 def test_a_closed_loop_opens_a_new_connection_where_the_server_closes(
-    serve: Callable[[Script], ScriptedServer],
+    serve: Callable[[Script], ScriptedServer], said: bytes
 ) -> None:
+    """Also where it says nothing of it, as llama.cpp: then the next request may be on its way already."""
+
     def close_after_each(connected: socket.socket, number: int) -> None:
-        connected.sendall(STREAM.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") + TOKEN + TOKEN + USAGE + END)
+        connected.sendall(STREAM.replace(b"\r\n\r\n", said) + TOKEN + TOKEN + USAGE + END)
         connected.shutdown(socket.SHUT_RDWR)
 
     server = serve(close_after_each)
     rows = run(server.port, requests=3, arrival=Arrival.CLOSED_LOOP)
     assert [row["status"] for row in rows] == ["ok"] * 3
     assert server.connections == 3
+
+
+def test_a_request_is_sent_again_only_once(serve: Callable[[Script], ScriptedServer]) -> None:
+    def answer_the_first(connected: socket.socket, number: int) -> None:
+        if server.connections == 1 and number == 0:
+            good(connected, number)
+        else:
+            connected.shutdown(socket.SHUT_RDWR)
+
+    server = serve(answer_the_first)
+    first, second, *others = run(server.port, requests=4, arrival=Arrival.CLOSED_LOOP)
+    assert (first["status"], second["status"], others) == ("ok", "broken", [])
+    assert server.connections == 2
 
 
 def send_and_close(data: bytes) -> Script:

@@ -144,13 +144,14 @@ class Listener(Protocol):
 
     def answer_began(self, exchange: Exchange) -> None: ...
     def ended(self, connection: "Connection", exchange: Exchange) -> None: ...
+    def was_closed_before(self, connection: "Connection", exchange: Exchange) -> None: ...
 
 
 class Connection(asyncio.Protocol):
     """Carries one exchange after the other. With a receiver, that reads the socket, and the transport only writes."""
 
-    __slots__ = ("_descriptor", "_exchange", "_listener", "_parts", "_receiver", "_socket", "_transport", "idle_since",
-                 "unseen")  # fmt: skip
+    __slots__ = ("_descriptor", "_exchange", "_listener", "_parts", "_receiver", "_socket", "_transport",
+                 "_was_used", "idle_since", "unseen")  # fmt: skip
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
@@ -160,6 +161,7 @@ class Connection(asyncio.Protocol):
         self._descriptor: int | None = None  # None: encrypted, so that only the transport can write
         self._exchange: Exchange | None = None
         self._parts: Parts | None = None  # of the response, while a whole chunk can go right there
+        self._was_used = False
         self.unseen = 0
         self.idle_since = 0.0
 
@@ -199,7 +201,8 @@ class Connection(asyncio.Protocol):
         except BlockingIOError:
             written = 0
         except OSError as problem:
-            self.abort("broken", f"the server closed the connection as the request was sent ({problem.strerror})")
+            if not self._leaves_to_another():
+                self.abort("broken", f"the server closed the connection as the request was sent ({problem.strerror})")
             return
         if written < len(data):
             self._transport.write(data[written:])
@@ -267,7 +270,7 @@ class Connection(asyncio.Protocol):
         return float(milliseconds) / 1_000
 
     def _closed_by_peer(self, now: float, problem: Exception | None) -> None:
-        if self._exchange is None:
+        if self._exchange is None or self._leaves_to_another():
             return
         self._exchange.response.close()
         if not self._exchange.response.complete:
@@ -275,11 +278,23 @@ class Connection(asyncio.Protocol):
             self._exchange.failure = ("broken", f"{why} before the answer was complete")
         self._end(now)
 
+    def _leaves_to_another(self) -> bool:
+        """A server may close a connection after any answer, as llama.cpp does without a word of it: a request that was
+        already on its way gets none, and belongs on another connection (RFC 9112, 9.3.1)."""
+        exchange = self._exchange
+        if exchange is None or not self._was_used or exchange.response.last_byte is not None:
+            return False
+        self._exchange = None
+        self.close()
+        self._listener.was_closed_before(self, exchange)
+        return True
+
     def _end(self, now: float) -> None:
         exchange = self._exchange
         assert exchange is not None
         self._exchange = None
         self._parts = None
+        self._was_used = True
         self.idle_since = exchange.end = now
         if not exchange.response.persistent:
             self.close()

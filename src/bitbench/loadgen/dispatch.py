@@ -180,6 +180,12 @@ class Dispatcher:
         self.kept.add(exchange.response)
         self._finish_if_idle()
 
+    def was_closed_before(self, connection: Connection, exchange: Exchange) -> None:
+        """The server had closed it when the request came: that is sent once more, on a new connection."""
+        self._pool.give_back(connection)
+        self.in_flight[exchange.number] = (exchange, None)
+        self._send_on_a_new_connection(exchange)
+
     def send_due(self) -> None:
         """Begin all that is due, and set the timer for the next."""
         self._timer.acknowledge()
@@ -235,9 +241,12 @@ class Dispatcher:
         if connection is not None:
             connection.send(exchange)
         else:
-            task = asyncio.get_running_loop().create_task(self._connect_and_send(exchange))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._send_on_a_new_connection(exchange)
+
+    def _send_on_a_new_connection(self, exchange: Exchange) -> None:
+        task = asyncio.get_running_loop().create_task(self._connect_and_send(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _connect_and_send(self, exchange: Exchange) -> None:
         try:

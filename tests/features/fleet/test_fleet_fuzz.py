@@ -44,6 +44,7 @@ from tests.length import by_length
 from tests.unit.mutations import KINDS, changed
 from tests.unit.synthetic import make_plan, make_records
 
+pytestmark = pytest.mark.timeout(by_length(600, 3600))
 BLOCK_MESSAGES = by_length(2_000, 75_000)
 LOAD_MESSAGES = by_length(400, 20_000)
 GREETINGS = by_length(400, 5_000)
