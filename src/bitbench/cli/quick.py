@@ -200,7 +200,7 @@ def quick_chart(trials: Sequence[TrialRecord], width: int) -> Table:
     drawn = Table.grid(padding=(0, 1))
     for justify in _JUSTIFIED:
         drawn.add_column(justify=justify, no_wrap=True)
-    counted = [trial for trial in trials if trial.outcome is Outcome.OK]
+    counted = [trial for trial in trials if trial.outcome is Outcome.OK and trial.kind == "measured"]
     levels = sorted({endpoint_workload_streams(trial) for trial in counted})
     of_level = {
         level: [trial.metrics for trial in counted if endpoint_workload_streams(trial) == level] for level in levels

@@ -12,7 +12,9 @@ UNKNOWN = "–"  # what is not defined prints as this, never as 0.00
 # The system calls that wait count milliseconds in 31 bits: 24.8 days.
 LONGEST_WAIT_S = 24 * 24 * 3600.0
 
-_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+# Whole numbers, so that 700ms are 0.7 exactly: 700 × 0.001 are a little more.
+_PER_SECOND = {"ns": 10**9, "us": 10**6, "µs": 10**6, "ms": 10**3}
+_SECONDS = {**_PER_SECOND, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BYTES = {
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
@@ -26,7 +28,7 @@ def parse_seconds(value: object) -> float:
     """`"20ms"`, `"5m"`, `"1.5 s"`; of a program also a number of seconds. A text without a unit is refused: 200 may
     mean milliseconds."""
     number, unit = _parse(value, _SECONDS, "a duration such as 250ms, 30s, 10m or 2h")
-    seconds = number * _SECONDS[unit or "s"]
+    seconds = number / _PER_SECOND[unit] if unit in _PER_SECOND else number * _SECONDS[unit or "s"]
     if seconds > LONGEST_WAIT_S:
         raise ValueError(f"{show_value(value)} is too long; the longest duration is {LONGEST_WAIT_S / 3600:.0f}h")
     if isinstance(value, str) and number and not unit:
