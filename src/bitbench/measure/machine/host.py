@@ -122,7 +122,9 @@ class OtherWork:
     def _others_s(self) -> float:
         """Of the processors' time since the start of this machine."""
         times = psutil.cpu_times()
-        busy_s = float(sum(times) - times.idle - getattr(times, "iowait", 0) - getattr(times, "guest", 0))
+        # Not what a hypervisor gave to other machines (steal): nobody here could end that, and it is seldom so much.
+        idle_s = sum(getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "steal"))
+        busy_s = float(sum(times) - idle_s)
         own = {process for pid in (os.getpid(), self._engine_pid) for process in process_tree(pid)}
         return busy_s - sum(_used_s(process, with_ended=True) for process in own)
 
