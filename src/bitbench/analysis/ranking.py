@@ -4,8 +4,8 @@ A small model is faster than a large one, and no finding.
 
 A config's rank is a range: from one more than the number that are significantly better to the number of all less
 those that are significantly worse. One with a single trial has none: a tie of all with all would be no finding.
-Claims come from differences within blocks (`standing`); a study with one start of each config has none, and falls
-back to what its trials say about that start.
+Claims come from differences within blocks (`sequential_standing`); a study with one start of each config has none,
+and falls back to what its trials say about that start.
 
 A config is chosen because its ratio came out largest, by its speed or by luck. So a study with a budget keeps one
 block back, of the chosen config and the baseline alone, both started anew. The choice knew nothing of that block, so

@@ -296,7 +296,7 @@ def endpoint_workload_with_streams(like: Workload, streams: int, latency_s: floa
 
 
 def endpoint_workload_streams(trial: TrialRecord) -> int:
-    """By the name that `at_streams` gave its point."""
+    """By the name that `endpoint_workload_with_streams` gave its point."""
     return int(trial.point.workload.removeprefix("c-"))
 
 

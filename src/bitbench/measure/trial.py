@@ -4,6 +4,7 @@ back, and its draft."""
 import time
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -195,7 +196,8 @@ def run_trial(
     new = partial(new_trial_record, point, block=ready.block, index=index, instance_id=ready.id, purpose=ready.purpose)
     before = read_metrics(ready.endpoint)
     pid = ready.instance.pid
-    with OtherWork(pid) as others, watch_gpus(pid) as gpus, meter_energy(pid) as meter:
+    others = OtherWork(pid) if pid is not None and run.engine_of(ready.config).needs_model else None
+    with others or nullcontext(), watch_gpus(pid) as gpus, meter_energy(pid) as meter:
         try:
             result = run.load.run(job, run.observer.trial_running)
         except LoadLost as lost:
@@ -203,8 +205,7 @@ def run_trial(
     counted = engine_metrics(ready.endpoint, before, read_metrics(ready.endpoint))
     requests = result.requests
     energy = Energy(gpus.use.energy_j if gpus.use else None, meter.energy_j)
-    on_processors = pid is not None and gpus.use is None and run.engine_of(ready.config).needs_model
-    disturbed = others.failure if on_processors else gpu_watch_disturbance(gpus.use)
+    disturbed = others.failure if others and gpus.use is None else gpu_watch_disturbance(gpus.use)
     failure = ready.explain(load_verdict(requests, asked, result.health) or disturbed, kind)
     record = new(kind="measured" if failure else kind, failure=failure)  # a warm-up that fails is a result
     found = {

@@ -14,7 +14,7 @@ LONGEST_WAIT_S = 24 * 24 * 3600.0
 
 # Whole numbers, so that 700ms are 0.7 exactly: 700 × 0.001 are a little more.
 _PER_SECOND = {"ns": 10**9, "us": 10**6, "µs": 10**6, "ms": 10**3}
-_SECONDS = {**_PER_SECOND, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_SECONDS = {**{unit: 1 / count for unit, count in _PER_SECOND.items()}, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _BYTES = {
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
