@@ -20,6 +20,8 @@ def answer_by_model(connected: socket.socket, asked: Asked) -> None:
     """Models are fields, and each answers with the key in that place."""
     if asked.path == "/v1/models":
         connected.sendall(models(*FIELDS, f"model-{KEY}"))
+    elif not asked.model:
+        connected.sendall(plain(b"", "404 Not Found"))
     else:
         connected.sendall(FIELDS[asked.model](KEY))
     connected.shutdown(socket.SHUT_RDWR)

@@ -49,7 +49,10 @@ class Quantizer:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
-        self._job, self._reports, self._torch = job, reports, torch
+        from bitbench.features.vptq import layout, solver
+
+        self._job, self._reports = job, reports
+        self._torch, self._layout, self._solver = torch, layout, solver  # imported before threads use them
         self._kept = Path(job["kept"])
         self._tokenizer = AutoTokenizer.from_pretrained(job["model"], local_files_only=True)
         self._model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.bfloat16, local_files_only=True)
@@ -113,21 +116,19 @@ class Quantizer:
         import numpy as np
         from safetensors.numpy import save_file
 
-        from bitbench.features.vptq import layout, solver
-
         began = time.monotonic()
         rng = np.random.default_rng([self._job["seed"], zlib.crc32(name.encode())])
-        solved = solver.quantize_layer(
+        solved = self._solver.quantize_layer(
             module.weight.float().numpy(),
             hessian.double().numpy(),
-            solver.Settings(**self._job["settings"]),
+            self._solver.Settings(**self._job["settings"]),
             rng,
             bias=None if module.bias is None else module.bias.float().numpy(),
             dot=self._dot,
         )
-        whole = {"config": json.dumps(layout.describe_vptq_layer(solved.layer)), ERROR: repr(solved.proxy_error)}
+        whole = {"config": json.dumps(self._layout.describe_vptq_layer(solved.layer)), ERROR: repr(solved.proxy_error)}
         unfinished = self._file(name).with_suffix(".tmp")
-        save_file(layout.tensors_of(solved.layer), unfinished, metadata=whole)
+        save_file(self._layout.tensors_of(solved.layer), unfinished, metadata=whole)
         unfinished.rename(self._file(name))
         took = time.monotonic() - began
         print(f"{name}: proxy error {solved.proxy_error:.5f}, {took:.1f} s", file=sys.stderr, flush=True)
@@ -140,13 +141,11 @@ class Quantizer:
         """The weights as whoever loads the checkpoint will have them."""
         from safetensors import safe_open
 
-        from bitbench.features.vptq import layout
-
         with safe_open(self._file(name), "np") as file:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
             said = file.metadata()
         config = json.loads(said["config"])
-        weight = layout.dequantize_layer(layout.read_layer(tensors, config))
+        weight = self._layout.dequantize_layer(self._layout.read_layer(tensors, config))
         module.weight.copy_(self._torch.from_numpy(weight))
         self._configs[name] = config
         self._errors.append({"layer": name, "method": "VPTQ proxy", "error": float(said[ERROR])})
@@ -154,8 +153,6 @@ class Quantizer:
 
     def _write(self) -> None:
         from safetensors.torch import load_file, save_file
-
-        from bitbench.features.vptq.layout import METHOD
 
         target = Path(self._job["checkpoint"])
         target.mkdir()
@@ -172,7 +169,7 @@ class Quantizer:
         self._model.generation_config.save_pretrained(target)
         self._model.config.save_pretrained(target)
         config = json.loads((target / "config.json").read_text(encoding="utf-8"))
-        config["quantization_config"] = {"quant_method": METHOD, "config_for_layers": self._configs}
+        config["quantization_config"] = {"quant_method": self._layout.METHOD, "config_for_layers": self._configs}
         (target / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     def _file(self, name: str) -> Path:
