@@ -266,7 +266,7 @@ def judge_gate(condition: GateCondition, pair: Pair, change: Change, confidence:
         verdict, reason = Verdict.INCONCLUSIVE, lacking or "too few trials for an interval"
         needed = FEWEST_TRIALS if change.unit is Replicate.TRIALS else FEWEST_STARTS
     elif verdict is Verdict.INCONCLUSIVE:
-        needed = repetitions_needed(change, log(ratio.value) - log(condition.limit), single)
+        needed = _repetitions_needed(change, log(ratio.value) - log(condition.limit), single)
         reason = "the interval contains the limit" if needed else "the change equals the limit"
     judged = condition.result(pair, ratio, verdict, reason)
     return judged.model_copy(update={"needed": needed, "unit": change.unit})
@@ -279,7 +279,7 @@ def _lacking(change: Change) -> str | None:
     return "one side has a single start, which does not cover a restart" if change.fewest < 2 else None
 
 
-def repetitions_needed(change: Change, distance: float, confidence: float) -> int | None:
+def _repetitions_needed(change: Change, distance: float, confidence: float) -> int | None:
     """Of each side until the interval would leave the limit, if means and spread stay as they are.
 
     `distance` of the log ratio to the limit. None: more than MOST_REPETITIONS. The standard error of a mean falls with

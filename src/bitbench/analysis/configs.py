@@ -85,11 +85,13 @@ def summarize_config(
         config=config,
         instances=len(own),
         instances_ready=len(ready),
-        ready_s=spread_over_starts(record.ready_s for record in spawned),
-        weight_load_s=spread_over_starts(record.facts.weight_load_s for record in spawned),
-        compile_s=spread_over_starts(record.facts.compile_s for record in ready),
-        idle_memory_bytes=spread_over_starts(record.memory.resident_bytes for record in spawned),
-        memory=summarize_memory(config, variant, ready, [trial for trial in trials if trial.instance_id not in forked]),
+        ready_s=_spread_over_starts(record.ready_s for record in spawned),
+        weight_load_s=_spread_over_starts(record.facts.weight_load_s for record in spawned),
+        compile_s=_spread_over_starts(record.facts.compile_s for record in ready),
+        idle_memory_bytes=_spread_over_starts(record.memory.resident_bytes for record in spawned),
+        memory=_summarize_memory(
+            config, variant, ready, [trial for trial in trials if trial.instance_id not in forked]
+        ),
         engine_versions=_distinct(known.engine_version for known in facts if known.engine_version is not None),
         kernels=_distinct(kernel for known in facts for kernel in known.kernels),
         kernel_choices=_distinct(known.kernel_choices for known in facts if known.kernel_choices),
@@ -117,7 +119,7 @@ def _distinct(values: Iterable[T]) -> tuple[T, ...]:
     return tuple(dict.fromkeys(values))
 
 
-def summarize_memory(
+def _summarize_memory(
     config: Config, variant: Variant | None, instances: Sequence[InstanceRecord], trials: Iterable[TrialRecord]
 ) -> MemorySummary:
     """`instances`: those of this config that came up. Memory counts where a trial was measured and is ok."""
@@ -128,18 +130,18 @@ def summarize_memory(
             by_instance.setdefault(trial.instance_id, []).append(trial.memory)
     return MemorySummary(
         weight_bytes_stored=variant.weight_bytes if variant else None,
-        weight_bytes_loaded=spread_over_starts(known.weight_bytes_loaded for known in facts),
+        weight_bytes_loaded=_spread_over_starts(known.weight_bytes_loaded for known in facts),
         steady_bytes=_per_instance(by_instance, lambda memory: memory.resident_bytes, np.mean),
         peak_bytes=_per_instance(by_instance, lambda memory: memory.peak_bytes, max),
         device_steady_bytes=_per_instance(by_instance, lambda memory: memory.device_bytes, np.mean),
         device_peak_bytes=_per_instance(by_instance, lambda memory: memory.device_peak_bytes, max),
-        kv_cache_bytes=spread_over_starts(known.kv_cache_bytes for known in facts),
-        kv_bytes_per_token=spread_over_starts(known.kv_bytes_per_token for known in facts),
-        kv_cache_tokens=spread_over_starts(known.kv_cache_tokens for known in facts),
+        kv_cache_bytes=_spread_over_starts(known.kv_cache_bytes for known in facts),
+        kv_bytes_per_token=_spread_over_starts(known.kv_bytes_per_token for known in facts),
+        kv_cache_tokens=_spread_over_starts(known.kv_cache_tokens for known in facts),
     )
 
 
-def spread_over_starts(values: Iterable[float | None]) -> Estimate | None:
+def _spread_over_starts(values: Iterable[float | None]) -> Estimate | None:
     known = [value for value in values if value is not None]
     return Estimate(value=float(np.mean(known)), low=min(known), high=max(known), kind="extremes") if known else None
 
@@ -152,7 +154,7 @@ def _per_instance(
     known = (
         [value for memory in memories if (value := figure(memory)) is not None] for memories in by_instance.values()
     )
-    return spread_over_starts(combine(values) for values in known if values)
+    return _spread_over_starts(combine(values) for values in known if values)
 
 
 def summarize_engine(trials: Sequence[TrialRecord]) -> EngineSummary | None:

@@ -193,7 +193,7 @@ def interval_sides(deviations: Floats, confidence: float) -> tuple[float, float]
     return float(-2 * below / (above - below)), float(2 * above / (above - below))
 
 
-def interval_ends(of: Sample, confidence: float) -> tuple[float, float] | None:
+def _interval_ends(of: Sample, confidence: float) -> tuple[float, float] | None:
     """The ends of the interval: the width of Student's t, shared as the draws are; None for a single trial."""
     if of.uncertainty is None:
         return None
@@ -204,7 +204,7 @@ def interval_ends(of: Sample, confidence: float) -> tuple[float, float] | None:
 
 def mean_interval(of: Sample, confidence: float) -> Estimate:
     """The mean and its interval; for figures that are not negative, however little is known of them."""
-    ends, known = interval_ends(of, confidence), of.uncertainty
+    ends, known = _interval_ends(of, confidence), of.uncertainty
     return Estimate(
         value=of.mean,
         low=max(0.0, ends[0]) if ends else None,
@@ -223,7 +223,7 @@ def mean_interval(of: Sample, confidence: float) -> Estimate:
 
 def with_interval(of: Sample, confidence: float, scale: Callable[[float], float] = float) -> Estimate:
     """The mean of one group, of figures of any sign, on the scale that people read."""
-    ends = interval_ends(of, confidence)
+    ends = _interval_ends(of, confidence)
     return Estimate(
         value=scale(of.mean),
         low=scale(ends[0]) if ends else None,

@@ -166,7 +166,7 @@ def _percentile(
     return Estimate(value=float(np.quantile(values, share)), low=float(low), high=float(high), confidence=confidence)
 
 
-def flag_quality_loss(estimates: Mapping[str, Estimate], quality: Quality) -> str | None:
+def _flag_quality_loss(estimates: Mapping[str, Estimate], quality: Quality) -> str | None:
     """Why the loss is certainly beyond what the study allows: the whole interval is. None where it is not sure."""
     limits = ((KL, quality.max_divergence, _nats), (RISE, quality.max_perplexity_rise, show_percent))
     for name, limit, show in limits:
@@ -266,12 +266,12 @@ def divergence_by_position(
 def summarize_quality(of: StudyRecords) -> tuple[ConfigQuality, ...]:
     """Each config whose quality was measured or tried, in the order of the plan."""
     last = last_alone(of)
-    known = {config: record for config in of.plan.quality if (record := record_of(config, last, of.plan)) is not None}
+    known = {config: record for config in of.plan.quality if (record := _record_of(config, last, of.plan)) is not None}
     read = cache(lambda config: scores_of(of.scores_of(last[config])))  # a baseline is asked for often
     return adjust_task_p_values([_summarize(config, known, of.plan, read) for config in known])
 
 
-def record_of(config: Config, last: Mapping[Config, QualityRecord], plan: Plan) -> QualityRecord | None:
+def _record_of(config: Config, last: Mapping[Config, QualityRecord], plan: Plan) -> QualityRecord | None:
     """Its own, or that of one whose quality it shares; one that failed where there is no other."""
     own = last.get(config)
     if own is not None and own.outcome is Outcome.OK:
@@ -298,7 +298,7 @@ class Losses:
 def losses_of(config: Config, of: StudyRecords) -> Losses | None:
     """None where it has no baseline but itself, or one of the two has no figures."""
     last, other = last_alone(of), quality_baseline(config, of.plan)
-    own, base = (record_of(each, last, of.plan) if each else None for each in (config, other))
+    own, base = (_record_of(each, last, of.plan) if each else None for each in (config, other))
     if own is None or base is None or own is base or not same_text(own, base):
         return None
     if own.outcome is not Outcome.OK or base.outcome is not Outcome.OK:
@@ -354,7 +354,7 @@ def _summarize(
     estimates = estimates_of(
         scores.among(short), against.among(short) if against else None, plan.study.measure.confidence, seed
     )
-    reason_or_none = flag_quality_loss(estimates, quality)
+    reason_or_none = _flag_quality_loss(estimates, quality)
     found: dict[str, object] = {"estimates": estimates}
     is_setting = baseline is not None and baseline.variant == config.variant
     if against and other is not record and (is_setting or quality.lengths):

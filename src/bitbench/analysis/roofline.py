@@ -66,11 +66,11 @@ def phase_side(
         step=mean_interval(seconds, confidence),
         cost=cost,
         loaded_cost=_cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes) if side.is_expanded else None,
-        attainable=attainable(cost, roof, in_int8=promises_int8(variant)) if cost and roof else None,
+        attainable=attainable(cost, roof, in_int8=_promises_int8(variant)) if cost and roof else None,
     )
 
 
-def promises_int8(variant: Variant) -> bool:
+def _promises_int8(variant: Variant) -> bool:
     """Its form lets the layers multiply 8-bit integers with each other."""
     return any(mark in (variant.form or "") for mark in ("w8a8-int", "int8da-int8w"))
 

@@ -313,7 +313,7 @@ def _speeds(
     explained: dict[str, float] = {}
     for workload in dict.fromkeys(trial.point.workload for trial in trials):
         turns = turns_of([trial for trial in trials if trial.point.workload == workload])
-        figures = {turn: primary_figure_of(trial, primary_metric) for turn, trial in turns.items()}
+        figures = {turn: _primary_figure_of(trial, primary_metric) for turn, trial in turns.items()}
         found = log_speeds(figures, higher_is_better=primary_metric.higher_is_better)
         if len(found.configs) < 2:
             continue
@@ -324,7 +324,7 @@ def _speeds(
     return speeds, explained
 
 
-def primary_figure_of(trial: TrialRecord, primary_metric: PrimaryMetric) -> float | None:
+def _primary_figure_of(trial: TrialRecord, primary_metric: PrimaryMetric) -> float | None:
     source = trial.memory if primary_metric.metric in Memory.model_fields else trial.metrics
     value: float | None = getattr(source, primary_metric.metric)
     return value

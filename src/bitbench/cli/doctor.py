@@ -90,7 +90,7 @@ def doctor(
         console.print()
         with console.status("measuring this machine's noise"):
             noise = measure_noise()
-        console.print(noise_lines(noise), soft_wrap=True)
+        console.print(_noise_lines(noise), soft_wrap=True)
     console.print()
     console.print(
         Text.assemble(("Next", "bold"), f"  {EXAMPLE}: asks before it creates what is missing"), soft_wrap=True
@@ -211,7 +211,7 @@ def _model_lines(models: Sequence[DoctorModel]) -> Text:
     return Text("\n").join(lines)
 
 
-def noise_lines(noise: HostNoise) -> Text:
+def _noise_lines(noise: HostNoise) -> Text:
     worst = max(noise.compute_spread, noise.memory_spread)
     advice = (
         "noisy: expect wide intervals, close what else runs here, and give the study more starts"

@@ -42,10 +42,10 @@ class PlainGroup(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
-        wide = max((len(panel_of(command)) for _, command in shown), default=0)
+        wide = max((len(_panel_of(command)) for _, command in shown), default=0)
         rows, last = [], ""
         for name, command in shown:
-            panel = panel_of(command)
+            panel = _panel_of(command)
             rows.append((f"{panel if panel != last else '':<{wide}} {name}".rstrip(), command.get_short_help_str(1000)))
             last = panel
         with formatter.section("Commands"):
@@ -62,22 +62,22 @@ class PlainTyper(typer.Typer):
         return super().command(name, **{"cls": PlainCommand, **named})
 
 
-def panel_of(command: Any) -> str:
+def _panel_of(command: Any) -> str:
     return str(getattr(command, "rich_help_panel", None) or "")
 
 
 def help_order(commands: dict[str, Any]) -> dict[str, Any]:
     """By panel; rare ones, which have none, at the end."""
     panels = [*(panel.value for panel in Panel), ""]
-    return dict(sorted(commands.items(), key=lambda item: panels.index(panel_of(item[1]))))
+    return dict(sorted(commands.items(), key=lambda item: panels.index(_panel_of(item[1]))))
 
 
 def usages(command: Any) -> list[str]:
     """`STUDY_DIR`, and `[NAME]` where it may be left out."""
-    return [usage_of(parameter) for parameter in command.params if isinstance(parameter, TyperArgument)]
+    return [_usage_of(parameter) for parameter in command.params if isinstance(parameter, TyperArgument)]
 
 
-def usage_of(argument: TyperArgument) -> str:
+def _usage_of(argument: TyperArgument) -> str:
     name = help_argument_name(argument)
     return name if argument.required or name.startswith("[") else f"[{name}]"
 
@@ -93,17 +93,17 @@ def kinds_of(command: Any) -> dict[str, Any]:
 
 def help_values(parameter: Any, kind: Any) -> str:
     """What follows an option: `cpu|cuda`, or a word that says what kind of thing."""
-    return parameter.metavar or "|".join(help_choices(kind)) or WORDS.get(next(plain_types(kind), str), "TEXT")
+    return parameter.metavar or "|".join(help_choices(kind)) or WORDS.get(next(_plain_types(kind), str), "TEXT")
 
 
 def help_choices(kind: Any) -> list[str]:
-    return [help_text_of(member) for plain in plain_types(kind) if issubclass(plain, Enum) for member in plain]
+    return [_help_text_of(member) for plain in _plain_types(kind) if issubclass(plain, Enum) for member in plain]
 
 
-def plain_types(kind: Any) -> Iterator[type]:
+def _plain_types(kind: Any) -> Iterator[type]:
     """Fact of list[Fact] | None."""
     for part in get_args(kind):
-        yield from plain_types(part)
+        yield from _plain_types(part)
     if isinstance(kind, type) and not get_args(kind):
         yield kind
 
@@ -119,10 +119,10 @@ def help_default(parameter: Any) -> str:
         or "[default: " in (parameter.help or "")
     ):
         return ""
-    return "on" if value is True else help_text_of(value)
+    return "on" if value is True else _help_text_of(value)
 
 
-def help_text_of(value: object) -> str:
+def _help_text_of(value: object) -> str:
     return str(value.value if isinstance(value, Enum) else value)
 
 

@@ -61,7 +61,7 @@ def plan(study: StudyFile, *, device: OnDevice = None, as_json: AsJson = False) 
     code = exit_code_of(planned)
     if as_json:
         end_with_json("plan", answer, code)
-    show_plan(answer, trust_in(study, at.home))
+    _show_plan(answer, trust_in(study, at.home))
     raise typer.Exit(code)
 
 
@@ -70,7 +70,7 @@ def exit_code_of(plan: Plan) -> ExitCode:
     return ExitCode.DONE if plan.points or plan.quality else ExitCode.NOTHING_MEASURED
 
 
-def show_plan(answer: PlanAnswer, trust: Trust) -> None:
+def _show_plan(answer: PlanAnswer, trust: Trust) -> None:
     plan = answer.plan
     console, labels = Terminal(), plan_labels(plan)
     show_heading(console, plan, labels)

@@ -50,14 +50,14 @@ def recipes(
         console.print(f"no recipe has weights of {bits} bits; `bitbench recipes` lists all", soft_wrap=True)
         return
     engines = [engine_name for engine_name, engine in registry.engines().items() if engine.needs_model]
-    console.print(recipes_table(known, engines, at.device, on))
+    console.print(_recipes_table(known, engines, at.device, on))
     more = "" if why else " `bitbench recipes --why` says what does not run, and why."
     console.print(f"\n{legend(at.device, on)}{more}")
-    for paragraph in recipe_reasons(known, engines, at.device, on) if why else ():
+    for paragraph in _recipe_reasons(known, engines, at.device, on) if why else ():
         console.print(paragraph)
 
 
-def recipes_table(
+def _recipes_table(
     recipes: Sequence[Recipe], engines: Sequence[str], device: Device, capability: Capability | None = None
 ) -> Table:
     """One row per recipe, with the engines that matter for it."""
@@ -105,7 +105,7 @@ def _engines(rows: Sequence[tuple[str, CompatibilityRow | None]]) -> Text:
     return Text("; ").join(named) if named else Text("none here", "dim")
 
 
-def recipe_reasons(
+def _recipe_reasons(
     recipes: Sequence[Recipe], engines: Sequence[str], device: Device, capability: Capability | None = None
 ) -> Iterator[RenderableType]:
     """A paragraph for each reason: where, which recipes, why, and how it is known."""

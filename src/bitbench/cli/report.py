@@ -18,7 +18,7 @@ from bitbench.util.errors import UsageError
 from bitbench.util.files import SafeFolder
 
 
-def known_format(name: str) -> str:
+def _known_format(name: str) -> str:
     """One that can be chosen."""
     known = formats()
     if name not in known:
@@ -33,7 +33,7 @@ def report(
         str | None,
         typer.Option(
             "--format",
-            parser=known_format,
+            parser=_known_format,
             metavar=f"<{'|'.join(formats())}>",
             help="The output format [default: index.html, report.md, and tables in the terminal].",
         ),

@@ -31,7 +31,7 @@ def list_() -> None:
     )
     for made in there:
         facts = made.manifest
-        bits = show_bits(facts.bits_per_weight)
+        bits = _show_bits(facts.bits_per_weight)
         table.add_row(made.folder.name, show_bytes(facts.weight_bytes), bits, facts.created_at[:10])
     console.print(table)
     console.print(f"{show_bytes(sum(made.manifest.size_bytes for made in there))}")
@@ -47,7 +47,7 @@ def show(
     if as_json:
         typer.echo(made.manifest.model_dump_json(indent=2))
         return
-    Terminal().print(facts_table(made))
+    Terminal().print(_facts_table(made))
 
 
 @variant.command()
@@ -58,18 +58,18 @@ def rm(name: Annotated[str, typer.Argument(help="A name from `bitbench variant l
     typer.echo(f"{made.folder.name} removed: {show_bytes(made.manifest.size_bytes)} freed")
 
 
-def show_bits(bits: StoredBits) -> str:
+def _show_bits(bits: StoredBits) -> str:
     return f"{significant(bits.linear_layers)} in layers, {significant(bits.whole_model)} in all"
 
 
-def facts_table(made: MadeVariant) -> Table:
+def _facts_table(made: MadeVariant) -> Table:
     facts, work = made.manifest, made.manifest.work
     table = Table("", Column(overflow="fold"), box=None, show_header=False)
     table.add_row("variant", made.folder.name)
     table.add_row("checkpoint", str(made.path))
     table.add_row("recipe", f"{facts.recipe.name}: {facts.recipe.description}")
     table.add_row("weights", f"{show_bytes(facts.weight_bytes)} of {show_bytes(facts.size_bytes)} on disk")
-    table.add_row("bits per weight", show_bits(facts.bits_per_weight))
+    table.add_row("bits per weight", _show_bits(facts.bits_per_weight))
     if work.index_bits_per_weight is not None:
         shown = f"{significant(work.index_bits_per_weight)} in layers; the rest is codebooks"
         table.add_row("indices alone", shown)

@@ -72,7 +72,7 @@ def environment_python(name: str, home: Path) -> Path:
 def versions(name: str, home: Path) -> dict[str, str]:
     """Package versions of an environment; raises EngineEnvironmentError where there is none."""
     python = environment_python(name, home)
-    return versions_in(python.parent.parent if is_foreign(name) else environment_folder(name, home))
+    return _versions_in(python.parent.parent if is_foreign(name) else environment_folder(name, home))
 
 
 def _python_at(place: Path) -> Path:
@@ -91,14 +91,14 @@ def python_in(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
-def versions_in(folder: Path) -> dict[str, str]:
+def _versions_in(folder: Path) -> dict[str, str]:
     """From the names of the packages' metadata folders."""
     names = sorted(path.stem for path in folder.glob("lib/python*/site-packages/*.dist-info"))
     pairs = (name.rpartition("-") for name in names)
-    return {plain_name(package): version for package, _, version in pairs}
+    return {_plain_name(package): version for package, _, version in pairs}
 
 
-def plain_name(package: str) -> str:
+def _plain_name(package: str) -> str:
     """As locks and manifests spell it."""
     return package.lower().replace("_", "-")
 
@@ -124,7 +124,7 @@ _CPU_TORCH = re.compile(r"(?:matching distribution|no version).*torch==\S+\+cpu"
 _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
 
 
-def choose_installer(asked_for: str | None) -> Installer:
+def _choose_installer(asked_for: str | None) -> Installer:
     """uv where it is found, unless one is asked for."""
     if asked_for == "pip":
         return "pip"
@@ -138,7 +138,7 @@ def choose_installer(asked_for: str | None) -> Installer:
     return "uv"
 
 
-def source_options(find_links: Sequence[str], index_url: str | None) -> Iterator[str]:
+def _source_options(find_links: Sequence[str], index_url: str | None) -> Iterator[str]:
     """Where packages come from, as both installers spell it; they work in another folder than we do."""
     for place in find_links:
         yield f"--find-links={_absolute(place)}"
@@ -312,12 +312,12 @@ def _call(command: Sequence[str], said: list[str]) -> bool:
 
 def _text(found: Pins, before: Mapping[str, str], wanted: Environment, pinned: Environment) -> str:
     """The lock, with what it changes in its first lines."""
-    known = {plain_name(name): version for name, version in before.items()}
+    known = {_plain_name(name): version for name, version in before.items()}
     lines = [f"# {wanted.name}, resolved from the lock of {pinned.name}; what differs:"]
     for pin in sorted(found, key=str.lower):
         name, version = pin.split("==", 1)
-        if known.get(plain_name(name)) != version:
-            lines.append(f"#   {name} {known.get(plain_name(name), 'none')} -> {version}")
+        if known.get(_plain_name(name)) != version:
+            lines.append(f"#   {name} {known.get(_plain_name(name), 'none')} -> {version}")
     for pin in sorted(found, key=str.lower):
         lines.append(" \\\n".join([pin, *(f"    --hash=sha256:{digest}" for digest in found[pin])]))
     return "\n".join(lines) + "\n"
@@ -351,8 +351,8 @@ def make_environment(
         )
     lock, folder = environment.lock_for(device), environment_folder(environment.name, home)
     source_lock = environment.source_lock
-    sources = [*source_options(find_links, index_url)]
-    chosen = choose_installer(installer)
+    sources = [*_source_options(find_links, index_url)]
+    chosen = _choose_installer(installer)
     if environment.origin is not None and not lock.exists():
         on_step("choosing package versions")
         write_lock(environment, environment.origin, device, chosen, sources)
@@ -384,7 +384,7 @@ def make_environment(
         seconds=round(time.monotonic() - began, 1),
         size_bytes=sum(path.lstat().st_size for path in folder.rglob("*")),
         prebuilt=prebuilt,
-        versions=versions_in(folder),
+        versions=_versions_in(folder),
     )
     write_manifest(made)
     return made

@@ -43,7 +43,7 @@ MARK_VARIABLE = "BITBENCH_INSTANCE"
 def main(arguments: list[str]) -> None:
     """Runs a command as the engine."""
     leash, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
-    carry_mark(os.environ.pop(MARK_VARIABLE, ""))
+    _carry_mark(os.environ.pop(MARK_VARIABLE, ""))
     keep(leash, parent)
     try:
         os.execvp(command[0], command)
@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
         os._exit(CANNOT_START)
 
 
-def carry_mark(mark: str) -> None:
+def _carry_mark(mark: str) -> None:
     """By which `engines.left_over` finds all that comes from here. Where a lower limit holds already there is none."""
     if mark:
         with contextlib.suppress(ValueError, OSError):
@@ -73,12 +73,12 @@ def keep(leash: int, parent: int) -> None:
         control(PR_SET_PDEATHSIG, signal.SIGTERM)
         guard(leash, keeper, wakeups)
         return
-    status = watch_guarded(guardian, leash, parent, wakeups)
+    status = _watch_guarded(guardian, leash, parent, wakeups)
     if status is None:  # the guardian has seen the same, unless only this process was told to end
         send({guardian}, signal.SIGTERM)
         status = wait_for(guardian, wakeups, GRACE_S + KILL_S)
-    report_end(leash, status)
-    end_like_engine(end_guarded(guardian, status))
+    _report_end(leash, status)
+    _end_like_engine(_end_guarded(guardian, status))
 
 
 def guard(leash: int, keeper: int, wakeups: int) -> None:
@@ -86,15 +86,15 @@ def guard(leash: int, keeper: int, wakeups: int) -> None:
     guardian = os.getpid()
     engine = os.fork()
     if engine == 0:
-        become_engine(guardian, leash, wakeups)
+        _become_engine(guardian, leash, wakeups)
         return
     os.write(leash, f"{guardian} {engine}\n".encode())
-    status = watch_guarded(engine, leash, keeper, wakeups)
-    report_end(leash, status)
-    end_like_engine(end_guarded(engine, status))
+    status = _watch_guarded(engine, leash, keeper, wakeups)
+    _report_end(leash, status)
+    _end_like_engine(_end_guarded(engine, status))
 
 
-def become_engine(guardian: int, leash: int, wakeups: int) -> None:
+def _become_engine(guardian: int, leash: int, wakeups: int) -> None:
     os.setsid()
     control(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guardian:  # it died before the line above
@@ -105,28 +105,28 @@ def become_engine(guardian: int, leash: int, wakeups: int) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def watch_guarded(child: int, leash: int, parent: int, wakeups: int) -> int | None:
+def _watch_guarded(child: int, leash: int, parent: int, wakeups: int) -> int | None:
     """The child's wait status; None where the parent is gone, or this process is told to end, before it."""
     while True:
         readable, _, _ = select.select([leash, wakeups], [], [], PARENT_CHECK_S)
-        if wakeups in readable and is_told_to_end(wakeups):
+        if wakeups in readable and _is_told_to_end(wakeups):
             return None
         if (leash in readable and is_closed(leash)) or os.getppid() != parent:
             return None
-        if (status := reap().get(child)) is not None:
+        if (status := _reap().get(child)) is not None:
             return status
 
 
 def wait_for(child: int, wakeups: int, timeout_s: float) -> int | None:
     """The child's wait status; None where it is still there after this time."""
     deadline = time.monotonic() + timeout_s
-    while (status := reap().get(child)) is None and (left_s := deadline - time.monotonic()) > 0:
+    while (status := _reap().get(child)) is None and (left_s := deadline - time.monotonic()) > 0:
         if select.select([wakeups], [], [], left_s)[0]:
             os.read(wakeups, 4096)
     return status
 
 
-def report_end(leash: int, status: int | None) -> None:
+def _report_end(leash: int, status: int | None) -> None:
     """Before the rest of the tree is ended, which may take seconds. None: not the engine began it, but we."""
     code = -signal.SIGKILL if status is None else os.waitstatus_to_exitcode(status)
     with contextlib.suppress(OSError):  # nobody listens any more
@@ -136,7 +136,7 @@ def report_end(leash: int, status: int | None) -> None:
 def prepare() -> int:
     """Orphans come here from now on; the descriptor is readable when a child ends or this process is told to end."""
     control(PR_SET_CHILD_SUBREAPER, 1)
-    return wakeup_on_signals()
+    return _wakeup_on_signals()
 
 
 def control(option: int, value: int) -> None:
@@ -145,7 +145,7 @@ def control(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def wakeup_on_signals() -> int:
+def _wakeup_on_signals() -> int:
     """A descriptor that becomes readable when a child ends or somebody asks this process to end."""
     read_end, write_end = os.pipe()
     os.set_blocking(read_end, False)
@@ -156,7 +156,7 @@ def wakeup_on_signals() -> int:
     return read_end
 
 
-def is_told_to_end(wakeups: int) -> bool:
+def _is_told_to_end(wakeups: int) -> bool:
     return any(number != signal.SIGCHLD for number in os.read(wakeups, 4096))
 
 
@@ -167,7 +167,7 @@ def is_closed(leash: int) -> bool:
         return True
 
 
-def reap() -> dict[int, int]:
+def _reap() -> dict[int, int]:
     """Wait statuses of the children that have ended, orphans included."""
     ended: dict[int, int] = {}
     while True:
@@ -180,12 +180,12 @@ def reap() -> dict[int, int]:
         ended[pid] = status
 
 
-def end_guarded(child: int, status: int | None) -> int:
+def _end_guarded(child: int, status: int | None) -> int:
     """Asks every process below to end, waits, then kills what is left; returns the child's wait status."""
     deadline = time.monotonic() + GRACE_S
     asked: set[int] = set()
     while True:
-        status = reap().get(child, status)
+        status = _reap().get(child, status)
         alive = descendants(os.getpid())
         if not alive:
             return 0 if status is None else status
@@ -222,7 +222,7 @@ def descendants(root: int) -> set[int]:
     return {pid for pid in found if parents[pid][1] not in (b"Z", b"X")}
 
 
-def end_like_engine(status: int) -> None:
+def _end_like_engine(status: int) -> None:
     """Ends this process in the way the engine ended."""
     code = os.waitstatus_to_exitcode(status)
     if code < 0:

@@ -106,7 +106,7 @@ _RUNTIME = "libcudart.so"
 def complete_toolkit(environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> None:  # noqa: ARG001
     """After the packages are installed: gives the packaged toolkit the names that compilers link with (`lib64`, a
     library without its version), which its wheels leave out."""
-    toolkit = packaged_toolkit(environment) if cuda else None
+    toolkit = _packaged_toolkit(environment) if cuda else None
     if toolkit is None:
         return
     on_step("completing its CUDA toolkit")
@@ -116,7 +116,7 @@ def complete_toolkit(environment: Path, log_file: Path, *, cuda: bool, on_step: 
         _link(toolkit / "lib" / _RUNTIME, newest[0].name)
 
 
-def packaged_toolkit(environment: Path) -> Path | None:
+def _packaged_toolkit(environment: Path) -> Path | None:
     return next((path.parents[1] for path in sorted(environment.glob(f"{_PACKAGED}/bin/nvcc"))), None)
 
 
@@ -131,7 +131,7 @@ def toolkit_variables(python: Path, ours: Mapping[str, str] = os.environ) -> dic
     has_own = (
         "CUDA_HOME" in ours or (_INSTALLED / "bin" / "nvcc").exists() or shutil.which("nvcc", path=ours.get("PATH"))
     )
-    toolkit = None if has_own else packaged_toolkit(programs.parent)
+    toolkit = None if has_own else _packaged_toolkit(programs.parent)
     return variables if toolkit is None else {**variables, "CUDA_HOME": str(toolkit)}
 
 

@@ -43,7 +43,7 @@ _LOOPBACK = (
 _ANY_ADDRESS = (_kernel_hex(bytes(4)), _kernel_hex(bytes(16)))
 
 
-def listening_sockets(port: int) -> set[str]:
+def _listening_sockets(port: int) -> set[str]:
     """The sockets, by inode, one of which gets what connects to this port of 127.0.0.1: those of the address itself,
     or, where it has none, those of all addresses. Several share it where they asked for that (SO_REUSEPORT)."""
     found: dict[str, set[str]] = defaultdict(set)
@@ -61,12 +61,12 @@ def _at(found: Mapping[str, set[str]], addresses: Iterable[str]) -> set[str]:
     return {inode for address in addresses for inode in found.get(address, ())}
 
 
-def sockets_of(pids: Iterable[int]) -> set[str]:
+def _sockets_of(pids: Iterable[int]) -> set[str]:
     """The inodes of all sockets that these processes have open."""
     return {inode for pid in pids for inode in _sockets(pid)}
 
 
-def describe_holders(inodes: set[str]) -> str:
+def _describe_holders(inodes: set[str]) -> str:
     """`process 123 (python3)`: who has one of these sockets open, as far as this user may see it."""
     for path in Path("/proc").glob("[0-9]*"):
         if inodes & _sockets(int(path.name)):
@@ -217,13 +217,13 @@ class ServerProcess:
     def listens_on(self, port: int) -> bool:
         """Whether what is sent to this port of the loopback interface reaches this tree. Raises PortTaken where it
         reaches, or may reach, somebody else."""
-        listening = listening_sockets(port)
-        strange = listening - sockets_of(
+        listening = _listening_sockets(port)
+        strange = listening - _sockets_of(
             [self.pid]
         )  # mostly the root itself; the whole tree is looked for in all /proc
-        strange = strange and strange - sockets_of(descendants(self.guardian_pid))
-        if strange and strange <= listening_sockets(port):  # else it was closed, or handed over, in the meantime
-            raise PortTaken(describe_holders(strange))
+        strange = strange and strange - _sockets_of(descendants(self.guardian_pid))
+        if strange and strange <= _listening_sockets(port):  # else it was closed, or handed over, in the meantime
+            raise PortTaken(_describe_holders(strange))
         return bool(listening)
 
     def log(self) -> str:

@@ -163,7 +163,7 @@ class ServerInstance:
         facts = self._plan.read_facts(without_key(self._process.log(), self._plan.endpoint.api_key))
         notes = (f"It was not forked from a prepared parent: {self._why_spawned}.",) if self._why_spawned else ()
         return facts.model_copy(
-            update={"command": shown_command(self._plan), "start": self._start, "notes": (*facts.notes, *notes)}
+            update={"command": _shown_command(self._plan), "start": self._start, "notes": (*facts.notes, *notes)}
         )
 
     def failure(self) -> Failure | None:
@@ -254,7 +254,7 @@ def _first(matches: Callable[[str], object], lines: Sequence[str]) -> int:
     return next((number for number, line in enumerate(lines) if matches(line)), len(lines))
 
 
-def shown_command(plan: ServerPlan) -> tuple[str, ...]:
+def _shown_command(plan: ServerPlan) -> tuple[str, ...]:
     """The command as it would be on any machine: without folders, and the same for every instance."""
     port = str(urlsplit(plan.endpoint.url).port)
     return tuple(re.sub(r"(^|=)/\S*/", r"\1", word).replace(port, "PORT") for word in plan.command)

@@ -124,7 +124,7 @@ class ConfigStarts:
         """Looks at a spawned server that answers: with which OpenMP variables do its workers run?"""
         if self._openmp is not None:
             return
-        variables = map(openmp_variables, {process.pid, *descendants(process.pid)})
+        variables = map(_openmp_variables, {process.pid, *descendants(process.pid)})
         largest, *others = sorted({frozenset(variable.items()) for variable in variables}, key=len, reverse=True)
         if not all(other < largest for other in others):  # what a server sets for all, then more for its workers
             self._refused = "its processes run with different OpenMP variables"
@@ -135,7 +135,7 @@ class ConfigStarts:
         self._refused = reason
 
 
-def openmp_variables(pid: int) -> dict[str, str]:
+def _openmp_variables(pid: int) -> dict[str, str]:
     """With which a process was executed."""
     with suppress(OSError):
         entries = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")

@@ -356,7 +356,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
         "port": port,
     }
     if launch.trace_folder is not None:
-        fixed["profiler-config"] = profiler_config(launch.trace_folder)
+        fixed["profiler-config"] = _profiler_config(launch.trace_folder)
     options = {**_options(launch), **fixed}
     return isolated_command(python, "-m", _SERVER, *command_words(options))
 
@@ -391,7 +391,7 @@ def environment_variables(launch: Launch, key: str) -> dict[str, str]:
     }
 
 
-def profiler_config(trace_folder: Path) -> str:
+def _profiler_config(trace_folder: Path) -> str:
     """Operators and memory of the workers; no Python stacks, which would cost more than what they are to explain."""
     return json.dumps(
         {

@@ -18,7 +18,7 @@ from bitbench.study.workload import Api, Constant, Gamma, Length, Lengths, Poiss
 from bitbench.util.http.connection import connection_address
 
 
-def request_generator(seed: tuple[int, ...], purpose: str) -> np.random.Generator:
+def _request_generator(seed: tuple[int, ...], purpose: str) -> np.random.Generator:
     """One stream of numbers for each purpose, so that a workload that uses one more keeps the others."""
     return np.random.default_rng((*seed, crc32(purpose.encode())))
 
@@ -31,7 +31,7 @@ def open_loop_times(workload: Workload, seed: tuple[int, ...]) -> Times:
     assert workload.request_count is not None
     count = workload.request_count // workload.turns
     arrival = workload.arrival
-    draw = request_generator(seed, "arrivals")
+    draw = _request_generator(seed, "arrivals")
     match arrival:
         case Constant():
             return np.arange(count) / arrival.rate
@@ -96,7 +96,7 @@ class PromptSource:
 
     def passage(self, name: str, tokens: int) -> Ids:
         """Always the same for the same name: what several prompts have in common."""
-        return self._allowed[request_generator(self._seed, name).integers(self._allowed.size, size=tokens)]
+        return self._allowed[_request_generator(self._seed, name).integers(self._allowed.size, size=tokens)]
 
 
 def _usable(ids: Ids, vocabulary: Vocabulary) -> Ids:
@@ -113,18 +113,18 @@ class Ask:
     output_tokens: int
 
 
-def draw_lengths(length: Length, count: int, seed: tuple[int, ...], purpose: str) -> list[int]:
+def _draw_lengths(length: Length, count: int, seed: tuple[int, ...], purpose: str) -> list[int]:
     """So many lengths; around the mean where there is one, and then set to `min` or `max` if beyond."""
     if not isinstance(length, Lengths):
         return [length] * count
-    draw = request_generator(seed, purpose)
+    draw = _request_generator(seed, purpose)
     if length.mean is None or length.sd is None:
         return [int(value) for value in draw.integers(length.shortest, length.longest, size=count, endpoint=True)]
     drawn = np.rint(draw.normal(length.mean, length.sd, count))
     return [int(value) for value in np.clip(drawn, length.shortest, length.longest)]
 
 
-def asks_from_trace(job: LoadJob, rows: Sequence[TraceRow]) -> Iterator[Ask]:
+def _asks_from_trace(job: LoadJob, rows: Sequence[TraceRow]) -> Iterator[Ask]:
     """As long as the trace says, cut to what the workload allows; prompts begin alike where its blocks do."""
     source = PromptSource(job.vocabulary, job.seed)
     most_in, most_out = longest(job.workload.input_tokens), longest(job.workload.output_tokens)
@@ -137,16 +137,16 @@ def asks_from_trace(job: LoadJob, rows: Sequence[TraceRow]) -> Iterator[Ask]:
         yield Ask(np.concatenate(parts)[:length].tolist(), length, min(row.output_tokens, most_out))
 
 
-def asks_from_texts(job: LoadJob, count: int) -> Iterator[Ask]:
+def _asks_from_texts(job: LoadJob, count: int) -> Iterator[Ask]:
     """Texts in a seeded random order; once each, and then again where a file has fewer than are asked for."""
     texts = usable_texts(job.workload, job.folder)
-    order = request_generator(job.seed, "order of texts").permutation(len(texts))
-    outputs = draw_lengths(job.workload.output_tokens, count, job.seed, "output lengths")
+    order = _request_generator(job.seed, "order of texts").permutation(len(texts))
+    outputs = _draw_lengths(job.workload.output_tokens, count, job.seed, "output lengths")
     for number, output_tokens in enumerate(outputs):
         yield Ask(texts[order[number % len(texts)]], None, output_tokens)
 
 
-def asks_of_random_ids(job: LoadJob, count: int) -> Iterator[Ask]:
+def _asks_of_random_ids(job: LoadJob, count: int) -> Iterator[Ask]:
     """Turn after turn of each conversation; a workload without conversations has one turn in each.
 
     The history of a later turn holds made-up answers of the length that was asked for, not those of the server: so
@@ -154,8 +154,8 @@ def asks_of_random_ids(job: LoadJob, count: int) -> Iterator[Ask]:
     """
     workload, seed = job.workload, job.seed
     source = PromptSource(job.vocabulary, seed)
-    inputs = draw_lengths(workload.input_tokens, count, seed, "input lengths")
-    outputs = draw_lengths(workload.output_tokens, count, seed, "output lengths")
+    inputs = _draw_lengths(workload.input_tokens, count, seed, "input lengths")
+    outputs = _draw_lengths(workload.output_tokens, count, seed, "output lengths")
     prefixes = _shared_prefixes(workload, count, seed, source)
     history: list[Ids] = []
     for number in range(count):
@@ -176,7 +176,7 @@ def _shared_prefixes(workload: Workload, count: int, seed: tuple[int, ...], sour
     if shared is None:
         return [nothing] * count
     passages = [source.passage(f"shared prefix {number}", shared.tokens) for number in range(shared.prefixes)]
-    draw = request_generator(seed, "shared prefixes")
+    draw = _request_generator(seed, "shared prefixes")
     has_one = draw.permutation(count) < round(shared.share * count)
     which = draw.integers(shared.prefixes, size=count)
     return [passages[which[number]] if has_one[number] else nothing for number in range(count)]
@@ -297,10 +297,10 @@ def _plan(job: LoadJob) -> tuple[Iterator[Ask], Sequence[Slot]]:
         rows = trace_rows(workload, job.folder)
         speed = workload.arrival.speed
         slots = [Slot(number, None, row.at_s / speed, 0.0) for number, row in enumerate(rows)]
-        return asks_from_trace(job, rows), slots
+        return _asks_from_trace(job, rows), slots
     count = workload.request_count
     assert count is not None
-    asks = asks_of_random_ids(job, count) if workload.text is None else asks_from_texts(job, count)
+    asks = _asks_of_random_ids(job, count) if workload.text is None else _asks_from_texts(job, count)
     return asks, _on_schedule(job) if workload.open_loop else _on_streams(workload, count)
 
 

@@ -71,7 +71,7 @@ def decode_task(frame: bytes) -> WorkerTask:
     return _TASK.validate_json(frame)
 
 
-def encode_zero(zero: float) -> bytes:
+def _encode_zero(zero: float) -> bytes:
     return _ZERO.pack(zero)
 
 
@@ -93,7 +93,7 @@ def write_result(pipe: IO[bytes], result: LoadResult) -> None:
     write_frame(pipe, sink.getvalue().to_pybytes())
 
 
-def read_message(pipe: IO[bytes]) -> Ready | Snapshot | LoadResult:
+def _read_message(pipe: IO[bytes]) -> Ready | Snapshot | LoadResult:
     """Raises EOFError when the worker is gone, JobFailed when it says that it could not."""
     header = _Header.model_validate_json(read_frame(pipe))
     if header.error is not None:
@@ -150,7 +150,7 @@ class Worker:
             self._key = message.job.endpoint.api_key
             frame = encode_task(message)
         else:
-            frame = encode_zero(message)
+            frame = _encode_zero(message)
         try:
             write_frame(self._process.stdin, frame)
         except BrokenPipeError:
@@ -160,7 +160,7 @@ class Worker:
         """The next message, waited for. Raises LoadError where the worker is gone or could not do its task."""
         assert self._process.stdout is not None
         try:
-            return read_message(self._process.stdout)
+            return _read_message(self._process.stdout)
         except JobFailed as failed:
             raise LoadError(f"The load worker could not run {self._doing}: {quote(str(failed), self._key)}") from None
         except EOFError:

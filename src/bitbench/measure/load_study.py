@@ -95,7 +95,7 @@ def first_contact(
     )
 
 
-def refuse_unreachable(objectives: Sequence[Objective], contact: FirstContact) -> None:
+def _refuse_unreachable(objectives: Sequence[Objective], contact: FirstContact) -> None:
     """Raises UnreachableError for a limit that even the fastest request without load did not meet: load only adds to
     it, so that a search could but fail."""
     for objective in objectives:
@@ -217,7 +217,7 @@ def prepare_load(
     )
     contact = first_contact(arguments, points[0], client)
     if options.is_search:
-        refuse_unreachable(options.objectives, contact)
+        _refuse_unreachable(options.objectives, contact)
     workloads = load_study_workloads(options, folder, contact.latency_s)
     search = search_limits(options, mean_rate(workloads[0].arrival) or 1.0) if options.is_search else None
     return PreparedLoad(make_load_study(options, arguments, workloads), search, contact, folder)

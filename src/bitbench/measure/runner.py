@@ -90,7 +90,7 @@ def measure_study(
     require_linux()
     source = StudySource.of(study).with_budget(budget_s)
     if part is None:
-        refuse_what_another_command_runs(source)
+        _refuse_what_another_command_runs(source)
     trust_in(source, at.home).require()
     store = VariantStore(at.home, source.folder)
     plan = ready_plan(source, store, at, observer, *([part.of] if part else []))
@@ -116,7 +116,7 @@ def measure_endpoint(prepared: PreparedLoad, observer: Observer, client: LoadCli
     study, search, folder = prepared.study, prepared.search, StudyFolder(prepared.folder)
     lock = folder.lock()
     if lock is not None:
-        refuse_other_load(lock, study, search, folder.path)
+        _refuse_other_load(lock, study, search, folder.path)
     if search is not None and lock and lock.search:  # its study has grown by the rates that were tried
         search = lock.search.model_copy(update={"trials": search.trials, "precision": search.precision})
         study = study.model_copy(update={"workloads": lock.plan.study.workloads})
@@ -263,7 +263,7 @@ def _study_in(folder: StudyFolder) -> Study:
     return parse_study(text, name=str(folder.study_file))
 
 
-def refuse_what_another_command_runs(source: StudySource) -> None:
+def _refuse_what_another_command_runs(source: StudySource) -> None:
     """Raises StudyFileError for a file with a section that `bitbench run` would pass over."""
     for key, section in source.study.sections.items():
         if section.run_by is not None:
@@ -271,7 +271,7 @@ def refuse_what_another_command_runs(source: StudySource) -> None:
             raise source.located(StudyFileError(asks, (key,)))
 
 
-def refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, folder: Path) -> None:
+def _refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, folder: Path) -> None:
     """A folder of a sweep is not continued by a search, nor one of a search by a sweep or with other requests."""
     if lock.plan.study.engines != study.engines:
         return  # another endpoint or no endpoint at all, which is refused as another study

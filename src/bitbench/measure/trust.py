@@ -93,13 +93,13 @@ def trust_in(study: Path | Study | StudySource, home: Path) -> Trust:
     """What a study uses beyond measuring, and whether that has been allowed here."""
     source = StudySource.of(study)
     try:
-        uses = uses_to_trust(source.study, source.folder, engines_of(source.study), home)
+        uses = _uses_to_trust(source.study, source.folder, engines_of(source.study), home)
     except StudyFileError as error:
         raise source.located(error) from error
     return Trust(uses, source, home)
 
 
-def uses_to_trust(study: Study, folder: Path, engines: Mapping[str, Engine], home: Path) -> tuple[Use, ...]:
+def _uses_to_trust(study: Study, folder: Path, engines: Mapping[str, Engine], home: Path) -> tuple[Use, ...]:
     """Each once, in the order of the file. `folder` is the study file's: what lies in there came with it. `home` is
     where models were downloaded to."""
     found: list[Use] = []

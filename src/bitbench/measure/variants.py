@@ -54,7 +54,7 @@ def is_gguf(model: ResolvedModel | ExpectedModel) -> bool:
     return model.facts.quantization == GGUF
 
 
-def word_ids(place: Path) -> tuple[int, ...]:
+def _word_ids(place: Path) -> tuple[int, ...]:
     """Token ids of ordinary words, of a model's folder or GGUF file."""
     file = _first_gguf(place)
     if file is None:
@@ -63,7 +63,7 @@ def word_ids(place: Path) -> tuple[int, ...]:
     return words_among(((text, id) for id, text in enumerate(_listed(values, TOKENS))), _special_ids(values))
 
 
-def checkpoint_variant(wanted: Checkpoint, model: ResolvedModel | ExpectedModel, home: Path) -> Variant:
+def _checkpoint_variant(wanted: Checkpoint, model: ResolvedModel | ExpectedModel, home: Path) -> Variant:
     """With its own files and the facts of its model: packed weights do not show them. Without files where it is not
     downloaded but expected to be what its name says. Raises ModelError."""
     gguf = library.resolve_gguf(wanted.checkpoint, home)
@@ -202,10 +202,10 @@ class VariantStore:
         """As it lies on disk, by the name of a recipe or the checkpoint that stands in its place; its path is None
         where it has still to be made, or its model to be downloaded."""
         if isinstance(wanted, Checkpoint):
-            return checkpoint_variant(wanted, self._model(model), self._home)
+            return _checkpoint_variant(wanted, self._model(model), self._home)
         recipe, found = self._recipe(wanted), self._model(model)
         if recipe.backend is Backend.NONE and is_gguf(found):
-            return checkpoint_variant(Checkpoint(of=model, checkpoint=model), found, self._home)
+            return _checkpoint_variant(Checkpoint(of=model, checkpoint=model), found, self._home)
         variant = Variant(
             name=f"{found.name}/{recipe.name}",
             model=model,
@@ -230,7 +230,7 @@ class VariantStore:
 
     def words(self, model: str) -> tuple[int, ...]:
         """Token ids of its ordinary words."""
-        return word_ids(self.model_folder(model))
+        return _word_ids(self.model_folder(model))
 
     def missing_models(self, plan: Plan) -> list[str]:
         """Those that have to be downloaded before the plan can run."""

@@ -78,7 +78,7 @@ class HubFile:
     git_hash: str | None = None  # of a small one
 
 
-def listed_files(listed: Sequence[Mapping[str, object]]) -> list[HubFile]:
+def _listed_files(listed: Sequence[Mapping[str, object]]) -> list[HubFile]:
     """As a hub lists them. Raises ValueError, without the hub's words: they may repeat what it was sent."""
     files = []
     for entry in listed:
@@ -98,7 +98,7 @@ def _hash(said: object, digits: int) -> str | None:
     raise ValueError("a hash is none")
 
 
-def choose_files(files: Sequence[HubFile], reference: HubReference) -> tuple[HubFile, ...]:
+def _choose_files(files: Sequence[HubFile], reference: HubReference) -> tuple[HubFile, ...]:
     """The weights with what is needed to load them, or the GGUF file that the reference names; raises ModelError."""
     usual = [file for file in files if _SAFE_NAME.fullmatch(file.name) and file.name != MANIFEST]  # ours, not theirs
     if reference.file is not None:
@@ -115,7 +115,7 @@ def choose_files(files: Sequence[HubFile], reference: HubReference) -> tuple[Hub
     )
 
 
-def find_damage(file: HubFile, path: Path, sha256: str) -> str | None:
+def _find_damage(file: HubFile, path: Path, sha256: str) -> str | None:
     """What tells this file from the hub's, or None. `sha256` is that of its content."""
     if file.sha256 is not None:
         return None if sha256 == file.sha256 else f"its sha256 is {sha256}, the hub's is {file.sha256}"
@@ -253,11 +253,11 @@ def _ask(python: Path, job: Mapping[str, Any], on_progress: OnProgress = lambda 
 
 def _chosen(listed: Mapping[str, Any], reference: HubReference) -> tuple[HubFile, ...]:
     try:
-        files = listed_files(listed["files"])
+        files = _listed_files(listed["files"])
     except ValueError as error:
         raise ModelError(f"What {reference.url} lists is not a list of files: {error}; check HF_ENDPOINT.") from None
     try:
-        return choose_files(files, reference)
+        return _choose_files(files, reference)
     except ModelError as error:
         if not listed["from_cache"]:
             raise
@@ -271,7 +271,7 @@ def _check(paths: Mapping[HubFile, Path], reference: HubReference, home: Path) -
     """Against the hub's hashes, and against the list of files that the weights say they are divided into."""
     hashes = remembered_hashes(paths.values(), home)
     for file, path in paths.items():
-        if damage := find_damage(file, path, hashes[path]):
+        if damage := _find_damage(file, path, hashes[path]):
             path.resolve().unlink()
             path.unlink(missing_ok=True)
             raise ModelError(

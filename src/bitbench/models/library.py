@@ -28,7 +28,7 @@ _PROMISED = {
 }
 
 
-def published_model(reference: HubReference) -> tuple[Shape, Quantization | None] | None:
+def _published_model(reference: HubReference) -> tuple[Shape, Quantization | None] | None:
     """Its shape, and how it is quantized if its name says that it is; None where the shape is not in the table."""
     if reference.file is not None:
         return None
@@ -184,7 +184,7 @@ def _expected(reference: str, home: Path) -> ExpectedModel | None:
             return None
         return ExpectedModel(model.name, model.facts, model.weight_bytes, SHAPES[model.name].tensors)
     named = parse_reference(reference)
-    published = published_model(named) if named else None
+    published = _published_model(named) if named else None
     if named is None or published is None or Path(reference).exists() or hub.find_hub_model(named, home):
         return None
     shape, quantization = published

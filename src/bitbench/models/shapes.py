@@ -28,7 +28,7 @@ _NORMS = ("input_layernorm", "post_attention_layernorm")
 _GEMMA_NORMS = (*_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
 
 
-def shape_tensors(config: Config) -> Iterator[Named]:
+def _shape_tensors(config: Config) -> Iterator[Named]:
     """Embedding, layers, last norm and, unless it is the embedding, the output head."""
     hidden, vocabulary = config["hidden_size"], config["vocab_size"]
     yield "model.embed_tokens.weight", (vocabulary, hidden)
@@ -100,7 +100,7 @@ class Shape:
     @cached_property
     def tensors(self) -> dict[str, StoredTensor]:
         """In the order in which they are written."""
-        return {name: StoredTensor("BF16", shape, 2 * math.prod(shape)) for name, shape in shape_tensors(self.config)}
+        return {name: StoredTensor("BF16", shape, 2 * math.prod(shape)) for name, shape in _shape_tensors(self.config)}
 
     @property
     def weight_bytes(self) -> int:

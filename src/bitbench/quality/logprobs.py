@@ -79,7 +79,9 @@ class PromptLogprobs:
                 Outcome.UNSUPPORTED,
                 "Its answer lacks `prompt_logprobs` for each token: the server does not support them.",
             )
-        known = [{int(token): logprob_number(said["logprob"]) for token, said in place.items()} for place in places[1:]]
+        known = [
+            {int(token): _logprob_number(said["logprob"]) for token, said in place.items()} for place in places[1:]
+        ]
         if any(token not in place for token, place in zip(window[1:], known, strict=True)):
             raise AskingFailed(Outcome.INVALID, "`prompt_logprobs` lack the prompt's own tokens.")
         return known
@@ -103,7 +105,7 @@ class PromptLogprobs:
             raise AskingFailed(Outcome.INVALID, f"Its answer is not a completion: {error}") from error
 
 
-def logprob_number(logprob: float | None) -> float:
+def _logprob_number(logprob: float | None) -> float:
     """JSON has no word for what is no number."""
     return math.nan if logprob is None else float(logprob)
 
@@ -143,7 +145,7 @@ def _places(said: dict[str, Json], name: str) -> list[Json]:
 
 def _known(said: Sequence[Json]) -> dict[int, float]:
     """Each as [log-probability, token, text or null]."""
-    return {int(entry[1]): logprob_number(entry[0]) for entry in said}
+    return {int(entry[1]): _logprob_number(entry[0]) for entry in said}
 
 
 _SLOT = 0  # its cache is kept in slots; each request has to come to the one that knows the beginning

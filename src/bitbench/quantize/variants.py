@@ -55,7 +55,7 @@ def hold_variant(place: Path, name: str, on_wait: Callable[[], None] = lambda: N
 
 
 @contextmanager
-def try_hold(place: Path, name: str) -> Iterator[bool]:
+def _try_hold(place: Path, name: str) -> Iterator[bool]:
     """True where no other process held it."""
     with _open(place, name) as lock:
         yield _take(lock)
@@ -318,7 +318,7 @@ def _unfinished_folder(place: Path, name: str) -> Iterator[Path]:
 def _remove_leftovers(place: Path) -> None:
     """Unfinished folders whose lock no process holds: their creators are dead."""
     for folder in place.glob(f"{_UNFINISHED}*"):
-        with try_hold(place, folder.name.removeprefix(_UNFINISHED)) as got_it:
+        with _try_hold(place, folder.name.removeprefix(_UNFINISHED)) as got_it:
             if got_it:
                 SafeFolder(place).remove_folder(folder.name)
 

@@ -148,7 +148,7 @@ def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
     def where(number: int) -> str:
         return f"{path.name}:{number} in {path.parent}"
 
-    return read_from(complete_lines(path), kind, newest, where, "remove that line to continue without it")
+    return read_from(_complete_lines(path), kind, newest, where, "remove that line to continue without it")
 
 
 def read_from(
@@ -172,7 +172,7 @@ def following(ids: Iterable[str]) -> int:
     return 1 + max((int(number[1:]) for number in ids if number[1:].isascii() and number[1:].isdigit()), default=0)
 
 
-def complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """With their numbers. One that does not end is still being written, or was torn by a kill: it is no record."""
     try:
         with open_to_read(path) as file:

@@ -24,7 +24,7 @@ class Objective(Spec):
         return self.metric if self.statistic == "mean" else f"{self.metric}_{self.statistic}"
 
 
-def parse_objectives(value: object) -> object:
+def _parse_objectives(value: object) -> object:
     """`{ttft_p99: 200ms}` and `"ttft_p99=200ms,tpot_p99=20ms"` as well as a list of objectives."""
     if isinstance(value, str):
         parts = [part.strip() for part in value.split(",") if part.strip()]
@@ -68,7 +68,7 @@ def _figure(name: str) -> str:
 
 Objectives = Annotated[
     tuple[Objective, ...],
-    BeforeValidator(parse_objectives),
+    BeforeValidator(_parse_objectives),
     WithJsonSchema(
         {
             "type": "object",

@@ -16,10 +16,10 @@ def load_plugin(point: EntryPoint) -> object:
         return point.load()()
     except Exception as error:
         said = str(error).strip().partition("\n")[0]
-        raise PluginError(broken_plugin(point, f"{type(error).__name__}: {said}")) from error
+        raise PluginError(_broken_plugin(point, f"{type(error).__name__}: {said}")) from error
 
 
-def broken_plugin(point: EntryPoint, cause: str) -> str:
+def _broken_plugin(point: EntryPoint, cause: str) -> str:
     """Which package, what it adds to, what went wrong, what to do; the same for all that it offers there."""
     package = f"{point.dist.name} {point.dist.version}" if point.dist else point.module
     return f"The package {package} ({point.group}) cannot be loaded: {cause.rstrip('.')}; update or uninstall it."

@@ -15,7 +15,7 @@ from bitbench_package import make_importable  # type: ignore[import-not-found]
 
 def prepare_checkpoint_layers(folder: Path, device: str) -> None:
     """Nothing, unless a feature knows the checkpoint. `device` is where the model will compute."""
-    if (method := quantization_method(folder)) is None:
+    if (method := _quantization_method(folder)) is None:
         return
     make_importable()
     known = importlib.import_module("bitbench.feature").offered("checkpoints")
@@ -23,7 +23,7 @@ def prepare_checkpoint_layers(folder: Path, device: str) -> None:
         known[method].load()(device)
 
 
-def quantization_method(folder: Path) -> str | None:
+def _quantization_method(folder: Path) -> str | None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     method: str | None = (config.get("quantization_config") or {}).get("quant_method")
     return method

@@ -80,7 +80,7 @@ def _chunk(data: bytes) -> bytes:
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
-def stream_fault(body: Any, context_tokens: int | None) -> str | None:
+def _stream_fault(body: Any, context_tokens: int | None) -> str | None:
     """What is wrong with a request, or None."""
     if not isinstance(body, dict):
         return "the body must be a JSON object"
@@ -120,24 +120,24 @@ class WholeJob:
 
     def __init__(self, body: dict[str, Any]) -> None:
         self.body = body
-        self.prompts = prompts_of(body)
+        self.prompts = _prompts_of(body)
         self.done = threading.Event()
         self.error: str | None = None
         self.answer: dict[str, Any] | None = None
 
 
-def prompts_of(body: dict[str, Any]) -> list[list[int]]:
+def _prompts_of(body: dict[str, Any]) -> list[list[int]]:
     """One prompt of token ids, or a list of such."""
     prompt = body["prompt"]
     return prompt if isinstance(prompt[0], list) else [prompt]
 
 
-def whole_fault(body: Any, context_tokens: int | None) -> str | None:
+def _whole_fault(body: Any, context_tokens: int | None) -> str | None:
     """What is wrong with a request, or None."""
     prompt, count = body.get("prompt"), body.get("max_tokens")
     if not (isinstance(prompt, list) and prompt):
         return "prompt must be a list of token ids"
-    for tokens in prompts_of(body):
+    for tokens in _prompts_of(body):
         if not (isinstance(tokens, list) and tokens and all(type(token) is int for token in tokens)):
             return "prompt must be a list of token ids, or a list of such lists"
         if type(count) is int and context_tokens is not None and len(tokens) + count > context_tokens:
@@ -150,12 +150,12 @@ def whole_fault(body: Any, context_tokens: int | None) -> str | None:
 def _unknown_wish(body: dict[str, Any]) -> str | None:
     if body.get("temperature", 0) != 0:
         return "this server decodes greedily: set temperature to 0"
-    if wanted_top(body) is not None and body["max_tokens"] != 1:
+    if _wanted_top(body) is not None and body["max_tokens"] != 1:
         return "log-probabilities of a prompt are given with max_tokens 1 only"
     return None
 
 
-def wanted_top(body: dict[str, Any]) -> int | None:
+def _wanted_top(body: dict[str, Any]) -> int | None:
     """How many likely tokens are wanted at each place of the prompt; None: none, not even the prompt's own."""
     if body.get("prompt_logprobs") is not None:
         return int(body["prompt_logprobs"])
@@ -164,7 +164,7 @@ def wanted_top(body: dict[str, Any]) -> int | None:
 
 def answer_whole(job: WholeJob, model: WholeModel) -> None:
     """Computes every choice of a request, one after the other: a batch would be padded, and round differently."""
-    top = wanted_top(job.body)
+    top = _wanted_top(job.body)
     choices = []
     for index, prompt in enumerate(job.prompts):
         if top is not None:
@@ -250,7 +250,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             body = json.loads(content)
             whole = isinstance(body, dict) and not body.get("stream")
-            fault = (whole_fault if whole else stream_fault)(body, self.server.model.context_tokens)
+            fault = (_whole_fault if whole else _stream_fault)(body, self.server.model.context_tokens)
             batch_size = int(self.headers.get(BATCH_HEADER) or 1)
         except ValueError as error:
             return self.refuse(HTTPStatus.BAD_REQUEST, str(error))

@@ -69,7 +69,7 @@ def from_anywhere(argument: str) -> str:
     return str(Path(argument).absolute()) if names_a_file else argument
 
 
-def quantize_prebuilt(arguments: list[str]) -> int:
+def _quantize_prebuilt(arguments: list[str]) -> int:
     """`[--tensor-type-file FILE] MODEL TARGET TYPE`, as llama-quantize takes them."""
     *options, model, target, file_type = arguments
     _, llama = load()
@@ -99,4 +99,4 @@ def tensor_types(options: list[str], known: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit({"llama-server": serve, "llama-quantize": quantize_prebuilt}[sys.argv[1]](sys.argv[2:]))
+    sys.exit({"llama-server": serve, "llama-quantize": _quantize_prebuilt}[sys.argv[1]](sys.argv[2:]))

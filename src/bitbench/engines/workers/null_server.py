@@ -226,7 +226,7 @@ KEY_VARIABLE = "BITBENCH_NULL_KEY"
 MEMORY_STEP_BYTES, MEMORY_PAUSE_S = 8_000_000, 0.02
 
 
-def make_server(port: int, key: str, behaviour: NullBehaviour) -> "NullServer":
+def _make_server(port: int, key: str, behaviour: NullBehaviour) -> "NullServer":
     from bitbench._native import NullServer
 
     def take_truth() -> dict[str, float | None]:
@@ -244,7 +244,7 @@ def make_server(port: int, key: str, behaviour: NullBehaviour) -> "NullServer":
     return server
 
 
-def fill_memory(megabytes: int) -> list[bytes]:
+def _fill_memory(megabytes: int) -> list[bytes]:
     """Grow like an engine that loads a model of this size; serves nothing meanwhile."""
     held = []
     for _ in range(0, megabytes * 1_000_000, MEMORY_STEP_BYTES):
@@ -253,7 +253,7 @@ def fill_memory(megabytes: int) -> list[bytes]:
     return held
 
 
-def start_children(count: int) -> None:
+def _start_children(count: int) -> None:
     """Like the workers of a real engine: each has left our session, and its parent has ended."""
     for _ in range(count):
         if os.fork() == 0:
@@ -271,11 +271,11 @@ def main(port: str, behaviour_json: str) -> None:
     if behaviour.fail == "exit":
         sys.stderr.write("NullEngineError: it was told to exit at its start (fail: exit)\n")
         sys.exit(3)
-    start_children(behaviour.children)
-    held = fill_memory(behaviour.memory_mb) if behaviour.fail == "memory" else []
+    _start_children(behaviour.children)
+    held = _fill_memory(behaviour.memory_mb) if behaviour.fail == "memory" else []
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # a connection each
-    server = make_server(int(port), os.environ[KEY_VARIABLE], behaviour)
+    server = _make_server(int(port), os.environ[KEY_VARIABLE], behaviour)
     print(f"null engine: listening on port {port}, {len(held)} blocks of memory held", flush=True)
     gc.freeze()
     gc.disable()  # a collection would make tokens late, and requests leave no cycles

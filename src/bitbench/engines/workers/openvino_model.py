@@ -34,7 +34,7 @@ class OpenvinoModel:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._folder: Path = arguments.model
-        self._properties = properties_of(arguments)
+        self._properties = _properties_of(arguments)
         self._kernels = kernels_of(self._folder, self._properties)
         self._caching: bool = arguments.enable_prefix_caching
         scheduler = openvino_genai.SchedulerConfig()
@@ -68,7 +68,7 @@ class OpenvinoModel:
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
         for job, handle in self._streams:
-            for token in read_openvino_tokens(handle):
+            for token in _read_openvino_tokens(handle):
                 job.add(token)
             if job.is_broken:
                 handle.cancel()
@@ -83,7 +83,7 @@ class OpenvinoModel:
         tokens: list[int] = []
         while handle.get_status() == RUNNING:
             self.step()
-            tokens += read_openvino_tokens(handle)
+            tokens += _read_openvino_tokens(handle)
             if stop and any(word in self.text_of(tokens, skip_special=True) for word in stop):
                 handle.stop()
                 break
@@ -143,7 +143,7 @@ class OpenvinoModel:
         return self._pipeline.add_request(next(self._numbers), ids, config)
 
 
-def properties_of(arguments: argparse.Namespace) -> dict[str, Any]:
+def _properties_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """Of OpenVINO's CPU plugin; what is not asked for is its own choice."""
     asked = {
         "INFERENCE_PRECISION_HINT": DTYPES.get(arguments.dtype),
@@ -172,7 +172,7 @@ def end_tokens(folder: Path) -> list[int]:
     return found if isinstance(found, list) else [] if found is None else [found]
 
 
-def read_openvino_tokens(handle: Any) -> list[int]:
+def _read_openvino_tokens(handle: Any) -> list[int]:
     """The tokens that came since the last call."""
     return [token for output in handle.read().values() for token in output.generated_ids] if handle.can_read() else []
 

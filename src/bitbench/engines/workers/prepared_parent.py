@@ -29,7 +29,7 @@ _LARGEST_ORDER = 2**18
 _DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
 
 
-def load_guardian() -> ModuleType:
+def _load_guardian() -> ModuleType:
     """By its path: the folder that it lies in holds files with the names of engines."""
     found = importlib.util.spec_from_file_location("bitbench_guardian", _GUARDIAN)
     assert found is not None
@@ -40,7 +40,7 @@ def load_guardian() -> ModuleType:
 
 
 def main(channel: socket.socket, hook: str, modules: list[str]) -> None:
-    guardian = load_guardian()
+    guardian = _load_guardian()
     for name in modules:
         try:
             importlib.import_module(name)
@@ -52,26 +52,26 @@ def main(channel: socket.socket, hook: str, modules: list[str]) -> None:
         os._exit(0)
     os.waitpid(probe, 0)  # OpenBLAS ends its threads before a fork; one that is left now knows nothing of forks
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers that end are nobody's business here
-    answer_prepared_start(channel, why_not_fork())
+    _answer_prepared_start(channel, _why_not_fork())
     while True:
         message, descriptors, _, _ = socket.recv_fds(channel, _LARGEST_ORDER, 2)
         if not message:
             return
-        reason = why_not_fork()
+        reason = _why_not_fork()
         if reason is None and os.fork() == 0:
             channel.close()
-            become_prepared_engine(json.loads(message), hook, guardian, *descriptors)
+            _become_prepared_engine(json.loads(message), hook, guardian, *descriptors)
             return
         for descriptor in descriptors:
             os.close(descriptor)
-        answer_prepared_start(channel, reason)
+        _answer_prepared_start(channel, reason)
 
 
-def answer_prepared_start(channel: socket.socket, reason: str | None) -> None:
+def _answer_prepared_start(channel: socket.socket, reason: str | None) -> None:
     channel.send(json.dumps({"refused": reason}).encode())
 
 
-def why_not_fork() -> str | None:
+def _why_not_fork() -> str | None:
     """A reason not to fork this process."""
     if (threads := len(os.listdir("/proc/self/task"))) > 1:  # noqa: PTH208
         return f"{threads} threads run after its imports"  # a lock that one of them holds would stay locked in a child
@@ -83,7 +83,7 @@ def why_not_fork() -> str | None:
     return None
 
 
-def become_prepared_engine(order: dict[str, Any], hook: str, guardian: ModuleType, log: int, leash: int) -> None:
+def _become_prepared_engine(order: dict[str, Any], hook: str, guardian: ModuleType, log: int, leash: int) -> None:
     """In the forked process: the surroundings that a new process would have had, then the engine itself, which ends
     as a program does when this file's last line is reached."""
     parent = os.getppid()

@@ -58,7 +58,7 @@ class NoKernels(types.ModuleType):
         return missing
 
 
-def store_on_loopback(host_name: str, port: int, *args: Any, is_master: bool = False, **options: Any) -> Any:
+def _store_on_loopback(host_name: str, port: int, *args: Any, is_master: bool = False, **options: Any) -> Any:
     """torch's TCPStore, which listens on all interfaces unless it is handed a socket that listens already."""
     if is_master and host_name in _LOOPBACK:
         options["master_listen_fd"] = socket.create_server((_LOOPBACK[0], port)).detach()
@@ -84,7 +84,7 @@ def main() -> None:
         kill_process_tree(os.getpid(), include_parent=False)
 
 
-_rendezvous.TCPStore = store_on_loopback  # type: ignore[attr-defined]
+_rendezvous.TCPStore = _store_on_loopback  # type: ignore[attr-defined]
 if _ON_CPU:
     os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
     declared = torch.library.Library("torchvision", "DEF")  # gone from torch as soon as it is collected

@@ -68,7 +68,7 @@ class TransformersModel:
         self._model.generation_config.eos_token_id = None
         self._quantize: str | None = arguments.quantize
         if self._quantize:
-            quantize_transformers(self._model, self._quantize)
+            _quantize_transformers(self._model, self._quantize)
         if getattr(self._model.config, "quantization_config", None) is not None:
             with torch.inference_mode():  # compressed-tensors unpacks its layers in the first pass
                 self._model(torch.tensor([[0]], device=self._device))
@@ -151,7 +151,7 @@ class TransformersModel:
         }
 
 
-def quantize_transformers(model: Any, method: str) -> None:
+def _quantize_transformers(model: Any, method: str) -> None:
     """Every linear layer but the last one, whose weights most small models share with their input."""
     from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
 

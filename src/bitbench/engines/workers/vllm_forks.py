@@ -20,10 +20,10 @@ def in_engine(loaded: dict[str, str]) -> None:
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("vllm") and vars(module).get("get_mp_context") is real:
             module.get_mp_context = lambda: multiprocessing.get_context("fork")  # type: ignore[attr-defined]
-    os.register_at_fork(after_in_child=lambda: bind_worker(loaded))
+    os.register_at_fork(after_in_child=lambda: _bind_worker(loaded))
 
 
-def bind_worker(loaded: dict[str, str]) -> None:
+def _bind_worker(loaded: dict[str, str]) -> None:
     """In each process that vLLM forks: the first thread of a worker is bound as libgomp does when it is loaded."""
     wanted = {name: os.environ[name] for name in (*loaded, "OMP_NUM_THREADS") if name in os.environ}
     if "OMP_NUM_THREADS" not in wanted:

@@ -185,7 +185,7 @@ def summarize_behaviour(of: StudyRecords) -> Behaviour | None:
     )
 
 
-def measured_under(condition: Condition, of: StudyRecords) -> dict[Config, QualityRecord]:
+def _measured_under(condition: Condition, of: StudyRecords) -> dict[Config, QualityRecord]:
     """The last measurement of each config that succeeded."""
     fine = (record for record in of.quality if record.outcome is Outcome.OK)
     return {record.config: record for record in fine if record.condition is condition}
@@ -210,10 +210,10 @@ class _Known:
 
     def __init__(self, of: StudyRecords) -> None:
         self._plan: Plan = of.plan
-        self._alone = measured_under(Condition.ALONE, of)
+        self._alone = _measured_under(Condition.ALONE, of)
         self._changed = {
-            ANOTHER_START: measured_under(Condition.RESTARTED, of),
-            TOGETHER: measured_under(Condition.TOGETHER, of),
+            ANOTHER_START: _measured_under(Condition.RESTARTED, of),
+            TOGETHER: _measured_under(Condition.TOGETHER, of),
         }
         self._scores: Callable[[str], Scores] = cache(lambda record_id: short_scores(of, by_id[record_id]))
         by_id = {record.id: record for record in of.quality}
@@ -315,7 +315,7 @@ Records = Sequence[ConversationRecord]
 
 def summarize_turns(of: StudyRecords) -> Conversations | None:
     """None where no config has conversations enough for a curve."""
-    known = measured_under(Condition.ALONE, of)
+    known = _measured_under(Condition.ALONE, of)
     rows = curves_of({config: known[config].conversations for config in of.plan.quality if config in known}, of.plan)
     return Conversations(rows=rows) if rows else None
 

@@ -64,7 +64,7 @@ CONVERSATIONS = _Words(
 )
 
 
-def survival_figure(every: Sequence[Survival], labels: Labels, words: _Words) -> fig.Figure | None:
+def _survival_figure(every: Sequence[Survival], labels: Labels, words: _Words) -> fig.Figure | None:
     curves = every[:MOST_SERIES]
     if not curves:
         return None
@@ -172,7 +172,7 @@ def _texts(found: Behaviour, alike: Sequence[Config], labels: Labels) -> Iterato
 def behaviour_section(found: Behaviour, summary: StudySummary) -> Section:
     labels = Labels.of(summary, MAX_NAME)
     blocks = [*_floors(found), _table(found, summary, labels)]
-    if (figure := survival_figure(found.survival, labels, TEXTS)) is not None:
+    if (figure := _survival_figure(found.survival, labels, TEXTS)) is not None:
         blocks.append(Chart(figure))
     blocks += _pairs(found, labels)
     blocks.append(Details("What the figures of behaviour mean", bullets(_definitions(summary))))
@@ -306,7 +306,7 @@ def turns_sentences(found: Conversations, summary: StudySummary) -> Iterator[Phr
 def turns_section(found: Conversations, summary: StudySummary) -> Section:
     labels = Labels.of(summary, MAX_NAME)
     blocks: list[Block] = [*bullets(turns_sentences(found, summary)), _turn_table(found.rows, labels)]
-    if (figure := survival_figure([row.survival for row in found.rows], labels, CONVERSATIONS)) is not None:
+    if (figure := _survival_figure([row.survival for row in found.rows], labels, CONVERSATIONS)) is not None:
         blocks.append(Chart(figure))
     blocks.append(_basis(found.rows[0]))
     blocks.append(Details("Why conversations broke", (_faults(found.rows, labels),)))

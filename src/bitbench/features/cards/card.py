@@ -59,10 +59,10 @@ def sign(message: bytes, key: Path) -> bytes:
     done = _keygen(["-q", "-Y", "sign", "-f", str(key.absolute()), "-n", NAMESPACE], message, _PATIENCE_S)
     if done.returncode != 0 or not (done.stdout.startswith(BEGIN) and done.stdout.endswith(END)):
         raise CardError(f"{key} did not sign ({_words(done)}); give the path of an SSH private key with --key")
-    return in_one_spelling(done.stdout)
+    return _in_one_spelling(done.stdout)
 
 
-def in_one_spelling(armored: bytes) -> bytes:
+def _in_one_spelling(armored: bytes) -> bytes:
     """The same signature in lines of one length: the same bits could be written in many ways, and a card has one.
     Raises CardError where it is no base64."""
     try:
@@ -239,7 +239,7 @@ def _signature(file: IO[bytes], path: Path) -> bytes | None:
         return None
     while lines[0] == BEGIN and lines[-1] != END and len(lines) < LONGEST_SIGNATURE_LINES:
         lines.append(file.readline(LARGEST_LINE_BYTES))
-    if lines[-1] != END or in_one_spelling(found := b"".join(lines)) != found:
+    if lines[-1] != END or _in_one_spelling(found := b"".join(lines)) != found:
         raise CardError(f"{path} has neither a signature nor the word that it has none; it was changed or is damaged")
     return found
 

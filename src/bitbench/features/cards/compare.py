@@ -64,7 +64,7 @@ def query_cards(
             left_out.append(card)
         elif (first := cards.setdefault(card.card_id, card)) is not card:
             left_out.append(LeftOut(card=card.name, why=f"it is the same card as {first.name}"))
-    return compare_cards([_of_model(card, model) for card in cards.values()], allowed=allow, left_out=left_out)
+    return _compare_cards([_of_model(card, model) for card in cards.values()], allowed=allow, left_out=left_out)
 
 
 def _read(path: Path, name: str, signers: Path | None) -> ReadCard:
@@ -96,7 +96,7 @@ def _below(place: Path) -> list[Path]:
     return paths
 
 
-def compare_cards(
+def _compare_cards(
     cards: Sequence[ReadCard], *, allowed: Sequence[Fact] = (), left_out: Sequence[LeftOut] = ()
 ) -> CardComparison:
     """Points of one model, recipe, engine and workload are one subject; those of a subject that agree in every fact
@@ -123,7 +123,7 @@ def _is_several(members: Sequence[_Found]) -> bool:
     return len({member.card.name for member in members}) > 1
 
 
-def card_machine(host: HostFacts) -> str:
+def _card_machine(host: HostFacts) -> str:
     """`Intel(R) Xeon(R) Processor, 2 threads, 25.3 GB`, or its accelerators."""
     if host.accelerators:
         return ", ".join(str(accelerator) for accelerator in host.accelerators)
@@ -155,7 +155,7 @@ def _entry(member: _Found) -> CardEntry:
     return CardEntry(
         card=member.card.name,
         signer=member.card.signer,
-        machine=card_machine(points.host),
+        machine=_card_machine(points.host),
         workload=member.point.workload,
         kernels=member.point.kernels,
         figure=member.point.figures.get(points.primary_metric),

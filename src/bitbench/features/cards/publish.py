@@ -57,14 +57,14 @@ _ADDRESS = re.compile(r"(?<![\w./])(?!127\.)(?:\d{1,3}\.){3}\d{1,3}(?=:\d)")
 _OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
-def without_machine(record: AnyRecord, secrets: Collection[str] = ()) -> AnyRecord:
+def _without_machine(record: AnyRecord, secrets: Collection[str] = ()) -> AnyRecord:
     """The same record: paths end in `…/` and their last part, a host that is not this machine is `…`, and none of these
     secrets is in any text."""
-    content = _clean(record.model_dump(mode="json"), lambda text: publishable_text(text, secrets))
+    content = _clean(record.model_dump(mode="json"), lambda text: _publishable_text(text, secrets))
     return type(record).model_validate(content, context=RECORDED)
 
 
-def publishable_text(text: str, secrets: Collection[str]) -> str:
+def _publishable_text(text: str, secrets: Collection[str]) -> str:
     """Nor what `without_places` takes out."""
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
@@ -202,7 +202,7 @@ def publish(
         raise UsageError("give a key that signs the card, such as --key ~/.ssh/id_ed25519, or --unsigned")
     source = StudyFolder.existing(folder)
     path = output or Path(f"{folder.resolve().name}{ENDING}")
-    manifest, head, parts = card_content(source.read(), rows=rows)
+    manifest, head, parts = _card_content(source.read(), rows=rows)
     signature = UNSIGNED if key is None else sign(head, key.expanduser())
     size = len(head) + len(signature) + len(parts)
     if size > LARGEST_CARD_BYTES:
@@ -214,7 +214,7 @@ def publish(
     return PublishAnswer(card=str(path), size=size, is_signed=key is not None, manifest=manifest)
 
 
-def card_content(of: StudyRecords, *, rows: bool) -> tuple[CardManifest, bytes, bytes]:
+def _card_content(of: StudyRecords, *, rows: bool) -> tuple[CardManifest, bytes, bytes]:
     """The manifest, the lines to sign, and the parts. Figures are computed from the records as the card has them."""
     if not of.trials and not of.quality:
         raise StoreError(f"{of.name} has no trial yet; run the study first")
@@ -239,11 +239,11 @@ def _without_machine(of: StudyRecords, secrets: Collection[str]) -> StudyRecords
     instances = [instance.model_copy(update={"host": names.get(instance.host or "")}) for instance in of.instances]
     return replace(
         of,
-        lock=without_machine(_lock(of.lock, names), secrets),
-        trials=[without_machine(_caused(trial, names), secrets) for trial in of.trials],
-        instances=[without_machine(_caused(instance, names), secrets) for instance in instances],
-        quality=[without_machine(record, secrets) for record in of.quality],
-        profiles=[without_machine(profile, secrets) for profile in of.profiles],
+        lock=_without_machine(_lock(of.lock, names), secrets),
+        trials=[_without_machine(_caused(trial, names), secrets) for trial in of.trials],
+        instances=[_without_machine(_caused(instance, names), secrets) for instance in instances],
+        quality=[_without_machine(record, secrets) for record in of.quality],
+        profiles=[_without_machine(profile, secrets) for profile in of.profiles],
     )
 
 
@@ -276,7 +276,7 @@ def _clean_rows(table: pa.Table, secrets: Collection[str]) -> pa.Table:
     place = table.schema.get_field_index("error")
     if place < 0 or table.column(place).null_count == table.num_rows:
         return table
-    said = [None if text is None else publishable_text(text, secrets) for text in table.column(place).to_pylist()]
+    said = [None if text is None else _publishable_text(text, secrets) for text in table.column(place).to_pylist()]
     return table.set_column(place, table.schema.field(place), pa.array(said, pa.string()))
 
 

@@ -19,7 +19,7 @@ from bitbench.util.errors import RowsNotKeptError, StoreError
 SHOWN = 10  # differences that are named
 
 
-def recompute_trials(of: StudyRecords) -> Checked:
+def _recompute_trials(of: StudyRecords) -> Checked:
     """Each trial's own figures, from its request rows."""
     compared, different, unchecked = 0, list[str](), 0
     for trial in of.trials:
@@ -154,7 +154,7 @@ def _signature(head: CardHead, path: Path, signers: Path | None) -> tuple[str | 
 
 def _checks(card: Card, records: StudyRecords) -> Iterator[Checked]:
     summary = summarize(records)
-    yield recompute_trials(records)
+    yield _recompute_trials(records)
     stated = ((Check.REPORT, PartName.FIGURES, summary), (Check.POINTS, PartName.POINTS, card_points(records, summary)))
     for check, part, found in stated:
         if part not in card.parts:

@@ -59,7 +59,7 @@ CAUSES = {
 }
 
 
-def explain_phase(
+def _explain_phase(
     phase: Phase,
     own: PhaseSide,
     baseline: PhaseSide,
@@ -96,7 +96,7 @@ def explain_phase(
     )
 
 
-def pick_profiles(
+def _pick_profiles(
     profiles: Sequence[OperatorProfile], configs: tuple[Config, Config], phase: Phase, batch: int
 ) -> tuple[OperatorProfile, OperatorProfile] | None:
     """Of both, at the same batch and context; None where one is missing."""
@@ -293,12 +293,12 @@ def _phases(
             for variant, side, seconds in zip((variants[0], variants[1]), sides, (own, other), strict=True)
         ]
         found.append(
-            explain_phase(
+            _explain_phase(
                 phase,
                 *measured,
                 speed=unpaired_ratio(other, own, confidence),
                 sides=sides,
-                profiles=pick_profiles(of.profiles, pair, phase, workload.concurrency),
+                profiles=_pick_profiles(of.profiles, pair, phase, workload.concurrency),
                 confidence=confidence,
             )
         )

@@ -158,13 +158,13 @@ def _groups(profile: OperatorProfile) -> Table:
 
 def _operators(shown: ShortProfile) -> Iterator[Block]:
     """Those that take the most time of their own; what the others take together stands below."""
-    yield operator_table(shown.profile.operators)
+    yield _operator_table(shown.profile.operators)
     if (rest := shown.others) is not None:
         time, part, calls = seconds(rest.self_cpu_s), share(rest.self_cpu_share), plural(rest.calls, "call")
         yield paragraph(f"{rest.count} more: self CPU ", time, " (", part, f"), {calls}.")
 
 
-def operator_table(operators: Sequence[Operator]) -> Table:
+def _operator_table(operators: Sequence[Operator]) -> Table:
     """The columns of torch's own table, each time in its own unit."""
     return table(
         operators,
@@ -186,13 +186,13 @@ def operator_table(operators: Sequence[Operator]) -> Table:
     )
 
 
-def published_profile_document(profile: PublishedProfile) -> Document:
+def _published_profile_document(profile: PublishedProfile) -> Document:
     on_cpu, on_device = seconds(profile.self_cpu_s), seconds(profile.self_device_s)
     totals = paragraph(f"{profile.device or UNKNOWN}. Self CPU ", on_cpu, ", self device ", on_device, " in all.")
     return Document(
         say("Operator profile"),
         (imported_conditions(profile.source), totals, *bullets(_doubts(profile))),
-        (Section(say("The operators"), (operator_table(profile.operators),)),),
+        (Section(say("The operators"), (_operator_table(profile.operators),)),),
     )
 
 
@@ -215,7 +215,7 @@ def _doubts(profile: PublishedProfile) -> Iterator[Words]:
 def profile_markdown(folder: Path) -> str:
     """Raises StoreError where the folder has no profile."""
     if (published := read_published_profile(folder, PublishedProfile)) is not None:
-        return markdown(published_profile_document(published))
+        return markdown(_published_profile_document(published))
     if profiles := StudyFolder(folder).profiles():
         return markdown(profile_document(profiles))
     raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` creates one")

@@ -214,7 +214,7 @@ _EXPLAINED_SHARE = 0.9
 _LONGEST_NAME = 160  # a kernel's template arguments may fill pages
 
 
-def graph_kernels(trace: ChromeTrace, steps: Sequence[Step], explained_s: float, table: GroupTable) -> list[Operator]:
+def _graph_kernels(trace: ChromeTrace, steps: Sequence[Step], explained_s: float, table: GroupTable) -> list[Operator]:
     """Every kernel of these steps under its own name, the longest first; empty where operators explain them
     (`explained_s`), or the device has no marks of these steps."""
     marks = _marks_of(trace, steps)
@@ -294,7 +294,7 @@ def divide(
     on_device = bool(trace.device)
     operators = _operators(sums, on_device)
     if on_device and (
-        kernels := graph_kernels(trace, steps, sum(operator.self_device_s or 0.0 for operator in operators), table)
+        kernels := _graph_kernels(trace, steps, sum(operator.self_device_s or 0.0 for operator in operators), table)
     ):
         operators = [*kernels, *(operator.model_copy(update={"self_device_s": 0.0}) for operator in operators)]
     seconds = dict.fromkeys(ProfileGroup, 0.0)

@@ -41,10 +41,10 @@ def export(
     They come with their intervals and with the facts of the run. Without --url, prometheus prints its text
     format and wandb writes offline runs.
     """
-    typer.echo(export_study(folder, default_home(), to, url), nl=False)
+    typer.echo(_export_study(folder, default_home(), to, url), nl=False)
 
 
-def export_study(path: Path, home: Path, target: Target, url: str | None) -> str:
+def _export_study(path: Path, home: Path, target: Target, url: str | None) -> str:
     """Send a study's figures, and return what the command prints. Raises ExportError, StoreError."""
     send = exporter(target)  # first: a missing package is said before a large study is read
     report = StudyReport(StudyFolder.existing(path), home)

@@ -54,7 +54,7 @@ def answer_plan_gpu(
     engines = engines_of(source.study)
     start_s = {setup.name: engines[setup.engine].start_s for setup in source.study.engines}
     asked = expand_source(source, store, at, device.compute_capability)
-    plan, on_device = plan_on_device(asked, device, start_s, price_per_hour)
+    plan, on_device = _plan_on_device(asked, device, start_s, price_per_hour)
     names = sorted({*environments_of(plan), *store.makers(plan)})
     missing = dict.fromkeys(names, _NOT_THIS_MACHINE)
     ready = Readiness(missing, tuple(store.missing_models(plan)), packages=packages_of(plan))
@@ -127,7 +127,7 @@ class _Fit:
         )
 
 
-def plan_on_device(
+def _plan_on_device(
     plan: Plan, device: DeviceClass, start_s: Mapping[str, float], price_per_hour: float | None = None
 ) -> tuple[Plan, DevicePlan]:
     """The plan without what does not fit, which is refused with the reason, and what it takes. `start_s`: by the name

@@ -151,7 +151,7 @@ HEIGHT = 300
 LENGTH_OF_DATE = len("2026-11-03")
 
 
-def history_time(point: HistoryPoint) -> str:
+def _history_time(point: HistoryPoint) -> str:
     """`2026-11-03 03:00`"""
     try:
         return f"{datetime.fromisoformat(point.started_at):%Y-%m-%d %H:%M}" if point.started_at else UNKNOWN
@@ -163,7 +163,7 @@ def history_figure(found: History) -> fig.Figure:
     """Draw it; there must be a point."""
     definition = found.definition
     scale = scale_for(unit_of(definition), [point.estimate.value for point in found.points])
-    places = distinct_labels([history_time(point) for point in found.points])
+    places = distinct_labels([_history_time(point) for point in found.points])
     rows = [_row(found, point, place, scale) for point, place in zip(found.points, places, strict=True)]
     ends = fig.figure_numbers(rows, "y_low", "y_high")
     axis = fig.axis_for(fig.axis_title(definition, scale), fig.figure_numbers(rows, "y"), ends, zero=True)
@@ -255,7 +255,7 @@ def _table(found: History) -> Table:
     unit = unit_of(found.definition)
     return table(
         found.points,
-        words_column("Begun (UTC)", history_time),
+        words_column("Begun (UTC)", _history_time),
         words_column("Study", lambda point: Name(point.folder)),
         number_column(
             found.definition.label, unit, lambda point: estimated(point.estimate, found.definition), intervals_from=0

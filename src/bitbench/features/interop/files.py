@@ -102,7 +102,7 @@ class _Names:
         return self._given[content]
 
 
-def as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, source: ImportSource) -> ImportedStudy:
+def _as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, source: ImportSource) -> ImportedStudy:
     """One plan and its records from all files. `source` gets the assumption about starts added to its notes."""
     names, trials = _Names(), list[TrialRecord]()
     instances: dict[tuple[Config, int], InstanceRecord] = {}
@@ -205,7 +205,7 @@ def import_files(
         raise StoreError(f"{folder.path} already contains a study; give another folder with --into")
     source = ImportSource(tool=tool.value, files=tuple(files), notes=notes)
     with _understanding(", ".join(map(str, paths)), tool):
-        study = as_study(name, readings, starts, source) if any(reading.runs for reading in readings) else None
+        study = _as_study(name, readings, starts, source) if any(reading.runs for reading in readings) else None
         host = _host(readings)
         published = list(_published(readings, source))
     if study is not None:

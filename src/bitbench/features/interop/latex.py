@@ -72,14 +72,14 @@ def _flat(blocks: Sequence[doc.Block]) -> Iterator[doc.Block]:
 
 
 def _float_text(float_: _Float, anchor: str, number: int) -> str:
-    titles, rows = text_cells(float_.table, phrase_text, escape_latex)
+    titles, rows = text_cells(float_.table, _phrase_text, escape_latex)
     alignment = "".join("l" if column.is_words else "r" for column in float_.table.columns)
-    notes = [r"  \par\smallskip", *(rf"  {{\footnotesize {phrase_text(note)}\par}}" for note in float_.notes)]
+    notes = [r"  \par\smallskip", *(rf"  {{\footnotesize {_phrase_text(note)}\par}}" for note in float_.notes)]
     return "\n".join(
         [
             r"\begin{table}[htbp]",
             r"  \centering",
-            rf"  \caption{{{phrase_text(float_.caption)}}}",
+            rf"  \caption{{{_phrase_text(float_.caption)}}}",
             rf"  \label{{tab:{anchor}{f'-{number}' if number > 1 else ''}}}",
             rf"  \begin{{tabular}}{{{alignment}}}",
             r"    \toprule",
@@ -104,7 +104,7 @@ def escape_latex(text: str) -> str:
     return inline(text).translate(_WRITTEN)
 
 
-def phrase_text(phrase: doc.Phrase) -> str:
+def _phrase_text(phrase: doc.Phrase) -> str:
     return "".join(_part(part) for part in phrase)
 
 
@@ -115,9 +115,9 @@ def _part(part: doc.Part) -> str:
         case doc.Name(text):
             return rf"\texttt{{{plain(text, MAX_NAME).translate(_WRITTEN)}}}"
         case doc.Strong(inner):
-            return rf"\textbf{{{phrase_text(inner)}}}"
+            return rf"\textbf{{{_phrase_text(inner)}}}"
         case doc.Emphasis(inner):
-            return rf"\emph{{{phrase_text(inner)}}}"
+            return rf"\emph{{{_phrase_text(inner)}}}"
         case doc.Link(text, _):
             return escape_latex(text)
         case doc.Quantity():

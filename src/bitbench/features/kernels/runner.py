@@ -98,7 +98,7 @@ def parse_shapes(text: str, model_folder: Callable[[str], Path], *, quick: bool)
         return QUICK if quick else tuple(KernelShape(k, n) for n in SEED_OUTPUTS for k in SEED_INPUTS)
     kind, _, name = text.partition(":")
     if kind == "model" and name:
-        return linear_shapes(model_folder(name))
+        return _linear_shapes(model_folder(name))
     pairs = [_PAIR.fullmatch(part.strip()) for part in text.split(",")]
     shapes = [KernelShape(int(pair[1]), int(pair[2])) for pair in pairs if pair]
     if len(shapes) != len(pairs) or any(min(shape.in_features, shape.out_features) == 0 for shape in shapes):
@@ -108,7 +108,7 @@ def parse_shapes(text: str, model_folder: Callable[[str], Path], *, quick: bool)
     return tuple(dict.fromkeys(shapes))
 
 
-def linear_shapes(folder: Path) -> tuple[KernelShape, ...]:
+def _linear_shapes(folder: Path) -> tuple[KernelShape, ...]:
     """The shapes of a checkpoint's linear layers, each once; an embedding is looked up, not multiplied."""
     found = {
         KernelShape(tensor.shape[1], tensor.shape[0])

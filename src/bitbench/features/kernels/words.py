@@ -129,15 +129,15 @@ def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> T
     medians = {_point(row): row.seconds for row in summary.figures}
 
     def other(name: str) -> Iterator[ColumnOf[KernelFigures]]:
-        yield time_column(_TORCH_NAMES.get(name, name), lambda row: _value(medians.get((name, *_point(row)[1:]))))
+        yield _time_column(_TORCH_NAMES.get(name, name), lambda row: _value(medians.get((name, *_point(row)[1:]))))
         yield _speedup_column("speed-up" if name == summary.baselines[0] else "speed-up to it", name)
 
     return table(
         sorted(rows, key=_table_order),
-        *shape_columns(_timing),
-        *(label_column(name, _timing) for name in (*_CODEBOOKS, *(["activation_bits"] if several_bits else []))),
+        *_shape_columns(_timing),
+        *(_label_column(name, _timing) for name in (*_CODEBOOKS, *(["activation_bits"] if several_bits else []))),
         *([words_column("isa", lambda row: Name(row.timing.isa) if row.timing.isa else None)] if several_isas else []),
-        time_column("vptq", lambda row: _value(row.seconds)),
+        _time_column("vptq", lambda row: _value(row.seconds)),
         *(column for name in summary.baselines for column in other(name)),
         *_EXPLAINING,
     )
@@ -152,8 +152,8 @@ def _other_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> Tab
     return table(
         sorted(rows, key=lambda row: (row.timing.case, *_table_order(row))),
         words_column("case", lambda row: Name(row.timing.case)),
-        *shape_columns(_timing),
-        time_column("time", lambda row: _value(row.seconds)),
+        *_shape_columns(_timing),
+        _time_column("time", lambda row: _value(row.seconds)),
         *(_speedup_column(say("speed-up to ", Name(name)), name) for name in baselines),
         *_EXPLAINING,
     )
@@ -214,18 +214,18 @@ def _not_timed(rows: Sequence[KernelFigures]) -> list[Phrase]:
     return [say(Name(case), f" was not timed: {cause}.") for case, cause in causes]
 
 
-def shape_columns(of: Callable[[Item], KernelTiming | PublishedKernel]) -> Iterator[ColumnOf[Item]]:
+def _shape_columns(of: Callable[[Item], KernelTiming | PublishedKernel]) -> Iterator[ColumnOf[Item]]:
     """As such tables print them, and as they are read back: without separators."""
     yield number_column("batch_size", Unit.NONE, lambda row: str(of(row).batch))
     yield number_column("in_features", Unit.NONE, lambda row: str(of(row).in_features))
     yield number_column("out_features", Unit.NONE, lambda row: str(of(row).out_features))
 
 
-def label_column(name: str, of: Callable[[Item], KernelTiming | PublishedKernel]) -> ColumnOf[Item]:
+def _label_column(name: str, of: Callable[[Item], KernelTiming | PublishedKernel]) -> ColumnOf[Item]:
     return number_column(name, Unit.NONE, lambda row: str(of(row).labels[name]) if name in of(row).labels else None)
 
 
-def time_column(title: str, seconds: Callable[[Item], float | None]) -> ColumnOf[Item]:
+def _time_column(title: str, seconds: Callable[[Item], float | None]) -> ColumnOf[Item]:
     def milliseconds(row: Item) -> float | None:
         time = seconds(row)
         return None if time is None else 1000 * time
@@ -271,12 +271,12 @@ def published_kernel_document(kernels: PublishedKernels) -> Document:
         return row
 
     def time(name: str) -> ColumnOf[PublishedKernel]:
-        return time_column(name, lambda row: row.seconds.get(name))
+        return _time_column(name, lambda row: row.seconds.get(name))
 
     rows = table(
         kernels.rows,
-        *shape_columns(row_itself),
-        *(label_column(name, row_itself) for name in labels),
+        *_shape_columns(row_itself),
+        *(_label_column(name, row_itself) for name in labels),
         *map(time, names),
         number_column("ratio", Unit.RATIO, lambda row: _ratio(row, names)),
     )

@@ -165,7 +165,7 @@ def _of_kind(groups: Sequence[TensorGroup], *, thorough: bool) -> Iterator[Swap]
         yield Swap(together, type)
 
 
-def uniform_mix(groups: Sequence[TensorGroup], types: Sequence[str], wanted: str) -> dict[TensorGroup, str]:
+def _uniform_mix(groups: Sequence[TensorGroup], types: Sequence[str], wanted: str) -> dict[TensorGroup, str]:
     """This type wherever it fits; elsewhere the next larger one of `types` that does, or the largest."""
     order = {type: place for place, type in enumerate(types)}
 
@@ -179,7 +179,7 @@ def uniform_mix(groups: Sequence[TensorGroup], types: Sequence[str], wanted: str
 def plan_uniform(groups: Sequence[TensorGroup], types: Sequence[str]) -> Mapping[str, dict[TensorGroup, str]]:
     """By type; types that fit no group are not in it."""
     fitting = [type for type in types if any(type in group.types for group in groups)]
-    return {type: uniform_mix(groups, types, type) for type in fitting}
+    return {type: _uniform_mix(groups, types, type) for type in fitting}
 
 
 DIVERGENCE, TIME, BITS = "divergence", "time", "bits"
@@ -220,7 +220,7 @@ def weight_times(models: Sequence[tuple[Mapping[TensorGroup, str], float]]) -> d
     """Seconds per weight of each type, from models and what a step of each takes; none is below zero."""
     from scipy.optimize import nnls  # half a second to import
 
-    counts = [weights_by_type(types) for types, _ in models]
+    counts = [_weights_by_type(types) for types, _ in models]
     types = list(dict.fromkeys(type for count in counts for type in count))
     unit = max(max(count.values()) for count in counts)
     design = np.array([[count[type] / unit for type in types] for count in counts])
@@ -228,7 +228,7 @@ def weight_times(models: Sequence[tuple[Mapping[TensorGroup, str], float]]) -> d
     return {type: float(value / unit) for type, value in zip(types, found, strict=True)}
 
 
-def weights_by_type(types: Mapping[TensorGroup, str]) -> Counter[str]:
+def _weights_by_type(types: Mapping[TensorGroup, str]) -> Counter[str]:
     """Of what is multiplied in a step."""
     counts: Counter[str] = Counter()
     for group, type in types.items():

@@ -141,14 +141,14 @@ _ROOM_BESIDE_WEIGHTS_BYTES = 64 * 2**20  # the tokenizer
 _UNFINISHED = ".making-"
 
 
-def find_checkpoint(shape: Shape, home: Path) -> Path | None:
+def _find_checkpoint(shape: Shape, home: Path) -> Path | None:
     folder = home.absolute() / "models" / folder_name(shape)
     return folder if (folder / MANIFEST).exists() else None
 
 
 def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambda *_: None) -> Path:
     """Its folder, made now or before. If it is interrupted, no part of it is left that could be taken for a model."""
-    if (there := find_checkpoint(shape, home)) is not None:
+    if (there := _find_checkpoint(shape, home)) is not None:
         return there
     files, name = SafeFolder(home.absolute() / "models"), folder_name(shape)
     files.make_folder()
@@ -230,7 +230,7 @@ class ShapeSource:
         return f"Shapes (random weights, for speed and memory): {', '.join(map(shape_reference, SHAPES.values()))}"
 
     def find(self, reference: str, home: Path) -> Path | None:
-        return find_checkpoint(find_shape(reference), home)
+        return _find_checkpoint(find_shape(reference), home)
 
     def expect(self, reference: str) -> ExpectedModel:
         shape = find_shape(reference)
@@ -245,7 +245,7 @@ class ShapeSource:
 
     def made(self, home: Path) -> Iterator[KnownModel]:
         for shape in SHAPES.values():
-            if (path := find_checkpoint(shape, home)) is not None:
+            if (path := _find_checkpoint(shape, home)) is not None:
                 yield _known(shape, path)
 
 

@@ -50,7 +50,7 @@ class VptqOptions(BackendOptions):
 _WORKER = Path(__file__).with_name("workers") / "vptq_worker.py"
 
 
-def compress_vptq(work: Work, on_progress: OnProgress) -> WorkerFacts:
+def _compress_vptq(work: Work, on_progress: OnProgress) -> WorkerFacts:
     """Resumes after the layers that an earlier try finished."""
     estimate = _WeightsEstimate()
 
@@ -101,7 +101,7 @@ def _job(work: Work) -> dict[str, Json]:
 MAKER = Maker(
     environment=QUANTIZE.name,
     telling_packages=("numpy", "torch", "transformers"),
-    compress=compress_vptq,
+    compress=_compress_vptq,
     s_per_million_parameters=4.2,
     options=VptqOptions,
 )

@@ -75,7 +75,7 @@ def kmeans(
     return centroids
 
 
-def sums_by_place(vectors: Doubles | Floats, places: Places, entries: int) -> Doubles:
+def _sums_by_place(vectors: Doubles | Floats, places: Places, entries: int) -> Doubles:
     """[entries, v]: the sum of the vectors that share a place."""
     return np.stack([np.bincount(places, part, entries) for part in vectors.T], axis=1)
 
@@ -84,7 +84,7 @@ def _centres(vectors: Floats, weights: Doubles, places: Places, centroids: Float
     """Weighted means; an entry that no vector chose moves to one of the vectors that are worst off."""
     entries = len(centroids)
     total = np.bincount(places, weights, entries)
-    means = sums_by_place(vectors * weights[:, np.newaxis], places, entries)
+    means = _sums_by_place(vectors * weights[:, np.newaxis], places, entries)
     chosen = total > 0
     means[chosen] /= total[chosen, np.newaxis]
     if empty := entries - int(chosen.sum()):
@@ -112,7 +112,7 @@ class Book:
     def gather(self, gradient: Floats) -> Floats:
         """The transpose of `values`: what the columns [n, outputs] add up to, entry by entry."""
         vectors = gradient.reshape(-1, self.centroids.shape[1])
-        return sums_by_place(vectors, self.places.ravel(), len(self.centroids)).astype(np.float32)
+        return _sums_by_place(vectors, self.places.ravel(), len(self.centroids)).astype(np.float32)
 
 
 def combine(books: Sequence[Book], entries: Sequence[Floats], shape: tuple[int, int]) -> Floats:

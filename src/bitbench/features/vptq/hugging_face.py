@@ -55,7 +55,7 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
         model._keys_to_ignore_on_load_unexpected = set(model._keys_to_ignore_on_load_unexpected or ()) | ours
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
-        found = read_tensors(self._files, self._configs)
+        found = _read_tensors(self._files, self._configs)
         for name, config in self._configs.items():
             layer = read_layer(found.pop(name, {}), config)
             model.get_submodule(name).fill(layer, model.dtype, self.device)
@@ -68,7 +68,7 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
         )
 
 
-def read_tensors(files: Sequence[Path], layers: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
+def _read_tensors(files: Sequence[Path], layers: Mapping[str, Any]) -> dict[str, dict[str, Tensor]]:
     """Layer to its tensors by their names within it."""
     from safetensors import safe_open
 
@@ -76,19 +76,19 @@ def read_tensors(files: Sequence[Path], layers: Mapping[str, Any]) -> dict[str, 
     for path in files:
         with safe_open(path, "pt") as file:
             for key in file.keys():  # noqa: SIM118 - it is no mapping
-                owner = owner_of(key, layers)
+                owner = _owner_of(key, layers)
                 if owner is not None:
-                    found.setdefault(owner, {})[key.removeprefix(f"{owner}.")] = as_numpy(file.get_tensor(key))
+                    found.setdefault(owner, {})[key.removeprefix(f"{owner}.")] = _as_numpy(file.get_tensor(key))
     return found
 
 
-def owner_of(key: str, layers: Mapping[str, Any]) -> str | None:
+def _owner_of(key: str, layers: Mapping[str, Any]) -> str | None:
     """`LAYER.indices`, or one step further down: `LAYER.centroids.weight`."""
     parent = key.rpartition(".")[0]
     return next((name for name in (parent, parent.rpartition(".")[0]) if name in layers), None)
 
 
-def as_numpy(tensor: torch.Tensor) -> Tensor:
+def _as_numpy(tensor: torch.Tensor) -> Tensor:
     """numpy knows no bfloat16."""
     array: Tensor = np.asarray((tensor.float() if tensor.dtype is torch.bfloat16 else tensor).numpy())
     return array

@@ -50,7 +50,7 @@ def isa() -> str | None:
     return next(iter(usable_isas()), None)
 
 
-def native_fault(layer: VptqLayer) -> str | None:
+def _native_fault(layer: VptqLayer) -> str | None:
     """Why the native kernel cannot multiply a layer; None where it can."""
     if isa() is None:
         return "no native part"
@@ -58,7 +58,7 @@ def native_fault(layer: VptqLayer) -> str | None:
     return None if vector == packed.VECTOR else f"vectors of {vector}"
 
 
-def triton_fault(layer: VptqLayer) -> str | None:
+def _triton_fault(layer: VptqLayer) -> str | None:
     """The same of the GPU kernel."""
     if importlib.util.find_spec("triton") is None:
         return "no Triton"
@@ -86,7 +86,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
         entries, residual = layer.centroids.shape[1], layer.residual_centroids
         codebooks = f"VPTQ {entries}" + ("" if residual is None else f"/{residual.shape[1]}")
         for_gpu = device.startswith("cuda")
-        fault = triton_fault(layer) if for_gpu else native_fault(layer)
+        fault = _triton_fault(layer) if for_gpu else _native_fault(layer)
         if fault is not None:
             self.kind = f"{codebooks}, expanded to dense at load ({fault})"
             self._fill_dense(layer, dtype)

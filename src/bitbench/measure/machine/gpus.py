@@ -260,7 +260,7 @@ def survey(nvml: Nvml, variables: Mapping[str, str], initialize: Callable[[], st
         return GpuSurvey()
     seen = cuda_visible_gpus(gpus, variables)
     accelerators = tuple(describe_gpu(gpu, nvml.driver) for gpu in seen)
-    return GpuSurvey(accelerators, _problem(accelerators, nvml.driver, initialize or cuda_answer))
+    return GpuSurvey(accelerators, _problem(accelerators, nvml.driver, initialize or _cuda_answer))
 
 
 @functools.cache
@@ -313,7 +313,7 @@ def describe_gpu(gpu: Gpu, driver: str | None) -> Accelerator:
     )
 
 
-def cuda_answer() -> str:
+def _cuda_answer() -> str:
     """What the driver's own library answers when a program begins to use it: `0`, or the number of an error."""
     command = isolated_command(sys.executable, "-S", "-c", _INITIALIZE)
     try:

@@ -102,13 +102,13 @@ class MemoryWatch:
         return held if held > limit_bytes else None
 
     def _sample_devices(self) -> int | None:
-        used = memory_of(process_ids(self._root_pid), self._gpus) if self._gpus else None
+        used = memory_of(_process_ids(self._root_pid), self._gpus) if self._gpus else None
         if used is not None:
             self._device_peak_bytes = max(used, self._device_peak_bytes or 0)
         return used
 
 
-def process_ids(root_pid: int | None) -> set[int]:
+def _process_ids(root_pid: int | None) -> set[int]:
     return {process.pid for process in process_tree(root_pid)}
 
 
@@ -208,7 +208,7 @@ class GpuWatch:
 
 def watch_gpus(root_pid: int | None) -> GpuWatch:
     """Those that engines see, for an engine with this process at its root; none where it is not on this machine."""
-    return GpuWatch(visible_gpus() if root_pid is not None else (), lambda: process_ids(root_pid))
+    return GpuWatch(visible_gpus() if root_pid is not None else (), lambda: _process_ids(root_pid))
 
 
 def gpu_watch_disturbance(use: GpuUse | None) -> Failure | None:

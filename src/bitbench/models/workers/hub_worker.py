@@ -54,7 +54,7 @@ SENTENCES = {
 def work(job: Json, reports: Reports) -> Json:
     guard(job)
     try:
-        return list_files(job) if job["task"] == "list" else download(job, reports)
+        return _list_files(job) if job["task"] == "list" else download(job, reports)
     except JobError:
         raise
     except Exception as error:
@@ -104,7 +104,7 @@ def origin(url: str) -> tuple[str, str | None, int | None] | None:
         return None
 
 
-def list_files(job: Json) -> Json:
+def _list_files(job: Json) -> Json:
     """From the hub; from the shared cache where the hub is not to be asked, or cannot be."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -114,7 +114,7 @@ def list_files(job: Json) -> Json:
     except HfHubHTTPError:  # it did answer
         raise
     except Exception as error:
-        if is_unreachable(error) and (cached := cached_files(job)) is not None:
+        if _is_unreachable(error) and (cached := _cached_files(job)) is not None:
             return cached
         raise
     files = [
@@ -129,7 +129,7 @@ def list_files(job: Json) -> Json:
     return {"commit": found.sha, "files": files, "from_cache": False}
 
 
-def cached_files(job: Json) -> Json | None:
+def _cached_files(job: Json) -> Json | None:
     """The cache names a file by the hub's hash of it: sha256 of a large one, git's of a small one."""
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
@@ -156,7 +156,7 @@ def download(job: Json, reports: Reports) -> Json:
     from huggingface_hub import hf_hub_download
     from huggingface_hub.utils import tqdm
 
-    missing = [file for file in job["files"] if not is_cached(job["repository"], job["commit"], file)]
+    missing = [file for file in job["files"] if not _is_cached(job["repository"], job["commit"], file)]
     progress = DownloadProgress(reports, total=sum(file["size_bytes"] for file in missing))
     refuse_without_room(progress.total)
 
@@ -172,19 +172,19 @@ def download(job: Json, reports: Reports) -> Json:
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         paths = dict(pool.map(bring, job["files"]))
-    remember_revision(job)
+    _remember_revision(job)
     return {"paths": paths}
 
 
-def remember_revision(job: Json) -> None:
+def _remember_revision(job: Json) -> None:
     """As huggingface_hub does when it is asked for a branch: offline, the cache answers for it."""
     if job["revision"] != job["commit"]:
-        reference = repository_folder(job["repository"]) / "refs" / job["revision"]
+        reference = _repository_folder(job["repository"]) / "refs" / job["revision"]
         reference.parent.mkdir(parents=True, exist_ok=True)
         reference.write_text(job["commit"], encoding="utf-8")
 
 
-def repository_folder(repository: str) -> Path:
+def _repository_folder(repository: str) -> Path:
     """In the shared cache, whose layout is documented."""
     from huggingface_hub import constants
 
@@ -207,14 +207,14 @@ class DownloadProgress:
                 self._reports.send("progress", done=self._done, total=self.total)
 
 
-def is_cached(repository: str, commit: str, file: Json) -> bool:
+def _is_cached(repository: str, commit: str, file: Json) -> bool:
     """In this commit, or as the same content in another one."""
     from huggingface_hub import try_to_load_from_cache
 
     if isinstance(try_to_load_from_cache(repository, file["name"], revision=commit), str):
         return True
     stored = file["sha256"] or file["git_hash"]
-    return stored is not None and (repository_folder(repository) / "blobs" / stored).exists()
+    return stored is not None and (_repository_folder(repository) / "blobs" / stored).exists()
 
 
 def refuse_without_room(needed: int) -> None:
@@ -264,7 +264,7 @@ def kind_of(causes: list[BaseException]) -> str:
         "token refused": 401 in answered,
         "answered": bool(answered),
         "disk full": any(isinstance(cause, OSError) and cause.errno in FULL for cause in causes),
-        "unreachable": any(is_unreachable(cause) for cause in causes),
+        "unreachable": any(_is_unreachable(cause) for cause in causes),
     }
     return next((kind for kind, fits in tests.items() if fits), "other")
 
@@ -285,7 +285,7 @@ def chain(error: BaseException) -> list[BaseException]:
     return found
 
 
-def is_unreachable(error: BaseException) -> bool:
+def _is_unreachable(error: BaseException) -> bool:
     """Also of the HTTP client, which changes its name between versions of huggingface_hub."""
     if isinstance(error, (ConnectionError, TimeoutError)):
         return True

@@ -39,7 +39,7 @@ def evaluate(job: Json) -> Json:
     elif task not in manager.all_tasks:  # lm-eval would look for a file of this name, and run the code that it names
         raise ValueError(f"lm-eval has no task {task}")
     if not job["tells_prompts"]:
-        refuse_likelihoods(manager.load([task])["tasks"].values())
+        _refuse_likelihoods(manager.load([task])["tasks"].values())
     cut: set[str] = set()
     found = lm_eval.simple_evaluate(
         model=asker(job, cut),
@@ -102,7 +102,7 @@ def answers(name: str, kept: Iterable[Json], cut: set[str]) -> Iterable[Json]:
                 }
 
 
-def refuse_likelihoods(tasks: Iterable[Any]) -> None:
+def _refuse_likelihoods(tasks: Iterable[Any]) -> None:
     if any(task.OUTPUT_TYPE != WRITES for task in tasks):
         raise ValueError(
             "it compares log-probabilities of prompts, which this engine's server or its chat endpoint does not "

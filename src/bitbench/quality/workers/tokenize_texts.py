@@ -30,7 +30,7 @@ def work(job: Json, _: Reports) -> Json:
         "texts": [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in job["texts"]],
         "questions": [ask(tokenizer, question) for question in job["questions"]],
         "conversations": [
-            [converse(tokenizer, conversation["asks"], messages) for messages in conversation["turns"]]
+            [_converse(tokenizer, conversation["asks"], messages) for messages in conversation["turns"]]
             for conversation in job["conversations"]
         ],
         "begins": begins,
@@ -41,19 +41,19 @@ def work(job: Json, _: Reports) -> Json:
 def ask(tokenizer: Any, question: str) -> Any:
     if tokenizer.chat_template is None:
         return tokenizer(question)["input_ids"]
-    return in_template(tokenizer, [{"role": "user", "content": question}])
+    return _in_template(tokenizer, [{"role": "user", "content": question}])
 
 
-def converse(tokenizer: Any, asks: str, messages: list[dict[str, str]]) -> Any:
+def _converse(tokenizer: Any, asks: str, messages: list[dict[str, str]]) -> Any:
     """What is asked for stands before the first message: not every template knows a system's part."""
     if tokenizer.chat_template is None:
         said = [f"{PLAIN[message['role']]}: {message['content']}\n" for message in messages]
         return tokenizer(f"{asks}\n\n{''.join(said)}{PLAIN['assistant']}:")["input_ids"]
     first = {**messages[0], "content": f"{asks}\n\n{messages[0]['content']}"}
-    return in_template(tokenizer, [first, *messages[1:]])
+    return _in_template(tokenizer, [first, *messages[1:]])
 
 
-def in_template(tokenizer: Any, messages: list[dict[str, str]]) -> Any:
+def _in_template(tokenizer: Any, messages: list[dict[str, str]]) -> Any:
     text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
     return tokenizer(text, add_special_tokens=False)["input_ids"]
 

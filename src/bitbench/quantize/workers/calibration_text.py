@@ -16,7 +16,7 @@ def calibration_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
     for line in Path(job["calibration"]).read_text(encoding="utf-8").splitlines():
         document = json.loads(line)
         if "messages" in document:
-            pieces.append(conversation_ids(document["messages"], tokenizer)[:length])
+            pieces.append(_conversation_ids(document["messages"], tokenizer)[:length])
         else:
             stream += tokenizer(document["text"])["input_ids"]
     pieces += [stream[start : start + length] for start in range(0, len(stream) - length + 1, length)]
@@ -25,7 +25,7 @@ def calibration_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
     return pieces[: job["samples"]]
 
 
-def conversation_ids(messages: list[Json], tokenizer: Any) -> list[int]:
+def _conversation_ids(messages: list[Json], tokenizer: Any) -> list[int]:
     if not tokenizer.chat_template:
         raise ValueError(
             "the calibration text contains conversations, but this model has no chat template; use plain text"

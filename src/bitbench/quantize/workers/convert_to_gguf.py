@@ -16,7 +16,7 @@ from typing import Any
 def main(converter: Path, checkpoint: Path, target: str, type: str) -> None:
     sys.path[:0] = [str(converter.parent), str(converter.parent / "gguf-py")]
     if splits_like_gpt2(checkpoint):
-        accept_gpt2()
+        _accept_gpt2()
     sys.argv = [str(converter), str(checkpoint), "--outfile", target, "--outtype", type]
     runpy.run_path(str(converter), run_name="__main__")
 
@@ -30,7 +30,7 @@ def splits_like_gpt2(checkpoint: Path) -> bool:
     return splitter.get("type") == "ByteLevel" and splitter.get("use_regex", True) and not tokenizer.get("normalizer")
 
 
-def accept_gpt2() -> None:
+def _accept_gpt2() -> None:
     """Only where the converter's own list does not know the tokenizer."""
     text = importlib.import_module("conversion.base").TextModel  # behind all text models; lies beside the converter
     recognize = text.get_vocab_base_pre

@@ -36,10 +36,10 @@ TYPES = "tensor-types.txt"
 
 
 def work(job: Json, reports: Reports) -> Json:
-    return {"facts": make_gguf(job, reports)}
+    return {"facts": _make_gguf(job, reports)}
 
 
-def make_gguf(job: Json, reports: Reports) -> Json:
+def _make_gguf(job: Json, reports: Reports) -> Json:
     target, wanted = Path(job["target"]), job["type"]
     target.parent.mkdir()
     fallbacks: Counter[str] = Counter()
@@ -51,7 +51,7 @@ def make_gguf(job: Json, reports: Reports) -> Json:
             convert(job, converted, "bf16", reports)
         dense = Path(job["dense"] or converted)
         options = [*importances(job, dense, target.with_name(IMPORTANCES), reports), *types(job, target.parent)]
-        show = show_quantization(wanted, fallbacks, reports)
+        show = _show_quantization(wanted, fallbacks, reports)
         run_tool([job["quantize"], *options, str(dense), str(target), wanted], "llama-quantize", target, show)
         for leftover in (converted.name, IMPORTANCES, TYPES):
             target.with_name(leftover).unlink(missing_ok=True)
@@ -72,7 +72,7 @@ def versions() -> dict[str, str]:
 
 def convert(job: Json, target: Path, floats: str, reports: Reports) -> None:
     command = [sys.executable, "-I", str(CONVERT), job["converter"], job["model"], str(target), floats]
-    run_tool(command, "its converter", target, show_conversion(reports))
+    run_tool(command, "its converter", target, _show_conversion(reports))
 
 
 def importances(job: Json, dense: Path, table: Path, reports: Reports) -> list[str]:
@@ -81,7 +81,7 @@ def importances(job: Json, dense: Path, table: Path, reports: Reports) -> list[s
         return []
     command = [job["imatrix"], "-m", str(dense), "-f", job["text"], "-o", str(table)]
     command += ["-c", str(job["tokens"]), "--chunks", str(job["samples"])]
-    run_tool(command, "llama-imatrix", table, show_importances(job["samples"], reports))
+    run_tool(command, "llama-imatrix", table, _show_importances(job["samples"], reports))
     return ["--imatrix", str(table)]
 
 
@@ -131,7 +131,7 @@ class StepProgress:
             self._reports.send("part", name=self._name, part=part, parts=parts, counted=self._counted)
 
 
-def show_conversion(reports: Reports) -> Callable[[str], None]:
+def _show_conversion(reports: Reports) -> Callable[[str], None]:
     parts = StepProgress(reports, "converting to GGUF", "percent")
 
     def show(line: str) -> None:
@@ -141,7 +141,7 @@ def show_conversion(reports: Reports) -> Callable[[str], None]:
     return show
 
 
-def show_quantization(wanted: str, fallbacks: Counter[str], reports: Reports) -> Callable[[str], None]:
+def _show_quantization(wanted: str, fallbacks: Counter[str], reports: Reports) -> Callable[[str], None]:
     parts = StepProgress(reports, f"quantizing to {wanted}", "tensor")
 
     def show(line: str) -> None:
@@ -153,7 +153,7 @@ def show_quantization(wanted: str, fallbacks: Counter[str], reports: Reports) ->
     return show
 
 
-def show_importances(samples: int, reports: Reports) -> Callable[[str], None]:
+def _show_importances(samples: int, reports: Reports) -> Callable[[str], None]:
     parts = StepProgress(reports, "finding which weights matter", "sample")
 
     def show(line: str) -> None:

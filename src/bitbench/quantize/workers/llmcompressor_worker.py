@@ -22,10 +22,10 @@ REPORTED_PACKAGES = ("llmcompressor", "compressed-tensors", "torch", "transforme
 
 
 def work(job: Json, reports: Reports) -> Json:
-    return {"facts": compress_by_file(job, reports) if job.get("by_file") else compress(job, reports)}
+    return {"facts": _compress_by_file(job, reports) if job.get("by_file") else compress(job, reports)}
 
 
-def compress_by_file(job: Json, reports: Reports) -> Json:
+def _compress_by_file(job: Json, reports: Reports) -> Json:
     """Without loading the model: a file of weights at a time, each rounded to the nearest."""
     import torch
     from compressed_tensors.quantization import QuantizationScheme
@@ -36,7 +36,7 @@ def compress_by_file(job: Json, reports: Reports) -> Json:
     model_free_ptq(
         job["model"],
         job["checkpoint"],
-        scheme=step.get("preset") or QuantizationScheme(**scheme_of(step)),
+        scheme=step.get("preset") or QuantizationScheme(**_scheme_of(step)),
         ignore=[*step["ignore"], EMBEDDINGS],
         max_workers=1,
         device=str(torch.accelerator.current_accelerator() or "cpu"),
@@ -57,18 +57,18 @@ def compress(job: Json, reports: Reports) -> Json:
 
     torch.manual_seed(job["seed"])
     if not torch.accelerator.is_available():
-        leave_memory_unpinned()
+        _leave_memory_unpinned()
     tokenizer = AutoTokenizer.from_pretrained(job["model"], local_files_only=True)
     model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.bfloat16, local_files_only=True)
     linearize_moe(model)  # experts become linear layers, which alone are rounded
     modifiers = [MODIFIERS[step["step"]](step) for step in job["steps"]]
-    errors = collect_errors(model)
+    errors = _collect_errors(model)
     report_parts(reports)
     options: Json = {}
     samples: list[Json] = []
     unreached: set[str] = set()
     if job["calibration"]:
-        samples = calibration_samples(job, tokenizer)
+        samples = _calibration_samples(job, tokenizer)
         loader = torch.utils.data.DataLoader(samples, batch_size=None)
         unreached = watch_experts(model)
         options = {"dataset": loader, "num_calibration_samples": len(samples), "max_seq_length": job["tokens"]}
@@ -88,44 +88,44 @@ def compress(job: Json, reports: Reports) -> Json:
     }
 
 
-def smoothquant_of(step: Json) -> Any:
+def _smoothquant_of(step: Json) -> Any:
     from llmcompressor.modifiers.transform.smoothquant import SmoothQuantModifier
 
     return SmoothQuantModifier(smoothing_strength=step["strength"])
 
 
-def sparsegpt_of(step: Json) -> Any:
+def _sparsegpt_of(step: Json) -> Any:
     from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
 
     ignore = [pattern_of(name) for name in step["ignore"]]
     return SparseGPTModifier(sparsity=step["sparsity"], mask_structure=step["mask"], ignore=ignore)
 
 
-def awq_of(step: Json) -> Any:
+def _awq_of(step: Json) -> Any:
     from llmcompressor.modifiers.transform.awq import AWQModifier
 
     return AWQModifier(n_grid=step["grid"], duo_scaling=step["duo_scaling"])
 
 
-def gptq_of(step: Json) -> Any:
+def _gptq_of(step: Json) -> Any:
     from llmcompressor.modifiers.gptq import GPTQModifier
 
     return GPTQModifier(block_size=step["block_size"], dampening_frac=step["dampening"], **layers_of(step))
 
 
-def quantize_of(step: Json) -> Any:
+def _quantize_of(step: Json) -> Any:
     from llmcompressor.modifiers.quantization import QuantizationModifier
 
     return QuantizationModifier(**layers_of(step))
 
 
-def spinquant_of(step: Json) -> Any:
+def _spinquant_of(step: Json) -> Any:
     from llmcompressor.modifiers.transform import SpinQuantModifier
 
     return SpinQuantModifier(rotations=step["rotations"], transform_type=step["matrix"])
 
 
-def autoround_of(step: Json) -> Any:
+def _autoround_of(step: Json) -> Any:
     """Not compiled without an accelerator, where compiling takes longer than it saves."""
     import torch
     from llmcompressor.modifiers.autoround import AutoRoundModifier
@@ -136,13 +136,13 @@ def autoround_of(step: Json) -> Any:
 
 # What llm-compressor calls a step, with its settings.
 MODIFIERS = {
-    "smoothquant": smoothquant_of,
-    "sparsegpt": sparsegpt_of,
-    "awq": awq_of,
-    "spinquant": spinquant_of,
-    "autoround": autoround_of,
-    "gptq": gptq_of,
-    "quantize": quantize_of,
+    "smoothquant": _smoothquant_of,
+    "sparsegpt": _sparsegpt_of,
+    "awq": _awq_of,
+    "spinquant": _spinquant_of,
+    "autoround": _autoround_of,
+    "gptq": _gptq_of,
+    "quantize": _quantize_of,
 }
 
 
@@ -152,7 +152,7 @@ def layers_of(step: Json) -> Json:
     if step.get("preset"):
         layers |= {"scheme": step["preset"], "targets": ["Linear"]}
     else:
-        layers |= {"config_groups": {"group_0": scheme_of(step)}}
+        layers |= {"config_groups": {"group_0": _scheme_of(step)}}
     if step.get("kv_cache"):
         layers |= {"kv_cache_scheme": KV_CACHE_SCHEME}
     return layers
@@ -163,7 +163,7 @@ def pattern_of(name: str) -> str:
     return name if name.startswith("re:") else rf"re:{re.escape(name)}\.?$"
 
 
-def scheme_of(step: Json) -> Json:
+def _scheme_of(step: Json) -> Json:
     """Weights per group or per row; activations, where they are rounded at all, per token while the model runs."""
     weights = {
         "num_bits": step["weight_bits"],
@@ -177,7 +177,7 @@ def scheme_of(step: Json) -> Json:
     return {"targets": ["Linear"], "weights": weights, "input_activations": activations if rounded else None}
 
 
-def calibration_samples(job: Json, tokenizer: Any) -> list[Json]:
+def _calibration_samples(job: Json, tokenizer: Any) -> list[Json]:
     import torch
 
     tensors = [torch.tensor([piece]) for piece in calibration_pieces(job, tokenizer)]
@@ -202,14 +202,14 @@ def watch_experts(model: Any) -> set[str]:
     return unreached
 
 
-def leave_memory_unpinned() -> None:
+def _leave_memory_unpinned() -> None:
     """AWQ pins what it caches, which fails on a machine without an accelerator."""
     from llmcompressor.pipelines.cache import IntermediatesCache
 
     IntermediatesCache.pin_memory = lambda *_, **__: None
 
 
-def collect_errors(model: Any) -> list[Json]:
+def _collect_errors(model: Any) -> list[Json]:
     """A list that fills with each layer's error in full precision; the log has two digits of it."""
     from llmcompressor.modifiers.transform.awq import AWQModifier
     from llmcompressor.utils.metric_logging import CompressionLogger

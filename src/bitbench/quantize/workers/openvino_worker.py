@@ -23,7 +23,7 @@ def work(job: Json, reports: Reports) -> Json:  # noqa: ARG001
     os.environ["HF_HUB_OFFLINE"] = "1"
     from optimum.intel import OVModelForCausalLM
 
-    rounding = how_to_round(job)
+    rounding = _how_to_round(job)
     model = OVModelForCausalLM.from_pretrained(
         job["model"],
         export=True,
@@ -45,7 +45,7 @@ def work(job: Json, reports: Reports) -> Json:  # noqa: ARG001
     }
 
 
-def how_to_round(job: Json) -> Any:
+def _how_to_round(job: Json) -> Any:
     """As `optimum-cli export openvino --weight-format` does; None: weights stay in the type that they are stored in."""
     if job["type"] == "bf16":
         return None

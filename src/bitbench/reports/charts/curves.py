@@ -51,7 +51,7 @@ class Guide:
         return {"guide": self.label, "guide_x": self.x, "guide_y": self.y, **ends}
 
 
-def lines_figure(
+def _lines_figure(
     name: str,
     title: str,
     caption: Sequence[str],
@@ -228,7 +228,7 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     unit = "requests/s" if group[0].open_loop else "requests in flight"
     pair = _pair(summary, lines)
     said = f"A point per load ({unit}, as written at the first line), with its intervals, cut off at the edge."
-    return lines_figure(
+    return _lines_figure(
         f"load-{group[0].name}",
         f"{latency.name.capitalize()} against throughput, {_shape(group)}",
         (said, "Best is the lower right.", _said_of_pair(pair, lines), left_out,
@@ -282,7 +282,7 @@ def _level_figure(
         if summary.search and guides[len(limits) :]
         else ""
     )
-    return lines_figure(
+    return _lines_figure(
         f"load-{shows}-{group[0].name}",
         f"{words.capitalize()} by {over}",
         (_shape(group) + ".", "Red: the limit." if limits else "", band, _of_few_requests(drawn)),
@@ -365,7 +365,7 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
         return None
     definition, pair = summary.definitions[metric], _pair(summary, lines)
     same = f"Concurrency {group[0].concurrency}, {show_length(group[0].output_tokens)} tokens out."
-    return lines_figure(
+    return _lines_figure(
         f"length-{metric}-{group[0].name}",
         f"{definition.name.capitalize()} over input length",
         (same, "Bars are intervals, cut off at the edge.", _said_of_pair(pair, lines), left_out,

@@ -105,7 +105,7 @@ _NAMES = (
 _ENDING = ("requests", "failed_requests", "cause")
 
 
-def csv_trial_rows(summary: StudySummary, trials: Sequence[TrialRecord]) -> list[dict[str, Json]]:
+def _csv_trial_rows(summary: StudySummary, trials: Sequence[TrialRecord]) -> list[dict[str, Json]]:
     """One row per trial, warm-up included; what is not known is None."""
     flagged = {outlier.trial_id for point in summary.points for outlier in point.outliers}
     rows = []
@@ -152,7 +152,7 @@ def csv_text(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, trial_columns(), lineterminator="\n")
     writer.writeheader()
-    for row in csv_trial_rows(summary, trials):
+    for row in _csv_trial_rows(summary, trials):
         writer.writerow({name: _harmless(value) for name, value in row.items()})
     return text.getvalue()
 
@@ -170,7 +170,7 @@ def json_text(summary: StudySummary, trials: Sequence[TrialRecord], document: Do
         "bitbench_report": TIDY_FORMAT,
         "definitions": {name: definition.model_dump() for name, definition in summary.definitions.items()},
         "summary": _without_secrets(summary.model_dump(mode="json", exclude={"definitions"})),
-        "trials": csv_trial_rows(summary, trials),
+        "trials": _csv_trial_rows(summary, trials),
         "document": document_data(document),
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

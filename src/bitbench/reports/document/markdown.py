@@ -24,7 +24,7 @@ def section_parts(section: doc.Section, level: int = 2) -> list[str]:
     return [f"{'#' * level} {markdown_phrase(section.title)}", *_blocks(section.blocks, level)]
 
 
-def escape_markdown(text: str) -> str:
+def _escape_markdown(text: str) -> str:
     """As it is, to a reader of the rendered page."""
     return _escaped(inline(text))
 
@@ -57,7 +57,7 @@ def markdown_code(text: str, limit: int = MAX_NAME) -> str:
 
 def _number(text: str) -> str:
     """Its brackets stay readable in the source: nothing follows them that would make them a link."""
-    return escape_markdown(text).replace("\\[", "[").replace("\\]", "]")
+    return _escape_markdown(text).replace("\\[", "[").replace("\\]", "]")
 
 
 def markdown_phrase(phrase: doc.Phrase) -> str:
@@ -67,7 +67,7 @@ def markdown_phrase(phrase: doc.Phrase) -> str:
 def _part(part: doc.Part) -> str:
     match part:
         case str():
-            return escape_markdown(part)
+            return _escape_markdown(part)
         case doc.Name(text):
             return markdown_code(text)
         case doc.Strong(inner):
@@ -75,7 +75,7 @@ def _part(part: doc.Part) -> str:
         case doc.Emphasis(inner):
             return f"*{markdown_phrase(inner)}*"
         case doc.Link(text, anchor):
-            return f"[{escape_markdown(text)}](#{anchor})"
+            return f"[{_escape_markdown(text)}](#{anchor})"
         case doc.Quantity():
             return _number(shown(part))
 
@@ -94,7 +94,7 @@ def _blocks(blocks: Sequence[doc.Block], level: int = 2) -> Iterator[str]:
             case doc.Table():
                 yield table_text(block)
             case doc.Chart(figure):
-                title, caption = escape_markdown(figure.title), escape_markdown(figure.caption)
+                title, caption = _escape_markdown(figure.title), _escape_markdown(figure.caption)
                 yield f"![{title}]({FIGURES}/{figure.name}.svg)\n\n*{caption}*"
             case doc.Details(_, inner):
                 yield from _blocks(inner, level)

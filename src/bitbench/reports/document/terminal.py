@@ -31,7 +31,7 @@ def render_in_terminal(document: doc.Document, console: Console) -> None:
 
 def render_whole_in_terminal(document: doc.Document, console: Console) -> None:
     """From the title on, in the order of a page: for documents of a screen or two."""
-    console.print(Text.assemble(terminal_phrase(document.title), style="bold"))
+    console.print(Text.assemble(_terminal_phrase(document.title), style="bold"))
     _blocks(document.answer, console)
     for section in document.sections:
         _section(section, console)
@@ -39,11 +39,11 @@ def render_whole_in_terminal(document: doc.Document, console: Console) -> None:
 
 def _section(section: doc.Section, console: Console) -> None:
     console.print()
-    console.print(Text.assemble(terminal_phrase(section.title), style="bold"))
+    console.print(Text.assemble(_terminal_phrase(section.title), style="bold"))
     _blocks(section.blocks, console)
 
 
-def terminal_phrase(of: doc.Phrase) -> Text:
+def _terminal_phrase(of: doc.Phrase) -> Text:
     return Text.assemble(*(_part(part) for part in of))
 
 
@@ -54,9 +54,9 @@ def _part(part: doc.Part) -> Text:
         case doc.Name(text):
             return Text(plain(text, MAX_NAME))
         case doc.Strong(inner):
-            return Text.assemble(terminal_phrase(inner), style="bold")
+            return Text.assemble(_terminal_phrase(inner), style="bold")
         case doc.Emphasis(inner):
-            return Text.assemble(terminal_phrase(inner), style="italic")
+            return Text.assemble(_terminal_phrase(inner), style="italic")
         case doc.Link(text):
             return Text(text)
         case doc.Quantity():
@@ -68,12 +68,12 @@ def _blocks(blocks: tuple[doc.Block, ...], console: Console) -> None:
     for block in blocks:
         match block:
             case doc.Paragraph(words, is_small_print=False):
-                console.print(terminal_phrase(words))
+                console.print(_terminal_phrase(words))
             case doc.Bullets(items):
                 for item in items:
-                    console.print(Text.assemble("• ", terminal_phrase(item)))
+                    console.print(Text.assemble("• ", _terminal_phrase(item)))
             case doc.Heading(words):
-                console.print(Text.assemble(terminal_phrase(words), style="dim"))
+                console.print(Text.assemble(_terminal_phrase(words), style="dim"))
             case doc.CodeBlock(lines):
                 for line in lines:  # the terminal itself wraps them, so that what is copied has no breaks of ours
                     console.print(Text(f"  {plain(line, MAX_LOG_LINE)}"), soft_wrap=True)
@@ -133,7 +133,7 @@ def _fitting(columns: list[_Shown | None], console: Console) -> list[_Shown]:
 
 def _lines(column: doc.Column, console: Console) -> list[Text]:
     """The title of numbers in lines about as short as the numbers are."""
-    title = terminal_phrase(column.title)
+    title = _terminal_phrase(column.title)
     return [title] if column.is_words else list(title.wrap(console, WIDEST_NUMBER_TITLE))
 
 
@@ -144,4 +144,4 @@ def _cell(cell: doc.TableCell, column: doc.Column, scale: Scale, width: int) -> 
         case doc.Quantity():
             return Text(written_in(column, scale, cell, interval=width >= column.intervals_from).text)
         case _:
-            return terminal_phrase(cell)
+            return _terminal_phrase(cell)

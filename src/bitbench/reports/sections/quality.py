@@ -57,7 +57,7 @@ POSITIONS = "Mean KL divergence from the baseline over tokens at these places of
 TaskRow = tuple[ConfigQuality, TaskEstimate]
 
 
-def task_sentences(summary: StudySummary, labels: Labels) -> Iterator[Phrase]:
+def _task_sentences(summary: StudySummary, labels: Labels) -> Iterator[Phrase]:
     """Of each variant that was asked the same questions as its baseline: whether it answers fewer right."""
     for row, task in _rows(summary):
         if task.flips is not None and not task.task.startswith(f"{BUILT_IN}/"):
@@ -101,7 +101,7 @@ def _rows(summary: StudySummary) -> list[TaskRow]:
     return [(row, task) for row in summary.quality if row.measured_as is None for task in row.tasks]
 
 
-def task_blocks(summary: StudySummary) -> Iterator[Block]:
+def _task_blocks(summary: StudySummary) -> Iterator[Block]:
     results = _rows(summary)
     failures = [
         say(Name(row.name), ", ", Name(failure.task), f": {failure.cause}")
@@ -192,7 +192,7 @@ def _found(cell: NeedleDepth | None) -> str | None:
     return None if cell is None else f"{cell.found} of {cell.asked}"
 
 
-def position_blocks(summary: StudySummary, labels: Labels) -> Iterator[Block]:
+def _position_blocks(summary: StudySummary, labels: Labels) -> Iterator[Block]:
     """The divergence at each stretch of a window: what a cache loses adds up along a text, or does not."""
     known = [row for row in summary.quality if row.by_position]
     if not known:
@@ -244,7 +244,7 @@ def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
         verb = "does" if len(fine) == 1 else "do"
         limits = f" {verb} not significantly exceed the limits ({_limits(summary)})."
         yield say("Quality: ", listing(names(fine)), limits)
-    yield from task_sentences(summary, labels)
+    yield from _task_sentences(summary, labels)
 
 
 def quality_section(summary: StudySummary) -> Section | None:
@@ -252,8 +252,8 @@ def quality_section(summary: StudySummary) -> Section | None:
         return None
     blocks = [
         *_figures(summary),
-        *position_blocks(summary, Labels.of(summary, MAX_NAME)),
-        *task_blocks(summary),
+        *_position_blocks(summary, Labels.of(summary, MAX_NAME)),
+        *_task_blocks(summary),
         *_refused(summary),
         *_answers(summary),
     ]

@@ -264,7 +264,7 @@ def crossover_section(summary: StudySummary) -> Section | None:
     labels = Labels.of(summary, MAX_NAME)
 
     def series(crossover: Crossover) -> str:
-        return series_title(crossover.axis, summary.study.workload(crossover.points[0].workload))
+        return _series_title(crossover.axis, summary.study.workload(crossover.points[0].workload))
 
     for title, group in grouped(summary.crossovers, series).items():
         blocks += [Heading(say(title)), _crossover_table(group, labels)]
@@ -291,7 +291,7 @@ def _crossover_table(group: Sequence[Crossover], labels: Labels) -> Table:
     )
 
 
-def series_title(axis: CrossoverAxis, workload: Workload) -> str:
+def _series_title(axis: CrossoverAxis, workload: Workload) -> str:
     """What is the same in all workloads of a series."""
     out = show_length(workload.output_tokens)
     if axis is CrossoverAxis.CONCURRENCY:

@@ -25,7 +25,7 @@ COLD_CACHES = 4  # weights that a case rotates over, as a multiple of the device
 
 def work(job: Json, reports: Reports) -> Json:
     make_importable("bitbench", job["packages"])
-    load_native(job["native"])
+    _load_native(job["native"])
     KernelBench(job, reports).run()
     return {}
 
@@ -36,7 +36,7 @@ def make_importable(package: str, folders: dict[str, str]) -> None:
         load_bitbench_module(package, Path(folders[package]) / "__init__.py", [folders[package]])
 
 
-def load_native(native: str | None) -> None:
+def _load_native(native: str | None) -> None:
     if native is not None:
         try:
             load_bitbench_module("bitbench._native", Path(native))
@@ -115,7 +115,7 @@ def cut(source: Any, offset: int, count: int) -> Any:
     return source[start : start + count]
 
 
-def add_readings(known: dict[str, list[float]], found: dict[str, list[float]]) -> None:
+def _add_readings(known: dict[str, list[float]], found: dict[str, list[float]]) -> None:
     for name, values in found.items():
         known[name] += values
 
@@ -161,9 +161,9 @@ class KernelBench:
             self._rng.shuffle(points)
             for shape, batch in points:
                 self._point(shape, batch, pool)
-                add_readings(roof, measure_device_roof(pool, self._device))
+                _add_readings(roof, measure_device_roof(pool, self._device))
                 gc.collect()
-        add_readings(roof, measure_device_roof(pool, self._device))
+        _add_readings(roof, measure_device_roof(pool, self._device))
         self._reports.send("machine", **self._machine(roof))
 
     def _is_usual(self, case: Any) -> bool:
