@@ -11,7 +11,7 @@ import numpy as np
 from bitbench.loadgen.requests import plan_requests
 from bitbench.ports import Endpoint, LoadClient, LoadJob, Vocabulary
 from bitbench.records.request_rows import RequestRows
-from bitbench.study.workload import Workload, longest
+from bitbench.study.workload import Workload, longest_length
 from bitbench.util.errors import LoadError
 from bitbench.util.http.connection import connection_address
 
@@ -47,9 +47,9 @@ def decode_throughput(client: LoadClient, job: LoadJob) -> float:
     """Tokens per second from the first to the end, through bitbench's client; for a single stream."""
     result = client.run(job)
     (row,) = result.requests.to_pylist()
-    if row["status"] != "ok" or row["output_tokens"] != longest(job.workload.output_tokens):
+    if row["status"] != "ok" or row["output_tokens"] != longest_length(job.workload.output_tokens):
         raise LoadError(f"A request was not answered as requested ({row['status']}): {row['error']}")
-    return float((longest(job.workload.output_tokens) - 1) / (row["end_s"] - row["first_token_s"]))
+    return float((longest_length(job.workload.output_tokens) - 1) / (row["end_s"] - row["first_token_s"]))
 
 
 def bare_decode_throughput(job: LoadJob) -> float:
@@ -69,7 +69,7 @@ def bare_decode_throughput(job: LoadJob) -> float:
             if first is None and b"data:" in seen:
                 first = now
     assert first is not None
-    return (longest(job.workload.output_tokens) - 1) / (now - first)
+    return (longest_length(job.workload.output_tokens) - 1) / (now - first)
 
 
 def compare_to_bare_client(

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from bitbench.cli.app import app
 from bitbench.engines import processes
-from bitbench.features.explain.profile_words import write_profiles
+from bitbench.features.explain.profile_words import write_profile_document
 from bitbench.measure import runner
-from bitbench.measure.runner import QualityOptions, run_quality
+from bitbench.measure.runner import QualityOptions, measure_quality_study
 from bitbench.measure.workplace import Workplace
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
@@ -96,7 +96,7 @@ def write_records(place: Path) -> None:
         writer.write_study("name: demo\n")
         writer.write_lock(lock)
         _, log_file = writer.new_instance()
-        processes.spawn_process(["echo", "ready"], env={"PATH": os.defpath}, log_file=log_file).stop()
+        processes.launch_logged_process(["echo", "ready"], env={"PATH": os.defpath}, log_file=log_file).stop()
         writer.append_instance(instances[0])
         writer.append_trial(make_trial(plan.points[0], 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
         writer.write_material("org/model", MATERIAL)
@@ -109,7 +109,7 @@ def write_records(place: Path) -> None:
 def quality_command(place: Path) -> None:
     options = QualityOptions(model="smollm2-135m", recipes=("w8a16",))
     with patch.object(runner, "measure_study"):
-        run_quality(Workplace(place / "home"), options, place / "study", None)  # type: ignore[arg-type]
+        measure_quality_study(Workplace(place / "home"), options, place / "study", None)  # type: ignore[arg-type]
 
 
 def kernel_records(place: Path) -> None:
@@ -178,7 +178,7 @@ def report_page(place: Path) -> None:
 
 
 def profile_table(place: Path) -> None:
-    write_profiles(StudyFolder(place / "study"))
+    write_profile_document(StudyFolder(place / "study"))
 
 
 def history(place: Path) -> None:

@@ -105,7 +105,7 @@ def features() -> Mapping[str, Feature]:
     return found
 
 
-def commands() -> dict[str, tuple[Command, Offer]]:
+def commands_of_features() -> dict[str, tuple[Command, Offer]]:
     """Of all features, by name."""
     return {
         command.name: (command, Offer(feature, command.run))
@@ -114,7 +114,7 @@ def commands() -> dict[str, tuple[Command, Offer]]:
     }
 
 
-def study_keys() -> dict[str, Offer]:
+def study_keys_of_features() -> dict[str, Offer]:
     """Keys of a study file that features read."""
     return {
         key: Offer(feature, target) for feature in features().values() for key, target in feature.study_keys.items()
@@ -140,13 +140,13 @@ def loaded_from_features(group: str) -> dict[str, Any]:
     """What all names of a group lead to; what a third party's code raises is a warning."""
     found: dict[str, Any] = {}
     for name, offer in offered(group).items():
-        with sparing(offer.feature):
+        with feature_errors_as_warnings(offer.feature):
             found[name] = offer.load()
     return found
 
 
 @contextmanager
-def sparing(feature: Feature) -> Iterator[None]:
+def feature_errors_as_warnings(feature: Feature) -> Iterator[None]:
     """Turn what a third party's code raises into a warning; what raises in a built-in feature is a bug of bitbench."""
     try:
         yield

@@ -8,7 +8,7 @@ import pytest
 from bitbench.engines import registry
 from bitbench.engines.null import NullEngine
 from bitbench.measure import plan as planning
-from bitbench.measure.plan import expand_plan
+from bitbench.measure.plan import plan_study_points
 from bitbench.quantize import backends
 from bitbench.quantize.backends import Maker
 from bitbench.records.folder import StudyFolder
@@ -88,10 +88,10 @@ def test_a_study_is_planned_once_also_where_variants_are_made(
     planned = []
 
     def counting(*arguments: Any, **named: Any) -> Plan:
-        planned.append(expand_plan(*arguments, **named))
+        planned.append(plan_study_points(*arguments, **named))
         return planned[-1]
 
-    monkeypatch.setattr(planning, "expand_plan", counting)
+    monkeypatch.setattr(planning, "plan_study_points", counting)
     assert bitbench(capsys, "run", "study.yaml", "--into", "out").exit_code == 0
     (plan,) = planned
     assert {one.name for one in plan.variants if one.path is None} == {"tiny/w8a8-rtn", "tiny/w4a16-rtn"}

@@ -13,7 +13,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from bitbench.features.exports.command import exporter
+from bitbench.features.exports.command import exporter_for_command
 from bitbench.features.exports.content import ExportedStudy, Target
 
 Found = dict[str, dict[str, float]]
@@ -46,8 +46,8 @@ def prometheus(study: ExportedStudy, _: str) -> tuple[Found, str]:
     from prometheus_client.parser import text_string_to_metric_families
 
     receiver = Receiver()
-    printed = exporter(Target.PROMETHEUS)(study, None)
-    exporter(Target.PROMETHEUS)(study, receiver.url)
+    printed = exporter_for_command(Target.PROMETHEUS)(study, None)
+    exporter_for_command(Target.PROMETHEUS)(study, receiver.url)
     ((path, pushed),) = receiver.bodies
     assert pushed.decode() == printed
     found, fact = dict[str, dict[str, float]](), ""
@@ -67,7 +67,7 @@ def otel(study: ExportedStudy, _: str) -> tuple[Found, str]:
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
     receiver = Receiver()
-    exporter(Target.OTEL)(study, receiver.url)
+    exporter_for_command(Target.OTEL)(study, receiver.url)
     ((path, body),) = receiver.bodies
     assert path == "/v1/metrics"
     request = ExportMetricsServiceRequest.FromString(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
@@ -84,8 +84,8 @@ def otel(study: ExportedStudy, _: str) -> tuple[Found, str]:
 def mlflow(study: ExportedStudy, url: str) -> tuple[Found, str]:
     from mlflow import MlflowClient
 
-    exporter(Target.MLFLOW)(study, url)
-    exporter(Target.MLFLOW)(study, url)  # again: the same runs
+    exporter_for_command(Target.MLFLOW)(study, url)
+    exporter_for_command(Target.MLFLOW)(study, url)  # again: the same runs
     client = MlflowClient(tracking_uri=url)
     runs = client.search_runs([client.get_experiment_by_name(study.name).experiment_id])
     assert all(run.info.status == "FINISHED" for run in runs)
@@ -96,7 +96,7 @@ def mlflow(study: ExportedStudy, url: str) -> tuple[Found, str]:
 def wandb(study: ExportedStudy, _: str) -> tuple[Found, str]:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    folders = [Path(line.split()[-1]) for line in exporter(Target.WANDB)(study, None).splitlines()]
+    folders = [Path(line.split()[-1]) for line in exporter_for_command(Target.WANDB)(study, None).splitlines()]
     found, fact = dict[str, dict[str, float]](), ""
     for folder in folders:
         config, figures = dict[str, Any](), dict[str, float]()

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 import uvloop
 
-from bitbench.loadgen.client import WHOLE, run_part
+from bitbench.loadgen.client import WHOLE, run_client_part
 from bitbench.loadgen.verdict import load_verdict
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
@@ -90,7 +90,7 @@ def test_a_stalled_server_shows_as_it_does_by_hand(tmp_path: Path) -> None:
 
     with running({"ttft": "20ms", "tpot": "5ms"}, tmp_path) as endpoint:
         shape = {"arrival": {"kind": "constant", "rate": rate}, "duration": 8.0}
-        result = uvloop.run(run_part(job(endpoint, **shape), WHOLE, choose_zero))
+        result = uvloop.run(run_client_part(job(endpoint, **shape), WHOLE, choose_zero))
     planned, first = times(result.requests, "planned_s"), times(result.requests, "first_token_s")
     assert set(result.requests["status"].to_pylist()) == {"ok"}
     assert planned == pytest.approx(np.arange(800) / rate)

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from bitbench.engines.openvino import OpenvinoEngine
-from bitbench.measure.variants import VariantStore, make_variant, order_variant
+from bitbench.measure.variants import VariantStore, make_ordered_variant, order_variant
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.ports import Endpoint, Instance, Launch, Load
 from bitbench.quality.logprobs import InstanceConnection
-from bitbench.quality.measure import Asker, asker_of
+from bitbench.quality.measure import Asker, instance_asker
 from bitbench.quantize import catalog
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
@@ -54,7 +54,7 @@ def python() -> Path:
 def made(recipe: str) -> Variant:
     home = default_home()
     wanted = catalog.find_recipe(recipe)
-    make_variant(order_variant(library.resolve(MODEL, home), wanted, home), home)
+    make_ordered_variant(order_variant(library.resolve(MODEL, home), wanted, home), home)
     return VariantStore(home, Path()).variant(MODEL, recipe)
 
 
@@ -83,7 +83,7 @@ def endpoint(instance: Instance) -> Endpoint:
 @pytest.fixture
 def asker(endpoint: Endpoint) -> Iterator[Asker]:
     with InstanceConnection(endpoint, 300.0) as connection:
-        yield asker_of(Scoring.PROMPT_LOGPROBS, connection)
+        yield instance_asker(Scoring.PROMPT_LOGPROBS, connection)
 
 
 def test_numbers_are_those_of_transformers_or_near_them(asker: Asker, recipe: str) -> None:

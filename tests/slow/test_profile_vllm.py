@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.machine.host import processor_level
+from bitbench.measure.machine.host import host_processor_level
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.records.trial import KernelPath
@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 ALLOWED = 0.05  # between the sum of the groups and the step that the client measured
 
 
-HAS_AMX = processor_level() is Level.AMX  # vLLM has kernels of its own for it; those for others are from its source
+HAS_AMX = (
+    host_processor_level() is Level.AMX
+)  # vLLM has kernels of its own for it; those for others are from its source
 
 
 @pytest.mark.parametrize(

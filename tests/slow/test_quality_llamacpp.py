@@ -16,7 +16,7 @@ from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import default_home
 from bitbench.ports import Launch, Load
 from bitbench.quality.logprobs import InstanceConnection
-from bitbench.quality.measure import asker_of, score_windows
+from bitbench.quality.measure import instance_asker, score_windows
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
 from bitbench.reports.write import StudyReport
@@ -115,7 +115,7 @@ def test_another_start_gives_the_same_numbers_whatever_ran_before(
     instance = LlamaCppEngine().start(launch)
     try:
         with InstanceConnection(instance.wait_ready(120.0), 60.0) as connection:
-            asker = asker_of(Scoring.NEXT_TOKEN, connection)
+            asker = instance_asker(Scoring.NEXT_TOKEN, connection)
             again = score_windows(asker, material.windows[:1], TOP, lambda _: None)
     finally:
         instance.stop()

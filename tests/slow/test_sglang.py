@@ -15,7 +15,7 @@ from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import default_home
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Launch, Load
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection
-from bitbench.quality.measure import Asker, asker_of
+from bitbench.quality.measure import Asker, instance_asker
 from bitbench.records.trial import Outcome
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
@@ -71,7 +71,7 @@ def endpoint(instance: Instance) -> Endpoint:
 @pytest.fixture
 def asker(endpoint: Endpoint) -> Iterator[Asker]:
     with InstanceConnection(endpoint, 300.0) as connection:
-        yield asker_of(Scoring.INPUT_LOGPROBS, connection)
+        yield instance_asker(Scoring.INPUT_LOGPROBS, connection)
 
 
 def test_numbers_and_answers_are_those_of_transformers(asker: Asker) -> None:

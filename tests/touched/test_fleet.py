@@ -11,7 +11,7 @@ import pytest
 
 from bitbench.features.fleet.channel import NODE
 from bitbench.features.fleet.computing import MachineFactor
-from bitbench.features.fleet.driver import fleet_at
+from bitbench.features.fleet.driver import fleet_driver_state
 from bitbench.measure.workplace import default_home
 from bitbench.records.trial import Outcome
 from bitbench.reports.write import StudyReport
@@ -31,7 +31,7 @@ def test_blocks_run_on_two_machines_at_once(tmp_path: Path) -> None:
     assert set(logs) == {f"{instance.id}.log" for instance in instances}
     report = (run.folder.report / "report.md").read_text()
     assert "local-2" in report
-    state = fleet_at(str(run.folder.path))
+    state = fleet_driver_state(str(run.folder.path))
     assert sum(machine.blocks for machine in state.machines) == BLOCKS
 
 

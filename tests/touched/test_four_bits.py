@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.analysis.quality import divergence, scores_of
+from bitbench.analysis.quality import divergence, quality_scores
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
@@ -85,7 +85,7 @@ def test_fewer_bits_diverge_more(whole: StudyFolder) -> None:
 def test_a_variant_has_no_divergence_from_itself_in_another_start(whole: StudyFolder, damaged: StudyFolder) -> None:
     here, there = (record(folder, "bf16 @ transformers") for folder in (whole, damaged))
     assert here.corpus == there.corpus
-    first, second = scores_of(whole.scores_of(here)), scores_of(damaged.scores_of(there))
+    first, second = quality_scores(whole.scores_of(here)), quality_scores(damaged.scores_of(there))
     assert divergence(first, second).max() == 0.0
     assert (first.logprob == second.logprob).all()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.kernels.case import usable_isas
+from bitbench.features.kernels.case import kernel_case_isas
 from bitbench.features.kernels.computing import KernelRun, summarize_kernels
 from bitbench.features.kernels.words import kernel_document
 from bitbench.reports.document.markdown import markdown
@@ -62,10 +62,10 @@ def test_a_quick_look_has_the_seeds_table(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_each_level_is_as_fast_as_is_claimed_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    claims = NEWER_CORE if "avx512vbmi" in usable_isas() else OLDER_CORE
-    levels = [isa for isa in claims if isa in usable_isas()]
+    claims = NEWER_CORE if "avx512vbmi" in kernel_case_isas() else OLDER_CORE
+    levels = [isa for isa in claims if isa in kernel_case_isas()]
     if not levels:
-        pytest.skip(f"no speed is claimed for {', '.join(usable_isas()) or 'a machine without the native part'}")
+        pytest.skip(f"no speed is claimed for {', '.join(kernel_case_isas()) or 'a machine without the native part'}")
     least = dict.fromkeys(levels, math.inf)
     for look in range(LOOKS):
         for isa, ratio in most_of_linear(levels, tmp_path / str(look), capsys).items():

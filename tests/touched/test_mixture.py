@@ -45,11 +45,11 @@ from llmcompressor import oneshot
 from llmcompressor.modeling.moe.linearize import linearize_moe
 from llmcompressor.modifiers.quantization import QuantizationModifier
 from transformers import AutoModelForCausalLM, AutoTokenizer
-from llmcompressor_worker import watch_experts
+from llmcompressor_worker import watch_llmcompressor_experts
 tokenizer = AutoTokenizer.from_pretrained(sys.argv[1])
 model = AutoModelForCausalLM.from_pretrained(sys.argv[1], dtype=torch.bfloat16)
 linearize_moe(model)
-unreached = watch_experts(model)
+unreached = watch_llmcompressor_experts(model)
 ids = torch.randint(1000, 30000, (4, 64), generator=torch.Generator().manual_seed(0))
 samples = [{"input_ids": row[None], "attention_mask": torch.ones_like(row[None])} for row in ids]
 recipe = QuantizationModifier(targets="Linear", scheme="FP8", ignore=["lm_head", "re:.*gate$"])

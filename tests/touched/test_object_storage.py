@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.objects.remote_folder import pull_study
+from bitbench.features.objects.remote_folder import pull_remote_study
 from bitbench.features.objects.store import ObjectStore, StoredObject
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.records.trial import Outcome
@@ -79,7 +79,7 @@ def kill_drivers(url: str, place: Path, kills: int, rng: random.Random) -> int:
 
 
 def check_complete(url: str, into: Path) -> None:
-    folder = pull_study(url, into)
+    folder = pull_remote_study(url, into)
     trials = folder.trials()
     assert [one.id for one in trials] == [f"t{number:05d}" for number in range(1, len(trials) + 1)]
     measured = [trial for trial in trials if trial.kind == "measured"]

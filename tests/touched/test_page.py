@@ -15,7 +15,7 @@ from bitbench.features.kernels.folders import write_kernels
 from bitbench.measure.workplace import default_home
 from bitbench.reports.document.html import vega_bundle
 from bitbench.reports.document.model import Document
-from bitbench.reports.files import PAGE, write_report_files
+from bitbench.reports.files import PAGE, make_report_files
 from bitbench.reports.study import study_document
 from bitbench.reports.write import StudyReport
 from bitbench.study.base import Json
@@ -53,7 +53,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory, bundle: str) -> Path:
 
 
 def write_page(document: Document, bundle: str, folder: Path) -> Path:
-    return write_report_files(document, bundle, folder).with_name(PAGE)
+    return make_report_files(document, bundle, folder).with_name(PAGE)
 
 
 def open_all(browser: Browser) -> None:

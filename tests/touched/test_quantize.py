@@ -150,7 +150,7 @@ def test_killed_in_the_middle_nothing_is_half_and_nothing_is_made_twice(home: Pa
     leftover = tmp_path / "variants" / f".making-{wanted.folder_name}"
     assert leftover.exists(), "killed too late for this test to mean anything"
     assert variants.list_variants(tmp_path) == (finished,)
-    assert variants.find_variant(wanted, tmp_path) is None
+    assert variants.find_variant_on_disk(wanted, tmp_path) is None
 
     seen: list[QuantizeProgress] = []
     assert make(order(catalog.find_recipe("w8a8-rtn")), tmp_path, seen.append) == finished

@@ -19,7 +19,7 @@ from bitbench.features.kernels import runner
 from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.computing import KernelRun, summarize_kernels
 from bitbench.features.kernels.words import kernel_document
-from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize_layer
+from bitbench.features.vptq.layout import Doubles, Floats, VptqLayer, dequantize_layout
 from bitbench.measure.workplace import default_home
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.hardware import KernelDevice
@@ -89,7 +89,7 @@ def test_the_interpreter_gives_the_references_result(batch: int, tmp_path: Path)
     run_child("multiply", tmp_path / "cases", tmp_path / "out.npz", interpret=True, cache=tmp_path / "cache")
     results = np.load(tmp_path / "out.npz")
     for name, (layer, x), key in zip(layers(), cases, results.files, strict=True):
-        wanted = multiply(dequantize_layer(layer), x, layer.bias)
+        wanted = multiply(dequantize_layout(layer), x, layer.bias)
         assert relative_error(results[key], wanted) < 1e-6, name
 
 
@@ -103,7 +103,7 @@ def test_a_models_layer_runs_few_rows_by_the_kernel_and_many_by_a_dense_matrix(t
     run_child("layer", tmp_path / "cases", tmp_path / "out.npz", interpret=True, cache=tmp_path / "cache")
     found = np.load(tmp_path / "out.npz")
     for number, (layer, x) in enumerate(cases):
-        wanted = multiply(dequantize_layer(layer), x, layer.bias)
+        wanted = multiply(dequantize_layout(layer), x, layer.bias)
         assert relative_error(found[f"few{number}"], wanted) < 1e-6
         assert relative_error(found[f"many{number}"], wanted) < 1e-6
     assert str(found["kind0"]) == "VPTQ 4096/256, Triton kernel up to 8 rows, dense above"

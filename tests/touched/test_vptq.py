@@ -36,7 +36,7 @@ ids = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
 model = hugging_face.load_vptq_model(folder, torch.float32)
 with torch.inference_mode():
     by_kernel = model(ids).logits
-    kinds, loaded = worker.linear_layers(model), worker.loaded_bytes(model)
+    kinds, loaded = worker.linear_layers(model), worker.transformers_model_bytes(model)
     linear.KERNEL_ROWS = 0
     made_dense = model(ids).logits
     linear.KERNEL_ROWS = 128
@@ -48,7 +48,8 @@ print(json.dumps({
     "kernel": float((by_kernel - dense).norm() / dense.norm()),
     "made_dense": float((made_dense - dense).norm() / dense.norm()),
     "kinds": kinds, "loaded": loaded,
-    "kinds_without": worker.linear_layers(without_native), "loaded_without": worker.loaded_bytes(without_native),
+    "kinds_without": worker.linear_layers(without_native),
+    "loaded_without": worker.transformers_model_bytes(without_native),
     "answer": tokenizer.decode(answer),
 }))
 """

@@ -33,7 +33,7 @@ from bitbench.features.vptq import packed
 torch.set_num_threads(2)
 rng = np.random.default_rng(1)
 def matrix(columns, outputs, main=4096, residual=256):
-    bits = packed.index_bits(main, packed.MAIN_BITS), packed.index_bits(residual, packed.RESIDUAL_BITS)
+    bits = packed.packed_index_bits(main, packed.MAIN_BITS), packed.packed_index_bits(residual, packed.RESIDUAL_BITS)
     books = [packed.pack_codebook(rng.normal(size=(size, 8)).astype("f4") * spread, width)
              for size, width, spread in zip((main, residual), bits, (1, 0.3))]
     form = (-(-outputs // 8), -(-columns // 64), packed.strip_bytes(*bits))
@@ -52,14 +52,14 @@ for columns in asked:
         wanted = x.double() @ torch.from_numpy(packed.dequantize_packed(made)).T
         for bits in worst:
             y = torch.full((1, 64), torch.nan)
-            packed.native_matrix(made).multiply(x, y, activation_bits=bits, threads=2)
+            packed.native_packed_matrix(made).multiply(x, y, activation_bits=bits, threads=2)
             worst[bits] = max(worst[bits], error(y, wanted))
 print(json.dumps(worst))
 """
 
 IN_PLACE = """
 made = matrix(1000, 203)
-kernel = packed.native_matrix(made)
+kernel = packed.native_packed_matrix(made)
 weight = torch.from_numpy(packed.dequantize_packed(made)).T
 x = torch.randn(3, 5, 1000).bfloat16()
 y = torch.full((3, 5, 203), torch.nan, dtype=torch.bfloat16)
@@ -85,7 +85,7 @@ print(json.dumps({
 AT_ONCE = """
 import threading
 made = matrix(2048, 512)
-kernel = packed.native_matrix(made)
+kernel = packed.native_packed_matrix(made)
 inputs = [torch.randn(1, 2048) for _ in range(4)]
 wanted = []
 for x in inputs:
@@ -108,7 +108,7 @@ print(json.dumps({"wrong": len(wrong)}))
 
 def in_torch(script: str, asked: object = None) -> Any:
     python = environment_python("transformers", default_home())
-    folder, native = runner.package_folders(())["bitbench"], runner.native_module()
+    folder, native = runner.kernel_runner_packages(())["bitbench"], runner.kernel_runner_native()
     assert native is not None
     done = subprocess.run(
         [python, "-I", "-c", LOAD + script, folder, native, json.dumps(asked)],

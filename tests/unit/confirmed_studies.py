@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bitbench.analysis.ranking import choices_to_confirm, confirmations
+from bitbench.analysis.ranking import configs_to_confirm, confirmations
 from bitbench.analysis.sequential import SequentialAnalysis, baseline_of, primary_metric_of, sequential_standing
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialMetrics, TrialRecord
@@ -52,7 +52,7 @@ def confirmed_study(seed: int) -> StudyRecords:
     for block in range(BLOCKS):
         figures, _ = running.block(range(len(SPEEDS)), ROUNDS, alternate=True)
         trials += _trials(figures, block, Purpose.SELECTION)
-    best = choices_to_confirm(_standing(trials), baseline_of(PLAN)).get(WORKLOAD.name)
+    best = configs_to_confirm(_standing(trials), baseline_of(PLAN)).get(WORKLOAD.name)
     if best is not None:
         figures, _ = running.block([0, PLAN.configs.index(best)], ROUNDS, alternate=True)
         trials += _trials(figures, BLOCKS, Purpose.CONFIRMATION)

@@ -10,7 +10,7 @@ from time import process_time
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.models.folder import read_model_facts
-from bitbench.quantize.checkpoint import read_gguf_tensors, refuse_other_than_causal_lm
+from bitbench.quantize.checkpoint import read_gguf_tensors, refuse_unsuitable_checkpoint
 from bitbench.util.errors import BitbenchError
 from bitbench.util.model_files import read_safetensors_header
 from tests.in_memory import MEMORY
@@ -51,7 +51,7 @@ def _in_a_model(path: Path) -> object:
     folder = write_model(path.parent / "model")
     (folder / path.name).write_bytes(path.read_bytes())
     facts = read_model_facts(folder)
-    refuse_other_than_causal_lm(folder)
+    refuse_unsuitable_checkpoint(folder)
     return facts
 
 

@@ -6,7 +6,7 @@ from math import sqrt
 
 import numpy as np
 
-from bitbench.analysis.budget import Design, VarianceComponents, measured_components, plan_blocks
+from bitbench.analysis.budget import Design, VarianceComponents, measured_variance_components, plan_blocks
 from bitbench.analysis.claims import Claims, claim, claim_looks, configs_with_open_claims, nothing_claimed
 from bitbench.analysis.pairs import LogSpeeds, PairTable, paired_ratios
 from bitbench.analysis.results.summary import AgainstBaseline
@@ -123,7 +123,7 @@ def sequential(machine: Machine, speeds: Sequence[float], budget_s: int, first_s
                 [design_of(len(live), seconds) for seconds in (expected_s, start_s)],
                 [values.shape[1] for values, _ in blocks],
                 budget_s - running.clock_s,
-                measured_components({"workload": figures} if figures else {}),
+                measured_variance_components({"workload": figures} if figures else {}),
             )
             blocks.append(running.block(live, rounds, alternate=True, start_s=start_s))
             ends.append(float(running.clock_s))

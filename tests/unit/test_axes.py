@@ -9,7 +9,7 @@ import yaml
 
 from bitbench.engines import llamacpp, vllm
 from bitbench.engines.registry import engine
-from bitbench.measure.plan import as_arguments, plan_study
+from bitbench.measure.plan import plan_study, planned_engine_setup
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Launch, Load
@@ -121,7 +121,9 @@ def test_a_type_that_the_engine_does_not_have_is_refused(tmp_path: Path, engines
 
 
 def launched(name: str, kv_cache: str, variant: Path) -> list[str]:
-    setup = as_arguments(EngineSetup(name=name, engine=name, kv_cache=kv_cache, args={"threads": 2}), engine(name))
+    setup = planned_engine_setup(
+        EngineSetup(name=name, engine=name, kv_cache=kv_cache, args={"threads": 2}), engine(name)
+    )
     launch = Launch(
         setup=setup,
         variant=Variant(name="m/v", model="m", recipe="v", path=variant),

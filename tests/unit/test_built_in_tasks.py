@@ -7,16 +7,16 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.intervals import fair_coin_p_value
-from bitbench.analysis.quality import loses_from
+from bitbench.analysis.quality import first_divergent_position
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PositionDivergence, StudySummary, TaskEstimate
-from bitbench.analysis.tasks import compare_answers_right, compare_tasks, needles_of
-from bitbench.quality.built_in_tasks import DEPTHS, QUESTIONS, is_right, needles, tasks_of
+from bitbench.analysis.tasks import compare_tasks, needles_of, task_flips
+from bitbench.quality.built_in_tasks import DEPTHS, QUESTIONS, built_in_tasks, is_right, needles
 from bitbench.quality.logprobs import InstanceConnection, PromptLogprobs
 from bitbench.quality.material import Corpus, make_material
 from bitbench.quality.measure import ask_tasks
 from bitbench.records.quality import TaskAnswer, TaskQuestion
-from bitbench.reports.document.markdown import markdown_phrase, section_parts
+from bitbench.reports.document.markdown import markdown_phrase, markdown_section_parts
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.study.quality import LmEvalTask, Quality
 from tests.unit.quality_server import QualityServer
@@ -37,14 +37,14 @@ def server() -> Iterator[QualityServer]:
 
 
 def test_questions_are_the_same_each_time_and_have_one_right_answer() -> None:
-    tasks = {task.name: task for task in tasks_of(TEXT * 40)}
-    assert tasks_of(TEXT * 40) == tuple(tasks.values())
+    tasks = {task.name: task for task in built_in_tasks(TEXT * 40)}
+    assert built_in_tasks(TEXT * 40) == tuple(tasks.values())
     assert {name: len(task.questions) for name, task in tasks.items()} == dict.fromkeys(tasks, QUESTIONS)
     for question, right in tasks["arithmetic"].questions:
         assert eval(question.removesuffix(" =")) == int(right)
     assert all(question == right for question, right in tasks["copying"].questions)
     assert all(right in question.partition("\n")[0] for question, right in tasks["choice"].questions)
-    assert tasks_of("few words")[3].questions == ()
+    assert built_in_tasks("few words")[3].questions == ()
     assert [needle.depth for needle in needles()] == [depth for depth in DEPTHS for _ in range(4)]
 
 
@@ -114,7 +114,7 @@ def test_the_exact_test_is_that_of_a_fair_coin() -> None:
     assert fair_coin_p_value(0, 5) == pytest.approx(2 / 32)
     assert fair_coin_p_value(3, 12) == pytest.approx(2 * (1 + 12 + 66 + 220) / 4096)
     assert fair_coin_p_value(6, 12) == 1.0
-    found = compare_answers_right(lost=12, gained=2, asked=100, confidence=0.95)
+    found = task_flips(lost=12, gained=2, asked=100, confidence=0.95)
     assert found.difference.value == pytest.approx(-0.1)
     assert found.difference.interval is not None
     assert -0.18 < found.difference.interval.low < -0.1 < found.difference.interval.high < -0.02
@@ -195,7 +195,7 @@ def test_the_answer_says_who_answers_fewer_questions_right_and_from_which_length
     assert "Long prompts: `w4` finds fewer needles than its baseline from 2,048 tokens on." in said
     section = quality_section(summary())
     assert section is not None
-    text = "\n".join(section_parts(section))
+    text = "\n".join(markdown_section_parts(section))
     assert "corrected for the number of variants (Holm)" in text
     assert "0 of 20" in text
 
@@ -219,10 +219,10 @@ def stretch(first: int, low: float) -> PositionDivergence:
 
 
 def test_the_place_from_which_on_a_variant_loses() -> None:
-    assert loses_from([stretch(1, 0.0), stretch(64, 0.2), stretch(128, 0.2)], 0.1) == 64
-    assert loses_from([stretch(1, 0.2), stretch(64, 0.0), stretch(128, 0.2)], 0.1) == 128
-    assert loses_from([stretch(1, 0.2), stretch(64, 0.0)], 0.1) is None
-    assert loses_from([stretch(1, 0.2)], 0.1) == 1
+    assert first_divergent_position([stretch(1, 0.0), stretch(64, 0.2), stretch(128, 0.2)], 0.1) == 64
+    assert first_divergent_position([stretch(1, 0.2), stretch(64, 0.0), stretch(128, 0.2)], 0.1) == 128
+    assert first_divergent_position([stretch(1, 0.2), stretch(64, 0.0)], 0.1) is None
+    assert first_divergent_position([stretch(1, 0.2)], 0.1) == 1
 
 
 def test_tasks_and_lengths_of_a_study_file() -> None:

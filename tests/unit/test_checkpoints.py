@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bitbench.engines.llamacpp import gguf_file
+from bitbench.engines.llamacpp import llamacpp_gguf_file
 from bitbench.measure.compatibility import look_up_compatibility
 from bitbench.measure.plan import plan_study
 from bitbench.measure.trust import trust_in
@@ -97,7 +97,7 @@ def test_a_gguf_file_is_for_llamacpp_and_other_forms_are_not(place: Path) -> Non
     ]
     assert [point.config.variant for point in planned.points] == ["base/gguf-q4_k_m", "base/gguf-bf16"]
     assert "llama.cpp runs only GGUF files" in planned.refusals[-1].reason
-    first = gguf_file(place / "gguf-split")
+    first = llamacpp_gguf_file(place / "gguf-split")
     assert first is not None
     assert first.name == "Tiny-BF16-00001-of-00002.gguf"
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from bitbench.analysis.changes import parse_condition
+from bitbench.analysis.changes import gate_condition
 from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.study_comparison import compare_configs, compare_studies
+from bitbench.analysis.study_comparison import compare_studies, compare_within_study
 from bitbench.api.compare import compare
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import InstanceFacts, KernelChoice, Outcome
@@ -71,7 +71,7 @@ def with_study(of: StudyRecords, study: Study) -> StudyRecords:
 
 
 def against(before: StudyRecords, after: StudyRecords, *limits: str, allow: Sequence[Fact] = ()) -> Comparison:
-    conditions = [parse_condition(text) for text in limits]
+    conditions = [gate_condition(text) for text in limits]
     return compare_studies(before, after, metrics=(), conditions=conditions, allowed=allow)
 
 
@@ -186,14 +186,14 @@ def test_inconclusive_fails_unless_told_otherwise_and_a_lost_point_always_does(t
 def test_limits_in_both_directions() -> None:
     slow = against(side("a", 1.0, 7), side("b", 1.2, 8), "output_throughput > 5%")
     assert slow.exit_code == 1
-    assert parse_condition(" ttft>+5 % ").limit == pytest.approx(1.05)
-    assert parse_condition("latency > 5%").metric == "latency_s"
+    assert gate_condition(" ttft>+5 % ").limit == pytest.approx(1.05)
+    assert gate_condition("latency > 5%").metric == "latency_s"
     for wrong in ("output_throughput", "speed < -3%", "ttft < -100%", "ttft < 3 ms", "ttft = 3%", "ttft < ..%"):
         with pytest.raises(UsageError):
-            parse_condition(wrong)
+            gate_condition(wrong)
     with pytest.raises(UsageError, match='needs a percent sign; write "ttft > 3%" or "ttft > 300%"'):
-        parse_condition("ttft > 3")
-    assert parse_condition("ttft > 0").change == 0
+        gate_condition("ttft > 3")
+    assert gate_condition("ttft > 0").change == 0
 
 
 def chosen(kernel: str) -> InstanceFacts:
@@ -278,7 +278,7 @@ def test_a_limit_that_nothing_was_held_against_was_not_kept() -> None:
 def test_two_configs_of_one_study() -> None:
     both = side("a", 1.0, 15, engines=("old", "new"))
     pair = (Config(variant="none", engine="old"), Config(variant="none", engine="new"))
-    comparison = compare_configs(both, [pair], metrics=(), conditions=[parse_condition("output_throughput < -20%")])
+    comparison = compare_within_study(both, [pair], metrics=(), conditions=[gate_condition("output_throughput < -20%")])
     assert len(comparison.points) == 2
     assert comparison.exit_code == 0
     assert page(comparison).startswith("# `new` against `old`\n")

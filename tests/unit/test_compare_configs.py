@@ -8,7 +8,7 @@ from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.comparison import ComparedPoint
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.recommendation import Limits
-from bitbench.analysis.study_comparison import compare_configs
+from bitbench.analysis.study_comparison import compare_within_study
 from bitbench.analysis.summarize import summarize
 from bitbench.api.compare import compare
 from bitbench.records.folder import StudyRecords
@@ -44,7 +44,7 @@ def named(engine: str) -> Config:
 
 
 def compared(of: StudyRecords, before: str, after: str) -> ComparedPoint:
-    (point,) = compare_configs(of, [(named(before), named(after))], metrics=(), conditions=()).points
+    (point,) = compare_within_study(of, [(named(before), named(after))], metrics=(), conditions=()).points
     return point
 
 

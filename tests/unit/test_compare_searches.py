@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.analysis.changes import parse_condition
+from bitbench.analysis.changes import gate_condition
 from bitbench.analysis.rate_search import next_rate, rate_trials
 from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.results.estimate import Verdict
@@ -65,7 +65,7 @@ def searched(
 
 
 def against(before: StudyRecords, after: StudyRecords, *limits: str) -> Comparison:
-    conditions = [parse_condition(text) for text in limits]
+    conditions = [gate_condition(text) for text in limits]
     return compare_studies(before, after, metrics=(), conditions=conditions, allowed=())
 
 

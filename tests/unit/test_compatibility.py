@@ -15,7 +15,7 @@ from bitbench.measure.compatibility import (
     compatibility_rows,
     look_up_compatibility,
 )
-from bitbench.measure.plan import expand_plan
+from bitbench.measure.plan import plan_study_points
 from bitbench.measure.variants import VariantStore
 from bitbench.models.library import ResolvedModel
 from bitbench.models.quantized import Quantization
@@ -170,7 +170,7 @@ def plan_of(*recipes: str, on: Capability | None = None, args: dict[str, str] | 
         recipe = catalog.find_recipe(name)
         return Variant(name=f"{model}/{name}", model=model, recipe=name, form=recipe.form, at_load=recipe.at_load)
 
-    return expand_plan(study, engines, resolve, "cuda" if on else "cpu", capability=on)
+    return plan_study_points(study, engines, resolve, "cuda" if on else "cpu", capability=on)
 
 
 def test_a_plan_refuses_what_is_meaningless_and_tries_what_is_not_expected_to_run() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from bitbench.quantize.defects import find_defects, ignored_by_configuration
 from bitbench.util.errors import ExitCode, ModelError
-from bitbench.util.model_files import StoredTensor, header_bytes
+from bitbench.util.model_files import StoredTensor, safetensors_header_bytes
 from tests.command_line import bitbench
 
 Array = npt.NDArray[np.generic]
@@ -29,7 +29,7 @@ def write(folder: Path, tensors: dict[str, tuple[str, Array]], quantization: obj
     folder.mkdir(exist_ok=True)
     header = {name: StoredTensor(dtype, values.shape, values.nbytes) for name, (dtype, values) in tensors.items()}
     content = b"".join(values.tobytes() for _, values in tensors.values())
-    (folder / "model.safetensors").write_bytes(header_bytes(header) + content)
+    (folder / "model.safetensors").write_bytes(safetensors_header_bytes(header) + content)
     (folder / "config.json").write_text(json.dumps({"quantization_config": quantization} if quantization else {}))
     return folder
 

@@ -32,7 +32,7 @@ from bitbench.reports.document.model import (
 from bitbench.reports.document.numbers import shown
 from bitbench.reports.document.words import (
     listing,
-    names,
+    name_phrases,
     number_column,
     paragraph,
     plural,
@@ -107,7 +107,7 @@ def test_numbers_become_text_in_one_place(quantity: Quantity, text: str) -> None
 
 
 def test_a_column_has_one_unit_and_a_cell_of_another_names_its_own() -> None:
-    text = markdown.table_text(TABLE)
+    text = markdown.markdown_table(TABLE)
     assert "TTFT (ms)" in text
     assert "500 [400, 600]" in text
     assert "2.000" in text
@@ -185,7 +185,7 @@ def test_no_renderer_reads_text_back(renderer: ModuleType) -> None:
 
 
 def test_sentences() -> None:
-    assert listing(names(["a", "b", "c"])) == (Name("a"), ", ", Name("b"), " and ", Name("c"))
+    assert listing(name_phrases(["a", "b", "c"])) == (Name("a"), ", ", Name("b"), " and ", Name("c"))
     assert plural(1, "cell") == "1 cell"
     assert plural(2, "cell") == "2 cells"
     assert Section(say("What failed, and why"), ()).anchor == "what-failed-and-why"

@@ -10,8 +10,8 @@ from bitbench.engines.endpoint import (
     LOW_IDS,
     EndpointEngine,
     EndpointUnusable,
-    base_url,
-    endpoint_key,
+    endpoint_api_key,
+    endpoint_url,
     offered_models,
 )
 from bitbench.engines.processes import free_port
@@ -33,7 +33,7 @@ from tests.unit.null_instance import NOTHING, running
     ],
 )
 def test_a_url_is_taken_as_people_paste_it(given: str, meant: str) -> None:
-    assert base_url(given) == meant
+    assert endpoint_url(given) == meant
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_url_is_taken_as_people_paste_it(given: str, meant: str) -> None:
 )
 def test_a_url_that_cannot_be_meant_is_refused(given: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        base_url(given)
+        endpoint_url(given)
 
 
 def launch(args: dict[str, Argument], folder: Path) -> Launch:
@@ -110,7 +110,7 @@ def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(
 ) -> None:
     monkeypatch.setattr("os.environ", {"MY_KEY": f" {key}\n"})
     with pytest.raises(EndpointUnusable, match="the key in the environment variable MY_KEY has characters") as refused:
-        endpoint_key("MY_KEY")
+        endpoint_api_key("MY_KEY")
     assert key not in str(refused.value)
 
 

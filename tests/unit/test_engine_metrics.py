@@ -13,7 +13,7 @@ from bitbench.analysis.summarize import summarize
 from bitbench.engines import llamacpp, sglang, vllm
 from bitbench.features.explain.computing import compute_explanation
 from bitbench.features.explain.words import explanation_document
-from bitbench.measure.trial import ReadyInstance, engine_metrics, read_metrics, run_trial
+from bitbench.measure.trial import ReadyInstance, engine_metrics, read_engine_metrics, run_trial
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.records.profile import Phase
 from bitbench.records.trial import ClientHealth, EngineMetrics, Memory, TrialRecord
@@ -155,10 +155,10 @@ def test_figures_of_engines_are_those_of_the_record() -> None:
 
 def test_it_is_asked_with_the_key_and_an_engine_without_figures_not_at_all() -> None:
     with serving(send(plain(LLAMACPP.format(tokens=7).encode()))) as server:
-        found = read_metrics(endpoint(server.url, llamacpp._METRICS))
+        found = read_engine_metrics(endpoint(server.url, llamacpp._METRICS))
         assert found is not None
         assert found.values["llamacpp:prompt_tokens_total"] == 7
-        assert read_metrics(endpoint(server.url, {})) is None
+        assert read_engine_metrics(endpoint(server.url, {})) is None
         assert [(asked.path, asked.authorization) for asked in server.asked] == [("/metrics", "Bearer a-secret-key")]
 
 
@@ -176,8 +176,8 @@ def test_it_is_asked_with_the_key_and_an_engine_without_figures_not_at_all() -> 
 def test_a_server_that_does_not_say_is_left_alone(answer: Answerer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_LIMIT_S", 0.3)
     with serving(answer) as server:
-        assert read_metrics(endpoint(server.url)) is None
-    assert read_metrics(endpoint("http://127.0.0.1:9")) is None
+        assert read_engine_metrics(endpoint(server.url)) is None
+    assert read_engine_metrics(endpoint("http://127.0.0.1:9")) is None
 
 
 class Client:

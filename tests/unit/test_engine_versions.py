@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines import environments
-from bitbench.engines.environments import environment_python, list_environments, versions
-from bitbench.measure.plan import expand_source, plan_and_readiness
-from bitbench.measure.readiness import known_environment, known_environments, main_versions
+from bitbench.engines.environments import environment_python, installed_environments, versions
+from bitbench.measure.plan import plan_study_source, plan_study_with_readiness
+from bitbench.measure.readiness import known_environment, known_environment_versions, known_environments
 from bitbench.measure.trust import trust_in
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
@@ -52,7 +52,7 @@ def said(place: Path, engines: str) -> str:
     file = place / "s.yaml"
     file.write_text(study(engines))
     with pytest.raises((NotReadyError, StudyFileError)) as refused:
-        plan_and_readiness(file, Workplace(place / "home", "cpu"))[1].require()
+        plan_study_with_readiness(file, Workplace(place / "home", "cpu"))[1].require()
     return str(refused.value)
 
 
@@ -128,7 +128,7 @@ def test_what_is_missing_is_named_with_the_command_that_creates_it(tmp_path: Pat
 def test_an_environment_of_somebody_else_is_ready_where_it_has_the_engine(tmp_path: Path) -> None:
     place = virtual_environment(tmp_path / "mine", "transformers-5.9.0", "torch-2.13.0+cpu")
     (tmp_path / "s.yaml").write_text(study(f"  - {{engine: transformers, python: {place}}}\n"))
-    ready = plan_and_readiness(tmp_path / "s.yaml", Workplace(tmp_path / "home", "cpu"))[1]
+    ready = plan_study_with_readiness(tmp_path / "s.yaml", Workplace(tmp_path / "home", "cpu"))[1]
     assert ready.environments[str(place)] is None
     assert (
         environment_python(str(place), tmp_path)
@@ -159,8 +159,8 @@ def test_a_version_is_resolved_close_to_the_lock_and_written_down(uv: Path, tmp_
     assert "#   tokenizers 0.23.3 -> 0.22.2" in lock
     assert "#   transformers 5.19.0 -> 5.9.0" in lock
     assert lock.endswith(RESOLVED.format("0" * 64, "1" * 64).partition("tokenizers")[0])
-    assert main_versions(made, known_environments()) == {"transformers": "5.9.0"}
-    assert [found.name for found in list_environments(home)] == ["transformers==5.9.0"]
+    assert known_environment_versions(made, known_environments()) == {"transformers": "5.9.0"}
+    assert [found.name for found in installed_environments(home)] == ["transformers==5.9.0"]
 
     calls = (uv / "calls").read_text()
     assert environments.make_environment(known_environment("transformers==5.9.0", home), home, device="cpu") == made
@@ -206,7 +206,7 @@ def test_an_environment_of_another_device_is_named(tmp_path: Path) -> None:
     manifest = {"name": folder.name, "path": "", "complete": True, "lock": "transformers==5.18.0-cuda.txt"}
     (folder / "bitbench-environment.json").write_text(json.dumps(manifest))
     (tmp_path / "s.yaml").write_text(study("  - {engine: transformers, version: 5.18.0}\n"))
-    ready = plan_and_readiness(tmp_path / "s.yaml", Workplace(tmp_path / "home", "cpu"))[1]
+    ready = plan_study_with_readiness(tmp_path / "s.yaml", Workplace(tmp_path / "home", "cpu"))[1]
     assert "was created for cuda, and engines here run on cpu" in (ready.environments[folder.name] or "")
 
 
@@ -216,6 +216,6 @@ def test_what_the_pinned_version_refuses_is_tried_with_another(tmp_path: Path) -
     )
     (tmp_path / "s.yaml").write_text(text)
     home, source = tmp_path / "home", StudySource.of(tmp_path / "s.yaml")
-    plan = expand_source(source, VariantStore(home, tmp_path), Workplace(home), Capability(10, 0))
+    plan = plan_study_source(source, VariantStore(home, tmp_path), Workplace(home), Capability(10, 0))
     assert [refusal.point.config.engine for refusal in plan.refusals] == ["vllm"]
     assert [expectation.config.engine for expectation in plan.expectations] == ["vllm 0.31.0"]

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from bitbench.engines import environments
-from bitbench.engines.environments import InstalledEnvironment, environment_python, list_environments, versions
+from bitbench.engines.environments import InstalledEnvironment, environment_python, installed_environments, versions
 from bitbench.engines.transformers import TransformersEngine
-from bitbench.measure.readiness import known_environment, known_environments, main_versions
+from bitbench.measure.readiness import known_environment, known_environment_versions, known_environments
 from bitbench.study.environment import Device, Environment
 from bitbench.util.errors import EngineEnvironmentError
 
@@ -88,7 +88,7 @@ def test_creation(uv: FakeUv, home: Path) -> None:
 
     assert environment_python("transformers", home) == home / "envs" / "transformers" / "bin" / "python"
     assert versions("transformers", home) == {"torch": "2.13.0+cpu", "typing-extensions": "4.16.0"}
-    assert [known.name for known in list_environments(home) if known.complete] == ["transformers"]
+    assert [known.name for known in installed_environments(home) if known.complete] == ["transformers"]
 
 
 def test_a_source_is_meant_from_where_the_command_was_given(
@@ -116,7 +116,7 @@ def test_an_interrupted_creation_is_not_taken_for_an_environment(uv: FakeUv, hom
         create(home)
     with pytest.raises(EngineEnvironmentError, match=r"is incomplete .* bitbench env create transformers"):
         environment_python("transformers", home)
-    assert not any(info.complete for info in list_environments(home))
+    assert not any(info.complete for info in installed_environments(home))
     uv.write()
     assert create(home).complete
 
@@ -184,9 +184,9 @@ def test_an_unknown_name_names_the_known_ones() -> None:
 
 def test_those_of_packages_that_are_gone_are_listed_too(home: Path) -> None:
     (home / "envs" / "left-over").mkdir(parents=True)
-    listed = list_environments(home, ["vllm"])
+    listed = installed_environments(home, ["vllm"])
     assert [(found.name, found.complete) for found in listed] == [("left-over", False), ("vllm", False)]
-    assert main_versions(listed[0], known_environments()) == {}
+    assert known_environment_versions(listed[0], known_environments()) == {}
 
 
 def test_a_device_without_a_lock_of_its_own_gets_that_of_the_cpu() -> None:

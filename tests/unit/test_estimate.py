@@ -7,7 +7,7 @@ import pytest
 from bitbench.engines.null import NullEngine
 from bitbench.measure.estimate import NULL_TOKEN_S, Estimator, estimate_assumptions, guess_quality_s, guess_trial_s
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import guess_make_s
+from bitbench.quantize.backends import guess_backend_s
 from bitbench.records.trial import Outcome, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.hardware import Level
@@ -117,15 +117,15 @@ def test_starts_are_expected_as_in_the_newest_block_whatever_is_read_first() -> 
     [("w4a16-gptq", 134), ("w8a8-smooth-gptq", 210), ("w8a8-sparse-smooth-gptq", 338), ("w4a16-awq", 240)],
 )
 def test_creating_a_variant_takes_about_what_was_measured(recipe: str, measured_s: float) -> None:
-    assert guess_make_s(catalog.find_recipe(recipe), 134_515_008) == pytest.approx(measured_s, rel=0.3)
+    assert guess_backend_s(catalog.find_recipe(recipe), 134_515_008) == pytest.approx(measured_s, rel=0.3)
 
 
 def test_what_is_not_made_takes_no_time_and_a_larger_model_takes_longer() -> None:
     assert (
-        guess_make_s(catalog.find_recipe("bf16"), 10**9)
-        == guess_make_s(catalog.find_recipe("torchao-int8wo"), 10**9)
+        guess_backend_s(catalog.find_recipe("bf16"), 10**9)
+        == guess_backend_s(catalog.find_recipe("torchao-int8wo"), 10**9)
         == 0.0
     )
     for recipe in catalog.built_in_recipes():
-        small, large = (guess_make_s(recipe, parameters) for parameters in (10**8, 10**10))
+        small, large = (guess_backend_s(recipe, parameters) for parameters in (10**8, 10**10))
         assert small < large or small == large == 0.0

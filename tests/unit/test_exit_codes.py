@@ -156,7 +156,7 @@ def test_a_defect_is_told_from_a_mistake(capsys: pytest.CaptureFixture[str], mon
     def broken(*_: object) -> None:
         raise ZeroDivisionError("by zero")
 
-    monkeypatch.setattr("bitbench.cli.plan.plan_and_readiness", broken)
+    monkeypatch.setattr("bitbench.cli.plan.plan_study_with_readiness", broken)
     said = bitbench(capsys, "plan", "study.yaml")
     assert said.exit_code == ExitCode.DEFECT
     assert "this is a bug in bitbench" in said.err
@@ -168,7 +168,7 @@ def test_ctrl_c_is_told_as_such(
     def stopped(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bitbench.cli.plan.plan_and_readiness", stopped)
+    monkeypatch.setattr("bitbench.cli.plan.plan_study_with_readiness", stopped)
     said = bitbench(capsys, "plan", "study.yaml")
     assert said.exit_code == ExitCode.STOPPED
     assert said.err == "error: stopped\n"

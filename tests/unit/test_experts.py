@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from bitbench.measure import variants
-from bitbench.models.folder import experts_of
+from bitbench.models.folder import model_expert_facts
 from bitbench.quantize.checkpoint import GgufHeader
 from bitbench.study.variant import ExpertFacts
 
@@ -55,7 +55,7 @@ GLM = {
     ],
 )
 def test_experts_are_read_as_families_write_them(config: dict[str, Any], found: ExpertFacts | None) -> None:
-    assert experts_of(config) == found
+    assert model_expert_facts(config) == found
 
 
 def test_a_gguf_file_says_it_in_its_own_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +67,6 @@ def test_a_gguf_file_says_it_in_its_own_words(tmp_path: Path, monkeypatch: pytes
     }
     file = tmp_path / "Tiny-Q4_K_M.gguf"
     file.write_bytes(b"GGUF")
-    monkeypatch.setattr(variants, "read_header", lambda _: GgufHeader(values, ()))
+    monkeypatch.setattr(variants, "read_gguf_header", lambda _: GgufHeader(values, ()))
     found = variants.look_up_variant_model(str(file), tmp_path)
-    assert found.facts.experts == experts_of(GLM)
+    assert found.facts.experts == model_expert_facts(GLM)

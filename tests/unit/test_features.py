@@ -112,8 +112,8 @@ def test_a_feature_that_cannot_be_imported_stops_nothing(monkeypatch: pytest.Mon
 def test_what_a_third_party_raises_is_a_warning_and_what_a_built_in_feature_raises_is_not() -> None:
     with (
         pytest.warns(UserWarning, match=r"The feature shop \(shop\) is left out here: KeyError: 'price'"),
-        feature.sparing(Feature("shop", package="shop")),
+        feature.feature_errors_as_warnings(Feature("shop", package="shop")),
     ):
         raise KeyError("price")
-    with pytest.raises(KeyError), feature.sparing(BUILT_IN[0]):
+    with pytest.raises(KeyError), feature.feature_errors_as_warnings(BUILT_IN[0]):
         raise KeyError("price")

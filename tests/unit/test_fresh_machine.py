@@ -10,7 +10,7 @@ from bitbench.measure.workplace import Workplace
 from bitbench.models.catalog import CATALOG
 from bitbench.models.shapes import SHAPES, tensor_bytes
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import guess_make_s
+from bitbench.quantize.backends import guess_backend_s
 from bitbench.study.study_file import parse_study, starter
 from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
@@ -71,7 +71,7 @@ def test_the_plan_as_json_has_the_commands(capsys: pytest.CaptureFixture[str]) -
     printed = json.loads(bitbench(capsys, "plan", "study.yaml", "--json").out)["answer"]
     assert printed["before_run"] == NEEDED
     assert printed["missing_models"] == ["smollm2-135m"]
-    made = 2 * guess_make_s(catalog.find_recipe("w8a8-rtn"), CATALOG["smollm2-135m"].facts.parameters or 0)
+    made = 2 * guess_backend_s(catalog.find_recipe("w8a8-rtn"), CATALOG["smollm2-135m"].facts.parameters or 0)
     assert printed["amount"]["making_s"] == pytest.approx(made)
     assert printed["amount"]["seconds"][0] > made
 

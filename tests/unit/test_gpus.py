@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.cli.doctor import gpu_problems
-from bitbench.engines.environments import InstalledEnvironment, write_manifest
-from bitbench.measure.machine.gpus import GpuSurvey, Nvml, NvmlError, cuda_visible_gpus, describe_gpu, survey
+from bitbench.cli.doctor import doctor_gpu_problems
+from bitbench.engines.environments import InstalledEnvironment, write_environment_manifest
+from bitbench.measure.machine.gpus import GpuSurvey, Nvml, NvmlError, cuda_visible_gpus, describe_gpu, survey_nvml
 from bitbench.measure.readiness import readiness
 from bitbench.measure.workplace import Workplace
 from bitbench.records.lock import HostFacts
@@ -21,7 +21,7 @@ T4 = FakeGpu("Tesla T4", "GPU-cccc3333-0", (7, 5), 15_360)
 
 def looked_at(*gpus: FakeGpu, driver: str = "580.95.05", cuda: str = "0", **variables: str) -> GpuSurvey:
     nvml = Nvml(FakeNvml(list(gpus), driver))
-    return survey(nvml, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **variables}, lambda: cuda)
+    return survey_nvml(nvml, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **variables}, lambda: cuda)
 
 
 def test_a_gpu_is_described_by_what_figures_depend_on() -> None:
@@ -137,19 +137,19 @@ def test_the_doctor_says_what_keeps_engines_from_a_gpu(tmp_path: Path, monkeypat
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
-    said = gpu_problems(looked_at(L4, driver="550.54.15"))
+    said = doctor_gpu_problems(looked_at(L4, driver="550.54.15"))
     assert [sentence.partition(",")[0] for sentence in said[1:]] == [
         "No C compiler is on the PATH",
         f"{tmp_path}/Python.h is missing",
     ]
     assert "too old" in said[0]
-    assert gpu_problems(GpuSurvey()) == ()
+    assert doctor_gpu_problems(GpuSurvey()) == ()
 
 
 def test_an_environment_of_another_device_is_not_ready(tmp_path: Path) -> None:
     folder = tmp_path / "envs" / "vllm"
     folder.mkdir(parents=True)
-    write_manifest(InstalledEnvironment("vllm", folder, complete=True, lock="vllm-cpu.txt"))
+    write_environment_manifest(InstalledEnvironment("vllm", folder, complete=True, lock="vllm-cpu.txt"))
     assert readiness(["vllm"], [], tmp_path, device="cpu").commands == ()
     ready = readiness(["vllm"], [], tmp_path, device="cuda")
     assert ready.environments["vllm"] == "The environment vllm was created for cpu, and engines here run on cuda."

@@ -25,7 +25,7 @@ from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.document.html import html_chart_svg, html_page
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render_in_terminal
-from bitbench.reports.files import figures_of
+from bitbench.reports.files import report_file_figures
 from bitbench.reports.formats import Form
 from bitbench.reports.study import study_document
 from bitbench.reports.write import StudyReport
@@ -70,7 +70,7 @@ def printable(shown: str) -> None:
 
 def test_page(hostile: StudyReport) -> None:
     made = html_page(hostile.document, "0")
-    figures = len(list(figures_of(hostile.document)))
+    figures = len(list(report_file_figures(hostile.document)))
     assert figures >= 6
     harmless(Elements(made), scripts=figures + 3)  # their data; that of all; what the page does; the bundle
     printable(made)
@@ -94,7 +94,7 @@ def test_markdown(hostile: StudyReport) -> None:
 
 
 def test_figures_as_files(hostile: StudyReport) -> None:
-    for figure in list(figures_of(hostile.document))[:3]:
+    for figure in list(report_file_figures(hostile.document))[:3]:
         made = html_chart_svg(figure)
         ElementTree.fromstring(made)
         harmless(Elements(made), scripts=0)

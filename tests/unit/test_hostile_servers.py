@@ -92,7 +92,7 @@ def test_streams_that_fill_the_memory_together_are_given_up(native: bool, monkey
 
 
 def test_a_trial_has_a_limit_of_decoding_beside_those_of_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer, "trial_decoding_s", lambda _: -1.0)
+    monkeypatch.setattr(answer, "responses_decoding_s", lambda _: -1.0)
     with serving(STREAMS["one interim head"].answer) as server:
         (row,) = run_job(job(server.url)).requests.to_pylist()
     assert (row["status"], row["error"]) == ("oversized", "the answers took too long to decode")

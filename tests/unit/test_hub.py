@@ -13,7 +13,7 @@ from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.models import hub, library
 from bitbench.models.folder import MANIFEST
-from bitbench.models.hub import HubReference, parse_reference
+from bitbench.models.hub import HubReference, parse_hub_reference
 from bitbench.util.errors import ModelError
 from tests.unit.hub_server import HubServer, Repository, hub_server
 from tests.unit.quantize_stand_in import write_model
@@ -59,7 +59,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def get(python: Path, home: Path, name: str = NAME) -> hub.Download:
-    reference = parse_reference(name)
+    reference = parse_hub_reference(name)
     assert reference is not None
     return hub.download(reference, home, python=python)
 
@@ -279,4 +279,4 @@ def test_two_revisions_of_a_model_have_different_names(python: Path, server: Hub
     "text", ["smollm2-135m", "./a/b", "/a/b", "a/b/c", "~/a", "a/..", "org/name@", "org/name@../x", "org/name:"]
 )
 def test_what_cannot_be_a_hub_id(text: str) -> None:
-    assert parse_reference(text) is None
+    assert parse_hub_reference(text) is None

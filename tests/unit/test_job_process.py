@@ -17,7 +17,7 @@ ISOLATED = Path(job_worker.__file__).parent
 WORKERS = [
     path
     for path in ISOLATED.parents[1].rglob("workers/*.py")
-    if "run_worker_job(sys.argv[1], work)" in path.read_text()
+    if "run_as_job_worker(sys.argv[1], _work)" in path.read_text()
 ]
 
 
@@ -34,9 +34,9 @@ def test_every_worker_finds_its_end_of_the_protocol_from_where_it_lies(script: P
 def worker(folder: Path, body: str) -> Path:
     script = folder / "worker.py"
     script.write_text(
-        f"import os, sys, time\nsys.path.append({str(ISOLATED)!r})\nfrom job_worker import run_worker_job\n"
+        f"import os, sys, time\nsys.path.append({str(ISOLATED)!r})\nfrom job_worker import run_as_job_worker\n"
         f"def work(job, reports):\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
-        "sys.exit(run_worker_job(sys.argv[1], work))\n"
+        "sys.exit(run_as_job_worker(sys.argv[1], work))\n"
     )
     return script
 
@@ -70,10 +70,10 @@ def test_nothing_of_ours_leaks_into_the_other_python(tmp_path: Path, monkeypatch
 
 def test_a_worker_knows_the_peak_of_its_own_memory(tmp_path: Path) -> None:
     body = """
-        from job_worker import peak_memory_bytes
-        before = peak_memory_bytes()
+        from job_worker import job_worker_peak_bytes
+        before = job_worker_peak_bytes()
         len(b"x" * 2**26)
-        return {"grown": peak_memory_bytes() - before}
+        return {"grown": job_worker_peak_bytes() - before}
     """
     (done,) = run(tmp_path, body)
     assert 2**25 < done["grown"] < 2**27

@@ -6,7 +6,7 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bitbench.cli.json_answers import answer_text, answers_by_command
+from bitbench.cli.json_answers import answers_by_command, json_answer_text
 from bitbench.cli.load import load_answer
 from bitbench.cli.schema import FILES
 from bitbench.util.errors import ExitCode
@@ -82,14 +82,14 @@ def test_what_a_program_looks_for_is_there(capsys: pytest.CaptureFixture[str]) -
 
 def test_a_load_answers_with_its_points_and_verdicts() -> None:
     summary = study(even(1, 5, 100), objectives={"ttft_p50": 0.3}, was_running=True)
-    text = answer_text("load", load_answer("out", "out/report/index.html", summary), summary.exit_code())
+    text = json_answer_text("load", load_answer("out", "out/report/index.html", summary), summary.exit_code())
     (point,) = read_answer(text, "load")["answer"]["points"]
     assert point["objectives"][0]["verdict"] == "met"
 
 
 def test_names_from_elsewhere_reach_no_terminal_as_they_are() -> None:
     summary = study(even(1, 2, 4), was_running=True)
-    text = answer_text("load", load_answer("\x9b31m\u202ered", "p", summary), ExitCode.DONE)
+    text = json_answer_text("load", load_answer("\x9b31m\u202ered", "p", summary), ExitCode.DONE)
     assert text.isascii()
     assert text.isprintable() or set(text) - {"\n"} == {char for char in text if char.isprintable()}
 

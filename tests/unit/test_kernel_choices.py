@@ -10,7 +10,7 @@ from bitbench.engines import llamacpp, vllm
 from bitbench.engines import transformers as transformers_engine
 from bitbench.engines.kernels import kernel_path, read_choices
 from bitbench.records.trial import InstanceFacts, InstanceRecord, KernelChoice, KernelPath
-from bitbench.reports.document.markdown import section_parts
+from bitbench.reports.document.markdown import markdown_section_parts
 from bitbench.reports.sections.conditions import configs_section
 from bitbench.study.plan import Plan
 from bitbench.study.variant import ModelFacts
@@ -54,19 +54,19 @@ def test_the_path_of_a_kernel_that_nobody_knows_is_not_guessed(kernel: str, path
 
 
 def test_vllm_without_quantization_is_dense() -> None:
-    facts = vllm.read_facts((DATA / "vllm-0.32-eager.log").read_text(), ModelFacts())
+    facts = vllm.read_vllm_facts((DATA / "vllm-0.32-eager.log").read_text(), ModelFacts())
     assert facts.kernel_choices == (
         KernelChoice(kind="linear", kernel="dense bfloat16", path=KernelPath.DENSE, source="log"),
     )
 
 
 def test_llamacpp_names_types_and_buffers() -> None:
-    facts = llamacpp.read_facts((DATA / "llamacpp-q4_k_m.log").read_text(), prefix_caching=False)
+    facts = llamacpp.read_llamacpp_facts((DATA / "llamacpp-q4_k_m.log").read_text(), prefix_caching=False)
     by_kind = {one.kind: one for one in facts.kernel_choices}
     assert "f32 tensors" not in by_kind
     assert all(one.path is KernelPath.QUANTIZED for one in by_kind.values())
     assert all("CPU_REPACK" in one.kernel for one in by_kind.values())
-    dense = llamacpp.read_facts((DATA / "llamacpp-bf16.log").read_text(), prefix_caching=False)
+    dense = llamacpp.read_llamacpp_facts((DATA / "llamacpp-bf16.log").read_text(), prefix_caching=False)
     assert [(one.kind, one.layers, one.path) for one in dense.kernel_choices] == [
         ("bf16 tensors", 211, KernelPath.DENSE)
     ]
@@ -133,7 +133,7 @@ def test_transformers_tells_layers_apart_by_what_they_are(worker: types.ModuleTy
     ]
     config = types.SimpleNamespace(_attn_implementation="sdpa", num_hidden_layers=30)
     model = types.SimpleNamespace(modules=lambda: layers, config=config)
-    choices = [KernelChoice.model_validate(one) for one in worker.kernel_choices(model)]
+    choices = [KernelChoice.model_validate(one) for one in worker.transformers_kernel_choices(model)]
     assert [(one.kind, one.layers, one.path) for one in choices] == [
         ("attention", 30, None),
         ("linear", 2, KernelPath.DENSE),
@@ -151,7 +151,7 @@ def marlin(kernel: str) -> InstanceFacts:
 
 
 def text_of(plan: Plan, instances: list[InstanceRecord]) -> str:
-    return "\n".join(section_parts(configs_section(summarize(plan, [], instances), make_lock(plan))))
+    return "\n".join(markdown_section_parts(configs_section(summarize(plan, [], instances), make_lock(plan))))
 
 
 def test_two_configs_with_the_same_weights_are_told_apart_by_their_kernel() -> None:

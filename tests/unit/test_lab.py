@@ -8,7 +8,7 @@ import pytest
 from bitbench.measure.plan import plan_study
 from bitbench.measure.runner import refuse_other_facts, refuse_other_file, refuse_other_study
 from bitbench.measure.workplace import Workplace, default_home
-from bitbench.quantize.catalog import built_in_file
+from bitbench.quantize.catalog import built_in_recipe_file
 from bitbench.records.folder import StudyFolder
 from bitbench.study.study import Study
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -176,6 +176,6 @@ def test_a_model_that_is_given_twice_is_refused(tmp_path: Path) -> None:
 
 def test_two_recipes_of_one_name_are_refused(tmp_path: Path) -> None:
     model = model_folder(tmp_path / "m")
-    (tmp_path / "mine.yaml").write_text(built_in_file("bf16").read_text())
+    (tmp_path / "mine.yaml").write_text(built_in_recipe_file("bf16").read_text())
     with pytest.raises(StudyFileError, match="two recipes are called bf16"):
         planned(tmp_path, with_models(model) + "recipes: [bf16, mine.yaml]\n")

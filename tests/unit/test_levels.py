@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from bitbench.analysis.configs import side_of
+from bitbench.analysis.configs import config_side
 from bitbench.analysis.study_comparison import CONFIG_FACTS, Fact, compare_studies
 from bitbench.analysis.summarize import summarize
-from bitbench.cli.doctor import doctor_answer, processor_words
+from bitbench.cli.doctor import doctor_answer, doctor_processor_text
 from bitbench.cli.plan import plan_labels, plan_remarks
 from bitbench.engines import transformers, vllm
 from bitbench.features.explain.sentences import roof_sentence
 from bitbench.measure.compatibility import compatibility_rows
-from bitbench.measure.machine.host import TELLING_FLAGS, collect_host_facts, processor_level
-from bitbench.measure.plan import expand_plan
+from bitbench.measure.machine.host import TELLING_FLAGS, collect_host_facts, host_processor_level
+from bitbench.measure.plan import plan_study_points
 from bitbench.measure.variants import settle_variants
 from bitbench.ports import Engine, Launch, Load
 from bitbench.quantize import catalog
@@ -30,7 +30,7 @@ from bitbench.reports.answers.compare import comparison_document
 from bitbench.reports.document.markdown import markdown, markdown_phrase
 from bitbench.reports.document.model import plain_text
 from bitbench.reports.sections.failures import remarks as report_remarks
-from bitbench.study.hardware import Instructions, Level, level_of
+from bitbench.study.hardware import Instructions, Level, hardware_level
 from bitbench.study.plan import Config, Plan, ProcessorNote
 from bitbench.study.study import EngineSetup, Study
 from bitbench.study.variant import ModelFacts, Variant
@@ -63,13 +63,13 @@ def test_flags_tell_the_level_and_what_it_lacks(
     flags: tuple[str, ...], level: Level, lacks: tuple[Instructions, ...]
 ) -> None:
     assert set(flags) <= set(TELLING_FLAGS)
-    assert level_of(flags) is HostFacts(cpu_flags=flags).level is level
+    assert hardware_level(flags) is HostFacts(cpu_flags=flags).level is level
     assert level.lacks == lacks
 
 
 def test_a_processor_that_is_not_known_has_no_level() -> None:
     assert HostFacts().level is None
-    assert level_of(["f16c"]) is None
+    assert hardware_level(["f16c"]) is None
 
 
 def test_a_level_says_in_words_what_it_lacks() -> None:
@@ -79,17 +79,17 @@ def test_a_level_says_in_words_what_it_lacks() -> None:
 
 def test_this_machine_has_the_level_of_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("BITBENCH_LEVEL", raising=False)
-    assert processor_level() is collect_host_facts().level
+    assert host_processor_level() is collect_host_facts().level
 
 
 def test_a_forced_level_changes_plans_and_not_records(monkeypatch: pytest.MonkeyPatch) -> None:
     flags = collect_host_facts().cpu_flags
     monkeypatch.setenv("BITBENCH_LEVEL", "neon_dot")
-    assert processor_level() is Level.NEON_DOT
+    assert host_processor_level() is Level.NEON_DOT
     assert collect_host_facts().cpu_flags == flags
     monkeypatch.setenv("BITBENCH_LEVEL", "avx3")
     with pytest.raises(UsageError, match="unknown BITBENCH_LEVEL avx3; use amx, avx512_bf16, "):
-        processor_level()
+        host_processor_level()
 
 
 def plan_on(level: Level | None, *recipes: str, args: dict[str, str] | None = None) -> Plan:
@@ -108,7 +108,7 @@ def plan_on(level: Level | None, *recipes: str, args: dict[str, str] | None = No
         recipe = catalog.find_recipe(name)
         return Variant(name=f"{model}/{name}", model=model, recipe=name, form=recipe.form, at_load=recipe.at_load)
 
-    return expand_plan(study, engines, resolve, "cpu", level=level)
+    return plan_study_points(study, engines, resolve, "cpu", level=level)
 
 
 def dtypes(plan: Plan) -> dict[str, str]:
@@ -198,7 +198,7 @@ def test_engines_start_in_the_chosen_type_unless_the_study_names_one() -> None:
 
 def test_keys_and_values_in_float32_get_twice_the_cache() -> None:
     def gib(launch: Launch) -> int:
-        return int(vllm.environment_variables(launch, "key")["VLLM_CPU_KVCACHE_SPACE"])
+        return int(vllm.vllm_variables(launch, "key")["VLLM_CPU_KVCACHE_SPACE"])
 
     asked = replace(LAUNCH, dtype=None, setup=EngineSetup(name="e", engine="e", args={"dtype": "float32"}))
     assert (gib(replace(LAUNCH, dtype=None)), gib(LAUNCH), gib(asked)) == (2, 4, 4)
@@ -238,7 +238,7 @@ def test_a_report_says_what_was_computed_in_another_type() -> None:
     ],
 )
 def test_a_processor_without_a_name_is_not_called_none(host: HostFacts, said: str) -> None:
-    assert processor_words(host) == said
+    assert doctor_processor_text(host) == said
 
 
 def test_the_doctor_says_what_a_processor_means_for_each_engine(
@@ -305,7 +305,7 @@ def test_weights_that_are_computed_in_float32_are_read_in_it() -> None:
     in_float32 = replace(made, lock=made.lock.model_copy(update={"plan": chosen}))
 
     def read(of: StudyRecords, config: Config) -> int | None:
-        return side_of(of, config, of.study.workloads[0]).stored_bytes
+        return config_side(of, config, of.study.workloads[0]).stored_bytes
 
     assert read(in_float32, PLAIN) == 4 * (SMOLLM2.parameters or 0) > (read(made, PLAIN) or 0)
     assert read(in_float32, QUANTIZED) == read(made, QUANTIZED)

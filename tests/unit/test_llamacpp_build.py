@@ -99,7 +99,7 @@ def test_three_executables_are_left_and_the_build_folder_is_not(environment: Env
 def test_amx_is_left_out_where_the_compiler_cannot_be_trusted_with_it(
     environment: Environment, monkeypatch: pytest.MonkeyPatch, trusted: bool, shown: bool
 ) -> None:
-    monkeypatch.setattr(llamacpp_build, "amx_is_sound", lambda: trusted)
+    monkeypatch.setattr(llamacpp_build, "is_amx_build_sound", lambda: trusted)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     environment.build()
     assert ("-DCMAKE_CXX_FLAGS=-mno-amx-tile -mno-amx-int8 -mno-amx-bf16" in environment.calls[0]) is shown
@@ -113,10 +113,10 @@ def test_the_compiler_itself_is_asked_about_amx(
     compiler.write_text(f'#!/bin/sh\ncat > "{asked}"\n{verdict}\n')
     compiler.chmod(0o755)
     monkeypatch.setenv("CXX", str(compiler))
-    assert llamacpp_build.amx_is_sound() is sound
+    assert llamacpp_build.is_amx_build_sound() is sound
     assert "__has_builtin(__builtin_ia32_ldtilecfg)" in asked.read_text()
     monkeypatch.setenv("CXX", str(tmp_path / "nowhere"))
-    assert llamacpp_build.amx_is_sound() is False
+    assert llamacpp_build.is_amx_build_sound() is False
 
 
 def test_a_failed_build_shows_the_telling_line_and_the_log(environment: Environment) -> None:
@@ -151,7 +151,7 @@ HASWELL = frozenset({"sse4_2", "avx", "avx2", "bmi2", "f16c", "fma"})
 @pytest.fixture
 def processor(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def have(*flags: str, machine: str = "x86_64") -> None:
-        monkeypatch.setattr(llamacpp_build, "cpu_flags", lambda: frozenset(flags))
+        monkeypatch.setattr(llamacpp_build, "cpu_flags_for_build", lambda: frozenset(flags))
         monkeypatch.setattr("platform.machine", lambda: machine)
 
     have(*HASWELL)
@@ -201,7 +201,7 @@ def test_what_was_compiled_has_no_prebuilt_one_beside_it(environment: Environmen
 
 
 def test_the_flags_of_this_processor_are_read() -> None:
-    assert {"sse2", "asimd"} & llamacpp_build.cpu_flags()
+    assert {"sse2", "asimd"} & llamacpp_build.cpu_flags_for_build()
 
 
 def test_files_are_named_so_that_the_server_finds_them_from_its_own_folder(
@@ -211,15 +211,15 @@ def test_files_are_named_so_that_the_server_finds_them_from_its_own_folder(
     (tmp_path / "draft.gguf").write_text("")
     monkeypatch.chdir(tmp_path)
     arguments = ["--threads", "8", "--model-draft", "draft.gguf", "--alias", "a/b"]
-    found = [llamacpp_worker.from_anywhere(word) for word in arguments]
+    found = [llamacpp_worker.prebuilt_server_argument(word) for word in arguments]
     assert found == ["--threads", "8", "--model-draft", str(tmp_path / "draft.gguf"), "--alias", "a/b"]
 
 
 def test_types_of_tensors_as_c_reads_them(tmp_path: Path) -> None:
     (tmp_path / "types").write_text("^blk\\.0=q6_K\nattn=bf16\n")
     known = {"Q6_K": 14, "BF16": 30}
-    rows = llamacpp_worker.tensor_types(["--tensor-type-file", str(tmp_path / "types")], known)
+    rows = llamacpp_worker.prebuilt_tensor_types(["--tensor-type-file", str(tmp_path / "types")], known)
     assert [(row.pattern, row.type) for row in rows] == [(b"^blk\\.0", 14), (b"attn", 30), (None, 0)]
-    assert llamacpp_worker.tensor_types([], known) is None
+    assert llamacpp_worker.prebuilt_tensor_types([], known) is None
     with pytest.raises(SystemExit, match="does not know --imatrix"):
-        llamacpp_worker.tensor_types(["--imatrix", "table"], known)
+        llamacpp_worker.prebuilt_tensor_types(["--imatrix", "table"], known)

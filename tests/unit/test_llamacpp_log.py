@@ -27,9 +27,9 @@ def failure_of(log: str, tmp_path: Path) -> Failure:
         env={},
         endpoint=Endpoint(url="http://127.0.0.1:9", model="model", api_key="k"),
         log_file=tmp_path / "llamacpp.log",
-        read_facts=lambda log: llamacpp.read_facts(log, prefix_caching=False),
+        read_facts=lambda log: llamacpp.read_llamacpp_facts(log, prefix_caching=False),
         unsupported=llamacpp.UNSUPPORTED,
-        message_of=llamacpp.message_of,
+        message_of=llamacpp.llamacpp_log_message,
     )
     instance = ServerInstance(plan)
     try:
@@ -41,7 +41,7 @@ def failure_of(log: str, tmp_path: Path) -> Failure:
 
 
 def test_facts_of_a_start() -> None:
-    facts = llamacpp.read_facts(recorded("bf16"), prefix_caching=False)
+    facts = llamacpp.read_llamacpp_facts(recorded("bf16"), prefix_caching=False)
     assert facts.engine_version == "10605"
     assert facts.versions == {"compiler": "GNU 12.2.0"}
     assert facts.kv_cache_tokens == 3 * 256
@@ -61,7 +61,7 @@ def test_facts_of_a_start() -> None:
 
 
 def test_types_and_buffers_of_a_quantized_model() -> None:
-    facts = llamacpp.read_facts(recorded("q4_k_m"), prefix_caching=True)
+    facts = llamacpp.read_llamacpp_facts(recorded("q4_k_m"), prefix_caching=True)
     assert facts.kernels[:3] == (
         "weights Q4_K - Medium: 61 tensors f32, 166 tensors q5_0, 15 tensors q8_0, 16 tensors q4_K, 14 tensors q6_K",
         "CPU_Mapped buffer: 98.9 MiB of weights",
@@ -72,7 +72,7 @@ def test_types_and_buffers_of_a_quantized_model() -> None:
 
 
 def test_facts_of_a_start_of_the_prebuilt_server() -> None:
-    facts = llamacpp.read_facts(recorded("prebuilt-q4_k_m"), prefix_caching=False)
+    facts = llamacpp.read_llamacpp_facts(recorded("prebuilt-q4_k_m"), prefix_caching=False)
     assert facts.engine_version == "86a2835"  # it does not know its number
     assert facts.versions == {"compiler": "GNU 14.2.1"}
     assert facts.kv_cache_tokens == 3 * 256
@@ -88,7 +88,7 @@ def test_facts_of_a_start_of_the_prebuilt_server() -> None:
 
 def test_one_cache_for_all_requests_is_counted_once() -> None:
     line = "llama_kv_cache: size =  180.00 MiB (  8192 cells,  30 layers,  4/1 seqs), K (f16):   90.00 MiB, V (f16): 90"
-    assert llamacpp.read_facts(line, prefix_caching=False).kv_cache_tokens == 8192
+    assert llamacpp.read_llamacpp_facts(line, prefix_caching=False).kv_cache_tokens == 8192
 
 
 def test_parts_of_a_cache_are_added() -> None:
@@ -97,14 +97,14 @@ def test_parts_of_a_cache_are_added() -> None:
         "llama_kv_cache: size =   10.00 MiB (  4096 cells,   4 layers,  2/2 seqs), K (f16): 5 MiB, V (f16): 5 MiB",
         "llama_kv_cache: size =    5.00 MiB (  1024 cells,  20 layers,  2/2 seqs), K (f16): 2 MiB, V (f16): 3 MiB",
     ]
-    facts = llamacpp.read_facts("\n".join(lines), prefix_caching=False)
+    facts = llamacpp.read_llamacpp_facts("\n".join(lines), prefix_caching=False)
     assert facts.kv_cache_bytes == 15 * 2**20
     assert facts.kv_cache_tokens == 2 * 4096
     assert facts.kv_bytes_per_token == round(10 * 2**20 / 8192 + 5 * 2**20 / 2048)
 
 
 def test_a_log_that_says_nothing_leaves_facts_undefined() -> None:
-    facts = llamacpp.read_facts("", prefix_caching=False)
+    facts = llamacpp.read_llamacpp_facts("", prefix_caching=False)
     assert (facts.engine_version, facts.kv_cache_bytes, facts.weight_load_s) == (None, None, None)
     assert (facts.weight_bytes_loaded, facts.kv_bytes_per_token) == (None, None)
     assert (facts.kernels, facts.notes) == ((), ())

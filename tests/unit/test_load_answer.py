@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bitbench.loadgen.answer import read_answer, server_sentence
+from bitbench.loadgen.answer import error_in_answer, read_answer
 from bitbench.util.http.response import AnswerLimits, ResponseReader
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
@@ -133,8 +133,8 @@ def test_more_chunks_with_text_than_tokens_contradict_each_other() -> None:
     ],
 )
 def test_a_server_is_quoted(body: bytes, said: str) -> None:
-    assert server_sentence(body, "") == said
+    assert error_in_answer(body, "") == said
 
 
 def test_a_long_quotation_is_shortened() -> None:
-    assert len(server_sentence(b"x" * 100_000, "")) == 400
+    assert len(error_in_answer(b"x" * 100_000, "")) == 400

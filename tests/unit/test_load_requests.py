@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.loadgen.client import WorkerPart
-from bitbench.loadgen.inputs import check_files, hash_files
+from bitbench.loadgen.inputs import check_input_files, hash_input_files
 from bitbench.loadgen.requests import PlannedRequest, plan_requests
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.study.base import Json
@@ -158,7 +158,7 @@ def test_a_trace_gives_times_lengths_and_what_prompts_share(trace: Path) -> None
 def test_a_trace_that_is_too_short_is_said_with_its_field(trace: Path) -> None:
     asked = job(arrival={"kind": "trace", "file": "trace.jsonl"}, requests=5).workload
     with pytest.raises(StudyFileError, match=r"has 4 requests, but the workload needs 5") as caught:
-        check_files([asked], trace)
+        check_input_files([asked], trace)
     assert caught.value.location == ("workloads", 0, "arrival", "file")
 
 
@@ -188,20 +188,20 @@ def test_chat_asks_with_messages(texts: Path) -> None:
 def test_texts_that_cannot_be_used_are_said_before_anything_starts(texts: Path) -> None:
     long = job(concurrency=1, text={"file": "t.jsonl", "min_characters": 99}).workload
     with pytest.raises(StudyFileError, match=r"none of the 4 texts .* is 99 characters long") as caught:
-        check_files([job(concurrency=1).workload, long], texts)
+        check_input_files([job(concurrency=1).workload, long], texts)
     assert caught.value.location == ("workloads", 1, "text", "file")
     (texts / "m.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
     with pytest.raises(StudyFileError, match="which need `api: chat`"):
-        check_files([job(concurrency=1, text={"file": "m.jsonl"}).workload], texts)
-    check_files([job(concurrency=1, api="chat", text={"file": "m.jsonl"}).workload], texts)
+        check_input_files([job(concurrency=1, text={"file": "m.jsonl"}).workload], texts)
+    check_input_files([job(concurrency=1, api="chat", text={"file": "m.jsonl"}).workload], texts)
 
 
 def test_files_are_hashed_by_the_name_that_the_study_gives_them(texts: Path) -> None:
     workload = job(concurrency=1, text={"file": "t.jsonl"}).workload
-    before = hash_files([workload, job(concurrency=1).workload], texts)
+    before = hash_input_files([workload, job(concurrency=1).workload], texts)
     assert list(before) == ["t.jsonl"]
     (texts / "t.jsonl").write_text('{"prompt": "other"}\n')
-    assert hash_files([workload], texts) != before
+    assert hash_input_files([workload], texts) != before
 
 
 @pytest.mark.parametrize("arrival", [{"kind": "poisson", "rate": 5}, "closed_loop"])

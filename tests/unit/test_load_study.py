@@ -5,25 +5,25 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.cli.load import trial_line
+from bitbench.cli.load import load_trial_line
 from bitbench.cli.options import counts_option, numbers_option
 from bitbench.measure.load_study import (
     LoadOptions,
-    endpoint_arguments,
+    load_study_arguments,
+    load_study_search_limits,
     load_study_workloads,
     make_load_study,
     prepare_load,
-    search_limits,
 )
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.plan import Config, Point
 from bitbench.study.study_file import checked_objectives, parse_study, study_file_text
-from bitbench.study.workload import Workload, mean_rate
+from bitbench.study.workload import Workload, mean_arrival_rate
 from bitbench.util.errors import StudyFileError, UsageError
 
 OPTIONS = LoadOptions()
 OBJECTIVES = checked_objectives("ttft_p99=200ms,tpot_mean=12.5ms")
-ARGUMENTS = endpoint_arguments(url="http://127.0.0.1:8000", model="m", api_key_env="K", vocabulary=None)
+ARGUMENTS = load_study_arguments(url="http://127.0.0.1:8000", model="m", api_key_env="K", vocabulary=None)
 
 
 def points(options: LoadOptions) -> tuple[Workload, ...]:
@@ -34,7 +34,7 @@ def test_points_are_workloads_in_order() -> None:
     assert [one.name for one in points(OPTIONS)] == ["c-1", "c-2", "c-4", "c-8"]
     assert [one.concurrency for one in points(replace(OPTIONS, concurrency=(4, 1)))] == [1, 4]
     rates = points(replace(OPTIONS, rate=(2, 0.5), duration="5s"))
-    assert [(one.name, mean_rate(one.arrival), one.duration) for one in rates] == [
+    assert [(one.name, mean_arrival_rate(one.arrival), one.duration) for one in rates] == [
         ("rate-0.5", 0.5, 5.0),
         ("rate-2", 2.0, 5.0),
     ]
@@ -44,11 +44,11 @@ def test_a_search_starts_at_the_rate_of_one_client_and_its_trials_last_twenty_la
     options = replace(OPTIONS, objectives=checked_objectives("ttft_p99=200ms"))
     assert options.is_search
     (first,) = load_study_workloads(options, None, latency_s=2.0)
-    assert (mean_rate(first.arrival), first.duration) == (0.5, 40.0)
+    assert (mean_arrival_rate(first.arrival), first.duration) == (0.5, 40.0)
     assert load_study_workloads(options, None, latency_s=0.01)[0].duration == 10.0
-    limits = search_limits(options, 0.5)
+    limits = load_study_search_limits(options, 0.5)
     assert (limits.lowest, limits.highest, limits.trials, limits.precision) == (0.5 / 16, 2048.0, 12, 0.03)
-    assert search_limits(replace(options, max_rate=0.25), 0.5).start == 0.25
+    assert load_study_search_limits(replace(options, max_rate=0.25), 0.5).start == 0.25
     assert not replace(options, rate=(1.0,)).is_search
 
 
@@ -107,7 +107,7 @@ def test_the_line_of_a_trial_keeps_a_long_name_apart() -> None:
         id="t1", point=point, block=0, index=0, instance_id="i1", started_at="", duration_s=1.0,
         outcome=Outcome.CLIENT_BOUND, cause="late",
     )  # fmt: skip
-    assert "rate-0.61875 rejected: late" in trial_line(record, "again", None).plain
+    assert "rate-0.61875 rejected: late" in load_trial_line(record, "again", None).plain
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from typing import cast
 
 import pytest
 
-from bitbench.loadgen.answer import request_table
+from bitbench.loadgen.answer import streamed_answer_table
 from bitbench.loadgen.connection import Exchange
 from bitbench.loadgen.requests import PlannedRequest
 from bitbench.records.tables import REQUEST_STATUSES
@@ -31,7 +31,7 @@ def row_of(*data: bytes, at_s: float | None = 0.0, asked: int | None = 7) -> dic
     for second, part in enumerate(data):
         came.response.feed(part, 101.0 + second)
     came.response.close()
-    (row,) = request_table([cast(Exchange, came)], zero=100.0, key="").to_pylist()
+    (row,) = streamed_answer_table([cast(Exchange, came)], zero=100.0, key="").to_pylist()
     assert row["status"] in REQUEST_STATUSES
     return cast(dict[str, Json], row)
 

@@ -12,9 +12,9 @@ import psutil
 import pytest
 import uvloop
 
-from bitbench.loadgen.client import WorkerPart, run_job, run_part
+from bitbench.loadgen.client import WorkerPart, run_client_part, run_job
 from bitbench.loadgen.verdict import load_verdict
-from bitbench.loadgen.workers import LoadWorkers, WorkerTask, decode_task, encode_task, workers_for
+from bitbench.loadgen.workers import LoadWorkers, WorkerTask, decode_task_frame, encode_task_frame, workers_for
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.trial import LoadProgress, Outcome
 from bitbench.study.workload import Arrival, Workload
@@ -32,7 +32,7 @@ def job(endpoint: Endpoint, workload: Workload = WORKLOAD) -> LoadJob:
 def test_a_job_survives_the_journey() -> None:
     endpoint = Endpoint("http://h:1", "m", "secret", {"ignore_eos": True, "nested": {"list": [1]}}, "X-Batch")
     sent = WorkerTask(job(endpoint), WorkerPart(1, 3), report=True)
-    assert decode_task(encode_task(sent)) == sent
+    assert decode_task_frame(encode_task_frame(sent)) == sent
 
 
 def test_it_runs_job_after_job(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_a_core_that_was_taken_away_at_time_zero_delays_the_trial_where_no_other
 ) -> None:
     with running({"ttft": "5ms", "tpot": "1ms"}, tmp_path) as endpoint:
         has_passed = time.monotonic() - 2.0
-        result = uvloop.run(run_part(job(endpoint), part, lambda: has_passed))
+        result = uvloop.run(run_client_part(job(endpoint), part, lambda: has_passed))
     late = [row["sent_s"] - row["planned_s"] for row in result.requests.to_pylist() if row["planned_s"] == 0]
     assert late
     assert all(late_s < 1.0 if part.workers == 1 else late_s >= 2.0 for late_s in late)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from bitbench.analysis.changes import MAX_RATE, parse_changed_metric, parse_condition
+from bitbench.analysis.changes import MAX_RATE, gate_condition, metric_of_change
 from bitbench.analysis.trial import RECORDED, metrics_of_trial
 from bitbench.records.folder import StudyFolder
 from bitbench.records.request_rows import RATES, RequestRows
@@ -103,11 +103,11 @@ def test_slo_takes_every_promise_in_both_spellings() -> None:
 def test_fail_if_takes_every_recorded_figure_in_both_spellings() -> None:
     for metric in (*RECORDED.values(), METRICS["perplexity"]):
         for spelling in (metric.name, metric.column):
-            assert parse_condition(f"{spelling} < -3%").metric == parse_changed_metric(metric.name) == metric.column
+            assert gate_condition(f"{spelling} < -3%").metric == metric_of_change(metric.name) == metric.column
     with pytest.raises(
         UsageError, match="unknown figure ttft_p90; did you mean `ttft_p99`\\? known are output_throughput"
     ):
-        parse_changed_metric("ttft_p90")
+        metric_of_change("ttft_p90")
 
 
 def test_csv_json_and_sql_have_the_columns(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from bitbench.models.shapes import SHAPES
-from bitbench.records.roof import Bound, MachineRoof, Readings, attainable
+from bitbench.records.roof import Bound, MachineRoof, Readings, attainable_under_roof
 from bitbench.study.model_cost import (
     active_weight_bytes,
+    communication_cost_bytes,
     decode_cost,
     expected_weight_bytes,
     prefill_cost,
     read_weight_bytes,
-    summed_bytes,
     touched_share,
     why_cost_unknown,
 )
@@ -78,11 +78,11 @@ def test_what_cannot_be_told_says_why() -> None:
 
 
 def test_the_roof_is_the_best_reading_and_the_slower_of_reading_and_computing_counts() -> None:
-    single = attainable(decode_cost(SMOLLM2, WEIGHTS, batch=1, context=0), ROOF, in_int8=False)
+    single = attainable_under_roof(decode_cost(SMOLLM2, WEIGHTS, batch=1, context=0), ROOF, in_int8=False)
     assert single.bound is Bound.MEMORY
     assert single.seconds == pytest.approx(WEIGHTS / 10e9, rel=0.01)
     prefill = prefill_cost(SMOLLM2, WEIGHTS, batch=8, tokens=512)
-    dense, eight = (attainable(prefill, ROOF, in_int8=in_int8) for in_int8 in (False, True))
+    dense, eight = (attainable_under_roof(prefill, ROOF, in_int8=in_int8) for in_int8 in (False, True))
     assert dense.bound is Bound.ARITHMETIC
     assert dense.seconds == pytest.approx(prefill.flops / 400e9)
     assert eight.arithmetic_s == pytest.approx(prefill.matmul_flops / 800e9 + prefill.attention_flops / 400e9)
@@ -154,5 +154,5 @@ def test_a_token_of_qwen3_30b_a3b_reads_what_its_name_says() -> None:
 
 
 def test_tensor_parallelism_sums_a_row_for_each_token_twice_per_layer() -> None:
-    assert summed_bytes(SMOLLM2, tokens=8) == 2 * 30 * 8 * 576 * 2
-    assert summed_bytes(ModelFacts(), tokens=8) is None
+    assert communication_cost_bytes(SMOLLM2, tokens=8) == 2 * 30 * 8 * 576 * 2
+    assert communication_cost_bytes(ModelFacts(), tokens=8) is None

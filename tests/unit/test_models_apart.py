@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 
-from bitbench.analysis.ranking import ranked_model_groups
+from bitbench.analysis.ranking import ranking_model_groups
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.recommendation import Limits
 from bitbench.reports.answers.recommend import recommendation_document
 from bitbench.reports.document.markdown import markdown
-from bitbench.reports.files import figures_of
+from bitbench.reports.files import report_file_figures
 from bitbench.reports.study import study_document
 from bitbench.study.variant import Variant
 from tests.unit.eight_configs import MODEL, RECIPES, eight_configs, eight_summary
@@ -42,14 +42,14 @@ def test_each_model_has_the_ranks_that_it_would_have_alone() -> None:
 
 def test_another_model_is_compared_with_the_same_recipe_on_the_same_engine() -> None:
     plan, _, _ = eight_configs((MODEL, TINY))
-    assert [field.baseline and field.baseline.name for field in ranked_model_groups(plan)] == [
+    assert [field.baseline and field.baseline.name for field in ranking_model_groups(plan)] == [
         f"{MODEL}/bf16 @ vllm",
         f"{TINY}/bf16 @ vllm",
     ]
     without = plan.model_copy(
         update={"points": tuple(one for one in plan.points if one.config.variant != f"{TINY}/bf16")}
     )
-    assert [field.baseline and field.baseline.name for field in ranked_model_groups(without)][
+    assert [field.baseline and field.baseline.name for field in ranking_model_groups(without)][
         1
     ] == f"{TINY}/w8a8-rtn @ vllm"
 
@@ -63,7 +63,7 @@ def test_a_report_answers_model_by_model() -> None:
     assert text.count("Use `w8a8-gptq @ vllm` or `w8a8-rtn @ vllm`, which are tied") == 2
     assert "Models are not compared with each other" in text
     assert f"## Workload `c1`, `{TINY}`" in text
-    names = [figure.name for figure in figures_of(document)]
+    names = [figure.name for figure in report_file_figures(document)]
     assert len(set(names)) == len(names)
     assert "26.6×" not in text  # the tiny one against the other's baseline
 

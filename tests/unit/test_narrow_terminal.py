@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.cli.load import trial_line
-from bitbench.cli.plan import uses_table
+from bitbench.cli.load import load_trial_line
+from bitbench.cli.plan import plan_uses_table
 from bitbench.cli.progress import RunDisplay
 from bitbench.measure.trust import Trust
 from bitbench.records.trial import Outcome, TrialRecord
@@ -43,8 +43,8 @@ def a_trial() -> TrialRecord:
 
 def test_the_line_of_a_trial_fits() -> None:
     record = a_trial()
-    assert len(trial_line(record, " 1/12", None, is_narrow=True)) <= 60
-    assert "p99" in str(trial_line(record, " 1/12", None))
+    assert len(load_trial_line(record, " 1/12", None, is_narrow=True)) <= 60
+    assert "p99" in str(load_trial_line(record, " 1/12", None))
     for width, has_times in ((60, False), (120, True)):
         console, stream = drawn(width)
         RunDisplay(console).trial_finished(record)
@@ -68,7 +68,7 @@ def test_what_needs_no_permission_is_one_row_for_each_engine_and_what_does_has_i
     harmless = [Use(UseKind.ARGUMENT, f"size={size}", "told to a", asks=False) for size in (1, 2)]
     uses = (*asks, *harmless)
     source = replace(StudySource.of(make_plan(["a"], [WORKLOAD]).study), file=tmp_path / "study.yaml")
-    table = uses_table(uses, Trust(uses, source, tmp_path))
+    table = plan_uses_table(uses, Trust(uses, source, tmp_path))
     assert list(table.columns[1].cells) == ["plugin=x", "plugin=y", "size=1, size=2"]
 
 

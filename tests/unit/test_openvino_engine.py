@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from bitbench.engines import openvino as engine_module
-from bitbench.engines.openvino import UNSUPPORTED, OpenvinoEngine, command_line, read_facts
+from bitbench.engines.openvino import UNSUPPORTED, OpenvinoEngine, command_line, read_openvino_facts
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.measure.plan import as_arguments
+from bitbench.measure.plan import planned_engine_setup
 from bitbench.ports import InstanceFailed, Launch, Load
 from bitbench.records.trial import KernelPath, Outcome
 from bitbench.study.study import Argument, EngineSetup
@@ -89,11 +89,11 @@ def test_what_it_refuses() -> None:
 
 def test_the_type_of_the_kv_cache_is_an_axis() -> None:
     engine = OpenvinoEngine()
-    chosen = as_arguments(setup("bf16"), engine)
+    chosen = planned_engine_setup(setup("bf16"), engine)
     assert engine.refuse(chosen, VARIANT, BUILT_IN_WORKLOADS["base"]) is None
     assert command_line(replace(LAUNCH, setup=chosen), 1)[7:] == ["--kv-cache-precision=bf16"]
     with pytest.raises(StudyFileError, match="has no KV cache type fp8"):
-        as_arguments(setup("fp8"), engine)
+        planned_engine_setup(setup("fp8"), engine)
 
 
 def test_only_arguments_that_are_known_to_be_harmless_are_not_asked_about() -> None:
@@ -110,7 +110,7 @@ def failure_of(said: str, tmp_path: Path) -> tuple[Outcome, str]:
             env={},
             endpoint=endpoint,
             log_file=tmp_path / "log",
-            read_facts=lambda log: read_facts(log, VARIANT),
+            read_facts=lambda log: read_openvino_facts(log, VARIANT),
             unsupported=UNSUPPORTED,
         )
     )
@@ -240,10 +240,10 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     spec.loader.exec_module(server)
     model = sys.modules["openvino_model"]
     kernels = [{"kind": "FullyConnected", "kernel": "brgemm_avx512_f32", "layers": 211}]
-    monkeypatch.setattr(model, "kernels_of", lambda *_: kernels)
+    monkeypatch.setattr(model, "openvino_model_kernels", lambda *_: kernels)
     chosen = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "u8"}
     others = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "32", "INFERENCE_NUM_THREADS": "2"}
-    monkeypatch.setattr(model, "resolved", lambda _: {**chosen, **others})
+    monkeypatch.setattr(model, "openvino_kernel_properties", lambda _: {**chosen, **others})
     return types.SimpleNamespace(server=server, model=model)
 
 
@@ -406,7 +406,7 @@ def test_an_error_or_an_early_end_is_told_and_ends_the_process(
 
 
 def test_its_facts_are_read_from_its_line(model: Any) -> None:
-    facts = read_facts(f"a warning\nbitbench-facts: {json.dumps(model.facts())}\n", VARIANT)
+    facts = read_openvino_facts(f"a warning\nbitbench-facts: {json.dumps(model.facts())}\n", VARIANT)
     assert (facts.engine_version, facts.prefix_caching) == ("2026.4.1.0", False)
     assert (facts.kv_cache_tokens, facts.kv_bytes_per_token, facts.kv_cache_bytes) == (384, 1000, 384_000)
     assert facts.kernels == ("FullyConnected (211): brgemm_avx512_f32",)
@@ -414,5 +414,5 @@ def test_its_facts_are_read_from_its_line(model: Any) -> None:
     assert "computes in f32, KV cache u8" in facts.notes[0]
     dense = VARIANT.model_copy(update={"form": "openvino/dense"})
     said = f"bitbench-facts: {json.dumps(model.facts())}"
-    assert read_facts(said, dense).kernel_choices[0].path is KernelPath.DENSE
-    assert read_facts("nothing yet", VARIANT).engine_version is None
+    assert read_openvino_facts(said, dense).kernel_choices[0].path is KernelPath.DENSE
+    assert read_openvino_facts("nothing yet", VARIANT).engine_version is None

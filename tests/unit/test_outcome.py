@@ -6,7 +6,7 @@ import pytest
 import typer
 
 from bitbench.cli.options import Format
-from bitbench.cli.outcome import end_with_answer, outcome_advice
+from bitbench.cli.outcome import end_with_outcome_document, outcome_advice
 from bitbench.cli.terminal import Terminal
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialRecord
 from bitbench.reports.document.markdown import markdown
@@ -52,7 +52,7 @@ def test_an_answer_is_a_page_or_fills_the_terminal(capsys: pytest.CaptureFixture
 
     def shown(form: Format, **options: Any) -> str:
         with pytest.raises(typer.Exit) as end:
-            end_with_answer(document, Terminal(), ExitCode.INCONCLUSIVE, form, **options)
+            end_with_outcome_document(document, Terminal(), ExitCode.INCONCLUSIVE, form, **options)
         assert end.value.exit_code == ExitCode.INCONCLUSIVE
         return capsys.readouterr().out
 

@@ -5,7 +5,7 @@ from random import Random
 
 from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.results.summary import StopReason
-from bitbench.analysis.sequential import turns_of
+from bitbench.analysis.sequential import sequential_turns
 from bitbench.engines.null import NullEngine
 from bitbench.measure.budget import StudyPace
 from bitbench.measure.estimate import Estimator
@@ -308,9 +308,9 @@ def test_a_block_that_was_resumed_in_another_way_loses_no_trial() -> None:
     point = plan.points[0]
     in_turns = [make_trial(point, 0, index, round=number) for index, number in enumerate((0, 2))]
     alone = [make_trial(point, 0, index) for index in (2, 3)]
-    assert [turn.round for turn in turns_of([*in_turns, *alone])] == [0, 2, 1, 3]
-    assert [turn.round for turn in turns_of([*alone, *in_turns])] == [1, 3, 0, 2]
-    assert [turn.round for turn in turns_of(alone)] == [0, 1]
+    assert [turn.round for turn in sequential_turns([*in_turns, *alone])] == [0, 2, 1, 3]
+    assert [turn.round for turn in sequential_turns([*alone, *in_turns])] == [1, 3, 0, 2]
+    assert [turn.round for turn in sequential_turns(alone)] == [0, 1]
 
 
 def test_a_figure_that_is_not_defined_ends_no_study() -> None:

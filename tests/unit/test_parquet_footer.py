@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bitbench.records.strict_reader import arrow_schema, group_sizes, rows_from
+from bitbench.records.strict_reader import parquet_group_sizes, parse_rows_strictly, strict_reader_schema
 from bitbench.records.tables import REQUEST_COLUMNS
 from tests.length import by_length
 
@@ -22,7 +22,7 @@ def parquet(table: pa.Table, rows: int = 7) -> bytes:
 
 
 def requests() -> pa.Table:
-    schema = arrow_schema(REQUEST_COLUMNS)
+    schema = strict_reader_schema(REQUEST_COLUMNS)
     return pa.table({field.name: pa.nulls(20, field.type) for field in schema}, schema=schema)
 
 
@@ -31,8 +31,10 @@ def test_sizes_are_those_that_pyarrow_reads() -> None:
     content = parquet(table)
     groups = [pq.ParquetFile(io.BytesIO(content)).metadata.row_group(place) for place in range(3)]
     chunks = [[group.column(place) for place in range(group.num_columns)] for group in groups]
-    assert [size.values for size in group_sizes(content)] == [sum(one.num_values for one in own) for own in chunks]
-    assert [size.unpacked_bytes for size in group_sizes(content)] == [
+    assert [size.values for size in parquet_group_sizes(content)] == [
+        sum(one.num_values for one in own) for own in chunks
+    ]
+    assert [size.unpacked_bytes for size in parquet_group_sizes(content)] == [
         sum(one.total_uncompressed_size for one in own) for own in chunks
     ]
 
@@ -47,7 +49,7 @@ def test_a_damaged_footer_is_a_value_error_and_never_the_end_of_the_process() ->
         for _ in range(source.choice((1, 1, 2, 3))):
             content[-8 - source.randrange(1, footer + 1)] = source.randrange(256)
         try:
-            rows_from(bytes(content), REQUEST_COLUMNS, 20, 1_000)
+            parse_rows_strictly(bytes(content), REQUEST_COLUMNS, 20, 1_000)
             read += 1
         except ValueError as error:
             causes.add(str(error))
@@ -60,4 +62,4 @@ def test_a_damaged_footer_is_a_value_error_and_never_the_end_of_the_process() ->
 )
 def test_what_is_no_parquet_file_is_said_so(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"it is no Parquet file|its footer is"):
-        group_sizes(content)
+        parquet_group_sizes(content)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from bitbench.measure.machine.gpus import Gpu, Nvml, memory_of
+from bitbench.measure.machine.gpus import Gpu, Nvml, nvml_process_memory
 from bitbench.measure.machine.host import collect_host_facts
 from bitbench.measure.machine.noise import SpeedProbe, measure_noise
 from bitbench.measure.machine.watches import MemoryWatch, read_memory
@@ -125,8 +125,8 @@ def test_without_a_device_there_is_no_device_memory() -> None:
 
 def test_processes_that_nvml_does_not_show_have_unknown_device_memory() -> None:
     """As in a container, where it gives the process ids of the host."""
-    assert memory_of({os.getpid()}, gpus({12345678: MIB})[1]) is None
-    assert memory_of({os.getpid()}, gpus({})[1]) is None
+    assert nvml_process_memory({os.getpid()}, gpus({12345678: MIB})[1]) is None
+    assert nvml_process_memory({os.getpid()}, gpus({})[1]) is None
 
 
 def test_a_process_that_is_gone_has_unknown_memory() -> None:

@@ -20,8 +20,8 @@ from bitbench.engines.processes import (
     ProcessEnded,
     ServerProcess,
     free_port,
-    spawn_process,
-    wait_until_healthy,
+    launch_logged_process,
+    wait_until_listening,
 )
 from bitbench.util.child_processes import engine_child_variables
 from tests.busy_machine import wait_for
@@ -56,9 +56,9 @@ sys.exit(7)
 PARENT = """
 import sys, time
 from pathlib import Path
-from bitbench.engines.processes import spawn_process
+from bitbench.engines.processes import launch_logged_process
 from bitbench.util.child_processes import engine_child_variables
-engine = spawn_process([sys.executable, "-c", {tree!r}, {folder!r}, "polite", "lives"],
+engine = launch_logged_process([sys.executable, "-c", {tree!r}, {folder!r}, "polite", "lives"],
       env=engine_child_variables({{}}), log_file=Path({log!r}))
 time.sleep(600)
 """
@@ -87,7 +87,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     started: list[ServerProcess] = []
 
     def start_python(code: str, *arguments: str) -> ServerProcess:
-        process = spawn_process(
+        process = launch_logged_process(
             [sys.executable, "-c", code, *arguments], env=engine_child_variables({}), log_file=tmp_path / "engine.log"
         )
         started.append(process)
@@ -140,9 +140,9 @@ def test_nothing_is_left_after_kill_9_of_the_parent(tmp_path: Path, folder: Path
     parent_code = f"""
 import os, sys, time
 from pathlib import Path
-from bitbench.engines.processes import spawn_process
+from bitbench.engines.processes import launch_logged_process
 from bitbench.util.child_processes import engine_child_variables
-engine = spawn_process([sys.executable, "-c", {TREE!r}, {str(folder)!r}, "polite", "lives"],
+engine = launch_logged_process([sys.executable, "-c", {TREE!r}, {str(folder)!r}, "polite", "lives"],
       env=engine_child_variables({{}}), log_file=Path({str(tmp_path / "engine.log")!r}))
 if {forked_helper} and os.fork() == 0:
     Path({str(tmp_path / "helper")!r}).write_text(str(os.getpid()))
@@ -170,7 +170,7 @@ def test_a_kill_of_the_engine_is_seen_as_that_signal(start: Callable[..., Server
 
 
 def test_a_command_that_does_not_exist_says_so_in_the_log(tmp_path: Path) -> None:
-    process = spawn_process(
+    process = launch_logged_process(
         [str(tmp_path / "missing")], env=engine_child_variables({}), log_file=tmp_path / "engine.log"
     )
     assert wait_for(lambda: process.exit_code() is not None)
@@ -194,14 +194,14 @@ def test_the_environment_is_clean(
 def test_waiting_for_health_ends_with_the_process(start: Callable[..., ServerProcess]) -> None:
     process = start("import sys; sys.exit(3)")
     with pytest.raises(ProcessEnded) as ended:
-        wait_until_healthy(process, f"http://127.0.0.1:{free_port()}/health", timeout_s=60)
+        wait_until_listening(process, f"http://127.0.0.1:{free_port()}/health", timeout_s=60)
     assert ended.value.exit_code == 3
 
 
 def test_waiting_for_health_has_a_deadline(start: Callable[..., ServerProcess]) -> None:
     process = start("import time; time.sleep(600)")
     with pytest.raises(TimeoutError, match=r"0\.2 s"):
-        wait_until_healthy(process, f"http://127.0.0.1:{free_port()}/health", timeout_s=0.2)
+        wait_until_listening(process, f"http://127.0.0.1:{free_port()}/health", timeout_s=0.2)
 
 
 WAKING = """
@@ -222,7 +222,7 @@ def test_an_unhealthy_answer_is_not_ready(start: Callable[..., ServerProcess]) -
     """vLLM answers 503 while its engine starts."""
     port = free_port()
     process = start(WAKING, str(port))
-    wait_until_healthy(process, f"http://127.0.0.1:{port}/health", timeout_s=60)
+    wait_until_listening(process, f"http://127.0.0.1:{port}/health", timeout_s=60)
     assert process.log().count("answered") == 3
 
 
@@ -246,7 +246,7 @@ def stranger() -> Iterator[int]:
 def test_an_answer_from_a_stranger_is_not_ready(start: Callable[..., ServerProcess], stranger: int) -> None:
     process = start("import time; time.sleep(600)")
     with pytest.raises(PortTaken) as taken:
-        wait_until_healthy(process, f"http://127.0.0.1:{stranger}/health", timeout_s=60)
+        wait_until_listening(process, f"http://127.0.0.1:{stranger}/health", timeout_s=60)
     assert taken.value.holder.startswith(f"process {os.getpid()} (")
 
 
@@ -331,7 +331,7 @@ def test_a_frozen_tree_takes_no_time_and_goes_on_where_it_was(tmp_path: Path) ->
     script = (
         "import subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'while True: pass']); child.wait()"
     )
-    process = spawn_process([sys.executable, "-c", script], env=engine_child_variables({}), log_file=log)
+    process = launch_logged_process([sys.executable, "-c", script], env=engine_child_variables({}), log_file=log)
     try:
         assert wait_for(lambda: len(psutil.Process(process.pid).children()) == 1)
         (child,) = psutil.Process(process.pid).children()

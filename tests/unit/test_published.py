@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.models import library
-from bitbench.models.shapes import SHAPES, published_shape
+from bitbench.models.shapes import SHAPES, known_model_shape
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document
 from bitbench.study.variant import ModelFacts, Variant
@@ -38,11 +38,11 @@ def test_a_shape_has_the_parameters_of_the_published_model(name: str) -> None:
 
 
 def test_a_published_model_is_found_by_its_repository() -> None:
-    found = published_shape("Qwen/Qwen3-4B")
+    found = known_model_shape("Qwen/Qwen3-4B")
     assert found is not None
     assert found.name == "qwen3-4b"
     assert not found.published_facts.random_weights
-    assert published_shape("Qwen/Qwen3-4B-Base") is None
+    assert known_model_shape("Qwen/Qwen3-4B-Base") is None
 
 
 def test_a_model_of_the_hub_with_a_known_shape_is_planned_before_it_is_downloaded(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.group import run_group
-from bitbench.measure.plan import expand_plan, loads_of
+from bitbench.measure.plan import plan_study_points, planned_engine_loads
 from bitbench.measure.progress import Progress
 from bitbench.measure.quality import QualityDraft, QualityKit
 from bitbench.measure.runner import QualityOptions, quality_study
@@ -24,11 +24,11 @@ from bitbench.measure.trial import RunContext
 from bitbench.ports import Endpoint, Launch, Load
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection, PromptLogprobs
 from bitbench.quality.material import cut_windows, make_prompts, read_corpus
-from bitbench.quality.measure import QualityJob, ask_answers, measure_again, score_together, score_windows
+from bitbench.quality.measure import QualityJob, ask_answers, measure_quality_again, score_together, score_windows
 from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import SCORE_COLUMNS, Condition, CorpusFacts, Prompt, QualityMaterial, QualityRecord
-from bitbench.records.strict_reader import arrow_schema
+from bitbench.records.strict_reader import strict_reader_schema
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
 from bitbench.study.plan import Config, Group, Member, Plan
 from bitbench.study.quality import Quality, Scoring
@@ -197,7 +197,7 @@ def planned(*recipes: str, engine: str = "transformers", **quality: object) -> P
     def resolve(model: str, recipe: str) -> Variant:
         return Variant(name=f"{model}/{recipe}", model=model, recipe=recipe, path=Path("/m"), form=forms[recipe])
 
-    return expand_plan(study, engines, resolve, "cpu")
+    return plan_study_points(study, engines, resolve, "cpu")
 
 
 def test_quality_is_measured_where_only_speed_means_nothing() -> None:
@@ -208,11 +208,11 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     assert plan.points == ()
     assert plan.configs == plan.quality
     (setup,), scoring = plan.study.engines, Scoring.PROMPT_LOGPROBS
-    assert loads_of(plan, setup, scoring) == (Load(1, 256 + 48),)
-    assert loads_of(planned("bf16", window_tokens=4000), setup, scoring) == (Load(1, 4001),)
+    assert planned_engine_loads(plan, setup, scoring) == (Load(1, 256 + 48),)
+    assert planned_engine_loads(planned("bf16", window_tokens=4000), setup, scoring) == (Load(1, 4001),)
     floor = planned("bf16", noise_floor=True)
-    assert loads_of(floor, setup, scoring)[1:] == (Load(8, 257),)  # or the engine would not batch them
-    assert loads_of(floor, setup, Scoring.NEXT_TOKEN) == (Load(1, 256 + 48),)
+    assert planned_engine_loads(floor, setup, scoring)[1:] == (Load(8, 257),)  # or the engine would not batch them
+    assert planned_engine_loads(floor, setup, Scoring.NEXT_TOKEN) == (Load(1, 256 + 48),)
 
 
 def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
@@ -342,7 +342,7 @@ def test_rows_without_their_line_are_dropped_and_the_material_stays(tmp_path: Pa
         writer.write_lock(make_lock(make_plan(["e"], [BUILT_IN_WORKLOADS["base"]])))
         writer.write_material("a/m", MATERIAL)
         (folder.quality / "q0001.parquet").write_bytes(b"half")
-    schema = arrow_schema(SCORE_COLUMNS)
+    schema = strict_reader_schema(SCORE_COLUMNS)
     with folder.writing() as writer:
         draft = QualityRecord(
             id="",
@@ -445,7 +445,7 @@ def test_some_windows_keep_their_numbers(server: QualityServer) -> None:
     facts = MATERIAL.facts.model_copy(update={"windows": 20})
     material = MATERIAL.model_copy(update={"windows": windows, "facts": facts})
     job = QualityJob(server.endpoint, Scoring.PROMPT_LOGPROBS, Quality(top_tokens=3), material, None, 5.0)
-    again = measure_again(job)
+    again = measure_quality_again(job)
     assert sorted(set(again["window"].to_pylist())) == [0, 2, 5, 7, 10, 12, 15, 17]
     assert again["position"].to_pylist() == [1, 2] * 8
 

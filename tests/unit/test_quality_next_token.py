@@ -9,7 +9,7 @@ import pytest
 
 from bitbench.measure.estimate import guess_quality_s
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection
-from bitbench.quality.measure import Asker, ask_answers, asker_of, score_windows
+from bitbench.quality.measure import Asker, ask_answers, instance_asker, score_windows
 from bitbench.records.quality import Prompt
 from bitbench.records.trial import Outcome
 from bitbench.study.quality import Quality, Scoring
@@ -36,7 +36,7 @@ def connection(server: QualityServer) -> Iterator[InstanceConnection]:
 
 @pytest.fixture
 def asker(connection: InstanceConnection) -> Asker:
-    return asker_of(Scoring.NEXT_TOKEN, connection)
+    return instance_asker(Scoring.NEXT_TOKEN, connection)
 
 
 @pytest.mark.parametrize("windows", [WINDOWS, PARTS])
@@ -44,7 +44,7 @@ def test_both_ways_of_asking_give_the_same_rows(
     connection: InstanceConnection, asker: Asker, windows: tuple[tuple[int, ...], ...]
 ) -> None:
     asked = score_windows(asker, windows, 3, lambda _: None)
-    assert asked == score_windows(asker_of(Scoring.PROMPT_LOGPROBS, connection), windows, 3, lambda _: None)
+    assert asked == score_windows(instance_asker(Scoring.PROMPT_LOGPROBS, connection), windows, 3, lambda _: None)
 
 
 def test_each_token_costs_one_request_that_goes_on_from_the_one_before(server: QualityServer, asker: Asker) -> None:

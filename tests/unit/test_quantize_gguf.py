@@ -19,7 +19,7 @@ from bitbench.quantize.backends import QuantizeProgress, Work, maker_of
 from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.checkpoint import read_gguf_tensors
 from bitbench.quantize.manifest import StoredBits, WorkerFacts, stored_bits
-from bitbench.quantize.workers.convert_to_gguf import splits_like_gpt2
+from bitbench.quantize.workers.convert_to_gguf import is_converted_as_gpt2
 from bitbench.study.recipe import TensorRule
 from bitbench.util.errors import ModelError, QuantizeError
 from tests.unit.stand_in_environment import stand_in_python
@@ -273,7 +273,7 @@ def test_only_a_plain_byte_level_tokenizer_is_taken_for_gpt2(
     tokenizer: dict[str, object], expected: bool, tmp_path: Path
 ) -> None:
     (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
-    assert splits_like_gpt2(tmp_path) is expected
+    assert is_converted_as_gpt2(tmp_path) is expected
 
 
 # Writes down what the converter's own tokenizer code would say.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import Work, guess_make_s, maker_of
+from bitbench.quantize.backends import Work, guess_backend_s, maker_of
 from bitbench.quantize.manifest import StoredBits, WorkerFacts, stored_bits, weight_bytes
 from bitbench.util.errors import QuantizeError
 from tests.unit.stand_in_environment import stand_in_python
@@ -99,4 +99,4 @@ def test_bits_are_those_of_its_file_of_weights(tmp_path: Path) -> None:
     assert weight_bytes(checkpoint) == 64
     recipe = catalog.find_recipe("openvino-int8")
     assert stored_bits(tmp_path / "model", checkpoint, recipe) == StoredBits(whole_model=16.0)
-    assert guess_make_s(recipe, 135_000_000) > 20
+    assert guess_backend_s(recipe, 135_000_000) > 20

@@ -50,9 +50,9 @@ def names(home: Path) -> list[str]:
 
 def test_made_once_then_found(model: SourceModel, backend: StandIn, tmp_path: Path) -> None:
     wanted = order(model)
-    assert variants.find_variant(wanted, tmp_path) is None
+    assert variants.find_variant_on_disk(wanted, tmp_path) is None
     made = ensure(wanted, tmp_path)
-    assert ensure(wanted, tmp_path) == made == variants.find_variant(wanted, tmp_path)
+    assert ensure(wanted, tmp_path) == made == variants.find_variant_on_disk(wanted, tmp_path)
     assert backend.made == 1
     assert names(tmp_path) == [f"tiny--w8a8-rtn--{wanted.key[:12]}"]
     assert sorted(path.name for path in made.folder.iterdir()) == ["checkpoint", "manifest.json", "quantize.log"]

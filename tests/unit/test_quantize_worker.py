@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import QuantizeProgress, Work, compress_llmcompressor
+from bitbench.quantize.backends import QuantizeProgress, Work, run_llmcompressor_backend
 from bitbench.quantize.calibration import CalibrationText
-from bitbench.quantize.workers.llmcompressor_worker import MODIFIERS, layers_of, pattern_of
+from bitbench.quantize.workers.llmcompressor_worker import (
+    MODIFIERS,
+    llmcompressor_ignore_pattern,
+    llmcompressor_layer_options,
+)
 from bitbench.util.errors import QuantizeError
 
 DONE = '{"event": "done", "facts": {"versions": {"torch": "2"}, "samples": 3}}'
@@ -35,7 +39,7 @@ def test_parts_become_progress_with_an_estimate(work: Work) -> None:
     parts = [(0, 0, 2), (0, 1, 2), (0, 2, 2), (1, 0, 2), (1, 2, 2)]
     play(work, *(f'{{"event": "part", "step": {s}, "part": {p}, "parts": {n}}}' for s, p, n in parts), DONE)
     seen: list[QuantizeProgress] = []
-    facts = compress_llmcompressor(work, seen.append)
+    facts = run_llmcompressor_backend(work, seen.append)
     assert facts.samples == 3
     assert [(p.step, p.part, p.parts) for p in seen[1:]] == [
         ("smoothquant", 0, 2), ("smoothquant", 1, 2), ("smoothquant", 2, 2), ("gptq", 0, 2), ("gptq", 2, 2),
@@ -63,7 +67,7 @@ def test_parts_become_progress_with_an_estimate(work: Work) -> None:
 def test_each_bad_ending_is_a_sentence(work: Work, line: str, ending: str, message: str) -> None:
     play(work, line, ending=ending)
     with pytest.raises(QuantizeError, match=message):
-        compress_llmcompressor(work, lambda _: None)
+        run_llmcompressor_backend(work, lambda _: None)
 
 
 def test_the_worker_does_not_outlive_an_interruption(work: Work) -> None:
@@ -74,17 +78,17 @@ def test_the_worker_does_not_outlive_an_interruption(work: Work) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compress_llmcompressor(work, interrupt)
+        run_llmcompressor_backend(work, interrupt)
     if (work.folder / "pid").exists():
         with pytest.raises(ProcessLookupError):
             os.kill(int((work.folder / "pid").read_text()), 0)
 
 
 def test_sparsegpt_leaves_alone_what_is_ignored_under_its_name_for_it() -> None:
-    pattern = pattern_of("lm_head").removeprefix("re:")
+    pattern = llmcompressor_ignore_pattern("lm_head").removeprefix("re:")
     assert re.match(pattern, "lm_head.")
     assert not re.match(pattern, "lm_head_2.")
-    assert pattern_of("re:.*q_proj") == "re:.*q_proj"
+    assert llmcompressor_ignore_pattern("re:.*q_proj") == "re:.*q_proj"
 
 
 def step_of(recipe: str) -> dict[str, Any]:
@@ -94,8 +98,12 @@ def step_of(recipe: str) -> dict[str, Any]:
 
 
 def test_a_preset_goes_to_llm_compressor_by_its_name() -> None:
-    assert layers_of(step_of("nvfp4")) == {"ignore": ["lm_head"], "scheme": "NVFP4", "targets": ["Linear"]}
-    with_cache = layers_of(step_of("fp8-static-kv"))
+    assert llmcompressor_layer_options(step_of("nvfp4")) == {
+        "ignore": ["lm_head"],
+        "scheme": "NVFP4",
+        "targets": ["Linear"],
+    }
+    with_cache = llmcompressor_layer_options(step_of("fp8-static-kv"))
     assert with_cache["scheme"] == "FP8"
     assert with_cache["kv_cache_scheme"] == {
         "num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False,
@@ -103,7 +111,7 @@ def test_a_preset_goes_to_llm_compressor_by_its_name() -> None:
 
 
 def test_other_schemes_are_told_number_by_number() -> None:
-    (group,) = layers_of(step_of("w4a16-g128-autoround"))["config_groups"].values()
+    (group,) = llmcompressor_layer_options(step_of("w4a16-g128-autoround"))["config_groups"].values()
     assert group["weights"] == {
         "num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128,
     }  # fmt: skip

@@ -17,8 +17,8 @@ from bitbench.measure.quick_study import (
     make_quick_field,
     make_quick_study,
     missing_for_quick_study,
-    read_names,
-    write_study,
+    quick_study_names,
+    write_quick_study,
 )
 from bitbench.measure.workplace import Workplace
 from bitbench.models import hub
@@ -173,7 +173,7 @@ def a_gguf(path: Path, weights: int) -> Path:
 
 
 def test_recipes_of_a_model_are_compared_with_it_unquantized(at: Workplace) -> None:
-    field = make_quick_field(read_names(["smollm2-135m", "gguf-q4_0", "gguf-q8_0"]), at)
+    field = make_quick_field(quick_study_names(["smollm2-135m", "gguf-q4_0", "gguf-q8_0"]), at)
     assert field == QuickField("smollm2-135m", ("gguf-bf16", "gguf-q4_0", "gguf-q8_0"), (), ("llamacpp",))
     study = make_quick_study(field, at, "quick-1")
     assert study.baseline == "smollm2-135m/gguf-bf16 @ llamacpp"
@@ -182,7 +182,7 @@ def test_recipes_of_a_model_are_compared_with_it_unquantized(at: Workplace) -> N
 
 
 def test_what_is_missing_is_named_with_its_costs_in_the_order_of_creation(at: Workplace) -> None:
-    lacking = missing_for_quick_study(make_quick_field(read_names(["smollm2-135m", "gguf-q4_0"]), at), at)
+    lacking = missing_for_quick_study(make_quick_field(quick_study_names(["smollm2-135m", "gguf-q4_0"]), at), at)
     assert [(need.kind, need.name) for need in lacking] == [
         ("environment", "llamacpp"),
         ("environment", "transformers"),
@@ -195,18 +195,19 @@ def test_what_is_missing_is_named_with_its_costs_in_the_order_of_creation(at: Wo
 
 def test_recipes_for_vllm_run_there_and_start_sooner(at: Workplace) -> None:
     write_model(Path("tiny"))
-    field = make_quick_field(read_names(["tiny", "w8a8-rtn"]), at)
+    field = make_quick_field(quick_study_names(["tiny", "w8a8-rtn"]), at)
     assert (field.recipes, field.engines) == (("bf16", "w8a8-rtn"), ("vllm",))
     assert make_quick_study(field, at, "x").engines[0].args == {"enforce-eager": True}
     on_gpu = Workplace(at.home, asked_device="cuda")
     assert (
-        make_quick_study(make_quick_field(read_names(["tiny", "w8a8-rtn"]), on_gpu), on_gpu, "x").engines[0].args == {}
+        make_quick_study(make_quick_field(quick_study_names(["tiny", "w8a8-rtn"]), on_gpu), on_gpu, "x").engines[0].args
+        == {}
     )
 
 
 def test_the_largest_of_gguf_files_is_the_baseline(at: Workplace) -> None:
     small, large = a_gguf(Path("m-Q4_0.gguf"), 64 * 64).resolve(), a_gguf(Path("m-Q8_0.gguf"), 64 * 128).resolve()
-    field = make_quick_field(read_names([str(small), "m-Q8_0.gguf"]), at)
+    field = make_quick_field(quick_study_names([str(small), "m-Q8_0.gguf"]), at)
     assert (field.origin, field.engines) == (None, ("llamacpp",))
     study = make_quick_study(field, at, "x")
     assert study.models == (str(large),)
@@ -226,9 +227,9 @@ def test_prompts_for_a_gguf_file_are_of_its_words(at: Workplace) -> None:
 
 
 def test_gguf_files_of_a_hub_are_known_before_they_are_here(at: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub, "download_bytes", lambda reference, **_: len(reference.file))
+    monkeypatch.setattr(hub, "hub_download_bytes", lambda reference, **_: len(reference.file))
     names = ["acme/Tiny-GGUF:Q4_K_M", "acme/Tiny-GGUF:Q8_0"]
-    field = make_quick_field(read_names(names), at)
+    field = make_quick_field(quick_study_names(names), at)
     assert field == QuickField(None, ("bf16",), tuple(names), ("llamacpp",))
     lacking = missing_for_quick_study(field, at)
     assert [(need.kind, need.name, need.size_bytes) for need in lacking[1:]] == [
@@ -248,23 +249,23 @@ def test_gguf_files_of_a_hub_are_known_before_they_are_here(at: Workplace, monke
 )
 def test_names_that_mean_nothing_are_an_error(names: list[str], problem: str, at: Workplace) -> None:
     with pytest.raises(UsageError, match=problem):
-        make_quick_field(read_names(names), at)
+        make_quick_field(quick_study_names(names), at)
 
 
 def test_recipes_need_a_model_that_is_not_quantized(at: Workplace) -> None:
     a_gguf(Path("m-Q8_0.gguf"), 64 * 64)
     with pytest.raises(UsageError, match="gguf-q4_0 starts from a model that is not quantized"):
-        make_quick_field(read_names(["m-Q8_0.gguf", "gguf-q4_0"]), at)
+        make_quick_field(quick_study_names(["m-Q8_0.gguf", "gguf-q4_0"]), at)
 
 
 def test_the_study_is_a_file_to_go_on_from_and_no_other_is_overwritten(at: Workplace) -> None:
-    field = make_quick_field(read_names(["smollm2-135m", "gguf-q4_0"]), at)
+    field = make_quick_field(quick_study_names(["smollm2-135m", "gguf-q4_0"]), at)
     study = make_quick_study(field, at, "first")
-    source = write_study(study, Path("first"))
+    source = write_quick_study(study, Path("first"))
     assert source.file is not None
     assert read_study(source.file)[0] == study
     assert "bitbench run first.yaml --into first" in source.text
-    write_study(study, Path("first"))
+    write_quick_study(study, Path("first"))
     source.file.write_text("name: mine")
     with pytest.raises(StoreError, match=r"first\.yaml exists and is another study"):
-        write_study(study, Path("first"))
+        write_quick_study(study, Path("first"))

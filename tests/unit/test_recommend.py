@@ -11,7 +11,7 @@ from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
-from bitbench.api.recommend import deploy_words
+from bitbench.api.recommend import recommended_deployment
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.answers.recommend import recommendation_document
@@ -397,10 +397,10 @@ def test_the_command_to_deploy_is_the_one_that_was_measured(tmp_path: Path, caps
         "  --enforce-eager",
     ]
     records = StudyFolder(path).read()
-    server, *rest = deploy_words(records, slow, tmp_path)
+    server, *rest = recommended_deployment(records, slow, tmp_path)
     assert server in ("llama-server", '"$BITBENCH_HOME"/envs/llamacpp/bin/llama-server')  # one on the PATH is used
     assert rest[:2] == ["--model", '"$BITBENCH_HOME"/models/m']
-    assert deploy_words(records, bare, tmp_path) == ()  # it is no command that people start
+    assert recommended_deployment(records, bare, tmp_path) == ()  # it is no command that people start
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,24 @@ import pytest
 
 from bitbench.analysis.results.summary import ConfigQuality, RequestSpread, StudySummary
 from bitbench.records.trial import Memory, Outcome
-from bitbench.reports.charts.curves import curves_by_input_length, curves_by_load, length_figures, load_figures
-from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LABEL_GAP, LIGHT, MOST_SERIES, Figure, axis_for, config
+from bitbench.reports.charts.curves import (
+    curves_by_input_length,
+    curves_by_load,
+    length_curve_figures,
+    load_curve_figures,
+)
+from bitbench.reports.charts.figure import (
+    CSS_COLOURS,
+    DARK,
+    LABEL_GAP,
+    LIGHT,
+    MOST_SERIES,
+    Figure,
+    axis_for,
+    figure_config,
+)
 from bitbench.reports.charts.rows import MOST_LANES, ratio_figure, request_figures, trials_figure
-from bitbench.reports.charts.trade import beats, trade_figures
+from bitbench.reports.charts.trade import is_pareto_better, trade_figures
 from bitbench.reports.document.html import html_chart_svg
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
@@ -116,7 +130,7 @@ def test_many_configs_leave_room_for_the_first_screen() -> None:
 def test_without_a_result_there_is_no_figure() -> None:
     empty = summarize(make_plan(["a", "b"], [BUILT_IN_WORKLOADS["base"]]), [], [])
     assert trials_figure(empty, empty.rankings[0], labels_of(empty)) is None
-    assert load_figures(empty, labels_of(empty)) == []
+    assert load_curve_figures(empty, labels_of(empty)) == []
     assert ratio_figure(empty, labels_of(empty)) is None
     assert trade_figures(empty, empty.rankings[0], labels_of(empty)) == []
 
@@ -129,7 +143,7 @@ def test_only_what_differs_in_one_thing_is_joined() -> None:
 
 def test_latency_against_throughput_has_a_point_per_load() -> None:
     summary = measured(make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS))
-    (figure,) = load_figures(summary, labels_of(summary))
+    (figure,) = load_curve_figures(summary, labels_of(summary))
     for spec in (figure.spec, figure.narrow):
         alt.LayerChart.from_dict(spec)  # raises where it is not as Vega-Lite's schema wants it
     assert [(row["series"], row["at"]) for row in figure.rows] == [("a", "1"), ("a", "8"), ("b", "1"), ("b", "8")]
@@ -139,7 +153,7 @@ def test_latency_against_throughput_has_a_point_per_load() -> None:
 
 def test_with_eight_configs_one_pair_stands_out_and_every_line_has_its_name() -> None:
     summary = eight_summary()
-    (figure,) = load_figures(summary, labels_of(summary))
+    (figure,) = load_curve_figures(summary, labels_of(summary))
     assert {row["series"] for row in figure.rows if row["stands_out"]} == {"bf16 @ vllm", "w8a8-gptq @ vllm"}
     assert "Thick lines: bf16 @ vllm and w8a8-gptq @ vllm, the baseline and the best." in figure.caption
     ends = [row for row in figure.rows if row["is_end"]]
@@ -194,7 +208,7 @@ def test_lines_beyond_what_can_be_told_apart_are_left_out_but_not_the_baseline()
     engines = [f"e{number:02}" for number in range(MOST_SERIES + 4)]
     plan = make_plan(engines, [shape("short", 1, 128), shape("long", 1, 4096)], TWO_STARTS, baseline=engines[-1])
     summary = measured(plan)
-    figure = length_figures(summary, labels_of(summary))[0]
+    figure = length_curve_figures(summary, labels_of(summary))[0]
     assert {row["series"] for row in figure.rows} == {*engines[: MOST_SERIES - 1], engines[-1]}
     assert f"Shown are {MOST_SERIES} of {len(engines)} configs" in figure.caption
 
@@ -217,7 +231,7 @@ def test_who_is_worse_only_within_noise_stays_on_the_front() -> None:
     quick_large, slow_small = [(100, 95, 105), (-9, -9, -9)], [(50, 45, 55), (-1, -1, -1)]
     beaten, within_noise = [(40, 38, 42), (-2, -2, -2)], [(48, 40, 56), (-1, -1, -1)]
     configs = [quick_large, slow_small, beaten, within_noise]
-    assert [own for own in configs if any(beats(other, own) for other in configs)] == [beaten]
+    assert [own for own in configs if any(is_pareto_better(other, own) for other in configs)] == [beaten]
 
 
 def test_speed_against_memory() -> None:
@@ -259,7 +273,7 @@ def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:
 
 def test_a_name_stands_in_no_expression() -> None:
     summary = eight_summary()
-    (figure,) = load_figures(summary, labels_of(summary))
+    (figure,) = load_curve_figures(summary, labels_of(summary))
     filters = [step["filter"] for layer in figure.spec["layer"] for step in layer.get("transform", ())]
     named = {str(row["series"]) for row in figure.rows if row.get("series")}
     assert [one for one in filters if not isinstance(one, str)]  # by a name, which is a value there
@@ -282,4 +296,4 @@ def test_every_colour_stands_out_from_its_paper(palette: dict[str, str]) -> None
         least = 4.5 if role in ("ink", "soft") else 3.0
         light, dark = max(luminance(colour), paper), min(luminance(colour), paper)
         assert (light + 0.05) / (dark + 0.05) >= least, role
-    assert config(palette)["background"] == palette["paper"]
+    assert figure_config(palette)["background"] == palette["paper"]

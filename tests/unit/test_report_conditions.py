@@ -9,13 +9,13 @@ from rich.console import Console
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document import terminal
-from bitbench.reports.document.markdown import markdown_phrase, section_parts, table_text
+from bitbench.reports.document.markdown import markdown_phrase, markdown_section_parts, markdown_table
 from bitbench.reports.document.model import Document, Quantity, Section, Table, TableCell, plain_text
 from bitbench.reports.document.words import say
 from bitbench.reports.sections.conditions import (
+    conditions_source_paragraph,
     configs_section,
     host_section,
-    imported_conditions,
     instances_section,
     method_section,
     reproduce_section,
@@ -43,7 +43,7 @@ def demo() -> StudySummary:
 
 def text_of(section: Section | None) -> str:
     assert section is not None
-    return "\n\n".join(section_parts(section))
+    return "\n\n".join(markdown_section_parts(section))
 
 
 def printed(section: Section) -> str:
@@ -107,7 +107,7 @@ def test_starts_and_first_trials_are_kept_apart(demo: StudySummary) -> None:
     starts, first = (block for block in section.blocks if isinstance(block, Table))
     assert rows_of(starts)["quick"][:3] == ["3 of 3", 5.0, pytest.approx(1.6)]
     assert rows_of(starts)["broken"] == ["0 of 3", None, None, None, None]
-    assert "5.00 (4.00 – 6.00)" in table_text(starts)
+    assert "5.00 (4.00 – 6.00)" in markdown_table(starts)
     assert rows_of(first)["quick"][1] == 1
     assert warm_up_section(demo.model_copy(update={"imported_from": IMPORTED})) is None
 
@@ -232,7 +232,7 @@ def test_memory_says_what_is_known_and_names_what_is_not(demo: StudySummary) -> 
     assert section is not None
     table = section.blocks[0]
     assert isinstance(table, Table)
-    header, _, quick, steady, *_ = table_text(table).splitlines()
+    header, _, quick, steady, *_ = markdown_table(table).splitlines()
     assert [point.strip() for point in header.split("|")[2:-1]] == [
         "Loaded (MiB)", "Steady (MiB)", "Peak (MiB)", "KV cache (MiB)", "KV/token (KiB)", "Room (tokens)",
     ]  # fmt: skip
@@ -254,6 +254,6 @@ def test_memory_of_a_device_has_columns_of_its_own() -> None:
 
 def test_what_bitbench_did_not_measure_says_so() -> None:
     assert (
-        markdown_phrase(imported_conditions(IMPORTED).phrase)
+        markdown_phrase(conditions_source_paragraph(IMPORTED).phrase)
         == "**Imported**, not measured by bitbench: `a.json` of vllm."
     )

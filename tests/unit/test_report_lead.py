@@ -12,7 +12,7 @@ from bitbench.analysis.results.summary import AgainstBaseline, ConfigQuality, St
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document.data import document_data
 from bitbench.reports.document.html import html_page
-from bitbench.reports.document.markdown import markdown, markdown_phrase, section_parts
+from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.sections.conditions import precision_section
 from bitbench.reports.sections.lead import lead
@@ -371,7 +371,7 @@ def test_how_many_starts_there_are_is_said_of_those_that_were_dropped_too() -> N
     ]
     section = precision_section(summarize(plan, trials, []))
     assert section is not None
-    assert "3 to 5 starts of each config beside the baseline; ratios" in "\n".join(section_parts(section))
+    assert "3 to 5 starts of each config beside the baseline; ratios" in "\n".join(markdown_section_parts(section))
     alike = precision_section(summarize(plan, [one for one in trials if one.block < 3], []))
     assert alike is not None
-    assert "- 3 starts of each config beside the baseline; ratios" in "\n".join(section_parts(alike))
+    assert "- 3 starts of each config beside the baseline; ratios" in "\n".join(markdown_section_parts(alike))

@@ -10,7 +10,7 @@ from bitbench.records.lock import Lock
 from bitbench.records.trial import Memory
 from bitbench.reports import files
 from bitbench.reports.document.markdown import markdown as rendered
-from bitbench.reports.files import write_report_files
+from bitbench.reports.files import make_report_files
 from bitbench.reports.study import study_document
 from bitbench.reports.write import StudyReport
 from bitbench.study.study import Count, Measure
@@ -198,7 +198,7 @@ def test_the_table_stars_what_the_answer_recommends(
 
 
 def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp_path: Path) -> None:
-    path = write_report_files(study_document(demo, demo_study()[3]), "0", tmp_path)
+    path = make_report_files(study_document(demo, demo_study()[3]), "0", tmp_path)
     linked = re.findall(r"\]\((figures/[^)]+)\)", path.read_text(encoding="utf-8"))
     assert "figures/trials-interactive.svg" in linked
     assert sorted(linked) == sorted(f"figures/{one.name}" for one in (path.parent / "figures").iterdir())
@@ -213,8 +213,8 @@ def test_a_report_removes_the_figures_of_the_one_before_and_no_other_file(
 ) -> None:
     monkeypatch.setattr(files, "html_chart_svg", lambda _: "<svg/>")
     document = StudyReport(write_folder(kind, tmp_path / "study"), tmp_path).document
-    figures = write_report_files(document, "0", tmp_path / "study").parent / "figures"
+    figures = make_report_files(document, "0", tmp_path / "study").parent / "figures"
     assert list(figures.iterdir())
     (figures / "mine.svg").write_text("mine")
-    write_report_files(replace(document, answer=(), sections=()), "0", tmp_path / "study")
+    make_report_files(replace(document, answer=(), sections=()), "0", tmp_path / "study")
     assert [path.name for path in figures.iterdir()] == ["mine.svg"]

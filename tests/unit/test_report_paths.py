@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.records.trial import Outcome
-from bitbench.reports.write import path_shortener, shorten_paths
+from bitbench.reports.write import path_shortener, shorten_report_paths
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_plan, make_trial, summarize
 
@@ -32,6 +32,6 @@ def test_failures_and_their_log_lines() -> None:
     bad = make_trial(
         plan.points[0], 0, 0, outcome=Outcome.CRASHED, cause="no /data/home/x", log_lines=("at /data/home/y.py",)
     )
-    failure = shorten_paths(summarize(plan, [bad], []), SHORT).points[0].failures[0].failure
+    failure = shorten_report_paths(summarize(plan, [bad], []), SHORT).points[0].failures[0].failure
     assert failure.cause == "no …/x"
     assert failure.log_lines == ("at …/y.py",)

@@ -8,7 +8,7 @@ from rich.console import Console
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.quality import Answer, QualityRecord, TaskFailure, TaskResult
 from bitbench.records.trial import Outcome
-from bitbench.reports.document.markdown import markdown_phrase, section_parts
+from bitbench.reports.document.markdown import markdown_phrase, markdown_section_parts
 from bitbench.reports.document.model import Document, Mark, Quantity, Table, Unit
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.document.words import bullets, say
@@ -55,7 +55,7 @@ def summary(rounded_before: str | None = None) -> StudySummary:
 def section_text() -> str:
     section = quality_section(summary())
     assert section is not None
-    return "\n\n".join(section_parts(section))
+    return "\n\n".join(markdown_section_parts(section))
 
 
 def test_that_weights_were_rounded_before_is_said_before_any_figure() -> None:
@@ -67,7 +67,7 @@ def test_that_weights_were_rounded_before_is_said_before_any_figure() -> None:
     assert markdown_phrase(next(quality_sentences(found))) == sentence
     section = quality_section(found)
     assert section is not None
-    assert section_parts(section)[1] == sentence
+    assert markdown_section_parts(section)[1] == sentence
     assert "rounded" not in section_text()
 
 

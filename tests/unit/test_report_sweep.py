@@ -9,7 +9,7 @@ from rich.console import Console
 
 from bitbench.analysis.results.summary import RateAnswer, SearchStop, StudySummary
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialMetrics, TrialRecord
-from bitbench.reports.charts.curves import load_figures
+from bitbench.reports.charts.curves import load_curve_figures
 from bitbench.reports.document.html import html_chart_svg
 from bitbench.reports.document.markdown import markdown, markdown_phrase
 from bitbench.reports.document.model import Chart, Document, Mark, Table
@@ -70,7 +70,7 @@ def summary_of(name: str = "server", *, search: RateAnswer | None = None) -> Stu
 
 
 def document_of(summary: StudySummary) -> Document:
-    charts = (Chart(figure) for figure in load_figures(summary, Labels.of(summary)))
+    charts = (Chart(figure) for figure in load_curve_figures(summary, Labels.of(summary)))
     return Document(say("a sweep"), (*charts, *bullets(sweep_answer(summary))), (sweep_section(summary),))
 
 
@@ -183,7 +183,7 @@ def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:
 def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None:
     found = RateAnswer(rate=47.0, low=41.0, high=55.0, confidence=0.95, trials=9, stop=SearchStop.PRECISE)
     summary = summary_of(search=found)
-    figure, throughput = load_figures(summary, Labels.of(summary))
+    figure, throughput = load_curve_figures(summary, Labels.of(summary))
     assert figure.title == "Time to first token by offered rate"
     assert throughput.title == "Output throughput by offered rate"
     assert [row["x"] for row in figure.rows if row.get("series") == "TTFT p99"] == [10.0, 40.0, 160.0]

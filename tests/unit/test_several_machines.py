@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from bitbench.measure.progress import LOST_REPEATS, Progress, progress_excuses
-from bitbench.measure.runner import pace_of
+from bitbench.measure.runner import run_pace
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts, Lock
-from bitbench.records.trial import NOT_THE_ENGINES, Outcome, TrialMetrics, without_lost
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome, TrialMetrics, mark_lost_trial_outcomes
 from bitbench.util.errors import NotComparableError
 from tests.unit.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned
@@ -18,7 +18,7 @@ from tests.unit.test_schedule import FixedPace, plan_of, trial
 
 def test_blocks_that_are_run_in_any_case_run_at_once() -> None:
     plan, _, _ = planned(starts={"min": 3, "max": 8}, trials=1)
-    pace = pace_of(plan, Workplace(), at_once=4)
+    pace = run_pace(plan, Workplace(), at_once=4)
     progress = Progress(plan, pace)
     assert [progress.next_block(set(range(taken))) for taken in range(4)] == [0, 1, 2, None]
     for block in range(3):
@@ -65,9 +65,9 @@ def test_what_a_lost_block_had_before_does_not_count() -> None:
         make_instance(point.config, 0, id="lost", outcome=Outcome.LOST),
         make_instance(point.config, 0, id="after"),
     ]
-    read = without_lost([before, after, other, failed], instances)
+    read = mark_lost_trial_outcomes([before, after, other, failed], instances)
     assert [one.outcome for one in read] == [Outcome.LOST, Outcome.OK, Outcome.OK, Outcome.CRASHED]
-    assert without_lost([before], instances[:1]) == [before]
+    assert mark_lost_trial_outcomes([before], instances[:1]) == [before]
 
 
 HOST = HostFacts(cpu_model="X", cores=4, threads=8, memory_bytes=64 * 2**30)

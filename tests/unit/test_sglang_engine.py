@@ -9,7 +9,7 @@ import pytest
 
 from bitbench.engines import sglang
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.engines.sglang import SglangEngine, command_line, environment_variables
+from bitbench.engines.sglang import SglangEngine, command_line, sglang_variables
 from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.records.trial import Failure, KernelPath, Outcome
 from bitbench.study.study import Argument, EngineSetup
@@ -93,7 +93,7 @@ def test_the_cache_has_room_for_every_request_at_its_full_length() -> None:
 
 def test_the_key_is_in_the_environment_alone_and_cannot_be_overridden() -> None:
     wanted = launch(env={"BITBENCH_API_KEY": "theirs", "OMP_NUM_THREADS": "2"})
-    env = environment_variables(wanted, "secret")
+    env = sglang_variables(wanted, "secret")
     assert env["BITBENCH_API_KEY"] == "secret"
     assert env["OMP_NUM_THREADS"] == "2"
     assert "secret" not in options(command_line(wanted, 1))
@@ -123,7 +123,7 @@ def test_arguments_that_name_a_file_or_a_host_are_asked_for() -> None:
 
 
 def test_facts_of_a_start_on_a_cpu() -> None:
-    facts = sglang.read_facts(recorded("bf16"), SMOLLM2)
+    facts = sglang.read_sglang_facts(recorded("bf16"), SMOLLM2)
     assert facts.engine_version == "0.5.23"
     assert facts.kv_cache_tokens == 3072
     assert facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 2
@@ -155,7 +155,7 @@ def on_a_gpu(**arguments: object) -> str:
 
 
 def test_memory_and_kernels_as_it_says_them_on_a_gpu() -> None:
-    facts = sglang.read_facts(on_a_gpu(), ModelFacts())
+    facts = sglang.read_sglang_facts(on_a_gpu(), ModelFacts())
     assert facts.weight_bytes_loaded == round(4.25 * 2**30) * 2  # of both ranks
     assert facts.kv_cache_bytes == round(2.5 * 2**30) * 2
     assert facts.kv_cache_tokens == 90_000
@@ -163,12 +163,12 @@ def test_memory_and_kernels_as_it_says_them_on_a_gpu() -> None:
     assert facts.prefix_caching is True
     assert facts.kernels == ("attention: fa3", "linear: compressed-tensors")
     assert facts.notes == ()
-    assert sglang.read_facts(on_a_gpu(), SMOLLM2).kv_bytes_per_token == 11_520
+    assert sglang.read_sglang_facts(on_a_gpu(), SMOLLM2).kv_bytes_per_token == 11_520
 
 
 def test_a_log_without_any_known_line_gives_no_facts() -> None:
     for log in ("hello\n", "server_args={'a': <object>}\n", "server_args=[1]\n"):
-        facts = sglang.read_facts(log, SMOLLM2)
+        facts = sglang.read_sglang_facts(log, SMOLLM2)
         assert facts.engine_version is None
         assert facts.kv_cache_tokens is None
         assert facts.kv_cache_bytes is None
@@ -188,10 +188,10 @@ def failure_of(log: str, exit_code: int, tmp_path: Path) -> Failure:
             env={},
             endpoint=Endpoint(url="http://127.0.0.1:9", model="m", api_key="k"),
             log_file=tmp_path / "engine.log",
-            read_facts=lambda log: sglang.read_facts(log, SMOLLM2),
+            read_facts=lambda log: sglang.read_sglang_facts(log, SMOLLM2),
             unsupported=sglang.UNSUPPORTED,
             ends_itself=sglang.ENDS_ITSELF,
-            message_of=sglang.message_of,
+            message_of=sglang.sglang_log_message,
         )
     )
     try:

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from bitbench.engines.kernels import slowness_warnings
-from bitbench.engines.sglang import read_facts as read_sglang
-from bitbench.engines.vllm import read_facts as read_vllm
+from bitbench.engines.sglang import read_sglang_facts as read_sglang
+from bitbench.engines.vllm import read_vllm_facts as read_vllm
 from bitbench.study.variant import ModelFacts
 
 DATA = Path(__file__).parent / "data"

@@ -184,10 +184,10 @@ def test_nothing_is_left_after_kill_9(forked: ServerProcess, killed: tuple[str, 
 DRIVER = """
 import sys, time
 from pathlib import Path
-from bitbench.engines.processes import spawn_process
+from bitbench.engines.processes import launch_logged_process
 from bitbench.util.child_processes import engine_child_variables
 place = Path(sys.argv[1])
-engine = spawn_process([sys.executable, "-I", str(place / "engine.py"), str(place / "facts")],
+engine = launch_logged_process([sys.executable, "-I", str(place / "engine.py"), str(place / "facts")],
       env=engine_child_variables({}), log_file=place / "log")
 time.sleep(600)
 """

@@ -12,7 +12,7 @@ from bitbench.analysis.budget import (
     LEAST_START_SD,
     Design,
     VarianceComponents,
-    measured_components,
+    measured_variance_components,
     plan_blocks,
     variance_components,
 )
@@ -136,11 +136,13 @@ def test_components_that_cannot_be_known() -> None:
     assert variance_components({}) is None
     assert variance_components({"w": LogSpeeds(names, np.zeros((2, 1, 5)))}) is None
     assert variance_components({"w": LogSpeeds(names, np.zeros((2, 5, 1)))}) is None
-    assert measured_components({}) == FIRST_GUESS
+    assert measured_variance_components({}) == FIRST_GUESS
 
 
 def test_starts_that_seem_equal_are_not_planned_with() -> None:
     names = (Config(variant="none", engine="a"), Config(variant="none", engine="b"))
-    found = measured_components({"w": LogSpeeds(names, np.tile([0.0, 0.1], (2, 3, 1)) * np.array([[[1]], [[2]]]))})
+    found = measured_variance_components(
+        {"w": LogSpeeds(names, np.tile([0.0, 0.1], (2, 3, 1)) * np.array([[[1]], [[2]]]))}
+    )
     assert found.start_sd == LEAST_START_SD
     assert found.trial_sd == pytest.approx(0.05)

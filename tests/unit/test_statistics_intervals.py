@@ -3,7 +3,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.analysis.intervals import Resampler, Sample, interval_sides, mean_interval, resample_groups, uncertainty
+from bitbench.analysis.intervals import (
+    Resampler,
+    Sample,
+    interval_skew,
+    mean_interval,
+    mean_uncertainty,
+    resample_groups,
+)
 from bitbench.analysis.precision import enough_instances
 from bitbench.analysis.unpaired import unpaired_ratio
 from bitbench.study.study import Count, Measure
@@ -64,7 +71,7 @@ def test_an_interval_that_knows_little_does_not_go_below_zero() -> None:
 
 
 def test_close_instance_means_do_not_look_more_exact_than_their_trials() -> None:
-    known = uncertainty([[9.0, 11.0], [9.0, 11.0]])
+    known = mean_uncertainty([[9.0, 11.0], [9.0, 11.0]])
     assert known is not None
     assert known.standard_error == pytest.approx((2.0 / 4) ** 0.5)
 
@@ -120,7 +127,7 @@ def test_equal_values_have_an_interval_of_no_width() -> None:
 
 
 def test_skew_moves_the_sides_not_the_width() -> None:
-    below, above = interval_sides(np.random.default_rng(1).exponential(size=5000) - 1, 0.95)
+    below, above = interval_skew(np.random.default_rng(1).exponential(size=5000) - 1, 0.95)
     assert above > 2 * below > 0
     assert below + above == pytest.approx(2)
 

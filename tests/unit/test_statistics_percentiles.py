@@ -5,8 +5,14 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from bitbench.analysis.pairs import Floats
-from bitbench.analysis.requests import events_for_an_upper_end, percentile
-from bitbench.analysis.results.estimate import CountedEvent, PercentileEstimate, Verdict, carries, check_against_limit
+from bitbench.analysis.requests import events_needed_for_percentile, percentile
+from bitbench.analysis.results.estimate import (
+    CountedEvent,
+    PercentileEstimate,
+    Verdict,
+    check_against_limit,
+    is_estimate_carried,
+)
 from bitbench.study.metrics import OBJECTIVES
 from tests.length import by_length
 from tests.unit.simulated_requests import (
@@ -69,7 +75,7 @@ def test_what_is_missing() -> None:
 
 
 def test_from_how_many_requests_a_percentile_has_its_name() -> None:
-    assert [(carries(events, 99), carries(events, 90)) for events in (99, 100, 999, 1000)] == [
+    assert [(is_estimate_carried(events, 99), is_estimate_carried(events, 90)) for events in (99, 100, 999, 1000)] == [
         (False, False),
         (False, True),
         (False, True),
@@ -77,7 +83,10 @@ def test_from_how_many_requests_a_percentile_has_its_name() -> None:
     ]
     for metric in OBJECTIVES.values():  # the registry says the same
         if metric.percent is not None:
-            assert (carries(metric.needs, metric.percent), carries(metric.needs - 1, metric.percent)) == (True, False)
+            assert (
+                is_estimate_carried(metric.needs, metric.percent),
+                is_estimate_carried(metric.needs - 1, metric.percent),
+            ) == (True, False)
 
 
 def test_what_is_shown_of_few_and_of_many() -> None:
@@ -95,7 +104,7 @@ def test_what_is_shown_of_few_and_of_many() -> None:
 
 @pytest.mark.parametrize(("percent", "clusters"), [(99, 3), (99, 6), (90, 3), (50, 2)])
 def test_from_how_many_requests_chance_leaves_an_upper_end(percent: float, clusters: int) -> None:
-    needed = events_for_an_upper_end(percent, clusters, 0.95)
+    needed = events_needed_for_percentile(percent, clusters, 0.95)
     share, reach = percent / 100, stats.t.ppf(0.975, clusters - 1)
 
     def is_closed(events: int) -> bool:

@@ -7,12 +7,12 @@ import pytest
 
 from bitbench.analysis.quality import (
     DEFINITIONS,
-    compare_answers,
+    answers_against_baseline,
     divergence,
-    estimates_of,
-    first_difference,
-    runs_in_a_loop,
-    scores_of,
+    first_answer_difference,
+    is_repetitive_answer,
+    quality_estimates,
+    quality_scores,
     summarize_quality,
 )
 from bitbench.analysis.results.summary import ConfigQuality
@@ -68,9 +68,9 @@ def noisy(amount: float, seed: int = 3) -> Floats:
 
 
 def test_a_variant_has_no_divergence_from_itself_at_all() -> None:
-    same = scores_of(rows(logits(1)))
-    assert divergence(same, scores_of(rows(logits(1)))).max() == 0.0
-    found = estimates_of(same, same, 0.95, [0])
+    same = quality_scores(rows(logits(1)))
+    assert divergence(same, quality_scores(rows(logits(1)))).max() == 0.0
+    found = quality_estimates(same, same, 0.95, [0])
     for key, value in (("perplexity_rise", 0.0), ("kl_mean", 0.0), ("kl_p99", 0.0), ("top1_agreement", 1.0)):
         interval = found[key].interval
         assert interval is not None
@@ -80,8 +80,8 @@ def test_a_variant_has_no_divergence_from_itself_at_all() -> None:
 @pytest.mark.parametrize("amount", [0.05, 0.3, 1.0])
 def test_divergence_of_the_top_tokens_is_a_lower_bound_and_exact_with_all_of_them(amount: float) -> None:
     truth = true_divergence(logits(1), noisy(amount))
-    some = divergence(scores_of(rows(logits(1))), scores_of(rows(noisy(amount))))
-    every = divergence(scores_of(rows(logits(1), VOCABULARY)), scores_of(rows(noisy(amount), VOCABULARY)))
+    some = divergence(quality_scores(rows(logits(1))), quality_scores(rows(noisy(amount))))
+    every = divergence(quality_scores(rows(logits(1), VOCABULARY)), quality_scores(rows(noisy(amount), VOCABULARY)))
     np.testing.assert_allclose(every, truth, rtol=0.01, atol=3e-6)
     assert (some <= truth + 3e-6).all()
     assert some.mean() > 0.5 * truth.mean()
@@ -89,7 +89,7 @@ def test_divergence_of_the_top_tokens_is_a_lower_bound_and_exact_with_all_of_the
 
 def test_perplexity_and_its_paired_rise() -> None:
     base, other = rows(logits(1)), rows(noisy(0.5))
-    found = estimates_of(scores_of(other), scores_of(base), 0.95, [0])
+    found = quality_estimates(quality_scores(other), quality_scores(base), 0.95, [0])
     plain, worse = (float(np.exp(-one["logprob"].to_numpy().astype(float).mean())) for one in (base, other))
     assert found["perplexity"].value == pytest.approx(worse)
     assert found["perplexity_rise"].value == pytest.approx(worse / plain - 1)
@@ -98,21 +98,21 @@ def test_perplexity_and_its_paired_rise() -> None:
     assert alone is not None
     assert paired.high - paired.low < (alone.high - alone.low) / plain  # the text's own variation cancels
     assert set(found) == set(DEFINITIONS)
-    assert set(estimates_of(scores_of(other), None, 0.95, [0])) == {"perplexity"}
+    assert set(quality_estimates(quality_scores(other), None, 0.95, [0])) == {"perplexity"}
 
 
 def test_intervals_cover_what_they_say() -> None:
     """Windows differ in level: over 200 texts the interval of the mean divergence holds the true one about 95 times."""
     rng, hits = np.random.default_rng(11), 0
     window = np.repeat(np.arange(16), 30)
-    from bitbench.analysis.intervals import Resampler, resample_groups, with_interval
+    from bitbench.analysis.intervals import Resampler, resample_groups, scaled_mean_interval
     from bitbench.analysis.quality import window_means
 
     for _ in range(200):
         level = rng.gamma(2.0, 0.05, size=16)  # mean 0.1
         values = rng.exponential(level[window])
         of = resample_groups([window_means(window, values).tolist()], Resampler(rng))
-        interval = with_interval(of, 0.95, float).interval
+        interval = scaled_mean_interval(of, 0.95, float).interval
         assert interval is not None
         hits += interval.low <= 0.1 <= interval.high
     assert 178 <= hits <= 200
@@ -198,17 +198,17 @@ def test_without_the_baselines_result_or_on_another_text_nothing_is_paired() -> 
 
 
 def test_where_answers_part_and_when_they_loop() -> None:
-    assert first_difference((1, 2, 3), (1, 2, 3)) is None
-    assert first_difference((1, 2, 3), (1, 9, 3)) == 1
-    assert first_difference((1, 2), (1, 2, 3)) == 2
-    assert runs_in_a_loop([5, *[1, 2, 3] * 6])
-    assert runs_in_a_loop([7] * 16)
-    assert not runs_in_a_loop([7] * 12)  # "ha ha ha"
-    assert not runs_in_a_loop(list(range(48)))
+    assert first_answer_difference((1, 2, 3), (1, 2, 3)) is None
+    assert first_answer_difference((1, 2, 3), (1, 9, 3)) == 1
+    assert first_answer_difference((1, 2), (1, 2, 3)) == 2
+    assert is_repetitive_answer([5, *[1, 2, 3] * 6])
+    assert is_repetitive_answer([7] * 16)
+    assert not is_repetitive_answer([7] * 12)  # "ha ha ha"
+    assert not is_repetitive_answer(list(range(48)))
     base = [Answer(prompt="a", text="x", tokens=(1, 2)), Answer(prompt="b", text="y", tokens=(3,))]
     mine = [Answer(prompt="a", text="x", tokens=(1, 2)), Answer(prompt="b", text="z", tokens=(4,))]
-    assert [one.first_difference for one in compare_answers(mine, base)] == [None, 0]
-    assert compare_answers(mine, [])[0].baseline_text is None
+    assert [one.first_difference for one in answers_against_baseline(mine, base)] == [None, 0]
+    assert answers_against_baseline(mine, [])[0].baseline_text is None
 
 
 def test_tasks_beside_the_baselines() -> None:

@@ -10,7 +10,7 @@ from bitbench.analysis.requests import (
     COLUMNS,
     MIN_REQUESTS,
     PointRequests,
-    read_requests,
+    pooled_requests,
     request_spreads,
     request_tails,
 )
@@ -45,7 +45,7 @@ def read(tables: Sequence[pa.Table | None], **fields: object) -> PointRequests:
             raise RowsNotKeptError("gone")
         return table.select(list(columns or table.column_names))
 
-    return read_requests(make_records(PLAN, trials, requests_of=requests_of), POINT, trials)
+    return pooled_requests(make_records(PLAN, trials, requests_of=requests_of), POINT, trials)
 
 
 def test_percentiles_are_over_all_trials_and_failed_requests_do_not_count() -> None:

@@ -72,8 +72,8 @@ def asked_once(progress: Progress) -> Iterator[Member]:
         ("bitbench.records.folder.Writer._cut_torn_line", nothing),
         ("bitbench.records.folder.Writer._drop_orphans", nothing),
         ("bitbench.records.folder.Writer.new_instance", numbered_by_lines),
-        ("bitbench.records.folder.following", lambda _: 1),
-        ("bitbench.records.strict_reader.read_from", every_line),
+        ("bitbench.records.folder.parse_next_record_number", lambda _: 1),
+        ("bitbench.records.strict_reader.parse_record_lines", every_line),
         ("bitbench.measure.progress.Progress._wanted", asked_once),
     ],
 )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from bitbench.engines import transformers as engine_module
-from bitbench.engines.transformers import TransformersEngine, command_line, read_facts
+from bitbench.engines.transformers import TransformersEngine, command_line, read_transformers_facts
 from bitbench.ports import Launch, Load
 from bitbench.study.study import EngineSetup
 from bitbench.study.variant import AtLoad, ModelFacts, Variant
@@ -66,11 +66,11 @@ def test_command_line_and_refusals() -> None:
 def test_facts_come_from_the_servers_own_line() -> None:
     said = {"engine_version": "5.19.0", "kernels": ["attention sdpa"], "weight_bytes_loaded": 7, "kv_value_bytes": 4}
     log = f"a warning\nbitbench-facts: {json.dumps(said)}\nbatch of 1: 2.1 s"
-    facts = read_facts(log, ModelFacts(layers=30, kv_heads=3, head_size=64))
+    facts = read_transformers_facts(log, ModelFacts(layers=30, kv_heads=3, head_size=64))
     assert (facts.engine_version, facts.kernels, facts.weight_bytes_loaded) == ("5.19.0", ("attention sdpa",), 7)
     assert facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 4
-    assert read_facts(log, ModelFacts()).kv_bytes_per_token is None
-    assert read_facts("nothing yet", ModelFacts()).engine_version is None
+    assert read_transformers_facts(log, ModelFacts()).kv_bytes_per_token is None
+    assert read_transformers_facts("nothing yet", ModelFacts()).engine_version is None
 
 
 @pytest.mark.usefixtures("server")

@@ -10,7 +10,7 @@ from bitbench.api import interface
 from bitbench.engines.registry import engine
 from bitbench.measure import runner
 from bitbench.measure.offers import LogObserver
-from bitbench.measure.runner import STUDY_FILE, QualityOptions, run_quality
+from bitbench.measure.runner import STUDY_FILE, QualityOptions, measure_quality_study
 from bitbench.measure.trust import FOLDER, Trust, trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
@@ -280,7 +280,9 @@ def test_only_what_was_typed_is_allowed_by_typing_it(tmp_path: Path, monkeypatch
     monkeypatch.setattr(SafeFolder, "write", write)
     monkeypatch.setattr(runner, "measure_study", run)
     at = Workplace(tmp_path / "home")
-    run_quality(at, QualityOptions(model="smollm2-135m", recipes=("w8a8-rtn",)), tmp_path / "out", LogObserver())
+    measure_quality_study(
+        at, QualityOptions(model="smollm2-135m", recipes=("w8a8-rtn",)), tmp_path / "out", LogObserver()
+    )
     assert [study.name for study in ran] == ["quality-smollm2-135m"]
     assert not (tmp_path / "home" / FOLDER).exists()
 

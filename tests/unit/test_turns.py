@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from bitbench.measure.estimate import guess_quality_s
-from bitbench.quality.conversations import conversation_fault, conversations, tasks
+from bitbench.quality.conversations import conversation_fault, conversation_tasks, conversations
 from bitbench.quality.logprobs import InstanceConnection, NextToken, PromptLogprobs
-from bitbench.quality.material import make_material, make_scripts
-from bitbench.quality.measure import QualityJob, hold_conversations, measure_quality
+from bitbench.quality.material import make_material, make_material_scripts
+from bitbench.quality.measure import QualityJob, ask_conversations, measure_quality
 from bitbench.records.quality import Script, TurnAnswer, TurnPrompt
 from bitbench.study.quality import CONVERSATION_TURNS, CONVERSATIONS, Quality, Scoring, Turns
 from bitbench.study.variant import ModelFacts, Variant
@@ -21,7 +21,9 @@ from tests.unit.test_quality import MATERIAL, server  # noqa: F401
 from tests.unit.test_workers import CORPUS, TRANSFORMERS
 
 ALL = conversations(Turns())
-PERSON, ALARM, LIGHTS, RECIPE, ORDER = (tasks()[name] for name in ("person", "alarm", "lights", "recipe", "order"))
+PERSON, ALARM, LIGHTS, RECIPE, ORDER = (
+    conversation_tasks()[name] for name in ("person", "alarm", "lights", "recipe", "order")
+)
 
 
 def test_all_that_is_shipped_can_be_asked_for_and_tasks_take_turns() -> None:
@@ -29,12 +31,12 @@ def test_all_that_is_shipped_can_be_asked_for_and_tasks_take_turns() -> None:
     assert len({one.name for one in ALL}) == CONVERSATIONS
     assert all(len(one.turns) == CONVERSATION_TURNS for one in ALL)
     some = conversations(Turns(conversations=8, turns=2))
-    assert [one.task.name for one in some] == list(tasks())
+    assert [one.task.name for one in some] == list(conversation_tasks())
     assert all(len(one.turns) == 2 for one in some)
     assert sum(one.task.tools is None for one in some) == 4  # half are extractions
 
 
-@pytest.mark.parametrize("task", tasks().values(), ids=lambda task: task.name)
+@pytest.mark.parametrize("task", conversation_tasks().values(), ids=lambda task: task.name)
 def test_the_scripts_own_answers_are_valid_and_are_not_in_their_own_prompt(task: object) -> None:
     own = [one for one in ALL if one.task == task]
     for exchange in (*own[0].task.examples, *(turn for one in own for turn in one.turns)):
@@ -106,7 +108,7 @@ def test_an_answer_is_valid_as_a_program_would_have_it(task: object, text: str, 
 def test_prompts_are_kept_as_what_each_turn_adds() -> None:
     one = conversations(Turns(conversations=8, turns=3))[:1]
     tokenized = [[[1, 2, 3], [1, 2, 3, 4, 5], [1, 2, 9]]]
-    (script,) = make_scripts(one, tokenized)
+    (script,) = make_material_scripts(one, tokenized)
     assert [(turn.kept, turn.tokens) for turn in script.turns] == [(0, (1, 2, 3)), (3, (4, 5)), (2, (9,))]
     assert script.prompts == ((1, 2, 3), (1, 2, 3, 4, 5), (1, 2, 9))
     assert Script.model_validate_json(script.model_dump_json()) == script
@@ -180,11 +182,11 @@ class Scripted:
 
 def test_a_conversation_ends_at_its_first_fault() -> None:
     asker = Scripted(1)
-    (found,) = hold_conversations(asker, [script_of("a")], (0,), lambda _: None)
+    (found,) = ask_conversations(asker, [script_of("a")], (0,), lambda _: None)
     assert asker.asked == [0, 1]
     assert (found.broke_at, found.valid_turns, found.turns, found.continued_with) == (2, 1, 3, "script")
     assert found.answers[1] == TurnAnswer(text="Ada\\x07", fault="it is not JSON (Expecting value)")
-    (whole,) = hold_conversations(Scripted(9), [script_of("a")], (0,), lambda _: None)
+    (whole,) = ask_conversations(Scripted(9), [script_of("a")], (0,), lambda _: None)
     assert (whole.broke_at, whole.valid_turns) == (None, 3)
 
 

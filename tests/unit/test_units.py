@@ -14,7 +14,7 @@ from bitbench.util.units import (
     show_duration,
     show_percent,
     show_seconds,
-    significant,
+    show_significant,
     written_seconds,
 )
 
@@ -66,7 +66,9 @@ def test_what_is_no_quantity_is_refused(wrong: object) -> None:
 
 
 def test_the_unknown_prints_as_a_dash_and_never_as_zero() -> None:
-    assert {show_seconds(None), show_bytes(None), show_percent(None), significant(None), show_duration(None)} == {"–"}
+    assert {show_seconds(None), show_bytes(None), show_percent(None), show_significant(None), show_duration(None)} == {
+        "–"
+    }
 
 
 def test_shown_quantities() -> None:
@@ -84,10 +86,10 @@ def test_an_estimate_is_shown_no_finer_than_it_is() -> None:
     assert show_about(3600 * 7265) == "303 days"
     assert show_bytes(269_000_000) == "257 MiB"
     assert show_percent(0.034, signed=True) == "+3.4 %"
-    assert significant(4153.2) == "4,153"
-    assert significant(0.00123456) == "0.00123"
+    assert show_significant(4153.2) == "4,153"
+    assert show_significant(0.00123456) == "0.00123"
 
 
 @given(st.floats(min_value=1e-6, max_value=LONGEST_WAIT_S))
 def test_significant_digits_keep_the_value(value: float) -> None:
-    assert float(significant(value, 4).replace(",", "")) == pytest.approx(value, rel=1e-3)
+    assert float(show_significant(value, 4).replace(",", "")) == pytest.approx(value, rel=1e-3)

@@ -12,7 +12,7 @@ import pytest
 
 from bitbench.engines import kernels, vllm
 from bitbench.engines.kernels import complete_toolkit, kernel_path, read_choices, toolkit_variables
-from bitbench.engines.vllm import VllmEngine, command_line, environment_variables
+from bitbench.engines.vllm import VllmEngine, command_line, vllm_variables
 from bitbench.records.trial import InstanceFacts, KernelPath, Outcome
 from bitbench.study.hardware import Capability
 from bitbench.study.variant import AtLoad, ModelFacts
@@ -31,7 +31,7 @@ CONFIGURATION = (
 def facts(*messages: str, quantization: str = "None") -> InstanceFacts:
     prefix = "(Worker_TP0 pid=1) INFO 11-15 02:18:36 [worker.py:1] "
     lines = [CONFIGURATION.format(quantization=quantization), *(prefix + message for message in messages)]
-    return vllm.read_facts("\n".join(lines), SMOLLM2)
+    return vllm.read_vllm_facts("\n".join(lines), SMOLLM2)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_engine_finds_the_programs_of_its_own_environment(environment: Path)
     assert found["PATH"] == f"{environment}/bin:/usr/bin"
     assert found["CUDA_HOME"] == f"{environment}/lib/python3.11/site-packages/nvidia/cu13"
     wanted = replace(launch(), python=environment / "bin" / "python")
-    assert environment_variables(wanted, "k")["PATH"].startswith(f"{environment}/bin:")
+    assert vllm_variables(wanted, "k")["PATH"].startswith(f"{environment}/bin:")
 
 
 def test_a_toolkit_of_this_machine_goes_first(environment: Path, tmp_path: Path) -> None:
@@ -284,4 +284,4 @@ def test_how_it_fails_on_a_gpu(message: str, outcome: Outcome, tmp_path: Path) -
 
 
 def test_a_model_without_facts_has_no_cache_per_token() -> None:
-    assert vllm.read_facts(CONFIGURATION.format(quantization="None"), ModelFacts()).kv_bytes_per_token is None
+    assert vllm.read_vllm_facts(CONFIGURATION.format(quantization="None"), ModelFacts()).kv_bytes_per_token is None

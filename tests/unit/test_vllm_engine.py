@@ -8,7 +8,7 @@ import pytest
 
 from bitbench.engines import vllm
 from bitbench.engines.server import ServerInstance, ServerPlan
-from bitbench.engines.vllm import VllmEngine, command_line, environment_variables
+from bitbench.engines.vllm import VllmEngine, command_line, vllm_variables
 from bitbench.ports import Endpoint, InstanceFailed, Launch, Load
 from bitbench.records.trial import Failure, Outcome
 from bitbench.study.study import Argument, EngineSetup
@@ -80,7 +80,7 @@ def test_the_context_is_not_beyond_the_models() -> None:
 
 def test_the_key_is_in_the_environment_alone_and_cannot_be_overridden() -> None:
     wanted = launch(env={"VLLM_API_KEY": "theirs", "OMP_NUM_THREADS": "2"})
-    env = environment_variables(wanted, "secret")
+    env = vllm_variables(wanted, "secret")
     assert env["VLLM_API_KEY"] == "secret"
     assert env["OMP_NUM_THREADS"] == "2"
     assert "secret" not in options(command_line(wanted, 1))
@@ -95,18 +95,18 @@ def test_the_key_is_in_the_environment_alone_and_cannot_be_overridden() -> None:
     ],
 )
 def test_the_kv_cache_holds_every_request_at_its_full_length(concurrency: int, context_tokens: int, gib: str) -> None:
-    env = environment_variables(launch(concurrency=concurrency, context_tokens=context_tokens), "k")
+    env = vllm_variables(launch(concurrency=concurrency, context_tokens=context_tokens), "k")
     assert env["VLLM_CPU_KVCACHE_SPACE"] == gib
 
 
 def test_the_kv_cache_is_that_of_the_largest_load_and_not_of_the_longest_request_as_often_as_the_most() -> None:
     mixed = replace(launch(), loads=(Load(64, 1024), Load(1, 8000)))  # 64 × 9 blocks × 128 × 23,040 bytes = 1.6 GiB
-    assert environment_variables(mixed, "k")["VLLM_CPU_KVCACHE_SPACE"] == "2"
+    assert vllm_variables(mixed, "k")["VLLM_CPU_KVCACHE_SPACE"] == "2"
     assert "--max-model-len 8016 --max-num-seqs 64" in options(command_line(mixed, 1))
 
 
 def test_the_study_chooses_the_kv_cache() -> None:
-    assert environment_variables(launch(env={"VLLM_CPU_KVCACHE_SPACE": "3"}), "k")["VLLM_CPU_KVCACHE_SPACE"] == "3"
+    assert vllm_variables(launch(env={"VLLM_CPU_KVCACHE_SPACE": "3"}), "k")["VLLM_CPU_KVCACHE_SPACE"] == "3"
 
 
 def test_workloads_that_do_not_fit_are_refused() -> None:
@@ -126,7 +126,7 @@ def test_workloads_that_do_not_fit_are_refused() -> None:
 
 
 def test_facts_of_an_eager_start() -> None:
-    facts = vllm.read_facts(recorded("eager"), SMOLLM2)
+    facts = vllm.read_vllm_facts(recorded("eager"), SMOLLM2)
     assert facts.engine_version == "0.32.0"
     assert facts.kv_cache_tokens == 46_592
     assert facts.kv_cache_bytes == 2**30
@@ -142,7 +142,7 @@ def test_facts_of_an_eager_start() -> None:
 
 
 def test_facts_of_a_compiled_start() -> None:
-    facts = vllm.read_facts(recorded("compiled"), SMOLLM2)
+    facts = vllm.read_vllm_facts(recorded("compiled"), SMOLLM2)
     assert facts.compile_s == 119.0  # from 02:16:36 to 02:18:35
     assert facts.weight_load_s == 0.24
 
@@ -150,7 +150,7 @@ def test_facts_of_a_compiled_start() -> None:
 def test_compile_time_as_vllm_says_it_where_it_does() -> None:
     prefix = "(EngineCore pid=1) INFO 11-15 02:18:36 [core.py:402] "
     said = "init engine (profile, create kv cache, warmup model) took 50.00 s (compilation: 41.50 s)"
-    assert vllm.read_facts(prefix + said, SMOLLM2).compile_s == 41.5
+    assert vllm.read_vllm_facts(prefix + said, SMOLLM2).compile_s == 41.5
 
 
 def test_selected_kernels_are_kept_in_its_own_words_and_once() -> None:
@@ -160,12 +160,14 @@ def test_selected_kernels_are_kept_in_its_own_words_and_once() -> None:
         "Using CPUWNA16LinearKernel for CompressedTensorsWNA16",
         "Using FLASH_ATTN attention backend out of potential backends: ['FLASH_ATTN'].",
     ]
-    facts = vllm.read_facts("\n".join(prefix + line for line in [*said, said[0], "Using max model len 512"]), SMOLLM2)
+    facts = vllm.read_vllm_facts(
+        "\n".join(prefix + line for line in [*said, said[0], "Using max model len 512"]), SMOLLM2
+    )
     assert facts.kernels == tuple(said)
 
 
 def test_a_log_without_any_known_line_gives_no_facts() -> None:
-    facts = vllm.read_facts("hello\n", SMOLLM2)
+    facts = vllm.read_vllm_facts("hello\n", SMOLLM2)
     assert facts.engine_version is None
     assert facts.kv_cache_tokens is None
     assert facts.prefix_caching is None
@@ -190,7 +192,7 @@ def test_memory_as_vllm_says_it_on_a_gpu(cache: str, model: ModelFacts, bytes_pe
         "Available KV cache memory: 60.25 GiB\n"
         "GPU KV cache size: 1,000,000 tokens, Maximum concurrency for 8,192 tokens per request: 122.07x\n"
     )
-    facts = vllm.read_facts(log, model)
+    facts = vllm.read_vllm_facts(log, model)
     assert facts.weight_bytes_loaded == 15 * 2**30
     assert facts.kv_cache_bytes == round(120.5 * 2**30)
     assert facts.kv_cache_tokens == 1_000_000
@@ -209,9 +211,9 @@ def failure_of(log: str, exit_code: int, tmp_path: Path) -> Failure:
             env={},
             endpoint=Endpoint(url="http://127.0.0.1:9", model="m", api_key="k"),
             log_file=tmp_path / "engine.log",
-            read_facts=vllm.read_facts,
+            read_facts=vllm.read_vllm_facts,
             unsupported=vllm.UNSUPPORTED,
-            message_of=vllm.message_of,
+            message_of=vllm.vllm_log_message,
         )
     )
     try:

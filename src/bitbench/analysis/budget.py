@@ -90,7 +90,7 @@ def plan_blocks(
     return min(plans, key=lambda plan: plan.half_width, default=None)
 
 
-def plan_confirmation(
+def plan_confirmation_blocks(
     design: Design, left_s: float, confidence: float, components: VarianceComponents, *, target: float
 ) -> BlockPlan:
     """Of two configs: with the least of a quarter, a half and all of the time that is left with which a ratio will
@@ -118,7 +118,7 @@ def variance_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents | 
     return VarianceComponents(start_sd=sqrt(max(between - by_rounds, 0.0) / 2), trial_sd=sqrt(of_trials / 2))
 
 
-def measured_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents:
+def measured_variance_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents:
     """To plan the rest of a study with; the first guess where it has too few blocks."""
     found = variance_components(study)
     if found is None:
@@ -140,3 +140,8 @@ def _plan(
     variance = 2 * (components.start_sd**2 + components.trial_sd**2 * per_trial) / blocks
     half_width = t_reach(lent_degrees_of_freedom(design.configs, blocks) + blocks - 1, confidence) * sqrt(variance)
     return BlockPlan(blocks, rounds, half_width, new * (design.starts_s + rounds * design.round_s))
+
+
+def another_block_fits(elapsed_s: float, next_s: float, budget_s: float) -> bool:
+    """`next_s`: of a block as long as the last one, and of what is kept back for after it."""
+    return elapsed_s + next_s <= budget_s

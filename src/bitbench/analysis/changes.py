@@ -18,8 +18,8 @@ from bitbench.analysis.pairs import LogRatio, PairTable
 from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.results.comparison import ChangeVerdict, GateResult, Replicate
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
-from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pair_tables
-from bitbench.analysis.summarize import samples_by_point, values_by_start
+from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_at_mean_speed
+from bitbench.analysis.summarize import sample_values_by_start, samples_by_point
 from bitbench.analysis.trial import DEFINITIONS, RECORDED
 from bitbench.analysis.unpaired import Starts, unpaired_ratio, unpaired_ratios
 from bitbench.records.folder import StudyRecords
@@ -151,7 +151,7 @@ def _tables(study: StudyRecords, metric: str) -> dict[str, PairTable]:
     if not _varies(metric):
         return {}
     primary_metric = PrimaryMetric(metric, DEFINITIONS[metric].higher_is_better)
-    return pair_tables(study.trials, primary_metric, baseline_of(study.plan))
+    return pairs_at_mean_speed(study.trials, primary_metric, baseline_of(study.plan))
 
 
 def _within_blocks(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> LogRatio | None:
@@ -176,7 +176,7 @@ def _logs(study: StudyRecords, metric: str) -> dict[Point, Starts]:
     """Without the points that have a figure of 0: it has no logarithm."""
     return {
         point: [[log(value) for value in start] for start in starts]
-        for point, starts in values_by_start(study, metric).items()
+        for point, starts in sample_values_by_start(study, metric).items()
         if all(value > 0 for start in starts for value in start)
     }
 
@@ -229,7 +229,7 @@ def change_verdict(
     return below if ratio.is_below(1 - margin) else ChangeVerdict.TIE
 
 
-def parse_changed_metric(name: str) -> str:
+def metric_of_change(name: str) -> str:
     """The column of a figure that every trial records, or perplexity; in any spelling of `study.metrics`."""
     if name == MAX_RATE:
         return MAX_RATE
@@ -240,12 +240,12 @@ def parse_changed_metric(name: str) -> str:
     return metric.column
 
 
-def parse_condition(text: str) -> GateCondition:
+def gate_condition(text: str) -> GateCondition:
     match = _CONDITION.fullmatch(text)
     if match is None:
         raise UsageError(f'--fail-if {text!r} cannot be parsed; write it as "output_throughput < -3%" or "ttft > 5%"')
     name, sign, minus, amount, percent = match.groups()
-    metric = parse_changed_metric(name)
+    metric = metric_of_change(name)
     if not percent and float(amount):
         shown = [f'"{name} {sign} {minus}{number:g}%"' for number in (float(amount), 100 * float(amount))]
         raise UsageError(f"--fail-if {text!r} needs a percent sign; write {' or '.join(shown)}")

@@ -26,6 +26,7 @@ from enum import StrEnum
 from itertools import combinations
 from math import log
 
+from bitbench.analysis.budget import another_block_fits
 from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.summary import AgainstBaseline
 from bitbench.study.plan import Config
@@ -191,7 +192,7 @@ def claim_looks(
     for blocks in range(FIRST_LOOK, len(block_ends_s) + 1):
         elapsed_s = block_ends_s[blocks - 1]
         next_s = elapsed_s - block_ends_s[blocks - 2] + (kept_back_s[blocks - 1] if kept_back_s else 0.0)
-        is_last = not another_fits(elapsed_s, next_s, budget_s) or blocks == most_blocks
+        is_last = not another_block_fits(elapsed_s, next_s, budget_s) or blocks == most_blocks
         moments.append((blocks, elapsed_s / budget_s, is_last))
     return spend(alpha, moments)
 
@@ -207,11 +208,6 @@ def spend(alpha: float, moments: Iterable[tuple[int, float, bool]]) -> list[Look
         if is_last:
             break
     return found
-
-
-def another_fits(elapsed_s: float, next_s: float, budget_s: float) -> bool:
-    """`next_s`: of a block as long as the last one, and of what is kept back for after it."""
-    return elapsed_s + next_s <= budget_s
 
 
 def configs_with_open_claims(claims: Claims, baseline: Config | None) -> tuple[Config, ...]:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from bitbench.analysis.intervals import uncertainty
+from bitbench.analysis.intervals import mean_uncertainty
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import ConfigSummary, EngineSummary, FailureGroup, MemorySummary, SettingSummary
 from bitbench.records.folder import StudyRecords
@@ -20,7 +20,7 @@ from bitbench.study.model_cost import StepCost
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.secrets import without_secret_options
 from bitbench.study.variant import NO_MODEL, Variant
-from bitbench.study.workload import Workload, typical
+from bitbench.study.workload import Workload, typical_length
 
 
 class Source(Record):
@@ -182,12 +182,12 @@ def summarize_engine(trials: Sequence[TrialRecord]) -> EngineSummary | None:
     )
 
 
-def side_of(of: StudyRecords, config: Config, workload: Workload) -> Side:
+def config_side(of: StudyRecords, config: Config, workload: Workload) -> Side:
     point = Point(config=config, workload=workload.name)
     trials = of.counted(point)
     used = {trial.instance_id for trial in trials}
     instances = [instance for instance in of.instances if instance.id in used]
-    variant = variant_of(of.plan, config)
+    variant = config_variant(of.plan, config)
     facts = [instance.facts for instance in instances]
     loaded = next((known.weight_bytes_loaded for known in facts if known.weight_bytes_loaded), None)
     stored = loaded if variant and variant.at_load else variant.weight_bytes if variant else None
@@ -218,7 +218,7 @@ def _dtype(plan: Plan, config: Config) -> str | None:
     return str(named) if named is not None else plan.chosen_dtypes.get(config)
 
 
-def variant_of(plan: Plan, config: Config) -> Variant | None:
+def config_variant(plan: Plan, config: Config) -> Variant | None:
     return next((variant for variant in plan.variants if variant.name == config.variant), None)
 
 
@@ -239,7 +239,7 @@ LEAST_LENGTHS = 3  # through two points every line is exact
 
 def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
     """Of configs whose weights also run in another setup of their engine; empty where all is unknown."""
-    trials: dict[Config, list[TrialRecord]] = {config: [] for config in with_other_settings(of.plan)}
+    trials: dict[Config, list[TrialRecord]] = {config: [] for config in configs_with_other_settings(of.plan)}
     for trial in of.trials:
         if trial.counts and trial.point.config in trials:
             trials[trial.point.config].append(trial)
@@ -260,7 +260,7 @@ def summarize_settings(of: StudyRecords) -> tuple[SettingSummary, ...]:
     return tuple(found) if any(figure is not None for of_config in figures for figure in of_config) else ()
 
 
-def with_other_settings(plan: Plan) -> list[Config]:
+def configs_with_other_settings(plan: Plan) -> list[Config]:
     """The same under two names is no other setting."""
     setups = {setup.name: setup for setup in plan.study.engines}
     known = [config for config in plan.configs if config.engine in setups]
@@ -274,7 +274,7 @@ def with_other_settings(plan: Plan) -> list[Config]:
 def _contexts(of: StudyRecords) -> dict[str, float]:
     """Of workloads with a single stream: how many tokens precede one of an answer, on average."""
     return {
-        workload.name: typical(workload.input_tokens) + typical(workload.output_tokens) / 2
+        workload.name: typical_length(workload.input_tokens) + typical_length(workload.output_tokens) / 2
         for workload in of.study.workloads
         if workload.concurrency == 1 and not workload.open_loop and "input_tokens" not in workload.unknown
     }
@@ -299,7 +299,7 @@ def _mean(slopes: Sequence[float], confidence: float) -> Estimate | None:
     """Over starts; an interval that lies below zero is noise and is shown as such."""
     if not slopes:
         return None
-    mean, known = float(np.mean(slopes)), uncertainty([[slope] for slope in slopes])
+    mean, known = float(np.mean(slopes)), mean_uncertainty([[slope] for slope in slopes])
     if known is None:
         return Estimate(value=mean)
     half = known.half_width(confidence)

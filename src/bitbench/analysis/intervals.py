@@ -125,7 +125,7 @@ def mean_of_means(groups: Groups) -> float:
     return float(np.mean([np.mean(group) for group in groups]))
 
 
-def uncertainty(groups: Groups) -> Uncertainty | None:
+def mean_uncertainty(groups: Groups) -> Uncertainty | None:
     """See the module's docstring. None for a single trial."""
     count = len(groups)
     sizes = np.array([len(group) for group in groups])
@@ -177,7 +177,7 @@ def resample_groups(groups: Groups, resampler: Resampler) -> Sample:
     values = np.concatenate([np.asarray(group, dtype=np.float64) for group in groups])
     return Sample(
         mean=mean_of_means(groups),
-        uncertainty=uncertainty(groups),
+        uncertainty=mean_uncertainty(groups),
         draws=resampler.means(groups),
         n_instances=len(groups),
         n_trials=values.size,
@@ -185,7 +185,7 @@ def resample_groups(groups: Groups, resampler: Resampler) -> Sample:
     )
 
 
-def interval_sides(deviations: Floats, confidence: float) -> tuple[float, float]:
+def interval_skew(deviations: Floats, confidence: float) -> tuple[float, float]:
     """How bootstrap deviations share a width of 2 between below and above: (1, 1) when symmetric."""
     below, above = np.quantile(deviations, [(1 - confidence) / 2, (1 + confidence) / 2])
     if not (below < 0 < above):
@@ -198,7 +198,7 @@ def _interval_ends(of: Sample, confidence: float) -> tuple[float, float] | None:
     if of.uncertainty is None:
         return None
     half = of.uncertainty.half_width(confidence)
-    below, above = interval_sides(of.draws - of.mean, confidence)
+    below, above = interval_skew(of.draws - of.mean, confidence)
     return of.mean - below * half, of.mean + above * half
 
 
@@ -221,7 +221,7 @@ def mean_interval(of: Sample, confidence: float) -> Estimate:
     )
 
 
-def with_interval(of: Sample, confidence: float, scale: Callable[[float], float] = float) -> Estimate:
+def scaled_mean_interval(of: Sample, confidence: float, scale: Callable[[float], float] = float) -> Estimate:
     """The mean of one group, of figures of any sign, on the scale that people read."""
     ends = _interval_ends(of, confidence)
     return Estimate(

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from bitbench.analysis.intervals import t_quantile
-from bitbench.analysis.requests import events_for_an_upper_end
+from bitbench.analysis.requests import events_needed_for_percentile
 from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, check_against_limit
 from bitbench.analysis.results.summary import PointSummary
 from bitbench.records.request_rows import Floats, RequestRows, request_rows_statistic
@@ -139,7 +139,7 @@ def judge_objective(objective: Objective, point: PointSummary) -> Finding:
         verdict = check_against_limit(tail, objective.limit)
         reason = _what_would_tell(tail) if verdict is Verdict.INCONCLUSIVE else ""
     elif mean is not None:
-        verdict, reason = judge_trials(
+        verdict, reason = judge_mean_objective(
             mean, objective.limit, was_running=point.was_running, too_few=_too_few(metric, point)
         )
         if objective.statistic != "mean":
@@ -153,7 +153,7 @@ def judge_objective(objective: Objective, point: PointSummary) -> Finding:
     )
 
 
-def judge_trials(
+def judge_mean_objective(
     known: Estimate | None, limit: float, *, was_running: bool = False, too_few: str = ""
 ) -> tuple[Verdict, str]:
     """Of a mean over trials: the verdict, and why it is inconclusive. `too_few`: why a limit cannot be met by what was
@@ -175,7 +175,7 @@ def _what_would_tell(found: PercentileEstimate) -> str:
         return ONE_START
     if found.high is not None:
         return CONTAINS
-    needed = events_for_an_upper_end(found.percent, found.clusters, found.confidence)
+    needed = events_needed_for_percentile(found.percent, found.clusters, found.confidence)
     if found.events >= needed:
         return "starts or trials differ too much for an upper end; more of them would tell"
     more = _rounded_up(needed - found.events)

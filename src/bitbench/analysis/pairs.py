@@ -63,10 +63,10 @@ def log_speeds(figures: Mapping[TrialKey, float | None], *, higher_is_better: bo
     """A figure that is missing or not positive has no logarithm, and is taken as missing."""
     configs = tuple(dict.fromkeys(turn.config for turn in figures))
     sign = 1.0 if higher_is_better else -1.0
-    return LogSpeeds(configs, spread_out({turn: sign * _log(figure) for turn, figure in figures.items()}, configs))
+    return LogSpeeds(configs, paired_values({turn: sign * _log(figure) for turn, figure in figures.items()}, configs))
 
 
-def spread_out(values: Mapping[TrialKey, float], configs: tuple[Config, ...]) -> Floats:
+def paired_values(values: Mapping[TrialKey, float], configs: tuple[Config, ...]) -> Floats:
     """As an array of config × block × round; blocks and rounds that no config has take no place."""
     row = {config: place for place, config in enumerate(configs)}
     block = {number: place for place, number in enumerate(sorted({turn.block for turn in values}))}
@@ -126,16 +126,16 @@ class Pool:
     degrees_of_freedom: float
 
 
-def from_other_workloads(own: Pool, others: Iterable[Pool]) -> Pool:
+def lent_by_other_workloads(own: Pool, others: Iterable[Pool]) -> Pool:
     """What they lend together to the workload whose variance is `own`."""
     loans = [
         Pool(other.variance, SHARE_OF_OTHER_WORKLOADS * other.degrees_of_freedom * _agreement(own, other))
         for other in others
     ]
-    return pooled(loans)
+    return pool_variances(loans)
 
 
-def pooled(pools: Iterable[Pool]) -> Pool:
+def pool_variances(pools: Iterable[Pool]) -> Pool:
     known = [pool for pool in pools if pool.degrees_of_freedom > 0]
     total = sum(pool.degrees_of_freedom for pool in known)
     if total == 0:
@@ -312,7 +312,7 @@ def _loan(contrasts: Mapping[str, Mapping[Way, Contrasts]], workload: str, way: 
     """From other workloads, of pairs that met in the same way."""
     pools = {name: Pool(own[way].pooled_variance, own[way].spare) for name, own in contrasts.items() if way in own}
     own = pools.pop(workload)
-    return from_other_workloads(own, pools.values())
+    return lent_by_other_workloads(own, pools.values())
 
 
 def _pairs(configs: tuple[Config, ...], own: Contrasts, others: Pool) -> list[PairedRatio]:

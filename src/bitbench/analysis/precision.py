@@ -7,9 +7,9 @@ from statistics import fmean, median
 from bitbench.analysis.budget import variance_components
 from bitbench.analysis.claims import configs_with_open_claims
 from bitbench.analysis.elapsed import block_ends
-from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, t_reach, uncertainty
+from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, mean_uncertainty, t_reach
 from bitbench.analysis.pairs import PairedRatio
-from bitbench.analysis.ranking import ModelGroup, log_speeds_of
+from bitbench.analysis.ranking import ModelGroup, model_group_speeds
 from bitbench.analysis.results.summary import Precision, StopReason
 from bitbench.analysis.sequential import SequentialAnalysis
 from bitbench.records.folder import StudyRecords
@@ -18,7 +18,7 @@ from bitbench.study.plan import Point
 from bitbench.study.study import Measure
 
 
-def precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialAnalysis]) -> Precision | None:
+def summarize_precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialAnalysis]) -> Precision | None:
     """Of all models together; None where no two configs met in two blocks."""
     pairs = [
         pair
@@ -30,7 +30,7 @@ def precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialAnalysis]) 
     if not pairs:
         return None
     confidence = of.study.measure.confidence
-    noise = variance_components(log_speeds_of(found))
+    noise = variance_components(model_group_speeds(found))
     explained = [share for own in found.values() for share in own.explained.values()]
     ends = block_ends(of.trials, of.starts_and_quality)
     ends_s = [ends[block] for block in sorted({trial.block for trial in of.trials if trial.counts} & ends.keys())]
@@ -66,7 +66,7 @@ def enough_instances(groups: Groups, measure: Measure) -> bool:
         return False
     if len(groups) >= measure.starts.max:
         return True
-    known = uncertainty(groups)
+    known = mean_uncertainty(groups)
     if known is None:
         return False
     # Upper confidence limit of a standard deviation / its estimate (chi-square).

@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bitbench.analysis.configs import with_other_settings
-from bitbench.analysis.intervals import Resampler, Sample, resample_groups, with_interval
+from bitbench.analysis.configs import configs_with_other_settings
+from bitbench.analysis.intervals import Resampler, Sample, resample_groups, scaled_mean_interval
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import AnswerComparison, ConfigQuality, MetricDefinition, PositionDivergence
 from bitbench.analysis.sequential import baseline_of as study_baseline
@@ -67,7 +67,7 @@ class Scores:
         return Scores(*(getattr(self, column.name)[rows] for column in fields(self)))
 
 
-def scores_of(rows: pa.Table) -> Scores:
+def quality_scores(rows: pa.Table) -> Scores:
     def matrix(name: str) -> npt.NDArray[np.generic]:
         flat: npt.NDArray[np.generic] = rows[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
         return flat.reshape(rows.num_rows, -1)
@@ -121,7 +121,7 @@ PERPLEXITY, RISE, KL, KL_P99, TOP1 = "perplexity", "perplexity_rise", "kl_mean",
 DEFINITIONS = {name: MetricDefinition.of(METRICS[name]) for name in (PERPLEXITY, RISE, KL, KL_P99, TOP1)}
 
 
-def estimates_of(
+def quality_estimates(
     scores: Scores, baseline: Scores | None, confidence: float, seed: Sequence[int]
 ) -> dict[str, Estimate]:
     """Those of DEFINITIONS that can be said; raises nothing for scores that are not finite, so ask before."""
@@ -131,16 +131,16 @@ def estimates_of(
     def over_windows(values: Floats) -> Sample:
         return resample_groups([window_means(scores.window, values).tolist()], resampler)
 
-    found = {PERPLEXITY: with_interval(over_windows(-scores.logprob), confidence, exp)}
+    found = {PERPLEXITY: scaled_mean_interval(over_windows(-scores.logprob), confidence, exp)}
     if baseline is None:
         return found
     worse = over_windows(baseline.logprob - scores.logprob)
     kl = divergence(baseline, scores)
     agrees = (scores.top_tokens[:, 0] == baseline.top_tokens[:, 0]).astype(np.float64)
-    found[RISE] = with_interval(worse, confidence, expm1)
-    found[KL] = with_interval(over_windows(kl), confidence, lambda value: max(value, 0.0))
+    found[RISE] = scaled_mean_interval(worse, confidence, expm1)
+    found[KL] = scaled_mean_interval(over_windows(kl), confidence, lambda value: max(value, 0.0))
     found[KL_P99] = _percentile(scores.window, kl, 0.99, confidence, rng)
-    found[TOP1] = with_interval(over_windows(agrees), confidence, lambda value: min(max(value, 0.0), 1.0))
+    found[TOP1] = scaled_mean_interval(over_windows(agrees), confidence, lambda value: min(max(value, 0.0), 1.0))
     return found
 
 
@@ -150,9 +150,9 @@ def window_means(window: Integers, values: Floats) -> Floats:
     return np.asarray(np.bincount(place, values) / counts)
 
 
-def short_scores(of: StudyRecords, record: QualityRecord) -> Scores:
+def short_quality_scores(of: StudyRecords, record: QualityRecord) -> Scores:
     """Of the windows of `window_tokens`, which come first."""
-    found = scores_of(of.scores_of(record))
+    found = quality_scores(of.scores_of(record))
     return found.among(np.arange(record.corpus.windows)) if record.corpus else found
 
 
@@ -191,7 +191,12 @@ def quality_baseline(config: Config, plan: Plan) -> Config | None:
     A quantized KV cache is no setup to be compared in, where the study has the same with a cache that is not: its loss
     would be in both."""
     chosen = study_baseline(plan)
-    if chosen and chosen in plan.quality and chosen in with_other_settings(plan) and _alike(config, chosen, plan):
+    if (
+        chosen
+        and chosen in plan.quality
+        and chosen in configs_with_other_settings(plan)
+        and _alike(config, chosen, plan)
+    ):
         return chosen
     wanted = plan.variant(config.variant).model
     setups = _with_whole_cache(config, plan)
@@ -222,7 +227,7 @@ def has_quantized_cache(config: Config, study: Study) -> bool:
     return any(setup.name == config.engine and not _is_whole(setup) for setup in study.engines)
 
 
-def loses_by_cache(config: Config, baseline: Config | None, study: Study) -> bool:
+def loses_quality_by_cache(config: Config, baseline: Config | None, study: Study) -> bool:
     """Whether nothing but a quantized KV cache tells a config from its baseline's weights."""
     if baseline is None or baseline == config or baseline.variant != config.variant:
         return False
@@ -258,16 +263,18 @@ def divergence_by_position(
     for first, after in pairwise([*bounds, end]):
         inside = (position >= first) & (position < after)
         means = window_means(scores.window[inside], kl[inside])
-        mean = with_interval(resample_groups([means.tolist()], resampler), confidence, lambda value: max(value, 0.0))
+        mean = scaled_mean_interval(
+            resample_groups([means.tolist()], resampler), confidence, lambda value: max(value, 0.0)
+        )
         found.append(PositionDivergence(first=first, last=after - 1, divergence=mean))
     return tuple(found)
 
 
 def summarize_quality(of: StudyRecords) -> tuple[ConfigQuality, ...]:
     """Each config whose quality was measured or tried, in the order of the plan."""
-    last = last_alone(of)
+    last = last_quality_by_config(of)
     known = {config: record for config in of.plan.quality if (record := _record_of(config, last, of.plan)) is not None}
-    read = cache(lambda config: scores_of(of.scores_of(last[config])))  # a baseline is asked for often
+    read = cache(lambda config: quality_scores(of.scores_of(last[config])))  # a baseline is asked for often
     return adjust_task_p_values([_summarize(config, known, of.plan, read) for config in known])
 
 
@@ -280,7 +287,7 @@ def _record_of(config: Config, last: Mapping[Config, QualityRecord], plan: Plan)
     return next((other for other in others if other.outcome is Outcome.OK), own)
 
 
-def last_alone(of: StudyRecords) -> dict[Config, QualityRecord]:
+def last_quality_by_config(of: StudyRecords) -> dict[Config, QualityRecord]:
     """The last measurement of each config; that of a noise floor comes after it, and is another."""
     return {record.config: record for record in of.quality if record.condition is Condition.ALONE}
 
@@ -297,16 +304,16 @@ class Losses:
 
 def losses_of(config: Config, of: StudyRecords) -> Losses | None:
     """None where it has no baseline but itself, or one of the two has no figures."""
-    last, other = last_alone(of), quality_baseline(config, of.plan)
+    last, other = last_quality_by_config(of), quality_baseline(config, of.plan)
     own, base = (_record_of(each, last, of.plan) if each else None for each in (config, other))
     if own is None or base is None or own is base or not same_text(own, base):
         return None
     if own.outcome is not Outcome.OK or base.outcome is not Outcome.OK:
         return None
-    scores, against = (short_scores(of, record) for record in (own, base))
+    scores, against = (short_quality_scores(of, record) for record in (own, base))
     if not (scores.is_finite and against.is_finite):
         return None
-    by_cache = loses_by_cache(own.config, base.config, of.study)
+    by_cache = loses_quality_by_cache(own.config, base.config, of.study)
     lost = divergence(against, scores) if by_cache else against.logprob - scores.logprob
     return Losses(own, base, window_means(scores.window, lost))
 
@@ -329,7 +336,7 @@ def _summarize(
         tokens=record.tokens,
         top_tokens=record.top_tokens,
         corpus=record.corpus.description if record.corpus else None,
-        answers=compare_answers(record.answers, other.answers if other else ()),
+        answers=answers_against_baseline(record.answers, other.answers if other else ()),
         tasks=compare_tasks(
             record.tasks,
             other.tasks if other and other is not record else (),
@@ -351,7 +358,7 @@ def _summarize(
     against = against if against and against.is_finite else None
     seed = [plan.study.seed, crc32(record.config.name.encode())]
     short = np.arange(known.windows)
-    estimates = estimates_of(
+    estimates = quality_estimates(
         scores.among(short), against.among(short) if against else None, plan.study.measure.confidence, seed
     )
     reason_or_none = _flag_quality_loss(estimates, quality)
@@ -359,8 +366,10 @@ def _summarize(
     is_setting = baseline is not None and baseline.variant == config.variant
     if against and other is not record and (is_setting or quality.lengths):
         stretches = divergence_by_position(scores, against, plan.study.measure.confidence, seed)
-        found |= {"by_position": stretches, "loses_from": loses_from(stretches, quality.max_divergence)}
-        reason_or_none = _with_place(reason_or_none, loses_from(stretches, quality.max_divergence), quality)
+        found |= {"by_position": stretches, "loses_from": first_divergent_position(stretches, quality.max_divergence)}
+        reason_or_none = _with_place(
+            reason_or_none, first_divergent_position(stretches, quality.max_divergence), quality
+        )
     return known.model_copy(update={**found, "flagged": reason_or_none is not None, "reason": reason_or_none})
 
 
@@ -372,7 +381,7 @@ def _with_place(reason: str | None, place: int | None, quality: Quality) -> str 
     return where if reason is None else f"{reason}; {where}"
 
 
-def loses_from(stretches: Sequence[PositionDivergence], limit: float) -> int | None:
+def first_divergent_position(stretches: Sequence[PositionDivergence], limit: float) -> int | None:
     """The first place from which on every stretch certainly exceeds the limit; None where the last one does not."""
     first = None
     for stretch in reversed(stretches):
@@ -386,7 +395,7 @@ def same_text(own: QualityRecord, other: QualityRecord) -> bool:
     return bool(own.corpus and other.corpus and own.corpus.windows_hash == other.corpus.windows_hash)
 
 
-def compare_answers(answers: Sequence[Answer], baseline: Sequence[Answer]) -> tuple[AnswerComparison, ...]:
+def answers_against_baseline(answers: Sequence[Answer], baseline: Sequence[Answer]) -> tuple[AnswerComparison, ...]:
     others = {answer.prompt: answer for answer in baseline}
     return tuple(_compare_answer(answer, others.get(answer.prompt)) for answer in answers)
 
@@ -396,13 +405,13 @@ def _compare_answer(answer: Answer, other: Answer | None) -> AnswerComparison:
         prompt=answer.prompt,
         text=answer.text,
         baseline_text=other.text if other else None,
-        first_difference=first_difference(answer.tokens, other.tokens) if other else None,
-        repeats=runs_in_a_loop(answer.tokens),
+        first_difference=first_answer_difference(answer.tokens, other.tokens) if other else None,
+        repeats=is_repetitive_answer(answer.tokens),
         is_question=answer.window is None,
     )
 
 
-def first_difference(tokens: Sequence[int], other: Sequence[int]) -> int | None:
+def first_answer_difference(tokens: Sequence[int], other: Sequence[int]) -> int | None:
     """Counted from 0; one that ends earlier differs at its end. None where they are equal."""
     for place, (own, others) in enumerate(zip(tokens, other, strict=False)):
         if own != others:
@@ -410,7 +419,7 @@ def first_difference(tokens: Sequence[int], other: Sequence[int]) -> int | None:
     return None if len(tokens) == len(other) else min(len(tokens), len(other))
 
 
-def runs_in_a_loop(tokens: Sequence[int]) -> bool:
+def is_repetitive_answer(tokens: Sequence[int]) -> bool:
     for length in range(1, len(tokens) // LEAST_REPEATS + 1):
         period = list(tokens[len(tokens) - length :])
         times = max(LEAST_REPEATS, -(-LEAST_REPEATED_TOKENS // length))

@@ -5,7 +5,14 @@ from dataclasses import dataclass
 from zlib import crc32
 
 from bitbench.analysis.changes import GateCondition, Pair, change_verdict
-from bitbench.analysis.quality import PERPLEXITY, RISE, Scores, estimates_of, last_alone, short_scores
+from bitbench.analysis.quality import (
+    PERPLEXITY,
+    RISE,
+    Scores,
+    last_quality_by_config,
+    quality_estimates,
+    short_quality_scores,
+)
 from bitbench.analysis.results.comparison import QUALITY, ChangeVerdict, ComparedPoint, GateResult, Unpaired
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.records.folder import StudyRecords
@@ -41,7 +48,7 @@ def quality_pairs(
 
 def _scored(side: StudyRecords) -> dict[Config, QualityRecord]:
     """Those that left scored tokens."""
-    found = last_alone(side)
+    found = last_quality_by_config(side)
     return {config: record for config, record in found.items() if record.scores_file is not None and record.corpus}
 
 
@@ -49,7 +56,7 @@ def _measured(side: StudyRecords, config: Config) -> MeasuredQuality | None:
     record = _scored(side).get(config)
     if record is None or record.corpus is None:
         return None
-    return MeasuredQuality(record.corpus.windows_hash, short_scores(side, record))
+    return MeasuredQuality(record.corpus.windows_hash, short_quality_scores(side, record))
 
 
 def compare_quality(
@@ -94,7 +101,7 @@ def _estimates(
     config: Config, first: MeasuredQuality, second: MeasuredQuality, confidence: float
 ) -> dict[str, Estimate]:
     seed = [crc32(config.name.encode())]
-    return estimates_of(second.scores, first.scores, confidence, seed)
+    return quality_estimates(second.scores, first.scores, confidence, seed)
 
 
 def _compared(pair: Pair, first: MeasuredQuality, second: MeasuredQuality, confidence: float) -> ComparedPoint:

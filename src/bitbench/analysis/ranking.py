@@ -36,7 +36,7 @@ from bitbench.analysis.sequential import (
     baseline_of,
     primary_metric_of,
     sequential_standing,
-    turns_of,
+    sequential_turns,
 )
 from bitbench.analysis.unpaired import unpaired_ratio
 from bitbench.records.quality import QualityRecord
@@ -64,7 +64,7 @@ class ModelGroup:
         return sequential_standing(self.plan, trials, others, primary_metric_of(self.plan), self.baseline)
 
 
-def ranked_model_groups(plan: Plan) -> tuple[ModelGroup, ...]:
+def ranking_model_groups(plan: Plan) -> tuple[ModelGroup, ...]:
     """In the order of the study."""
     chosen = baseline_of(plan)
     fields = []
@@ -74,7 +74,7 @@ def ranked_model_groups(plan: Plan) -> tuple[ModelGroup, ...]:
     return tuple(fields)
 
 
-def log_speeds_of(found: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, LogSpeeds]:
+def model_group_speeds(found: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, LogSpeeds]:
     """Of every workload of every model."""
     return {
         f"{field.model} {workload}": speeds
@@ -83,8 +83,8 @@ def log_speeds_of(found: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, L
     }
 
 
-def ranked_model_group(plan: Plan, config: Config) -> ModelGroup:
-    return next(field for field in ranked_model_groups(plan) if config in field.configs)
+def ranking_model_group(plan: Plan, config: Config) -> ModelGroup:
+    return next(field for field in ranking_model_groups(plan) if config in field.configs)
 
 
 def _baseline(plan: Plan, own: Plan, chosen: Config) -> Config | None:
@@ -170,7 +170,7 @@ def _of_one_start(order: Sequence[Config], samples: Mapping[Config, Sample], con
     return frozenset(pair for pair, p_value in zip(pairs, adjusted, strict=True) if p_value < 1 - confidence)
 
 
-def choices_to_confirm(found: SequentialAnalysis, baseline: Config | None) -> dict[str, Config]:
+def configs_to_confirm(found: SequentialAnalysis, baseline: Config | None) -> dict[str, Config]:
     """By workload: of those that may be the best and are faster than the baseline, the one with the largest ratio."""
     best = {
         workload: _best(claims, found.tables[workload], baseline)
@@ -183,7 +183,7 @@ def choices_to_confirm(found: SequentialAnalysis, baseline: Config | None) -> di
 def points_to_confirm(found: SequentialAnalysis, baseline: Config | None) -> frozenset[Point]:
     return frozenset(
         Point(config=config, workload=workload)
-        for workload, best in choices_to_confirm(found, baseline).items()
+        for workload, best in configs_to_confirm(found, baseline).items()
         for config in (best, baseline)
         if config is not None
     )
@@ -196,7 +196,7 @@ def confirmations(
     confirming = [trial for trial in trials if trial.confirms]
     last = max((trial.block for trial in confirming), default=None)
     made = {}
-    for workload, best in choices_to_confirm(found, baseline).items():
+    for workload, best in configs_to_confirm(found, baseline).items():
         own = [trial for trial in confirming if trial.block == last and trial.point.workload == workload]
         pair = found.tables[workload].between(best, baseline) if baseline else None
         ratio = _fresh_ratio(own, pair, found.speeds[workload], found.primary_metric) if pair else None
@@ -221,7 +221,7 @@ def _fresh_ratio(
     trials: Sequence[TrialRecord], pair: PairedRatio, selection: LogSpeeds, primary_metric: PrimaryMetric
 ) -> LogRatio | None:
     """Of the figures themselves. None where the two have no round of the block in common."""
-    figures = {turn: getattr(trial.metrics, primary_metric.metric) for turn, trial in turns_of(trials).items()}
+    figures = {turn: getattr(trial.metrics, primary_metric.metric) for turn, trial in sequential_turns(trials).items()}
     differences = _differences(log_speeds(figures, higher_is_better=primary_metric.higher_is_better), pair)
     rounds = int(np.isfinite(differences).sum())
     if rounds == 0:

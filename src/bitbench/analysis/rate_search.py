@@ -32,7 +32,7 @@ from bitbench.analysis.results.summary import RateAnswer, SearchStop
 from bitbench.records.trial import TrialRecord
 from bitbench.study.objective import SearchLimits
 from bitbench.study.study import Study
-from bitbench.study.workload import mean_rate
+from bitbench.study.workload import mean_arrival_rate
 
 Floats = npt.NDArray[np.float64]
 
@@ -61,7 +61,7 @@ def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
         holds = objectives_hold(trial, study.objectives)
         if holds is None:
             continue
-        rate = mean_rate(study.workload(trial.point.workload).arrival)
+        rate = mean_arrival_rate(study.workload(trial.point.workload).arrival)
         assert rate is not None, "a search is about rates"
         found.append(RateTrial(rate, holds, trial.metrics.achieved_rate))
     return found

@@ -8,8 +8,8 @@ nothing, as in `gate`. A figure that was not measured meets no limit.
 from collections.abc import Iterable, Sequence
 from math import expm1, inf
 
-from bitbench.analysis.objectives import CONTAINS, judge_objective, judge_trials
-from bitbench.analysis.quality import KL, RISE, has_quantized_cache, loses_by_cache
+from bitbench.analysis.objectives import CONTAINS, judge_mean_objective, judge_objective
+from bitbench.analysis.quality import KL, RISE, has_quantized_cache, loses_quality_by_cache
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, check_against_limit
 from bitbench.analysis.results.recommendation import MEMORY, QUALITY_LOSS, Choice, Judged, Limits, Recommendation
 from bitbench.analysis.results.summary import ConfigQuality, PointSummary, Ranking, StudySummary
@@ -130,7 +130,7 @@ def _findings(summary: StudySummary, point: PointSummary, limits: Limits, memory
     yield from (judge_objective(objective, point) for objective in limits.objectives)
     if limits.memory_bytes is not None:
         limit, known = float(limits.memory_bytes), point.metrics.get(memory)
-        verdict, reason = judge_trials(known, limit)
+        verdict, reason = judge_mean_objective(known, limit)
         yield Finding(name=MEMORY, unit="bytes", limit=limit, estimate=known, verdict=verdict, reason=reason)
     if limits.quality_loss is not None:
         yield _quality(summary, point.point.config, limits.quality_loss)
@@ -179,7 +179,7 @@ def _loss(found: ConfigQuality, study: Study) -> Estimate | None:
     """The rise of perplexity; of the same weights with a quantized KV cache, the rise that their mean divergence is on
     text that the baseline itself would write: e^KL - 1. It is far less noisy than that on a text from elsewhere, which
     may become likelier by chance."""
-    if not loses_by_cache(found.config, found.baseline, study):
+    if not loses_quality_by_cache(found.config, found.baseline, study):
         return found.estimates.get(RISE)
     known = found.estimates.get(KL)
     if known is None:

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitbench.analysis.intervals import t_reach
-from bitbench.analysis.results.estimate import MEDIAN, CountedEvent, PercentileEstimate, carries
+from bitbench.analysis.results.estimate import MEDIAN, CountedEvent, PercentileEstimate, is_estimate_carried
 from bitbench.analysis.results.summary import RequestSpread
 from bitbench.records.folder import StudyRecords
 from bitbench.records.request_rows import Floats, RequestRows
@@ -56,7 +56,7 @@ def percentile(
     has_low = share - reach >= 1 / (2 * events)
     has_high = share + reach <= 1 - 1 / (2 * events)
     slowest = float(times.max())
-    is_slowest = not has_high and percent > MEDIAN and not carries(events, percent)
+    is_slowest = not has_high and percent > MEDIAN and not is_estimate_carried(events, percent)
     low = float(np.quantile(times, share - reach, method="lower")) if has_low else 0.0
     return PercentileEstimate(
         value=slowest if is_slowest else value,
@@ -74,13 +74,13 @@ def percentile(
 
 def _note(percent: float, event: CountedEvent, events: int, *, is_slowest: bool) -> str:
     """What the value is, where it does not deserve its name: `slowest of 24`."""
-    if carries(events, percent):
+    if is_estimate_carried(events, percent):
         return ""
     counted = f"of {events:,}{'' if event is CountedEvent.REQUEST else f' {event.value}'}"
     return f"slowest {counted}" if is_slowest else counted
 
 
-def events_for_an_upper_end(percent: float, clusters: int, confidence: float) -> int:
+def events_needed_for_percentile(percent: float, clusters: int, confidence: float) -> int:
     """The fewest with which chance alone leaves one: t·√(q(1 − q)/N) ≤ 1 − q − 1/(2N). Needs two clusters or more."""
     share = percent / 100
     spread = t_reach(clusters - 1, confidence) * sqrt(share * (1 - share))
@@ -117,7 +117,7 @@ class PointRequests:
     times: dict[str, list[Floats]] = field(default_factory=lambda: {time: [] for time in _TIMES})
 
 
-def read_requests(of: StudyRecords, point: Point, trials: Sequence[TrialRecord]) -> PointRequests:
+def pooled_requests(of: StudyRecords, point: Point, trials: Sequence[TrialRecord]) -> PointRequests:
     """Those of a study that was kept without its rows are none."""
     found = PointRequests(point)
     for trial in trials:

@@ -10,21 +10,21 @@ from zlib import crc32
 import numpy as np
 from pydantic import Field
 
-from bitbench.analysis.configs import PhaseSide, Side, side_of, variant_of
+from bitbench.analysis.configs import PhaseSide, Side, config_side, config_variant
 from bitbench.analysis.intervals import Resampler, Sample, mean_interval, resample_groups
 from bitbench.analysis.results.comparison import RoofShare
 from bitbench.records.folder import StudyRecords
 from bitbench.records.profile import Phase, ProfileGroup
-from bitbench.records.roof import MachineRoof, PointRoof, attainable
+from bitbench.records.roof import MachineRoof, PointRoof, attainable_under_roof
 from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Spec
 from bitbench.study.model_cost import StepCost, decode_cost, prefill_cost, why_cost_unknown
 from bitbench.study.variant import Variant
-from bitbench.study.workload import Arrival, Workload, typical
+from bitbench.study.workload import Arrival, Workload, typical_length
 from bitbench.util import yaml_file
 
 
-def step_sample(phase: Phase, workload: Workload, trials: Sequence[TrialRecord]) -> Sample | None:
+def phase_step_sample(phase: Phase, workload: Workload, trials: Sequence[TrialRecord]) -> Sample | None:
     """Seconds per step, from trials of one point that count; None where they do not tell.
 
     A decode step gives each sequence one token, so it lasts as long as the time per output token. The prefill of a
@@ -47,7 +47,7 @@ def _prefill_s(workload: Workload, trial: TrialRecord) -> float | None:
     throughput = trial.metrics.input_throughput
     if not is_one_batch or workload.open_loop or throughput is None or workload.turns > 1:
         return None
-    return workload.concurrency * typical(workload.input_tokens) / throughput
+    return workload.concurrency * typical_length(workload.input_tokens) / throughput
 
 
 def phase_side(
@@ -66,7 +66,7 @@ def phase_side(
         step=mean_interval(seconds, confidence),
         cost=cost,
         loaded_cost=_cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes) if side.is_expanded else None,
-        attainable=attainable(cost, roof, in_int8=_promises_int8(variant)) if cost and roof else None,
+        attainable=attainable_under_roof(cost, roof, in_int8=_promises_int8(variant)) if cost and roof else None,
     )
 
 
@@ -80,7 +80,7 @@ def _cost(
 ) -> StepCost | None:
     if weight_bytes is None or why_cost_unknown(variant.facts) or "input_tokens" in workload.unknown:
         return None
-    prompt, answer = typical(workload.input_tokens), typical(workload.output_tokens)
+    prompt, answer = typical_length(workload.input_tokens), typical_length(workload.output_tokens)
     if phase is Phase.PREFILL:
         return prefill_cost(variant.facts, weight_bytes, workload.concurrency, prompt, kv_token_bytes)
     return decode_cost(variant.facts, weight_bytes, workload.concurrency, prompt + answer / 2, kv_token_bytes)
@@ -88,15 +88,15 @@ def _cost(
 
 def roof_shares(before: StudyRecords, after: StudyRecords) -> tuple[RoofShare, ...]:
     """Of the points that both have; none where one of the roofs was not measured."""
-    known = {(point_roof.point, point_roof.phase): point_roof.share for point_roof in point_roofs(before)}
+    known = {(point_roof.point, point_roof.phase): point_roof.share for point_roof in roofline_points(before)}
     return tuple(
         RoofShare(point=roof.point, phase=roof.phase, before=known[roof.point, roof.phase], after=roof.share)
-        for roof in point_roofs(after)
+        for roof in roofline_points(after)
         if (roof.point, roof.phase) in known
     )
 
 
-def point_roofs(of: StudyRecords) -> tuple[PointRoof, ...]:
+def roofline_points(of: StudyRecords) -> tuple[PointRoof, ...]:
     """By workload, then phase. Without those whose cost is unknown; none where the roof was not measured."""
     if of.roof is None:
         return ()
@@ -105,11 +105,11 @@ def point_roofs(of: StudyRecords) -> tuple[PointRoof, ...]:
         points = [point for point in of.plan.points if point.workload == workload.name]
         for phase in Phase:
             for point in points:
-                seconds = step_sample(phase, workload, of.counted(point))
-                variant = variant_of(of.plan, point.config)
+                seconds = phase_step_sample(phase, workload, of.counted(point))
+                variant = config_variant(of.plan, point.config)
                 if seconds is None or variant is None:
                     continue
-                known = side_of(of, point.config, workload)
+                known = config_side(of, point.config, workload)
                 confidence = of.plan.study.measure.confidence
                 side = phase_side(phase, workload, variant, known, seconds=seconds, confidence=confidence, roof=of.roof)
                 if side.cost is not None and side.attainable is not None:
@@ -152,6 +152,6 @@ def _group_of(table: GroupTable, name: str) -> tuple[ProfileGroup, bool]:
 
 
 @cache
-def operator_group_table() -> GroupTable:
+def operator_group_rules() -> GroupTable:
     text = _FILE.read_text(encoding="utf-8")
     return yaml_file.parse_yaml(text, GroupTable, name=_FILE.name, outline="`rules:` and a list", error=ValueError)

@@ -33,7 +33,7 @@ def are_searches(before: StudyRecords, after: StudyRecords) -> bool:
     return before.lock.search is not None and after.lock.search is not None
 
 
-def refuse_other_question(before: StudyRecords, after: StudyRecords) -> None:
+def refuse_incomparable_searches(before: StudyRecords, after: StudyRecords) -> None:
     """Raises CannotCompareError where the two searched for something else."""
     if before.study.objectives != after.study.objectives:
         raise CannotCompareError(f"{before.name} and {after.name} searched under other objectives (--slo)")

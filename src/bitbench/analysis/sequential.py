@@ -33,9 +33,18 @@ from bitbench.analysis.claims import (
 )
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.intervals import Sample, f_tail
-from bitbench.analysis.pairs import Flags, Floats, LogSpeeds, PairTable, TrialKey, log_speeds, paired_ratios, spread_out
+from bitbench.analysis.pairs import (
+    Flags,
+    Floats,
+    LogSpeeds,
+    PairTable,
+    TrialKey,
+    log_speeds,
+    paired_ratios,
+    paired_values,
+)
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.unpaired import compare_speed
+from bitbench.analysis.unpaired import unpaired_speed_ratio
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Memory, TrialRecord
 from bitbench.study.metrics import METRICS
@@ -193,7 +202,7 @@ class Speeds:
         points = (Point(config=config, workload=workload) for config in (first, second))
         own, others = (self.samples.get(point, {}).get(self.metric) for point in points)
         higher_is_better = self.standing.primary_metric.higher_is_better
-        return compare_speed(own, others, self.confidence, higher_is_better=higher_is_better)
+        return unpaired_speed_ratio(own, others, self.confidence, higher_is_better=higher_is_better)
 
 
 def sequential_standing(
@@ -209,7 +218,7 @@ def sequential_standing(
     claims: dict[str, Claims] = {}
     ended: End | None = None
     for look, seen in looks_taken(plan, trials, others, baseline):
-        for workload, table in pair_tables(seen, primary_metric, baseline).items():
+        for workload, table in pairs_at_mean_speed(seen, primary_metric, baseline).items():
             claims[workload] = claim(
                 table, baseline, look.alpha, equal_within=plan.study.measure.equal_within, earlier=claims.get(workload)
             )
@@ -241,7 +250,7 @@ def _counted(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     return [trial for trial in trials if trial.counts and trial.point in points]
 
 
-def pair_tables(
+def pairs_at_mean_speed(
     trials: Sequence[TrialRecord], primary_metric: PrimaryMetric, baseline: Config | None
 ) -> dict[str, PairTable]:
     """By workload, from the trials that count: the same for every question that is asked about them."""
@@ -312,7 +321,7 @@ def _speeds(
     speeds: dict[str, LogSpeeds] = {}
     explained: dict[str, float] = {}
     for workload in dict.fromkeys(trial.point.workload for trial in trials):
-        turns = turns_of([trial for trial in trials if trial.point.workload == workload])
+        turns = sequential_turns([trial for trial in trials if trial.point.workload == workload])
         figures = {turn: _primary_figure_of(trial, primary_metric) for turn, trial in turns.items()}
         found = log_speeds(figures, higher_is_better=primary_metric.higher_is_better)
         if len(found.configs) < 2:
@@ -330,7 +339,7 @@ def _primary_figure_of(trial: TrialRecord, primary_metric: PrimaryMetric) -> flo
     return value
 
 
-def turns_of(trials: Sequence[TrialRecord]) -> dict[TrialKey, TrialRecord]:
+def sequential_turns(trials: Sequence[TrialRecord]) -> dict[TrialKey, TrialRecord]:
     """Where trials did not alternate, a round is a trial's place among those of its block that count; what a block
     that was resumed in the other way has already is passed over."""
     taken = {(trial.point.config, trial.block, trial.round) for trial in trials if trial.round is not None}
@@ -347,4 +356,4 @@ def turns_of(trials: Sequence[TrialRecord]) -> dict[TrialKey, TrialRecord]:
 def _machine(turns: Mapping[TrialKey, TrialRecord], configs: tuple[Config, ...]) -> Floats:
     before = {turn: trial.probe_before_s or np.nan for turn, trial in turns.items()}
     after = {turn: trial.probe_after_s or np.nan for turn, trial in turns.items()}
-    return machine_speed(spread_out(before, configs), spread_out(after, configs))
+    return machine_speed(paired_values(before, configs), paired_values(after, configs))

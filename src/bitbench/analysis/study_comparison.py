@@ -34,7 +34,7 @@ from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.analysis.roofline import roof_shares
-from bitbench.analysis.search_comparison import are_searches, compare_searches, refuse_other_question
+from bitbench.analysis.search_comparison import are_searches, compare_searches, refuse_incomparable_searches
 from bitbench.analysis.trial import DEFINITIONS, cached_prompts
 from bitbench.analysis.unpaired import SHARE_OF_ERROR
 from bitbench.records.folder import StudyRecords
@@ -67,7 +67,7 @@ def study_differences(
 def _facts(
     before: StudyRecords, after: StudyRecords, pairs: Sequence[tuple[Config, Config]]
 ) -> Iterator[tuple[Fact, str, Shown, Shown]]:
-    yield Fact.TOOL, "", tool_of(before), tool_of(after)
+    yield Fact.TOOL, "", compared_tool(before), compared_tool(after)
     for name in TELLING_FACTS:
         yield Fact.HOST, name, before.lock.host.shown(name), after.lock.host.shown(name)
     packages = [side.lock.environments for side in (before, after)]
@@ -76,12 +76,12 @@ def _facts(
             first, second = (side[environment].get(package) for side in packages)
             yield Fact.ENVIRONMENT, f"{environment}: {package}", first, second
     for config, other in pairs:
-        yield Fact.KERNEL, other.name, kernels_of(before, config), kernels_of(after, other)
+        yield Fact.KERNEL, other.name, compared_kernels(before, config), compared_kernels(after, other)
         for fact, read in CONFIG_FACTS.items():
             yield fact, other.name, read(before, config), read(after, other)
 
 
-def tool_of(side: StudyRecords) -> str:
+def compared_tool(side: StudyRecords) -> str:
     """With our version: the client is part of what is measured."""
     origin = side.plan.imported_from
     return origin.tool if origin else f"bitbench {side.lock.bitbench or ''}".strip()
@@ -97,7 +97,7 @@ def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[
     return shown
 
 
-def kernels_of(side: StudyRecords, config: Config) -> Shown:
+def compared_kernels(side: StudyRecords, config: Config) -> Shown:
     """The kernel of each kind of layers, or the engine's words where it does not tell them apart."""
     return _CHOICES(side, config) or _WORDS(side, config)
 
@@ -147,7 +147,7 @@ def compare_studies(
     where a fact differs that is not allowed."""
     asked = {*metrics, *(condition.metric for condition in conditions)}
     if are_searches(before, after) and asked <= {MAX_RATE}:
-        refuse_other_question(before, after)
+        refuse_incomparable_searches(before, after)
         pairs = [(before.plan.configs[0], after.plan.configs[0])]
         facts = _allowed_differences(before, after, pairs, allowed)
         found = compare_searches(before, after, conditions, before.study.measure.confidence)
@@ -165,7 +165,7 @@ def compare_studies(
     facts = _allowed_differences(before, after, configs, allowed)
     points, changes = [Pair(point, point) for point in common], changes_between(before, after)
     is_allowed = Fact.PREFIX_CACHING in set(allowed)
-    cached = {} if is_allowed else cache_differences((before, after), points)
+    cached = {} if is_allowed else study_cache_differences((before, after), points)
     compared = _compared((before, after), changes, points, configs, cached, metrics=metrics, conditions=conditions)
     levels = before.lock.host.level, after.lock.host.level
     other_levels = {"levels": levels, "roof_shares": roof_shares(before, after)} if levels[0] != levels[1] else {}
@@ -182,7 +182,7 @@ def _allowed_differences(
     return {"differences": tuple(found), "unknown_facts": tuple(unknown)}
 
 
-def compare_configs(
+def compare_within_study(
     side: StudyRecords,
     pairs: Sequence[tuple[Config, Config]],
     *,
@@ -200,7 +200,7 @@ def compare_configs(
     if not paired and not quality_pairs((side, side), pairs):
         raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
     found, unknown = study_differences(side, side, pairs)
-    changes, cached = changes_within(side), cache_differences((side, side), paired)
+    changes, cached = changes_within(side), study_cache_differences((side, side), paired)
     compared = _compared((side, side), changes, paired, pairs, cached, metrics=metrics, conditions=conditions)
     return compared.model_copy(
         update={
@@ -260,7 +260,9 @@ def _compared(
     )
 
 
-def cache_differences(sides: tuple[StudyRecords, StudyRecords], pairs: Sequence[Pair]) -> dict[Pair, CacheDifference]:
+def study_cache_differences(
+    sides: tuple[StudyRecords, StudyRecords], pairs: Sequence[Pair]
+) -> dict[Pair, CacheDifference]:
     """The pairs of which one side had its prompts answered from a cache and the other had not, or far less."""
     found = {}
     for pair in pairs:

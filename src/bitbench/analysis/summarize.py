@@ -9,16 +9,16 @@ from bitbench.analysis.configs import summarize_config, summarize_engine, summar
 from bitbench.analysis.crossover import find_crossovers
 from bitbench.analysis.intervals import Resampler, Sample, mean_interval, mean_of_means, resample_groups
 from bitbench.analysis.objectives import judge_objective, objectives_hold
-from bitbench.analysis.precision import precision, stop_reason
+from bitbench.analysis.precision import stop_reason, summarize_precision
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
-from bitbench.analysis.ranking import ModelGroup, confirmations, rank_configs, ranked_model_group, ranked_model_groups
+from bitbench.analysis.ranking import ModelGroup, confirmations, rank_configs, ranking_model_group, ranking_model_groups
 from bitbench.analysis.rate_search import rate_search_answer, rate_trials
-from bitbench.analysis.requests import read_requests, request_spreads, request_tails
+from bitbench.analysis.requests import pooled_requests, request_spreads, request_tails
 from bitbench.analysis.results.summary import ComparedModel, Outlier, PointSummary, Ranking, Run, StudySummary, WarmUp
 from bitbench.analysis.sequential import Speeds, baseline_of, primary_metric_of
 from bitbench.analysis.trial import DEFINITIONS, cached_prompts
-from bitbench.feature import Offer, report_parts, sparing
+from bitbench.feature import Offer, feature_errors_as_warnings, report_parts
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.study.base import Record
@@ -44,7 +44,7 @@ MIN_TRIALS = 3  # of two values neither is the odd one
 def summarize(of: StudyRecords) -> StudySummary:
     """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
     plan, samples = of.plan, samples_by_point(of)
-    fields = {field: _speeds(of, field, samples) for field in ranked_model_groups(plan)}
+    fields = {field: _speeds(of, field, samples) for field in ranking_model_groups(plan)}
     of_point = {point: (field, speeds) for field, speeds in fields.items() for point in field.plan.points}
     variants = {variant.name: variant for variant in plan.variants}
     search = of.lock.search
@@ -62,7 +62,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         ),
         rankings=_rankings(of, fields),
         models=_models(fields) if len(fields) > 1 else (),
-        precision=precision(of, {field: speeds.standing for field, speeds in fields.items()}),
+        precision=summarize_precision(of, {field: speeds.standing for field, speeds in fields.items()}),
         refusals=plan.refusals,
         imported_from=plan.imported_from,
         expectations=plan.expectations,
@@ -85,15 +85,15 @@ def summarize(of: StudyRecords) -> StudySummary:
 def _parts(of: StudyRecords) -> Iterator[tuple[str, Record]]:
     """What features compute from the records."""
     for part, feature in report_parts():
-        with sparing(feature):
+        with feature_errors_as_warnings(feature):
             computed = Offer(feature, part.compute).load()(of)
             if computed is not None:
                 yield part.name, computed
 
 
-def speeds_of(of: StudyRecords, config: Config) -> Speeds:
+def summarize_speeds(of: StudyRecords, config: Config) -> Speeds:
     """Of the configs that are compared with this one."""
-    return _speeds(of, ranked_model_group(of.plan, config), samples_by_point(of))
+    return _speeds(of, ranking_model_group(of.plan, config), samples_by_point(of))
 
 
 def _speeds(of: StudyRecords, field: ModelGroup, samples: Mapping[Point, Mapping[str, Sample]]) -> Speeds:
@@ -123,7 +123,7 @@ def samples_by_point(of: StudyRecords, stream: int = 0) -> dict[Point, dict[str,
     }
 
 
-def values_by_start(of: StudyRecords, metric: str) -> dict[Point, list[list[float]]]:
+def sample_values_by_start(of: StudyRecords, metric: str) -> dict[Point, list[list[float]]]:
     """One figure of the trials that count, in groups of one start."""
     found: dict[Point, list[list[float]]] = {}
     for point, trials in _by_point(of).items():
@@ -179,7 +179,7 @@ def _summarize_point(point: Point, records: Sequence[TrialRecord], field: ModelG
 
 def _with_requests(of: StudyRecords, point: PointSummary, trials: Sequence[TrialRecord]) -> PointSummary:
     """And what its single requests say. Rows are read here and not kept: those of one point are in memory at a time."""
-    requests = read_requests(of, point.point, trials)
+    requests = pooled_requests(of, point.point, trials)
     workload, confidence = of.study.workload(point.point.workload), of.study.measure.confidence
     was_running = of.was_running(point.point.config)
     found = request_tails(requests, workload, confidence, was_running=was_running)

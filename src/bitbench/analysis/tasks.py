@@ -85,12 +85,12 @@ def _paired(answers: Answers, baseline: Answers, confidence: float) -> dict[str,
     if pairs:
         lost = sum(before and not now for now, before in pairs)
         gained = sum(now and not before for now, before in pairs)
-        flips = compare_answers_right(lost, gained, len(pairs), confidence)
+        flips = task_flips(lost, gained, len(pairs), confidence)
         found |= {"flips": flips, "difference": flips.difference.value, "difference_error": None}
     return found
 
 
-def compare_answers_right(lost: int, gained: int, asked: int, confidence: float) -> TaskFlips:
+def task_flips(lost: int, gained: int, asked: int, confidence: float) -> TaskFlips:
     """Of `asked` questions that both answered."""
     count, flipped = asked + 4 * ADDED, lost + gained
     centre = (gained - lost) / count

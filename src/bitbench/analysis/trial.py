@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from bitbench.analysis.objectives import good_share
 from bitbench.analysis.results.summary import CachedPrompts, MetricDefinition
 from bitbench.records.folder import StudyRecords
-from bitbench.records.request_rows import RequestRows, request_rows_figure
+from bitbench.records.request_rows import RequestRows, request_rows_metric
 from bitbench.records.trial import Energy, EngineMetrics, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.metrics import METRICS, FigureSource
@@ -34,7 +34,7 @@ def metrics_of_trial(
     `energy`: what its devices took meanwhile."""
     rows = RequestRows(table).complete()
     found = TrialMetrics(
-        **{column: request_rows_figure(RECORDED[column], rows) for column in TrialMetrics.model_fields}
+        **{column: request_rows_metric(RECORDED[column], rows) for column in TrialMetrics.model_fields}
     )
     served = found.request_throughput if found.achieved_rate is None else found.achieved_rate
     share = good_share(table, objectives)
@@ -85,9 +85,7 @@ TOLERANCE = 1e-9
 _NOT_STATED = "not stated"
 
 
-def compare_trial_values(
-    stated: Json, computed: Json, where: str = "", *, whole: bool = False
-) -> tuple[int, list[str]]:
+def check_trial_figures(stated: Json, computed: Json, where: str = "", *, whole: bool = False) -> tuple[int, list[str]]:
     """Return how many numbers were compared, and each place where the two differ, with both values. What is not stated
     is no difference, unless it must be the `whole`."""
     if isinstance(stated, dict) and isinstance(computed, dict):
@@ -103,7 +101,7 @@ def compare_trial_values(
         return int(is_number), [] if is_equal else [f"{where}: {_shown(stated)}, not {_shown(computed)}"]
     compared, different = 0, list[str]()
     for left, right, place in pairs:
-        count, differences = compare_trial_values(left, right, place, whole=whole)
+        count, differences = check_trial_figures(left, right, place, whole=whole)
         compared += count
         different += differences
     return compared, different

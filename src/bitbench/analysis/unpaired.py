@@ -23,8 +23,8 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from bitbench.analysis.intervals import Sample, Uncertainty, interval_sides, t_p_value
-from bitbench.analysis.pairs import LENDING_LIMIT, Floats, LogRatio, Pool, from_other_workloads, pooled
+from bitbench.analysis.intervals import Sample, Uncertainty, interval_skew, t_p_value
+from bitbench.analysis.pairs import LENDING_LIMIT, Floats, LogRatio, Pool, lent_by_other_workloads, pool_variances
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.study.plan import Point
 
@@ -62,7 +62,7 @@ def unpaired_ratios(before: Mapping[Point, Starts], after: Mapping[Point, Starts
     for point in earlier:
         if point in later:
             own = pools[point.workload]
-            others = from_other_workloads(own, (pool for name, pool in pools.items() if name != point.workload))
+            others = lent_by_other_workloads(own, (pool for name, pool in pools.items() if name != point.workload))
             found[point] = _ratio(earlier[point], later[point], own, others)
     return found
 
@@ -71,7 +71,7 @@ def _by_workload(sides: Iterable[tuple[Point, _Side]]) -> dict[str, Pool]:
     found: dict[str, list[Pool]] = {}
     for point, side in sides:
         found.setdefault(point.workload, []).append(Pool(side.variance, side.degrees_of_freedom))
-    return {workload: pooled(pools) for workload, pools in found.items()}
+    return {workload: pool_variances(pools) for workload, pools in found.items()}
 
 
 def _sides(study: Mapping[Point, Starts]) -> dict[Point, _Side]:
@@ -133,7 +133,7 @@ def unpaired_ratio(first: Sample, second: Sample, confidence: float) -> Estimate
     )
 
 
-def compare_speed(
+def unpaired_speed_ratio(
     own: Sample | None, other: Sample | None, confidence: float, *, higher_is_better: bool
 ) -> Estimate | None:
     """More than 1 where `own` is better, whichever way that is; None where one is missing."""
@@ -154,7 +154,7 @@ def _relative(first: Sample, second: Sample) -> Uncertainty | None:
 def _shape(first: Sample, second: Sample, confidence: float) -> tuple[float, float]:
     if min(first.draws.min(), second.draws.min()) <= 0:
         return 1.0, 1.0
-    return interval_sides(np.log(first.draws / second.draws) - log(first.mean / second.mean), confidence)
+    return interval_skew(np.log(first.draws / second.draws) - log(first.mean / second.mean), confidence)
 
 
 def _p_value(distance: float, joint: Uncertainty, side: float) -> float:

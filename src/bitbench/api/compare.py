@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bitbench.analysis.changes import parse_changed_metric, parse_condition
+from bitbench.analysis.changes import gate_condition, metric_of_change
 from bitbench.analysis.results.comparison import Comparison
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.study_comparison import compare_configs, compare_studies
+from bitbench.analysis.study_comparison import compare_studies, compare_within_study
 from bitbench.records.folder import StudyFolder
 from bitbench.study.plan import Config, Plan
 from bitbench.util.errors import UsageError
@@ -27,8 +27,8 @@ def compare(
     `fail_if` are limits such as "output_throughput < -3%"; `allow` are facts that may differ; `metrics` are shown
     besides the primary metric; `allow_inconclusive` counts a limit that an interval contains as met.
     """
-    conditions = [parse_condition(text) for text in fail_if]
-    shown = [parse_changed_metric(name) for name in metrics]
+    conditions = [gate_condition(text) for text in fail_if]
+    shown = [metric_of_change(name) for name in metrics]
     allowed = [Fact(fact) for fact in allow]
     if candidate is not None and variants is None:
         before, after = (StudyFolder.existing(Path(folder)).read() for folder in (baseline, candidate))
@@ -39,7 +39,7 @@ def compare(
                 "--allow is for two study folders; between variants of one, what differs is named and allowed"
             )
         both = StudyFolder.existing(Path(baseline)).read()
-        found = compare_configs(both, _pairs(both.plan, *variants), metrics=shown, conditions=conditions)
+        found = compare_within_study(both, _pairs(both.plan, *variants), metrics=shown, conditions=conditions)
     else:
         raise UsageError("give two study folders, or one and --variants OLD NEW")
     return found.model_copy(update={"allow_inconclusive": allow_inconclusive})

@@ -110,7 +110,7 @@ def load(
             api_key_env=api_key_env,
             vocabulary=vocabulary,
         )
-        return Results(runner.measure_endpoint(prepared, observer or LogObserver(), client, at), at.home)
+        return Results(runner.measure_endpoint_study(prepared, observer or LogObserver(), client, at), at.home)
 
 
 def read(folder: Place) -> Results:

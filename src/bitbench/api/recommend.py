@@ -8,7 +8,7 @@ from bitbench.analysis.recommend import recommend as recommend_of
 from bitbench.analysis.results.recommendation import Limits, Recommendation
 from bitbench.engines import registry
 from bitbench.engines.environments import environment_python, python_in
-from bitbench.measure.plan import as_arguments, loads_of
+from bitbench.measure.plan import planned_engine_loads, planned_engine_setup
 from bitbench.measure.workplace import default_home
 from bitbench.ports import Deployable, Launch
 from bitbench.records.folder import StudyFolder, StudyRecords
@@ -23,7 +23,7 @@ from bitbench.util.units import parse_bytes, parse_fraction
 _HOME = "$BITBENCH_HOME"
 
 
-def deploy_words(records: StudyRecords, config: Config, home: Path) -> tuple[str, ...]:
+def recommended_deployment(records: StudyRecords, config: Config, home: Path) -> tuple[str, ...]:
     """Words for a shell, quoted, keys hidden, in the engine's environment below `home` where that is installed. None
     where the engine has no such command, has nothing to load, or is unknown here."""
     plan = records.plan
@@ -39,11 +39,11 @@ def deploy_words(records: StudyRecords, config: Config, home: Path) -> tuple[str
     ]
     variant = plan.variant(config.variant)
     launch = Launch(
-        setup=as_arguments(setup, engine),
+        setup=planned_engine_setup(setup, engine),
         variant=variant,
         python=_python(setup.environment(engine.environment), variant, home),
         log_file=Path(),
-        loads=loads_of(plan, setup, engine.scoring),
+        loads=planned_engine_loads(plan, setup, engine.scoring),
         seed=0,
         dtype=plan.chosen_dtypes.get(config),
         capability=min(capabilities, default=None),
@@ -90,7 +90,9 @@ def recommend(
     of = StudyReport(StudyFolder.existing(Path(folder)), home)
     found = recommend_of(of.summary, limits, workloads=workloads, engines=engines, price_per_hour=price_per_hour)
     choices = [
-        choice.model_copy(update={"deploy": deploy_words(of.records, choice.chosen, home)}) if choice.chosen else choice
+        choice.model_copy(update={"deploy": recommended_deployment(of.records, choice.chosen, home)})
+        if choice.chosen
+        else choice
         for choice in found.choices
     ]
     return found.model_copy(update={"choices": tuple(choices)})

@@ -123,9 +123,9 @@ class Results:
         return self._of.page
 
     def _table(self, name: str) -> "pa.Table":
-        from bitbench.records.arrow_tables import study_table
+        from bitbench.records.arrow_tables import study_arrow_table
 
-        return study_table(self._of.records, name).drop_columns(["folder", "study"])  # the same in each row
+        return study_arrow_table(self._of.records, name).drop_columns(["folder", "study"])  # the same in each row
 
 
 def _figures(summary: StudySummary) -> "pa.Table":

@@ -93,10 +93,10 @@ def _fail(message: str, code: ExitCode) -> ExitCode:
 def _fail_as_json(message: str, code: ExitCode) -> ExitCode:
     """A program that asked for JSON gets its one document here, too."""
     if "--json" in sys.argv[1:]:
-        from bitbench.cli.json_answers import answer_text, answers_by_command
+        from bitbench.cli.json_answers import answers_by_command, json_answer_text
 
         if (word := _command_word()) in answers_by_command():
-            print(answer_text(word, None, code, message))
+            print(json_answer_text(word, None, code, message))
     return code
 
 

@@ -61,7 +61,7 @@ CORE = Feature(
 def all_commands() -> dict[str, tuple[Command, Offer]]:
     """Of the core and of features, by name; one of the core wins."""
     of_core = {command.name: (command, Offer(CORE, command.run)) for command in CORE.commands}
-    return {**of_core, **feature.commands(), **of_core}
+    return {**of_core, **feature.commands_of_features(), **of_core}
 
 
 class _Commands(PlainGroup):

@@ -7,8 +7,9 @@ import typer
 
 from bitbench.analysis.results.facts import Fact
 from bitbench.api.compare import compare as compared
-from bitbench.cli.options import AllowInconclusive, AsJson, Format, end_with_json
-from bitbench.cli.outcome import end_with_answer
+from bitbench.cli.json_answers import end_with_json
+from bitbench.cli.options import AllowInconclusive, AsJson, Format
+from bitbench.cli.outcome import end_with_outcome_document
 from bitbench.cli.terminal import Terminal
 from bitbench.reports.answers.compare import comparison_document
 
@@ -49,4 +50,4 @@ def compare(
     )
     if as_json:
         end_with_json("compare", comparison, comparison.exit_code)
-    end_with_answer(comparison_document(comparison), Terminal(), comparison.exit_code, form)
+    end_with_outcome_document(comparison_document(comparison), Terminal(), comparison.exit_code, form)

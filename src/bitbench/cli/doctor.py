@@ -12,17 +12,18 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from bitbench.cli.options import AsJson, end_with_json
+from bitbench.cli.json_answers import end_with_json
+from bitbench.cli.options import AsJson
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import registry
-from bitbench.engines.environments import list_environments
-from bitbench.measure.compatibility import on_processor
+from bitbench.engines.environments import installed_environments
+from bitbench.measure.compatibility import processor_compatibility
 from bitbench.measure.machine.gpus import GpuSurvey, survey_gpus
-from bitbench.measure.machine.host import collect_host_facts, processor_level
+from bitbench.measure.machine.host import collect_host_facts, host_processor_level
 from bitbench.measure.machine.noise import measure_noise
 from bitbench.measure.machine.watches import energy_zones
 from bitbench.measure.quick_study import EXAMPLE
-from bitbench.measure.readiness import known_environments, main_versions
+from bitbench.measure.readiness import known_environment_versions, known_environments
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.records.lock import HostFacts, HostNoise
@@ -99,9 +100,9 @@ def doctor(
 
 def doctor_answer(home: Path) -> DoctorAnswer:
     """Starts nothing and measures nothing; how steady the machine is, `measure.machine.noise.measure_noise` says."""
-    made = {known.name: known for known in list_environments(home) if known.complete}
+    made = {known.name: known for known in installed_environments(home) if known.complete}
     known_here = known_environments()
-    level = None if survey_gpus().is_usable else processor_level()
+    level = None if survey_gpus().is_usable else host_processor_level()
     engines = []
     for name, engine in registry.engines().items():
         environment = engine.environment
@@ -110,9 +111,9 @@ def doctor_answer(home: Path) -> DoctorAnswer:
             DoctorEngine(
                 name=name,
                 is_ready=is_ready,
-                versions=main_versions(made[environment], known_here) if environment in made else {},
+                versions=known_environment_versions(made[environment], known_here) if environment in made else {},
                 to_fix=None if is_ready else f"bitbench env create {environment}",
-                on_this_processor=tuple(on_processor(name, level)),
+                on_this_processor=tuple(processor_compatibility(name, level)),
             )
         )
     models = [
@@ -132,12 +133,12 @@ def doctor_answer(home: Path) -> DoctorAnswer:
         engines=tuple(engines),
         models=tuple(models),
         reads_cpu_energy=bool(energy_zones()),
-        gpu_problems=gpu_problems(survey_gpus()),
+        gpu_problems=doctor_gpu_problems(survey_gpus()),
         noise=None,
     )
 
 
-def gpu_problems(found: GpuSurvey) -> tuple[str, ...]:
+def doctor_gpu_problems(found: GpuSurvey) -> tuple[str, ...]:
     """Kernels are compiled when an engine starts: Triton needs a C compiler and Python's headers for that."""
     problems = [found.problem] if found.problem else []
     if found.accelerators and not any(map(shutil.which, (os.environ.get("CC", "cc"), "gcc", "clang"))):
@@ -157,7 +158,7 @@ def _existing_parent(path: Path) -> Path:
 def _host_table(found: DoctorAnswer) -> Table:
     host = found.host
     table = Table(box=None, show_header=False, title="This machine", title_justify="left", title_style="bold")
-    table.add_row("processor", processor_words(host))
+    table.add_row("processor", doctor_processor_text(host))
     table.add_row("features", " ".join(host.cpu_flags) or UNKNOWN)
     table.add_row("level", found.level.shown if found.level else UNKNOWN)
     table.add_row("memory", show_bytes(host.memory_bytes))
@@ -176,7 +177,7 @@ def _host_table(found: DoctorAnswer) -> Table:
     return table
 
 
-def processor_words(host: HostFacts) -> str:
+def doctor_processor_text(host: HostFacts) -> str:
     """Not every system names it: Linux on Arm has no model name."""
     counts = [("core", host.cores), ("usable thread", host.threads)]
     known = [plural(count, noun) for noun, count in counts if count is not None]

@@ -10,7 +10,7 @@ from bitbench.cli.help import PlainTyper
 from bitbench.cli.options import OnDevice, device_option
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import environments
-from bitbench.measure.readiness import known_environment, known_environments, main_versions
+from bitbench.measure.readiness import known_environment, known_environment_versions, known_environments
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.util.units import show_bytes, show_duration
 
@@ -59,8 +59,10 @@ def list_() -> None:
     """List environments with their main packages and sizes."""
     known = known_environments()
     table = Table("environment", "state", "main packages", "size", box=None, header_style="bold")
-    for found in environments.list_environments(default_home(), known):
-        main = ", ".join(f"{package} {version}" for package, version in main_versions(found, known).items())
+    for found in environments.installed_environments(default_home(), known):
+        main = ", ".join(
+            f"{package} {version}" for package, version in known_environment_versions(found, known).items()
+        )
         state = "ready" if found.complete else f"not installed: bitbench env create {found.name}"
         table.add_row(found.name, state, main, show_bytes(found.size_bytes))
     Terminal().print(table)

@@ -25,7 +25,7 @@ class PlainCommand(TyperCommand):
     """Options in the panels that they name (`rich_help_panel`); hidden ones are named in the last line."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        return [self.options_metavar or "", *usages(self)]
+        return [self.options_metavar or "", *help_usages(self)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_parameters(self, ctx, formatter)
@@ -72,7 +72,7 @@ def help_order(commands: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(commands.items(), key=lambda item: panels.index(_panel_of(item[1]))))
 
 
-def usages(command: Any) -> list[str]:
+def help_usages(command: Any) -> list[str]:
     """`STUDY_DIR`, and `[NAME]` where it may be left out."""
     return [_usage_of(parameter) for parameter in command.params if isinstance(parameter, TyperArgument)]
 
@@ -86,7 +86,7 @@ def help_argument_name(argument: TyperArgument) -> str:
     return str(argument.metavar or (argument.name or "").upper())
 
 
-def kinds_of(command: Any) -> dict[str, Any]:
+def help_parameter_types(command: Any) -> dict[str, Any]:
     """The annotation of each parameter, since typer's own words for it differ from version to version."""
     return get_type_hints(command.callback) if command.callback else {}
 
@@ -127,7 +127,7 @@ def _help_text_of(value: object) -> str:
 
 
 def _write_parameters(command: Any, ctx: Any, formatter: Any, also: Sequence[str] = ()) -> None:
-    kinds, rare = kinds_of(command), list(also)
+    kinds, rare = help_parameter_types(command), list(also)
     panels: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OPTIONS: []}
     for parameter in command.get_params(ctx):
         if parameter.hidden or parameter.name in _COMPLETION:

@@ -1,7 +1,9 @@
 """What a command prints with --json: one document, whatever happens, whose JSON Schema `bitbench schema` prints."""
 
 import json
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, NoReturn, TypeVar, cast
+
+import typer
 
 from bitbench.cli.app import all_commands
 from bitbench.feature import Offer
@@ -46,9 +48,15 @@ def answer_schema(command: str) -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": title}
 
 
-def answer_text(command: str, answer: Record | None, exit_code: ExitCode, error: str | None = None) -> str:
+def json_answer_text(command: str, answer: Record | None, exit_code: ExitCode, error: str | None = None) -> str:
     """In ASCII: names come from files and servers, and what they hold must not reach a terminal as it is."""
     printed = answer_type(command)(
         command=command, exit_code=exit_code, meaning=exit_code.meaning, error=error, answer=answer
     )
     return json.dumps(json.loads(printed.model_dump_json()), indent=2)
+
+
+def end_with_json(command: str, answer: Record, exit_code: ExitCode) -> NoReturn:
+    """The only thing on stdout."""
+    typer.echo(json_answer_text(command, answer, exit_code))
+    raise typer.Exit(exit_code)

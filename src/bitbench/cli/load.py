@@ -12,7 +12,8 @@ from rich.text import Text
 
 from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
-from bitbench.cli.options import counts_option, end_with_json, numbers_option
+from bitbench.cli.json_answers import end_with_json
+from bitbench.cli.options import counts_option, numbers_option
 from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.progress import WIDE
 from bitbench.cli.terminal import Terminal
@@ -28,7 +29,7 @@ from bitbench.study.base import Record
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study_file import checked, checked_objectives
-from bitbench.util.units import parse_fraction, show_percent, show_seconds, significant
+from bitbench.util.units import parse_fraction, show_percent, show_seconds, show_significant
 
 LOAD, PROMPTS, SERVER, OUTPUT = "Load", "Prompts", "Server", "Output"  # the panels of --help
 NAME_WIDTH = 9  # a longer name shifts its line
@@ -184,7 +185,7 @@ def load(
             url, options, client, into=into, model=model, api_key_env=api_key_env, vocabulary=vocabulary
         )
         with LoadDisplay(console, prepared) as display:
-            folder = runner.measure_endpoint(prepared, display, client, at)
+            folder = runner.measure_endpoint_study(prepared, display, client, at)
     reported = write_outcome(folder, at.home)
     code = reported.exit_code(allow_inconclusive=allow_inconclusive)
     if as_json:
@@ -259,7 +260,7 @@ class LoadDisplay:
         counts = record.outcome not in NOT_THE_ENGINES or (self._is_search and holds is not None)
         self._done += counts
         self._print(
-            trial_line(
+            load_trial_line(
                 record,
                 f"{self._done:>2}/{self._trials}" if counts else "again",
                 holds if counts else None,
@@ -311,7 +312,7 @@ class LoadDisplay:
         return Group(heading, table)
 
 
-def trial_line(record: TrialRecord, number: str, holds: bool | None, *, is_narrow: bool = False) -> Text:
+def load_trial_line(record: TrialRecord, number: str, holds: bool | None, *, is_narrow: bool = False) -> Text:
     """`3/12 rate-40  39.8/s  2,551 tok/s  TTFT 20.1 ms, p99 22.3 ms, TPOT 2.00 ms  meets`; narrow, the three that a
     line of 60 characters holds."""
     metrics = record.metrics
@@ -320,7 +321,7 @@ def trial_line(record: TrialRecord, number: str, holds: bool | None, *, is_narro
         served = metrics.achieved_rate or metrics.request_throughput
         tail = "" if is_narrow else f", p99 {show_seconds(metrics.ttft_p99_s)}, TPOT {show_seconds(metrics.tpot_s)}"
         line.append(
-            f"{significant(served):>6}/s {significant(metrics.output_throughput):>7} tok/s  "
+            f"{show_significant(served):>6}/s {show_significant(metrics.output_throughput):>7} tok/s  "
             f"TTFT {show_seconds(metrics.ttft_p50_s)}{tail}"
         )
     else:

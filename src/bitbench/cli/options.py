@@ -1,16 +1,14 @@
-"""What several commands share: options, the values in them, and the end of a command that answers as JSON."""
+"""What several commands share: options, and the values in them."""
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from bitbench.cli.json_answers import answer_text
-from bitbench.study.base import Record
 from bitbench.study.environment import Device
 from bitbench.study.hardware import Capability, KernelDevice, parse_capability
-from bitbench.util.errors import ExitCode, UsageError
+from bitbench.util.errors import UsageError
 from bitbench.util.units import parse_seconds
 
 
@@ -36,12 +34,6 @@ OnDevice = Annotated[
 def device_option(device: KernelDevice | None) -> Device | None:
     """As a Workplace takes it."""
     return None if device is None else "cuda" if device is KernelDevice.CUDA else "cpu"
-
-
-def end_with_json(command: str, answer: Record, exit_code: ExitCode) -> NoReturn:
-    """The only thing on stdout."""
-    typer.echo(answer_text(command, answer, exit_code))
-    raise typer.Exit(exit_code)
 
 
 def words_option(text: str | None) -> tuple[str, ...]:
@@ -79,7 +71,7 @@ def seconds_option(text: str, option: str) -> float:
     return found
 
 
-def compute_capability(text: str, option: str) -> Capability:
+def capability_option(text: str, option: str) -> Capability:
     """`8.9`."""
     try:
         return parse_capability(text)

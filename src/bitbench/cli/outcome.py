@@ -40,7 +40,7 @@ def show_outcome(reported: StudyReport, console: Console, exit_code: ExitCode) -
     _say(exit_code, console)
 
 
-def end_with_answer(
+def end_with_outcome_document(
     document: Document,
     console: Console,
     exit_code: ExitCode,

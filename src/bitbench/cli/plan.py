@@ -10,22 +10,23 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from bitbench.cli.options import AsJson, OnDevice, StudyFile, device_option, end_with_json
+from bitbench.cli.json_answers import end_with_json
+from bitbench.cli.options import AsJson, OnDevice, StudyFile, device_option
 from bitbench.cli.terminal import Terminal
-from bitbench.measure.plan import Amount, PlanAnswer, amount_of, estimator_of, plan_and_readiness
+from bitbench.measure.plan import Amount, PlanAnswer, amount_of, estimator_of, plan_study_with_readiness
 from bitbench.measure.trust import Trust, trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.models.library import source_of
 from bitbench.reports.document.model import plain_text
 from bitbench.reports.document.words import MAX_NAME, listing, plural
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.failures import configs_by_workloads, refusals_by_reason
-from bitbench.reports.sections.quality import rounded_sentences
+from bitbench.reports.sections.failures import failures_by_workloads, refusals_by_reason
+from bitbench.reports.sections.quality import quality_rounding_sentences
 from bitbench.study.environment import Use
 from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Config, Plan, Support
 from bitbench.study.variant import NO_MODEL, Variant
-from bitbench.study.workload import show_length
+from bitbench.study.workload import workload_length_text
 from bitbench.util.errors import ExitCode, NotTrustedError
 from bitbench.util.units import show_about, show_bytes
 
@@ -50,7 +51,7 @@ def plan(study: StudyFile, *, device: OnDevice = None, as_json: AsJson = False) 
     code 3: every point is refused.
     """
     at = Workplace(asked_device=device_option(device))
-    planned, ready = plan_and_readiness(study, at)
+    planned, ready = plan_study_with_readiness(study, at)
     answer = PlanAnswer(
         plan=planned,
         environments=dict(ready.environments),
@@ -58,14 +59,14 @@ def plan(study: StudyFile, *, device: OnDevice = None, as_json: AsJson = False) 
         before_run=ready.commands,
         amount=amount_of(planned, estimator_of(planned, at), ready.making_s),
     )
-    code = exit_code_of(planned)
+    code = plan_exit_code(planned)
     if as_json:
         end_with_json("plan", answer, code)
     _show_plan(answer, trust_in(study, at.home))
     raise typer.Exit(code)
 
 
-def exit_code_of(plan: Plan) -> ExitCode:
+def plan_exit_code(plan: Plan) -> ExitCode:
     """A study that would run nothing is refused here as it would be by `bitbench run`."""
     return ExitCode.DONE if plan.points or plan.quality else ExitCode.NOTHING_MEASURED
 
@@ -73,19 +74,19 @@ def exit_code_of(plan: Plan) -> ExitCode:
 def _show_plan(answer: PlanAnswer, trust: Trust) -> None:
     plan = answer.plan
     console, labels = Terminal(), plan_labels(plan)
-    show_heading(console, plan, labels)
-    show_cells(console, plan, labels)
+    show_plan_heading(console, plan, labels)
+    show_plan_tables(console, plan, labels)
     for line in (*_variants(plan, answer.missing_models), *_environments(answer.environments)):
         console.print(line)
     if trust.uses:
-        console.print(uses_table(trust.uses, trust))
+        console.print(plan_uses_table(trust.uses, trust))
     console.print(_amount(plan, answer.amount))
     if answer.amount.seconds[0] > LONG_S:
         console.print(Text.assemble(("long", "yellow"), TOO_LONG))
-    show_commands(console, "Needed before `bitbench run`:", answer.before_run)
+    show_plan_commands(console, "Needed before `bitbench run`:", answer.before_run)
 
 
-def confirm_planned_uses(trust: Trust, console: Console, *, trusts: bool) -> None:
+def confirm_plan_uses(trust: Trust, console: Console, *, trusts: bool) -> None:
     """Ask where somebody can answer; `trusts` is the answer of --trust. Elsewhere `measure_study` refuses."""
     if trust.is_given:
         return
@@ -93,13 +94,13 @@ def confirm_planned_uses(trust: Trust, console: Console, *, trusts: bool) -> Non
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             return
         console.print(f"{trust.source.file} uses what has not been allowed on this machine:")
-        console.print(uses_table(trust.asked, trust))
+        console.print(plan_uses_table(trust.asked, trust))
         if not typer.confirm("Allow it, now and in future?"):
             raise NotTrustedError("not allowed: nothing was run")
     trust.give()
 
 
-def uses_table(uses: tuple[Use, ...], trust: Trust) -> Table:
+def plan_uses_table(uses: tuple[Use, ...], trust: Trust) -> Table:
     table = Table(
         "",
         Column("What it would use", overflow="fold"),
@@ -126,13 +127,13 @@ def _cut(text: str) -> str:
     return text if hidden <= 0 else f"{text[:LONGEST_SHOWN]}… ({hidden:,} more characters)"
 
 
-def show_heading(console: Terminal, plan: Plan, labels: Labels) -> None:
+def show_plan_heading(console: Terminal, plan: Plan, labels: Labels) -> None:
     console.print(Text.assemble((plan.study.name, "bold"), f"  {plan.study.description.strip()}"))
     if labels.shared:
         console.print(labels.shared)
 
 
-def show_cells(console: Terminal, plan: Plan, labels: Labels) -> None:
+def show_plan_tables(console: Terminal, plan: Plan, labels: Labels) -> None:
     """Workloads, what runs on which, and remarks."""
     if plan.study.workloads:
         console.print(_workloads(plan))
@@ -142,7 +143,7 @@ def show_cells(console: Terminal, plan: Plan, labels: Labels) -> None:
         console.print(remark)
 
 
-def show_commands(console: Terminal, title: str, commands: Sequence[str]) -> None:
+def show_plan_commands(console: Terminal, title: str, commands: Sequence[str]) -> None:
     if commands:
         console.print(title)
     for command in commands:
@@ -162,7 +163,9 @@ def _workloads(plan: Plan) -> Table:
     """Each with the number under which `_points` has its column: many of them still fit into a line."""
     table = Table("", "workload", "asks for", box=None, header_style="bold", pad_edge=False)
     for number, workload in enumerate(plan.study.workloads[:MOST_LINES], start=1):
-        tokens = f"{show_length(workload.input_tokens)} → {show_length(workload.output_tokens)} tokens"
+        tokens = (
+            f"{workload_length_text(workload.input_tokens)} → {workload_length_text(workload.output_tokens)} tokens"
+        )
         many = f"{workload.arrival.kind}:" if workload.open_loop else f"{workload.concurrency} ×"
         table.add_row(str(number), workload.name, f"{many} {tokens}")
     if (left := len(plan.study.workloads) - MOST_LINES) > 0:
@@ -229,7 +232,7 @@ def plan_remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
     """What will not run or gain nothing: each reason once, then all that it is about."""
     about: dict[tuple[str, str], list[Config]] = {}
     for reason, points in refusals_by_reason(plan.refusals).items():
-        for refused, workloads in configs_by_workloads(points):
+        for refused, workloads in failures_by_workloads(points):
             where = "" if len(workloads) == len(plan.study.workloads) else f" on {plain_text(listing(workloads))}"
             about.setdefault((f"refused{where}", reason), []).extend(refused)
     for expected in plan.expectations:
@@ -242,9 +245,9 @@ def plan_remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
             about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.config)
     for (remark, reason), configs in about.items():
         yield Text.assemble((remark, "yellow"), f": {reason}")
-        yield indented(labels[config] for config in configs)
+        yield indented_plan_names(labels[config] for config in configs)
     if plan.quality:
-        yield from (Text(plain_text(sentence)) for sentence in rounded_sentences(plan.rounded_before))
+        yield from (Text(plain_text(sentence)) for sentence in quality_rounding_sentences(plan.rounded_before))
     if len(plan.quality_once) < len(plan.quality):
         measured = plural(len(plan.quality_once), "measurement")
         yield Text(
@@ -252,7 +255,7 @@ def plan_remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
         )
 
 
-def indented(names: Iterable[str]) -> Padding:
+def indented_plan_names(names: Iterable[str]) -> Padding:
     return Padding(_some(list(names)), (0, 0, 0, 4), expand=False)
 
 
@@ -302,10 +305,10 @@ def _weights(variant: Variant) -> str:
 def _amount(plan: Plan, amount: Amount) -> str:
     making = f", {show_about(amount.making_s)} of it to create variants" if amount.making_s else ""
     how_long = f"about {show_about(*amount.seconds)}{making} (a rough estimate)"
-    return f"{planned_runs(plan)} in {how_long}: {counted(plan, amount)}"
+    return f"{plan_runs_text(plan)} in {how_long}: {plan_counts_text(plan, amount)}"
 
 
-def planned_runs(plan: Plan) -> str:
+def plan_runs_text(plan: Plan) -> str:
     """`16 of 42 points run`; of a study of quality alone, `The quality of 8 configs is measured`"""
     if not plan.study.workloads:
         return f"The quality of {plural(len(plan.quality), 'config')} is measured"
@@ -315,15 +318,15 @@ def planned_runs(plan: Plan) -> str:
     )
 
 
-def counted(plan: Plan, amount: Amount) -> str:
+def plan_counts_text(plan: Plan, amount: Amount) -> str:
     """A budget buys as many as it can: only the least is known."""
     least = "at least " if plan.study.measure.budget is not None else ""
     starts, trials = (pair[:1] if least else pair for pair in (amount.starts, amount.trials))
-    parts = [f"{span(*(f'{number:,}' for number in starts))} {'start' if set(starts) == {1} else 'starts'}"]
+    parts = [f"{plan_range_text(*(f'{number:,}' for number in starts))} {'start' if set(starts) == {1} else 'starts'}"]
     if plan.study.workloads:
-        parts.append(f"{span(*(f'{number:,}' for number in trials))} trials")
+        parts.append(f"{plan_range_text(*(f'{number:,}' for number in trials))} trials")
     return f"{least}{' and '.join(parts)}."
 
 
-def span(low: str, high: str | None = None) -> str:
+def plan_range_text(low: str, high: str | None = None) -> str:
     return low if high is None or low == high else f"{low} to {high}"

@@ -10,7 +10,7 @@ from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, LoadProgress, Outcome, TrialRecord
 from bitbench.reports.document.words import plural
 from bitbench.study.plan import Config, Group, Plan, Point
-from bitbench.util.units import show_bytes, show_duration, show_seconds, significant
+from bitbench.util.units import show_bytes, show_duration, show_seconds, show_significant
 
 WIDE = 80  # characters from which a line may hold all figures of a trial, and is wrapped where names are long
 
@@ -84,7 +84,7 @@ class RunDisplay:
         name = f"{record.point.config.name}  {record.point.workload}"
         if record.outcome is Outcome.OK:
             metrics = record.metrics
-            line = f"  {record.id} {name}  {significant(metrics.output_throughput)} tok/s"
+            line = f"  {record.id} {name}  {show_significant(metrics.output_throughput)} tok/s"
             times = f", TTFT {show_seconds(metrics.ttft_s)}, TPOT {show_seconds(metrics.tpot_s)}"
             self._print(line if len(line + times) > self._console.width and self._is_narrow else line + times)
         else:

@@ -56,5 +56,5 @@ def quality(
     )
     at, console = Workplace(), Terminal()
     with RunDisplay(console) as display:
-        folder = runner.run_quality(at, options, into, display)
+        folder = runner.measure_quality_study(at, options, into, display)
     end_with_outcome(folder, at.home, console)

@@ -9,7 +9,7 @@ from rich.progress import BarColumn
 
 from bitbench.cli.progress import progress_bar
 from bitbench.cli.terminal import Terminal
-from bitbench.measure.variants import make_variant, order_variant
+from bitbench.measure.variants import make_ordered_variant, order_variant
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
 from bitbench.quantize import catalog, variants
@@ -53,11 +53,11 @@ def quantize(
     chosen = catalog.find_recipe(recipe)
     found = library.resolve(model, home)
     wanted = order_variant(found, chosen, home, calibration=calibration, seed=seed)
-    if (there := variants.find_variant(wanted, home)) is not None:
+    if (there := variants.find_variant_on_disk(wanted, home)) is not None:
         console.print(f"{there.folder.name} already exists, at {there.path}", soft_wrap=True)
         return
     with QuantizeDisplay(console, f"{found.name} {chosen.name}") as display:
-        made = make_variant(wanted, home, display.update)
+        made = make_ordered_variant(wanted, home, display.update)
     facts = made.manifest
     console.print(
         f"{made.folder.name}: {show_bytes(found.weight_bytes)} became {show_bytes(facts.weight_bytes)} "

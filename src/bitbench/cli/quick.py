@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.cli.load import LoadDisplay, trial_line
+from bitbench.cli.load import LoadDisplay, load_trial_line
 from bitbench.cli.model import Steps
 from bitbench.cli.outcome import outcome_advice, write_outcome
 from bitbench.cli.progress import RunDisplay
@@ -26,8 +26,8 @@ from bitbench.measure.endpoint import (
     endpoint_workload_streams,
     find_servers,
     named_server,
-    new_folder,
-    prepare_server,
+    new_endpoint_folder,
+    prepare_running_server,
 )
 from bitbench.measure.load_study import PreparedLoad
 from bitbench.measure.plan import estimator_of, plan_study
@@ -37,8 +37,8 @@ from bitbench.measure.quick_study import (
     make_quick_field,
     make_quick_study,
     missing_for_quick_study,
-    read_names,
-    write_study,
+    quick_study_names,
+    write_quick_study,
 )
 from bitbench.measure.readiness import known_environment, make_model_ready
 from bitbench.measure.trust import trust_in
@@ -49,7 +49,7 @@ from bitbench.reports.answers.quick import quick_comparison_document, quick_serv
 from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.util.errors import NotReadyError, UsageError
 from bitbench.util.machine_faults import require_linux
-from bitbench.util.units import show_about, show_bytes, show_seconds, significant
+from bitbench.util.units import show_about, show_bytes, show_seconds, show_significant
 
 _URL = re.compile(r".+://.*|[^/]+:\d+(/v1)?/?")  # a GGUF file of a hub has a slash before its colon
 FIGURES_WIDTH = 32  # of streams, two figures and the gaps
@@ -80,7 +80,7 @@ def quick(
     With names: which variant is faster, by how much, and what it loses, in about five minutes. Says what is missing
     and what that costs, and asks once before creating it. Writes a study file to go on from.
     """
-    names, place = what or [], into or new_folder()
+    names, place = what or [], into or new_endpoint_folder()
     if not names or _URL.fullmatch(names[0]):
         _measure_server(names, place)
     _compare(names, place, yes=yes)
@@ -92,9 +92,9 @@ def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
     at, console = Workplace(), Terminal()
     server, *others = [named_server(urls[0])] if urls else find_servers()
     with LoadWorkers() as client:
-        prepared = prepare_server(server, client, place)
+        prepared = prepare_running_server(server, client, place)
         with QuickDisplay(console, prepared) as display:
-            folder = runner.measure_endpoint(prepared, display, client, at)
+            folder = runner.measure_endpoint_study(prepared, display, client, at)
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
         console.print()
@@ -112,7 +112,7 @@ def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
 
 def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
     require_linux()
-    at, console, wanted = Workplace(), Terminal(), read_names(names)
+    at, console, wanted = Workplace(), Terminal(), quick_study_names(names)
     field = make_quick_field(wanted, at)
     while lacking := missing_for_quick_study(field, at):
         _agree(lacking, names, console, yes=yes)
@@ -122,7 +122,7 @@ def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
         for need in lacking:
             _create(need, at, console)
         field = make_quick_field(wanted, at)  # what was downloaded may be another thing than its name promised
-    source = write_study(make_quick_study(field, at, place.name), place)
+    source = write_quick_study(make_quick_study(field, at, place.name), place)
     trust_in(source, at.home).give()  # all of it was named on the command line
     high_s = estimator_of(plan_study(source, at), at).range_s()[1]
     console.print(
@@ -184,7 +184,7 @@ class QuickDisplay(LoadDisplay):
     def trial_finished(self, record: TrialRecord) -> None:
         self._ended.append(record)
         if not self._console.is_terminal or record.outcome is not Outcome.OK:
-            self._print(trial_line(record, f"{len(self._ended):>2}", None, is_narrow=self._is_narrow))
+            self._print(load_trial_line(record, f"{len(self._ended):>2}", None, is_narrow=self._is_narrow))
 
     def _panel(self, progress: LoadProgress) -> Group:
         ended = progress.succeeded + progress.failed
@@ -215,7 +215,7 @@ def quick_chart(trials: Sequence[TrialRecord], width: int) -> Table:
     if levels:
         drawn.add_row("streams", "tok/s", "", "TTFT p50", "", style="bold")
     for level in levels:
-        shown = significant(served[level]), show_seconds(first_s[level])
+        shown = show_significant(served[level]), show_seconds(first_s[level])
         drawn.add_row(f"{level}", shown[0], bar(served, level, "green"), shown[1], bar(first_s, level, "yellow"))
     return drawn
 

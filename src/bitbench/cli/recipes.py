@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from bitbench.cli.options import OnDevice, compute_capability, device_option
+from bitbench.cli.options import OnDevice, capability_option, device_option
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import registry
 from bitbench.measure.compatibility import DOCUMENTATION, CompatibilityRow, look_up_compatibility
@@ -40,9 +40,9 @@ def recipes(
     With a name: print that recipe as YAML, to copy and change.
     """
     if name is not None:
-        typer.echo(catalog.built_in_file(name).read_text(encoding="utf-8"), nl=False)
+        typer.echo(catalog.built_in_recipe_file(name).read_text(encoding="utf-8"), nl=False)
         return
-    asked = None if capability is None else compute_capability(capability, "--capability")
+    asked = None if capability is None else capability_option(capability, "--capability")
     at = Workplace(asked_device="cuda" if asked else device_option(device))
     console, on = Terminal(), asked or at.capability
     known = [recipe for recipe in catalog.built_in_recipes() if bits is None or recipe.weight_bits == bits]

@@ -6,8 +6,9 @@ from typing import Annotated
 import typer
 
 from bitbench.api.recommend import recommend as recommended
-from bitbench.cli.options import AsJson, Format, end_with_json
-from bitbench.cli.outcome import end_with_answer
+from bitbench.cli.json_answers import end_with_json
+from bitbench.cli.options import AsJson, Format
+from bitbench.cli.outcome import end_with_outcome_document
 from bitbench.cli.terminal import Terminal
 from bitbench.reports.answers.recommend import recommendation_document
 
@@ -54,4 +55,4 @@ def recommend(
     )
     if as_json:
         end_with_json("recommend", found, found.exit_code)
-    end_with_answer(recommendation_document(found), Terminal(), found.exit_code, form)
+    end_with_outcome_document(recommendation_document(found), Terminal(), found.exit_code, form)

@@ -7,7 +7,7 @@ import typer
 
 from bitbench.cli.options import AllowInconclusive, InsecureCluster, OnDevice, StudyFile, device_option, seconds_option
 from bitbench.cli.outcome import end_with_outcome
-from bitbench.cli.plan import confirm_planned_uses
+from bitbench.cli.plan import confirm_plan_uses
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.measure import runner
@@ -56,7 +56,7 @@ def run(
     budget_s = None if budget is None else seconds_option(budget, "--budget")
     executor = None if on is None else executor_at(on, without_token=insecure_cluster)
     source = StudySource.of(study)
-    confirm_planned_uses(trust_in(source, at.home), console, trusts=trust)
+    confirm_plan_uses(trust_in(source, at.home), console, trusts=trust)
     with RunDisplay(console) as display:
         page = watched(at.home, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
         with page as observer:

@@ -11,7 +11,7 @@ from bitbench.measure.workplace import default_home
 from bitbench.quantize import variants
 from bitbench.quantize.manifest import LayerError, StoredBits
 from bitbench.quantize.variants import MadeVariant
-from bitbench.util.units import show_bytes, show_duration, significant
+from bitbench.util.units import show_bytes, show_duration, show_significant
 
 _WORST_SHOWN = 5  # layers
 
@@ -59,7 +59,7 @@ def rm(name: Annotated[str, typer.Argument(help="A name from `bitbench variant l
 
 
 def _show_bits(bits: StoredBits) -> str:
-    return f"{significant(bits.linear_layers)} in layers, {significant(bits.whole_model)} in all"
+    return f"{show_significant(bits.linear_layers)} in layers, {show_significant(bits.whole_model)} in all"
 
 
 def _facts_table(made: MadeVariant) -> Table:
@@ -71,7 +71,7 @@ def _facts_table(made: MadeVariant) -> Table:
     table.add_row("weights", f"{show_bytes(facts.weight_bytes)} of {show_bytes(facts.size_bytes)} on disk")
     table.add_row("bits per weight", _show_bits(facts.bits_per_weight))
     if work.index_bits_per_weight is not None:
-        shown = f"{significant(work.index_bits_per_weight)} in layers; the rest is codebooks"
+        shown = f"{show_significant(work.index_bits_per_weight)} in layers; the rest is codebooks"
         table.add_row("indices alone", shown)
     if facts.calibration:
         used = f"{facts.calibration.samples} samples, {facts.calibration.tokens} tokens, seed {facts.seed}"
@@ -91,5 +91,5 @@ def _facts_table(made: MadeVariant) -> Table:
 
 def _worst(errors: list[LayerError]) -> str:
     ranked = sorted(errors, key=lambda error: error.error, reverse=True)[:_WORST_SHOWN]
-    shown = ", ".join(f"{error.layer} {significant(error.error)}" for error in ranked)
+    shown = ", ".join(f"{error.layer} {show_significant(error.error)}" for error in ranked)
     return f"{len(errors)} layers, the largest: {shown}"

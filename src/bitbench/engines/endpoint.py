@@ -50,10 +50,10 @@ class EndpointArguments(Spec):
     @field_validator("url")
     @classmethod
     def _base(cls, value: str) -> str:
-        return base_url(value)
+        return endpoint_url(value)
 
 
-def base_url(url: str) -> str:
+def endpoint_url(url: str) -> str:
     """`http://host:port` of what a person pastes; raises ValueError with what is expected."""
     text = url if "://" in url else f"http://{url}"
     parts = urlsplit(text)
@@ -125,7 +125,7 @@ class EndpointInstance:
             endpoint = Endpoint(
                 url=arguments.url,
                 model=arguments.model,
-                api_key=endpoint_key(arguments.api_key_env),
+                api_key=endpoint_api_key(arguments.api_key_env),
                 extra_body={"ignore_eos": True} if arguments.ignore_eos else {},
                 vocabulary=Vocabulary(arguments.vocabulary or DEFAULT_VOCABULARY, tuple(range(LOW_IDS))),
             )
@@ -177,7 +177,7 @@ class EndpointUnusable(Exception):
         self.failure = Failure(outcome=outcome, cause=cause)
 
 
-def endpoint_key(variable: str) -> str:
+def endpoint_api_key(variable: str) -> str:
     """The key in this environment variable, empty where it is not set. Raises EndpointUnusable, without the key."""
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()):

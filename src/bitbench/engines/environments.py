@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-from bitbench.engines.processes import run_logged, run_tool
+from bitbench.engines.processes import run_logged_tool, run_tool
 from bitbench.study.environment import Device, Environment, OnStep
 from bitbench.util.child_processes import isolated_command
 from bitbench.util.errors import EngineEnvironmentError
@@ -44,24 +44,26 @@ class InstalledEnvironment:
     versions: dict[str, str] = field(default_factory=dict)
 
 
-def list_environments(home: Path, known: Iterable[str] = ()) -> tuple[InstalledEnvironment, ...]:
+def installed_environments(home: Path, known: Iterable[str] = ()) -> tuple[InstalledEnvironment, ...]:
     """Those on disk and those that are `known` and could be made; `complete` tells them apart."""
     on_disk = {path.name for path in (home / "envs").glob("*") if path.is_dir()}
     folders = [environment_folder(name, home) for name in sorted({*known, *on_disk})]
-    return tuple(read_manifest(path) or InstalledEnvironment(path.name, path, complete=False) for path in folders)
+    return tuple(
+        read_environment_manifest(path) or InstalledEnvironment(path.name, path, complete=False) for path in folders
+    )
 
 
-def is_foreign(name: str) -> bool:
+def is_foreign_environment(name: str) -> bool:
     """Whether it is the path of an environment that somebody else made, or of its python."""
     return Path(name).is_absolute()
 
 
 def environment_python(name: str, home: Path) -> Path:
     """The interpreter of an environment; raises EngineEnvironmentError where there is none."""
-    if is_foreign(name):
+    if is_foreign_environment(name):
         return _python_at(Path(name))
     folder = environment_folder(name, home)
-    if read_manifest(folder):
+    if read_environment_manifest(folder):
         return python_in(folder)
     state = "is incomplete" if folder.exists() else "is not installed"
     raise EngineEnvironmentError(
@@ -72,7 +74,7 @@ def environment_python(name: str, home: Path) -> Path:
 def versions(name: str, home: Path) -> dict[str, str]:
     """Package versions of an environment; raises EngineEnvironmentError where there is none."""
     python = environment_python(name, home)
-    return _versions_in(python.parent.parent if is_foreign(name) else environment_folder(name, home))
+    return _versions_in(python.parent.parent if is_foreign_environment(name) else environment_folder(name, home))
 
 
 def _python_at(place: Path) -> Path:
@@ -103,7 +105,7 @@ def _plain_name(package: str) -> str:
     return package.lower().replace("_", "-")
 
 
-def read_manifest(folder: Path) -> InstalledEnvironment | None:
+def read_environment_manifest(folder: Path) -> InstalledEnvironment | None:
     try:
         content = json.loads(read_bytes(folder / _MANIFEST))
         return InstalledEnvironment(**content | {"path": folder})
@@ -111,7 +113,7 @@ def read_manifest(folder: Path) -> InstalledEnvironment | None:
         return None
 
 
-def write_manifest(made: InstalledEnvironment) -> None:
+def write_environment_manifest(made: InstalledEnvironment) -> None:
     content = asdict(made) | {"path": str(made.path)}
     SafeFolder(made.path).write(_MANIFEST, json.dumps(content, indent=2) + "\n")
 
@@ -196,10 +198,10 @@ class Installation:
                 self.on_step(f"installing {total} packages")
 
         with SafeFolder(self.log_file.parent).open_to_append(self.log_file.name) as log:
-            code, recent = run_logged(command, log, on_line, folder=self.folder)
+            code, recent = run_logged_tool(command, log, on_line, folder=self.folder)
         if code != 0:
             raise EngineEnvironmentError(
-                f"{self.installer} could not {step} the environment in {self.folder}: {telling(recent)} "
+                f"{self.installer} could not {step} the environment in {self.folder}: {_installer_errors(recent)} "
                 f"(full log: {self.log_file.name} in that folder). {_next_step(recent)}"
             )
 
@@ -216,7 +218,7 @@ def _next_step(lines: Sequence[str]) -> str:
     return "Use --find-links or --index-url for another package source."
 
 
-def telling(lines: Sequence[str]) -> str:
+def _installer_errors(lines: Sequence[str]) -> str:
     """The last lines that say what went wrong, in one line."""
     said = [line.strip() for line in lines if line.strip() and not _NOISE.match(line)]
     telling = [line for line in said if _TELLING.search(line)]
@@ -226,7 +228,7 @@ def telling(lines: Sequence[str]) -> str:
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
 
-def write_lock(
+def write_environment_lock(
     wanted: Environment, pinned: Environment, device: Device, installer: Installer, sources: Sequence[str]
 ) -> None:
     """Write the lock of `wanted` for this device; raises EngineEnvironmentError with what the installer says.
@@ -253,7 +255,7 @@ def write_lock(
                 )
                 return
     raise EngineEnvironmentError(
-        f"{installer} found no packages for {package} {version}: {telling(said)}. "
+        f"{installer} found no packages for {package} {version}: {_installer_errors(said)}. "
         f"`pip index versions {package}` lists the versions; --find-links or --index-url name another package source."
     )
 
@@ -355,9 +357,9 @@ def make_environment(
     chosen = _choose_installer(installer)
     if environment.origin is not None and not lock.exists():
         on_step("choosing package versions")
-        write_lock(environment, environment.origin, device, chosen, sources)
+        write_environment_lock(environment, environment.origin, device, chosen, sources)
     lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()
-    existing = read_manifest(folder)
+    existing = read_environment_manifest(folder)
     if existing and existing.lock_hash == lock_hash and not (compiled and existing.prebuilt):
         return existing
     began = time.monotonic()
@@ -386,7 +388,7 @@ def make_environment(
         prebuilt=prebuilt,
         versions=_versions_in(folder),
     )
-    write_manifest(made)
+    write_environment_manifest(made)
     return made
 
 

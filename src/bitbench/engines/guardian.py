@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> None:
     """Runs a command as the engine."""
     leash, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     _carry_mark(os.environ.pop(MARK_VARIABLE, ""))
-    keep(leash, parent)
+    fork_under_guardian(leash, parent)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -62,21 +62,21 @@ def _carry_mark(mark: str) -> None:
             resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
 
 
-def keep(leash: int, parent: int) -> None:
+def fork_under_guardian(leash: int, parent: int) -> None:
     """Makes this process the keeper and forks the others from it. Returns in the engine alone, whose signals and
     session are as after `execvp`; the keeper ends when nothing of the engine is left."""
     keeper = os.getpid()
     guardian = os.fork()
-    wakeups = prepare()
+    wakeups = _prepare_guardian()
     if guardian == 0:
         os.setsid()  # who kills the keeper's process group does not kill both
-        control(PR_SET_PDEATHSIG, signal.SIGTERM)
+        call_prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         guard(leash, keeper, wakeups)
         return
     status = _watch_guarded(guardian, leash, parent, wakeups)
     if status is None:  # the guardian has seen the same, unless only this process was told to end
-        send({guardian}, signal.SIGTERM)
-        status = wait_for(guardian, wakeups, GRACE_S + KILL_S)
+        send_signal({guardian}, signal.SIGTERM)
+        status = _wait_for_guarded(guardian, wakeups, GRACE_S + KILL_S)
     _report_end(leash, status)
     _end_like_engine(_end_guarded(guardian, status))
 
@@ -96,7 +96,7 @@ def guard(leash: int, keeper: int, wakeups: int) -> None:
 
 def _become_engine(guardian: int, leash: int, wakeups: int) -> None:
     os.setsid()
-    control(PR_SET_PDEATHSIG, signal.SIGKILL)
+    call_prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guardian:  # it died before the line above
         os._exit(CANNOT_START)
     for descriptor in (leash, wakeups, signal.set_wakeup_fd(-1)):
@@ -111,13 +111,13 @@ def _watch_guarded(child: int, leash: int, parent: int, wakeups: int) -> int | N
         readable, _, _ = select.select([leash, wakeups], [], [], PARENT_CHECK_S)
         if wakeups in readable and _is_told_to_end(wakeups):
             return None
-        if (leash in readable and is_closed(leash)) or os.getppid() != parent:
+        if (leash in readable and _is_leash_closed(leash)) or os.getppid() != parent:
             return None
         if (status := _reap().get(child)) is not None:
             return status
 
 
-def wait_for(child: int, wakeups: int, timeout_s: float) -> int | None:
+def _wait_for_guarded(child: int, wakeups: int, timeout_s: float) -> int | None:
     """The child's wait status; None where it is still there after this time."""
     deadline = time.monotonic() + timeout_s
     while (status := _reap().get(child)) is None and (left_s := deadline - time.monotonic()) > 0:
@@ -133,13 +133,13 @@ def _report_end(leash: int, status: int | None) -> None:
         os.write(leash, f"{code}\n".encode())
 
 
-def prepare() -> int:
+def _prepare_guardian() -> int:
     """Orphans come here from now on; the descriptor is readable when a child ends or this process is told to end."""
-    control(PR_SET_CHILD_SUBREAPER, 1)
+    call_prctl(PR_SET_CHILD_SUBREAPER, 1)
     return _wakeup_on_signals()
 
 
-def control(option: int, value: int) -> None:
+def call_prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
@@ -160,7 +160,7 @@ def _is_told_to_end(wakeups: int) -> bool:
     return any(number != signal.SIGCHLD for number in os.read(wakeups, 4096))
 
 
-def is_closed(leash: int) -> bool:
+def _is_leash_closed(leash: int) -> bool:
     try:
         return not os.read(leash, 1)
     except OSError:  # bitbench was gone before it had read everything
@@ -190,14 +190,14 @@ def _end_guarded(child: int, status: int | None) -> int:
         if not alive:
             return 0 if status is None else status
         if time.monotonic() > deadline:
-            send(alive, signal.SIGKILL)
+            send_signal(alive, signal.SIGKILL)
         else:
-            send(alive - asked, signal.SIGTERM)
+            send_signal(alive - asked, signal.SIGTERM)
             asked |= alive
         time.sleep(0.02)
 
 
-def send(pids: set[int], number: int) -> None:
+def send_signal(pids: set[int], number: int) -> None:
     for pid in pids:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

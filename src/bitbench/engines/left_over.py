@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bitbench.engines.guardian import GRACE_S, KILL_S, send
+from bitbench.engines.guardian import GRACE_S, KILL_S, send_signal
 
 _LIMIT = re.compile(rb"^Max realtime timeout +(\d+) +(\d+)", re.MULTILINE)
 _DRIVER = 1 << 62  # beside it in the hard limit: who drives the engine, by pid and time of start
@@ -48,17 +48,17 @@ def end_left_over(timeout_s: float = 20.0) -> int:
     while (found := left_over()) and time.monotonic() < deadline:
         time.sleep(_WAIT_S)
     if found:
-        kill_all(left_over, timeout_s)
+        kill_left_over(left_over, timeout_s)
     return len(found)
 
 
-def kill_all(find: Callable[[], set[int]], timeout_s: float) -> None:
+def kill_left_over(find: Callable[[], set[int]], timeout_s: float) -> None:
     """Kills what `find` finds until it finds nothing more. Raises TimeoutError."""
     deadline = time.monotonic() + timeout_s
     while pids := find():
         if time.monotonic() > deadline:
             raise TimeoutError
-        send(pids, signal.SIGKILL)
+        send_signal(pids, signal.SIGKILL)
         time.sleep(_POLL_S)
 
 

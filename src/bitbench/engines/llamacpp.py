@@ -53,14 +53,14 @@ UNSUPPORTED = re.compile(
 )
 
 
-def message_of(line: str) -> str:
+def llamacpp_log_message(line: str) -> str:
     """A log line without its time and level; an error says so in a word, as the search for a cause expects it."""
     return _PREFIX.sub(lambda prefix: "Error: " if prefix[5] == "E" else "", line, count=1)
 
 
-def read_facts(log: str, *, prefix_caching: bool) -> InstanceFacts:
+def read_llamacpp_facts(log: str, *, prefix_caching: bool) -> InstanceFacts:
     lines = log.splitlines()
-    messages = [message_of(line) for line in lines]
+    messages = [llamacpp_log_message(line) for line in lines]
     caches = [found for found in map(_KV_SIZE.search, messages) if found]
     buffers = _weight_buffers(messages)
     compiler = first_log_match(_COMPILER, messages)
@@ -257,9 +257,9 @@ class LlamaCppEngine(EngineDefaults):
                     metrics=self.metrics,
                 ),
                 log_file=launch.log_file,
-                read_facts=partial(read_facts, prefix_caching=caching),
+                read_facts=partial(read_llamacpp_facts, prefix_caching=caching),
                 unsupported=UNSUPPORTED,
-                message_of=message_of,
+                message_of=llamacpp_log_message,
             )
         )
 
@@ -274,13 +274,13 @@ def command_line(launch: Launch, port: int) -> list[str]:
 
 def _model(launch: Launch) -> Path:
     path = launch.required_model("llama.cpp")
-    model = gguf_file(path)
+    model = llamacpp_gguf_file(path)
     if model is None:
         raise ModelError(f"{path} holds no .gguf file, or several; llama.cpp needs exactly one.")
     return model
 
 
-def gguf_file(path: Path) -> Path | None:
+def llamacpp_gguf_file(path: Path) -> Path | None:
     """The GGUF file at this path, or the only one in this folder; the first of those that one is split into."""
     if path.suffix == ".gguf" and path.is_file():
         return path

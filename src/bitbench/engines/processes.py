@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
 
-from bitbench.engines.guardian import GRACE_S, KILL_S, MARK_VARIABLE, descendants, send
-from bitbench.engines.left_over import kill_all, marked, new_mark
+from bitbench.engines.guardian import GRACE_S, KILL_S, MARK_VARIABLE, descendants, send_signal
+from bitbench.engines.left_over import kill_left_over, marked, new_mark
 from bitbench.util.child_processes import NOWHERE, isolated_command, tool_child_variables
 from bitbench.util.errors import BitbenchError
 from bitbench.util.files import SafeFolder
@@ -180,10 +180,10 @@ class ServerProcess:
     def _end_orphans(self) -> None:
         """What is left where the guardians were killed before they had ended everything."""
         if self._keeper is not None and self._keeper.wait(_STOP_TIMEOUT_S) < 0:
-            kill_all(lambda: marked(self._mark), _STOP_TIMEOUT_S)
+            kill_left_over(lambda: marked(self._mark), _STOP_TIMEOUT_S)
         if self._nursery is not None:
             guardian, parent = self._nursery
-            kill_all(lambda: descendants(guardian) - descendants(parent) - {parent}, _STOP_TIMEOUT_S)
+            kill_left_over(lambda: descendants(guardian) - descendants(parent) - {parent}, _STOP_TIMEOUT_S)
 
     def _wait_until_gone(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -207,12 +207,12 @@ class ServerProcess:
         """Stops every process of the tree where it is: it keeps its memory and takes no processor time."""
         stopped: set[int] = set()
         while running := descendants(self.guardian_pid) - stopped:  # until none has been forked meanwhile
-            send(running, signal.SIGSTOP)
+            send_signal(running, signal.SIGSTOP)
             stopped |= running
 
     def thaw(self) -> None:
         """Lets it go on. Safe to call when it is not frozen."""
-        send(descendants(self.guardian_pid), signal.SIGCONT)
+        send_signal(descendants(self.guardian_pid), signal.SIGCONT)
 
     def listens_on(self, port: int) -> bool:
         """Whether what is sent to this port of the loopback interface reaches this tree. Raises PortTaken where it
@@ -236,7 +236,7 @@ class ServerProcess:
             return tuple(_text(file.read()).splitlines()[-lines:])
 
 
-def spawn_process(
+def launch_logged_process(
     command: Sequence[str], *, env: Mapping[str, str], log_file: Path, pass_fds: Sequence[int] = ()
 ) -> ServerProcess:
     """Starts a command in a session of its own, its output appended to `log_file`, with only `env` around it.
@@ -259,7 +259,7 @@ def spawn_process(
     return ServerProcess(ours, log_file, keeper=(keeper, mark))
 
 
-def wait_until_healthy(process: ServerProcess, url: str, timeout_s: float) -> None:
+def wait_until_listening(process: ServerProcess, url: str, timeout_s: float) -> None:
     """Blocks until GET `url` answers 200 and it is this process that answers; raises ProcessEnded, PortTaken or
     TimeoutError."""
     port = urlsplit(url).port or 0
@@ -306,7 +306,7 @@ def run_tool(
     )
 
 
-def run_logged(
+def run_logged_tool(
     command: Sequence[str | Path],
     log: IO[bytes],
     on_line: Callable[[str], None],

@@ -35,7 +35,7 @@ def engines() -> dict[str, Engine]:
     return loaded
 
 
-def engines_of(study: Study) -> dict[str, Engine]:
+def registered_engines_of(study: Study) -> dict[str, Engine]:
     """By name; raises StudyFileError with the place in the study of one that does not exist or cannot be loaded."""
     found: dict[str, Engine] = {}
     for index, setup in enumerate(study.engines):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bitbench.engines.processes import PortTaken, ProcessEnded, wait_until_healthy
+from bitbench.engines.processes import PortTaken, ProcessEnded, wait_until_listening
 from bitbench.engines.starts import ConfigStarts, Preparation, StartCommand, Starts
 from bitbench.engines.workers.vllm_forks import UNLIKE
 from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, InstanceFailed
@@ -23,7 +23,7 @@ from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
 from bitbench.util import machine_faults
 from bitbench.util.child_processes import engine_child_variables
-from bitbench.util.text import printable, without_key
+from bitbench.util.text import printable, text_without_key
 from bitbench.util.units import show_duration
 
 _VMSTAT = Path("/proc/vmstat")
@@ -84,7 +84,7 @@ NOTHING = re.compile(r"(?!)")
 _FACTS = "bitbench-facts: "  # begins the line in which a server in `workers/` prints its facts
 
 
-def printed_facts(lines: Iterable[str]) -> dict[str, Json]:
+def printed_server_facts(lines: Iterable[str]) -> dict[str, Json]:
     """What a server of our own says of itself in its log; empty where that line is missing."""
     line = next((line for line in lines if line.startswith(_FACTS)), None)
     return {} if line is None else dict(json.loads(line.removeprefix(_FACTS)))
@@ -146,7 +146,7 @@ class ServerInstance:
 
     def wait_ready(self, timeout_s: float) -> Endpoint:
         try:
-            wait_until_healthy(self._process, f"{self._plan.endpoint.url}{self._plan.ready_path}", timeout_s)
+            wait_until_listening(self._process, f"{self._plan.endpoint.url}{self._plan.ready_path}", timeout_s)
         except ProcessEnded as ended:
             raise InstanceFailed(self._stranger() or self._explain(ended.exit_code)) from None
         except PortTaken as taken:
@@ -160,7 +160,7 @@ class ServerInstance:
         return self._plan.endpoint
 
     def facts(self) -> InstanceFacts:
-        facts = self._plan.read_facts(without_key(self._process.log(), self._plan.endpoint.api_key))
+        facts = self._plan.read_facts(text_without_key(self._process.log(), self._plan.endpoint.api_key))
         notes = (f"It was not forked from a prepared parent: {self._why_spawned}.",) if self._why_spawned else ()
         return facts.model_copy(
             update={"command": _shown_command(self._plan), "start": self._start, "notes": (*facts.notes, *notes)}
@@ -183,7 +183,7 @@ class ServerInstance:
 
     def _messages(self) -> list[str]:
         key = self._plan.endpoint.api_key
-        return [self._plan.message_of(without_key(line, key)) for line in self._process.log_tail(_SEARCHED_LINES)]
+        return [self._plan.message_of(text_without_key(line, key)) for line in self._process.log_tail(_SEARCHED_LINES)]
 
     def _stranger(self) -> Failure | None:
         """A failure where another process listens on its port."""

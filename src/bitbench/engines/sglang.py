@@ -15,12 +15,12 @@ from bitbench.engines.kernels import slowness_warnings
 from bitbench.engines.options import (
     argument_uses,
     command_words,
+    refuse_context_argument,
     refuse_long_context,
-    refuse_set_context,
     spelled_arguments,
 )
 from bitbench.engines.processes import free_port, random_key
-from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_facts
+from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_server_facts
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
 from bitbench.study.base import Json
@@ -62,14 +62,14 @@ UNSUPPORTED = re.compile(
 ENDS_ITSELF = re.compile(r" hit an exception: Traceback|^Subprocess \S+ .*crashed with exit code (?!-9\b|-15\b)")
 
 
-def message_of(line: str) -> str:
+def sglang_log_message(line: str) -> str:
     """A log line without the time and the rank."""
     return _PREFIX.sub("", line, count=1)
 
 
-def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
-    messages = [message_of(line) for line in log.splitlines()]
-    said, arguments = printed_facts(messages), _arguments(messages)
+def read_sglang_facts(log: str, model: ModelFacts) -> InstanceFacts:
+    messages = [sglang_log_message(line) for line in log.splitlines()]
+    said, arguments = printed_server_facts(messages), _arguments(messages)
     loaded = _first(_LOADED, messages)
     cache = _last(_KV_CACHE, messages)
     tokens = _last(_ALL_TOKENS, messages)
@@ -231,7 +231,7 @@ class SglangEngine(EngineDefaults):
     metrics: Mapping[str, str] = _METRICS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        return refuse_set_context(setup, "context-length", workload) or refuse_long_context(variant, workload)
+        return refuse_context_argument(setup, "context-length", workload) or refuse_long_context(variant, workload)
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
         return argument_uses(setup, _HARMLESS)
@@ -246,7 +246,7 @@ class SglangEngine(EngineDefaults):
         return ServerInstance(
             ServerPlan(
                 command=command_line(launch, port),
-                env=environment_variables(launch, key),
+                env=sglang_variables(launch, key),
                 endpoint=Endpoint(
                     url=f"http://127.0.0.1:{port}",
                     model=_MODEL_NAME,
@@ -255,11 +255,11 @@ class SglangEngine(EngineDefaults):
                     metrics=self.metrics,
                 ),
                 log_file=launch.log_file,
-                read_facts=lambda log: read_facts(log, launch.variant.facts),
+                read_facts=lambda log: read_sglang_facts(log, launch.variant.facts),
                 ready_path="/ready",  # its /health generates a token and takes a second
                 unsupported=UNSUPPORTED,
                 ends_itself=ENDS_ITSELF,
-                message_of=message_of,
+                message_of=sglang_log_message,
             )
         )
 
@@ -292,7 +292,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
     return isolated_command(python, _SERVER, *command_words(given))
 
 
-def environment_variables(launch: Launch, key: str) -> dict[str, str]:
+def sglang_variables(launch: Launch, key: str) -> dict[str, str]:
     return {
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bitbench.engines.guardian import descendants
-from bitbench.engines.processes import ServerProcess, spawn_process
+from bitbench.engines.processes import ServerProcess, launch_logged_process
 from bitbench.records.trial import StartKind
 from bitbench.util.files import SafeFolder
 
@@ -117,7 +117,7 @@ class ConfigStarts:
                     return Started(parent.start(command), "preforked")
             except (ParentRefused, OSError) as error:
                 self._refused = str(error)
-        process = spawn_process(command.words, env=command.env, log_file=command.log_file)
+        process = launch_logged_process(command.words, env=command.env, log_file=command.log_file)
         return Started(process, why_spawned=self._refused)
 
     def is_ready(self, process: ServerProcess) -> None:
@@ -170,7 +170,7 @@ class _Parent:
         hook = str(key.preparation.hook or "-")
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = spawn_process(
+            self._process = launch_logged_process(
                 [*key.interpreter, str(_PARENT), str(theirs.fileno()), hook, *key.preparation.modules],
                 env=dict(key.env),
                 log_file=command.log_file.with_name(f"{command.log_file.stem}-parent.log"),

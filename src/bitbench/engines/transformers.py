@@ -11,7 +11,7 @@ from bitbench.engines.options import (
     spelled_arguments,
 )
 from bitbench.engines.processes import free_port, random_key
-from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_facts
+from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_server_facts
 from bitbench.engines.starts import Preparation
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
@@ -89,7 +89,7 @@ class TransformersEngine(EngineDefaults):
                     batch_header="X-Batch-Size",
                 ),
                 log_file=launch.log_file,
-                read_facts=lambda log: read_facts(log, launch.variant.facts),
+                read_facts=lambda log: read_transformers_facts(log, launch.variant.facts),
                 unsupported=_UNSUPPORTED,
                 preparation=_PREPARATION if launch.setup.prefork else None,
             ),
@@ -111,8 +111,8 @@ def command_line(launch: Launch, port: int) -> list[str]:
     return isolated_command(python, _SERVER, f"--model={model}", f"--port={port}", *options)
 
 
-def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
-    said = printed_facts(log.splitlines())
+def read_transformers_facts(log: str, model: ModelFacts) -> InstanceFacts:
+    said = printed_server_facts(log.splitlines())
     value_bytes = said.pop("kv_value_bytes", None)
     per_token = model.kv_bytes_per_token(value_bytes) if value_bytes else None
     return InstanceFacts.model_validate({**said, "kv_bytes_per_token": per_token})

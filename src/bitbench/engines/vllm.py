@@ -23,8 +23,8 @@ from bitbench.engines.kernels import (
 from bitbench.engines.options import (
     argument_uses,
     command_words,
+    refuse_context_argument,
     refuse_long_context,
-    refuse_set_context,
     spelled_arguments,
 )
 from bitbench.engines.processes import free_port, random_key
@@ -90,13 +90,13 @@ UNSUPPORTED = re.compile(
 )
 
 
-def message_of(line: str) -> str:
+def vllm_log_message(line: str) -> str:
     """A log line without the name of the process, the level, the time and the place."""
     return _PREFIX.sub("", line, count=1)
 
 
-def read_facts(log: str, model: ModelFacts) -> InstanceFacts:
-    messages = [message_of(line) for line in log.splitlines()]
+def read_vllm_facts(log: str, model: ModelFacts) -> InstanceFacts:
+    messages = [vllm_log_message(line) for line in log.splitlines()]
     configuration = first_log_match(_CONFIGURATION, messages) or ""
     value_bytes = _kv_value_bytes(configuration)
     tokens = first_log_match(_KV_TOKENS, messages)
@@ -295,7 +295,7 @@ class VllmEngine(EngineDefaults):
     metrics: Mapping[str, str] = _METRICS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
-        if (reason := refuse_set_context(setup, "max-model-len", workload)) is not None:
+        if (reason := refuse_context_argument(setup, "max-model-len", workload)) is not None:
             return reason
         if variant.at_load and variant.at_load.quantize not in _QUANTIZE:
             return f"vLLM does not support {variant.at_load.quantize} at load; it supports {', '.join(_QUANTIZE)}."
@@ -321,7 +321,7 @@ class VllmEngine(EngineDefaults):
         return ServerInstance(
             ServerPlan(
                 command=command_line(launch, port),
-                env=environment_variables(launch, key),
+                env=vllm_variables(launch, key),
                 endpoint=Endpoint(
                     url=f"http://127.0.0.1:{port}",
                     model=_MODEL_NAME,
@@ -330,9 +330,9 @@ class VllmEngine(EngineDefaults):
                     metrics=self.metrics,
                 ),
                 log_file=launch.log_file,
-                read_facts=lambda log: read_facts(log, launch.variant.facts),
+                read_facts=lambda log: read_vllm_facts(log, launch.variant.facts),
                 unsupported=UNSUPPORTED,
-                message_of=message_of,
+                message_of=vllm_log_message,
                 preparation=_PREPARATION if _may_be_forked(launch) else None,
             ),
             launch.starts,
@@ -379,7 +379,7 @@ def _cache_variables(launch: Launch) -> dict[str, str]:
     return {"VLLM_CPU_KVCACHE_SPACE": str(_kv_cache_gib(launch))}
 
 
-def environment_variables(launch: Launch, key: str) -> dict[str, str]:
+def vllm_variables(launch: Launch, key: str) -> dict[str, str]:
     """The size of the KV cache is for a CPU; on a GPU vLLM takes what is left, or `kv-cache-memory-bytes`."""
     return {
         **(toolkit_variables(launch.python) if launch.python else {}),

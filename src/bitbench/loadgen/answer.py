@@ -14,7 +14,7 @@ from bitbench.loadgen.connection import Exchange
 from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.study.base import Json
 from bitbench.util.http.connection import REDIRECTS, redirection
-from bitbench.util.http.response import EVENT_BYTES, AnswerLimits, ResponseReader, trial_decoding_s
+from bitbench.util.http.response import EVENT_BYTES, AnswerLimits, ResponseReader, responses_decoding_s
 from bitbench.util.text import quote
 from bitbench.util.units import show_bytes
 
@@ -100,7 +100,7 @@ def read_answer(response: ResponseReader, limits: AnswerLimits, key: str) -> Str
     return stream.answer()
 
 
-def server_sentence(body: bytes, key: str) -> str:
+def error_in_answer(body: bytes, key: str) -> str:
     """What an error body says, in the server's words."""
     message = _object(body) if len(body) <= EVENT_BYTES else None
     return (_sentence(message, key) if message else None) or quote(body, key) or "no explanation"
@@ -233,11 +233,11 @@ _SHOWN = 80  # characters of a header
 REQUEST_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.arrow_type]) for column in REQUEST_COLUMNS])
 
 
-def request_table(exchanges: Sequence[Exchange], zero: float, key: str) -> pa.Table:
+def streamed_answer_table(exchanges: Sequence[Exchange], zero: float, key: str) -> pa.Table:
     """One row per request that was begun, in planned order; times count from `zero`. The key is in none of them."""
     ordered = sorted(exchanges, key=lambda exchange: exchange.request.number)
     tokens = sum(exchange.request.most_output_tokens for exchange in ordered)
-    until = time.thread_time() + trial_decoding_s(tokens)
+    until = time.thread_time() + responses_decoding_s(tokens)
     return pa.Table.from_pylist([_row(exchange, zero, until, key) for exchange in ordered], schema=REQUEST_SCHEMA)
 
 
@@ -288,7 +288,7 @@ def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, 
 
 def _refusal(response: ResponseReader, key: str) -> tuple[str, str]:
     """A status other than 200."""
-    said = server_sentence(response.body, key)
+    said = error_in_answer(response.body, key)
     if response.http_status == _TOO_MANY:
         wait = quote(response.headers.get("retry-after", ""), key, _SHOWN)
         when = f"; it says to try again after {wait}{' s' if wait.isdigit() else ''}" if wait else ""  # or a date

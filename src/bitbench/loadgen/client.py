@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import uvloop
 
-from bitbench.loadgen.answer import request_table
+from bitbench.loadgen.answer import streamed_answer_table
 from bitbench.loadgen.dispatch import Dispatcher, LimitWatch
 from bitbench.loadgen.health import HealthMonitor, client_health
 from bitbench.loadgen.progress import RunningFigures, Snapshot
@@ -41,10 +41,10 @@ WHOLE = WorkerPart(0, 1)
 
 def run_job(job: LoadJob) -> LoadResult:
     """Send a workload's requests and time what comes back. Blocks the calling thread until all have ended."""
-    return uvloop.run(run_part(job, WHOLE, choose_zero=monotonic))
+    return uvloop.run(run_client_part(job, WHOLE, choose_zero=monotonic))
 
 
-async def run_part(
+async def run_client_part(
     job: LoadJob,
     part: WorkerPart,
     choose_zero: Callable[[], float],
@@ -74,7 +74,7 @@ async def run_part(
         health = monitor.stop(dispatcher.exchanges)
     dispatcher.close()
     return LoadResult(
-        requests=request_table(dispatcher.exchanges, zero, job.endpoint.api_key),
+        requests=streamed_answer_table(dispatcher.exchanges, zero, job.endpoint.api_key),
         health=client_health([health]),
         started_at=started_at.isoformat(),
         duration_s=duration_s,

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from bitbench.loadgen.requests import PlannedRequest
 from bitbench.ports import Endpoint
 from bitbench.util.http.connection import connection_address
-from bitbench.util.http.response import AnswerLimits, Parts, ResponseReader, new_parts
+from bitbench.util.http.response import AnswerLimits, Parts, ResponseReader, new_response_parts
 from bitbench.util.timerfd import Timer
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class Exchange:
 
     def __post_init__(self) -> None:
         self.limits = AnswerLimits.of(self.request.most_output_tokens, len(self.request.data))
-        self.response = ResponseReader(new_parts(self.limits.body_bytes))
+        self.response = ResponseReader(new_response_parts(self.limits.body_bytes))
 
     @property
     def number(self) -> int:

@@ -252,7 +252,7 @@ class Dispatcher:
         try:
             connection = await self._pool.open()
         except OSError as problem:  # includes TimeoutError
-            if (fault := machine_faults.explain_lack(problem)) is not None:
+            if (fault := machine_faults.explain_machine_lack(problem)) is not None:
                 self._give_up(LoadError(fault))
                 return
             why = str(problem) or "the connection attempt timed out"

@@ -269,20 +269,20 @@ _CSV_LAYOUTS = (
 )
 
 
-def check_files(workloads: Sequence[Workload], folder: Path) -> None:
+def check_input_files(workloads: Sequence[Workload], folder: Path) -> None:
     """Raises StudyFileError, with the field that names the file, for the first that cannot be used."""
     for index, workload in enumerate(workloads):
         for field, _ in workload.files:
             try:
                 if isinstance(workload.arrival, Trace):
-                    trace_rows(workload, folder)
+                    input_trace_rows(workload, folder)
                 else:
                     usable_texts(workload, folder)
             except StudyFileError as error:
                 raise StudyFileError(str(error), ("workloads", index, *field)) from error
 
 
-def hash_files(workloads: Sequence[Workload], folder: Path) -> dict[str, str]:
+def hash_input_files(workloads: Sequence[Workload], folder: Path) -> dict[str, str]:
     """SHA-256 of each file by the name that the study gives it."""
     hashes = {}
     for name in sorted({name for workload in workloads for _, name in workload.files}):
@@ -303,7 +303,7 @@ def usable_texts(workload: Workload, folder: Path) -> list[Text]:
     return chosen
 
 
-def trace_rows(workload: Workload, folder: Path) -> Sequence[TraceRow]:
+def input_trace_rows(workload: Workload, folder: Path) -> Sequence[TraceRow]:
     """The part of the trace that the workload replays."""
     assert isinstance(workload.arrival, Trace)
     rows = read_trace(folder / workload.arrival.file)

@@ -162,7 +162,7 @@ class RunningFigures:
         )
 
 
-def sum_of(snapshots: Sequence[Snapshot], before: LoadProgress | None) -> LoadProgress:
+def sum_progress_snapshots(snapshots: Sequence[Snapshot], before: LoadProgress | None) -> LoadProgress:
     """All workers together; rates since `before`."""
     elapsed_s = max(snapshot.elapsed_s for snapshot in snapshots)
     chunks, succeeded, failed = (

@@ -11,10 +11,21 @@ import numpy as np
 import numpy.typing as npt
 
 from bitbench import __version__
-from bitbench.loadgen.inputs import MOONCAKE_BLOCK_TOKENS, Text, TraceRow, trace_rows, usable_texts
+from bitbench.loadgen.inputs import MOONCAKE_BLOCK_TOKENS, Text, TraceRow, input_trace_rows, usable_texts
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.study.base import Json
-from bitbench.study.workload import Api, Constant, Gamma, Length, Lengths, Poisson, Ramp, Trace, Workload, longest
+from bitbench.study.workload import (
+    Api,
+    Constant,
+    Gamma,
+    Length,
+    Lengths,
+    Poisson,
+    Ramp,
+    Trace,
+    Workload,
+    longest_length,
+)
 from bitbench.util.http.connection import connection_address
 
 
@@ -127,7 +138,7 @@ def _draw_lengths(length: Length, count: int, seed: tuple[int, ...], purpose: st
 def _asks_from_trace(job: LoadJob, rows: Sequence[TraceRow]) -> Iterator[Ask]:
     """As long as the trace says, cut to what the workload allows; prompts begin alike where its blocks do."""
     source = PromptSource(job.vocabulary, job.seed)
-    most_in, most_out = longest(job.workload.input_tokens), longest(job.workload.output_tokens)
+    most_in, most_out = longest_length(job.workload.input_tokens), longest_length(job.workload.output_tokens)
     for number, row in enumerate(rows):
         length = min(row.input_tokens, most_in)
         needed = -(-length // MOONCAKE_BLOCK_TOKENS)
@@ -286,7 +297,7 @@ def plan_requests(
     return requests
 
 
-def slots_of(job: LoadJob) -> Sequence[Slot]:
+def request_slots(job: LoadJob) -> Sequence[Slot]:
     """When each request of the trial is due, by its number; no prompt is made for that."""
     return _plan(job)[1]
 
@@ -294,7 +305,7 @@ def slots_of(job: LoadJob) -> Sequence[Slot]:
 def _plan(job: LoadJob) -> tuple[Iterator[Ask], Sequence[Slot]]:
     workload = job.workload
     if isinstance(workload.arrival, Trace):
-        rows = trace_rows(workload, job.folder)
+        rows = input_trace_rows(workload, job.folder)
         speed = workload.arrival.speed
         slots = [Slot(number, None, row.at_s / speed, 0.0) for number, row in enumerate(rows)]
         return _asks_from_trace(job, rows), slots

@@ -13,10 +13,10 @@ from typing import BinaryIO
 
 import uvloop
 
-from bitbench.loadgen.client import run_part
+from bitbench.loadgen.client import run_client_part
 from bitbench.loadgen.progress import Snapshot
-from bitbench.loadgen.workers import decode_task, decode_zero, write_message, write_result
-from bitbench.util.child_processes import read_frame
+from bitbench.loadgen.workers import decode_task_frame, decode_zero_frame, write_message_frame, write_result_frames
+from bitbench.util.child_processes import read_child_frame
 from bitbench.util.errors import LoadError
 
 _PIPE_BYTES = 1_048_576  # what an ordinary user may ask for
@@ -32,25 +32,25 @@ def main() -> None:
     threading.Thread(target=_receive, args=(sys.stdin.buffer, frames), daemon=True).start()
 
     def zero_from_parent() -> float:
-        write_message(results)  # that it is ready
-        return decode_zero(frames.get())
+        write_message_frame(results)  # that it is ready
+        return decode_zero_frame(frames.get())
 
     def report(snapshot: Snapshot) -> None:
         if _waiting_bytes(results) < _SNAPSHOT_ROOM:  # else nobody reads them, and a full pipe would stop the trial
-            write_message(results, snapshot=snapshot)
+            write_message_frame(results, snapshot=snapshot)
 
     while True:
         task_frame = frames.get()
         try:
-            task = decode_task(task_frame)
-            result = uvloop.run(run_part(task.job, task.part, zero_from_parent, report if task.report else None))
+            task = decode_task_frame(task_frame)
+            result = uvloop.run(run_client_part(task.job, task.part, zero_from_parent, report if task.report else None))
         except LoadError as problem:
-            write_message(results, error=str(problem))
+            write_message_frame(results, error=str(problem))
         except Exception as problem:
             traceback.print_exc()
-            write_message(results, error=f"{type(problem).__name__}: {problem}")
+            write_message_frame(results, error=f"{type(problem).__name__}: {problem}")
         else:
-            write_result(results, result)
+            write_result_frames(results, result)
 
 
 def _allow_many_connections() -> None:
@@ -63,7 +63,7 @@ def _receive(pipe: BinaryIO, frames: "queue.SimpleQueue[bytes]") -> None:
     """Waits in the kernel while a trial runs, so it costs nothing; the parent's end is seen at once, also then."""
     try:
         while True:
-            frames.put(read_frame(pipe))
+            frames.put(read_child_frame(pipe))
     except EOFError:
         os._exit(0)
 

@@ -17,12 +17,18 @@ from pydantic import TypeAdapter
 
 from bitbench.loadgen.client import WHOLE, WorkerPart
 from bitbench.loadgen.health import client_health
-from bitbench.loadgen.progress import Snapshot, sum_of
+from bitbench.loadgen.progress import Snapshot, sum_progress_snapshots
 from bitbench.ports import LoadJob, LoadResult
 from bitbench.records.trial import ClientHealth, LoadProgress
 from bitbench.study.base import Json, Record
 from bitbench.study.workload import Workload
-from bitbench.util.child_processes import NOWHERE, bitbench_child_variables, bitbench_command, read_frame, write_frame
+from bitbench.util.child_processes import (
+    NOWHERE,
+    bitbench_child_variables,
+    bitbench_command,
+    read_child_frame,
+    write_child_frame,
+)
 from bitbench.util.errors import LoadError
 from bitbench.util.machine_faults import require_linux
 from bitbench.util.text import quote
@@ -63,46 +69,46 @@ class _Header(Record):
 _TASK = TypeAdapter(WorkerTask)
 
 
-def encode_task(task: WorkerTask) -> bytes:
+def encode_task_frame(task: WorkerTask) -> bytes:
     return _TASK.dump_json(task)
 
 
-def decode_task(frame: bytes) -> WorkerTask:
+def decode_task_frame(frame: bytes) -> WorkerTask:
     return _TASK.validate_json(frame)
 
 
-def _encode_zero(zero: float) -> bytes:
+def _encode_zero_frame(zero: float) -> bytes:
     return _ZERO.pack(zero)
 
 
-def decode_zero(frame: bytes) -> float:
+def decode_zero_frame(frame: bytes) -> float:
     (zero,) = _ZERO.unpack(frame)
     return float(zero)
 
 
-def write_message(pipe: IO[bytes], **fields: Json) -> None:
+def write_message_frame(pipe: IO[bytes], **fields: Json) -> None:
     """Those of a header; none of them says that the worker is ready."""
-    write_frame(pipe, _Header(**fields).model_dump_json(exclude_defaults=True).encode())
+    write_child_frame(pipe, _Header(**fields).model_dump_json(exclude_defaults=True).encode())
 
 
-def write_result(pipe: IO[bytes], result: LoadResult) -> None:
-    write_message(pipe, health=result.health, started_at=result.started_at, duration_s=result.duration_s)
+def write_result_frames(pipe: IO[bytes], result: LoadResult) -> None:
+    write_message_frame(pipe, health=result.health, started_at=result.started_at, duration_s=result.duration_s)
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, result.requests.schema) as writer:
         writer.write_table(result.requests)
-    write_frame(pipe, sink.getvalue().to_pybytes())
+    write_child_frame(pipe, sink.getvalue().to_pybytes())
 
 
-def _read_message(pipe: IO[bytes]) -> Ready | Snapshot | LoadResult:
+def _read_message_frame(pipe: IO[bytes]) -> Ready | Snapshot | LoadResult:
     """Raises EOFError when the worker is gone, JobFailed when it says that it could not."""
-    header = _Header.model_validate_json(read_frame(pipe))
+    header = _Header.model_validate_json(read_child_frame(pipe))
     if header.error is not None:
         raise JobFailed(header.error)
     if header.snapshot is not None:
         return header.snapshot
     if header.health is None:
         return Ready()
-    with pa.ipc.open_stream(read_frame(pipe)) as reader:
+    with pa.ipc.open_stream(read_child_frame(pipe)) as reader:
         table = reader.read_all()
     return LoadResult(table, header.health, header.started_at, header.duration_s)
 
@@ -148,11 +154,11 @@ class Worker:
         if isinstance(message, WorkerTask):
             self._doing = f"workload {message.job.workload.name}"
             self._key = message.job.endpoint.api_key
-            frame = encode_task(message)
+            frame = encode_task_frame(message)
         else:
-            frame = _encode_zero(message)
+            frame = _encode_zero_frame(message)
         try:
-            write_frame(self._process.stdin, frame)
+            write_child_frame(self._process.stdin, frame)
         except BrokenPipeError:
             raise LoadError(self._obituary()) from None
 
@@ -160,7 +166,7 @@ class Worker:
         """The next message, waited for. Raises LoadError where the worker is gone or could not do its task."""
         assert self._process.stdout is not None
         try:
-            return _read_message(self._process.stdout)
+            return _read_message_frame(self._process.stdout)
         except JobFailed as failed:
             raise LoadError(f"The load worker could not run {self._doing}: {quote(str(failed), self._key)}") from None
         except EOFError:
@@ -273,7 +279,7 @@ def _summing(on_progress: Callable[[LoadProgress], None]) -> Callable[[Sequence[
 
     def tell(snapshots: Sequence[Snapshot]) -> None:
         nonlocal before
-        before = sum_of(snapshots, before)
+        before = sum_progress_snapshots(snapshots, before)
         on_progress(before)
 
     return tell

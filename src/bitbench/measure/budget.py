@@ -7,11 +7,17 @@ from math import ceil, floor, inf
 from statistics import mean
 from typing import Any
 
-from bitbench.analysis.budget import BlockPlan, Design, VarianceComponents, measured_components, plan_blocks
-from bitbench.analysis.claims import another_fits
+from bitbench.analysis.budget import (
+    BlockPlan,
+    Design,
+    VarianceComponents,
+    another_block_fits,
+    measured_variance_components,
+    plan_blocks,
+)
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.precision import enough_instances
-from bitbench.analysis.ranking import ModelGroup, log_speeds_of, points_to_confirm, ranked_model_groups
+from bitbench.analysis.ranking import ModelGroup, model_group_speeds, points_to_confirm, ranking_model_groups
 from bitbench.analysis.sequential import (
     SequentialAnalysis,
     baseline_of,
@@ -81,7 +87,7 @@ class StudyPace:
         self._plan = plan
         self._at_once = at_once
         self._baseline = baseline_of(plan)
-        self._fields = ranked_model_groups(plan)
+        self._fields = ranking_model_groups(plan)
         self._engines = {setup.name: engines[setup.engine] for setup in plan.study.engines}
         self._setups = {setup.name: setup for setup in plan.study.engines}
         self._weight_bytes = {variant.name: variant.weight_bytes or 0 for variant in plan.variants}
@@ -332,7 +338,7 @@ class StudyPace:
             return Room(inf, is_last=False)
         kept_s = self._kept_back_s(elapsed, block, [*self._done_before(block), rounds])
         block_s = ends_s[block] - max((end_s for number, end_s in ends_s.items() if number < block), default=0.0)
-        fits = another_fits(ends_s[block], block_s + min(kept_s), measure.budget)
+        fits = another_block_fits(ends_s[block], block_s + min(kept_s), measure.budget)
         is_last = block + 1 >= self._in_any_case and (block + 1 >= measure.starts.max or not fits)
         return Room(measure.budget - max(kept_s) - ends_s[block], is_last)
 
@@ -373,7 +379,7 @@ class StudyPace:
 
     def _components(self, blocks: int) -> VarianceComponents:
         """As the first blocks show them."""
-        return measured_components(log_speeds_of(self.standings(blocks)) if blocks > 1 else {})
+        return measured_variance_components(model_group_speeds(self.standings(blocks)) if blocks > 1 else {})
 
     def _design(self, points: frozenset[Point], known: Estimator) -> Design:
         return self._design_with(known, points, self._starts_of(points), self._again(points))

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from bitbench.feature import loaded_from_features
 from bitbench.study.base import Spec
 from bitbench.study.environment import Device
-from bitbench.study.hardware import Capability, CapabilityRange, Instructions, Level, parse_range
+from bitbench.study.hardware import Capability, CapabilityRange, Instructions, Level, parse_capability_range
 from bitbench.study.plan import Support
 from bitbench.study.study import Argument
 from bitbench.study.variant import AtLoad
@@ -55,7 +55,7 @@ class CompatibilityRow(Spec):
     @property
     def capabilities(self) -> CapabilityRange | None:
         """None: it holds for every device of its kind."""
-        return None if self.capability is None else parse_range(self.capability)
+        return None if self.capability is None else parse_capability_range(self.capability)
 
     def holds_for(self, capability: Capability | None) -> bool:
         """Of a device whose capability is unknown, only what holds for all is known."""
@@ -85,7 +85,7 @@ class CompatibilityRow(Spec):
     @classmethod
     def _is_a_range(cls, value: str | None) -> str | None:
         if value is not None:
-            parse_range(value)
+            parse_capability_range(value)
         return value
 
     @model_validator(mode="after")
@@ -173,7 +173,7 @@ def _meet(row: CompatibilityRow, other: CompatibilityRow) -> bool:
     return here is None or there is None or here.overlaps(there)
 
 
-def on_processor(engine: str, level: Level | None) -> Iterator[str]:
+def processor_compatibility(engine: str, level: Level | None) -> Iterator[str]:
     """What a processor of this level means for an engine, each thing once with its forms: `dense, in float32: …`."""
     forms: dict[Lacking, list[str]] = {}
     for row in compatibility_rows():

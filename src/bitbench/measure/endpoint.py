@@ -11,20 +11,20 @@ from random import Random
 
 from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.rate_search import next_rate, rate_trials
-from bitbench.engines.endpoint import EndpointUnusable, base_url, endpoint_key, offered_models
+from bitbench.engines.endpoint import EndpointUnusable, endpoint_api_key, endpoint_url, offered_models
 from bitbench.measure.budget import OneBlock
-from bitbench.measure.group import is_steady, wants_round
+from bitbench.measure.group import is_steady, wants_warm_up_round
 from bitbench.measure.load_study import (
     API_KEY_ENV,
     LoadOptions,
     NextPoint,
     PreparedLoad,
-    endpoint_arguments,
     first_contact,
-    first_model,
+    first_contact_model,
+    load_study_arguments,
     load_study_workloads,
     make_load_study,
-    with_seed,
+    seeded_load_study_options,
 )
 from bitbench.measure.machine.watches import MemoryWatch
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, progress_excuses
@@ -163,7 +163,7 @@ class EndpointRun:
         if point in self._warm or workload.warm_up is workload:
             return None
         self._warm.add(point)
-        while wants_round(workload, rounds, until_steady=True):
+        while wants_warm_up_round(workload, rounds, until_steady=True):
             draft = self._draft(workload, ready, "warmup")
             if draft.record.kind != "warmup":
                 return draft
@@ -239,7 +239,7 @@ def find_servers() -> tuple[FoundServer, ...]:
     for port in PORTS:
         url = f"http://{HOST}:{port}"
         try:
-            models = offered_models(Endpoint(url, "", endpoint_key(KEY_VARIABLE)), ANSWER_LIMIT_S)
+            models = offered_models(Endpoint(url, "", endpoint_api_key(KEY_VARIABLE)), ANSWER_LIMIT_S)
         except EndpointUnusable:
             continue
         if models:
@@ -255,15 +255,15 @@ def find_servers() -> tuple[FoundServer, ...]:
 def named_server(url: str) -> FoundServer:
     """The one that a person named, who means its key to be sent there. Raises UsageError or LoadError."""
     require_linux()
-    base = checked(lambda: base_url(url), about=url)
-    return FoundServer(base, (first_model(base, API_KEY_ENV),), API_KEY_ENV)
+    base = checked(lambda: endpoint_url(url), about=url)
+    return FoundServer(base, (first_contact_model(base, API_KEY_ENV),), API_KEY_ENV)
 
 
-def prepare_server(server: FoundServer, client: LoadClient, folder: Path) -> PreparedLoad:
+def prepare_running_server(server: FoundServer, client: LoadClient, folder: Path) -> PreparedLoad:
     """Token ids of an exact length where the server takes them, as vLLM, SGLang and llama.cpp do; else chats, whose
     answers end where the model ends them. Prompts are new each time: a server may remember those of the last. Raises
     LoadError where it answers neither."""
-    exact = with_seed(LoadOptions(output_tokens=ANSWER_TOKENS), folder)
+    exact = seeded_load_study_options(LoadOptions(output_tokens=ANSWER_TOKENS), folder)
     try:
         return _prepare(server, exact, client, folder)
     except LoadError:
@@ -272,12 +272,12 @@ def prepare_server(server: FoundServer, client: LoadClient, folder: Path) -> Pre
         return _prepare(server, chats, client, folder)
 
 
-def new_folder() -> Path:
+def new_endpoint_folder() -> Path:
     return Path(f"quick-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
 
 
 def _prepare(server: FoundServer, options: LoadOptions, client: LoadClient, folder: Path) -> PreparedLoad:
-    arguments = endpoint_arguments(
+    arguments = load_study_arguments(
         url=server.url, model=server.models[0], api_key_env=server.key_variable, ignore_eos=options.output_forced
     )
     alone = replace(options, concurrency=(1,))

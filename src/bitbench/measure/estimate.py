@@ -13,7 +13,7 @@ from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Plan, Point
 from bitbench.study.quality import Quality, Scoring
 from bitbench.study.variant import Variant
-from bitbench.study.workload import Workload, mean_rate, typical
+from bitbench.study.workload import Workload, mean_arrival_rate, typical_length
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _whole_trial_s(record: TrialRecord, workload: Workload) -> float:
     if record.kind == "measured":
         return took_s
     warm_up = workload.warm_up
-    more_tokens = typical(workload.output_tokens) - typical(warm_up.output_tokens)
+    more_tokens = typical_length(workload.output_tokens) - typical_length(warm_up.output_tokens)
     times = (workload.request_count or 1) / (warm_up.request_count or 1)
     return times * (took_s + more_tokens * (record.metrics.tpot_s or 0.0))
 
@@ -74,10 +74,10 @@ def guess_quality_s(variant: Variant, quality: Quality, scoring: Scoring | None,
     read_token_s = _token_flops(variant) / speed.flops_per_s
     token_s = step_s if scoring is Scoring.NEXT_TOKEN else read_token_s
     read_s = read_token_s * ASSUMED_TURN_PROMPT * _turns(quality)
-    return scored * (token_s + ASSUMED_SCORE_OVERHEAD_S) + written_tokens(quality) * step_s + read_s
+    return scored * (token_s + ASSUMED_SCORE_OVERHEAD_S) + estimate_written_tokens(quality) * step_s + read_s
 
 
-def written_tokens(quality: Quality) -> int:
+def estimate_written_tokens(quality: Quality) -> int:
     """Of all answers to questions, continued texts and turns of conversations: at most, where none breaks."""
     answers = (ASSUMED_ANSWERS + quality.continuations) * quality.answer_tokens
     return answers + ASSUMED_TURN_ANSWER * _turns(quality)
@@ -89,7 +89,11 @@ def _turns(quality: Quality) -> int:
 
 def _round_s(variant: Variant, workload: Workload, streams: int, speed: Assumed) -> float:
     """One request on each stream: prefill is bound by arithmetic, decode by reading the weights once per step."""
-    said, answered, turns = typical(workload.input_tokens), typical(workload.output_tokens), workload.turns
+    said, answered, turns = (
+        typical_length(workload.input_tokens),
+        typical_length(workload.output_tokens),
+        workload.turns,
+    )
     if variant.facts.parameters is None or variant.weight_bytes is None:
         return answered * NULL_TOKEN_S
     prompt_tokens = (turns + 1) / 2 * said + (turns - 1) / 2 * answered  # with the history, over all turns
@@ -113,7 +117,7 @@ def _schedule_s(workload: Workload) -> float:
     """From the first arrival to the last; not known for the first requests of a trace."""
     if workload.duration is not None:
         return workload.duration
-    rate = mean_rate(workload.arrival)
+    rate = mean_arrival_rate(workload.arrival)
     return 0.0 if rate is None or workload.requests is None else workload.requests / workload.turns / rate
 
 

@@ -15,14 +15,14 @@ from types import TracebackType
 from typing import Self
 
 from bitbench.measure.machine.gpus import visible_gpus
-from bitbench.measure.machine.host import cores_of
+from bitbench.measure.machine.host import host_cores_used_by
 from bitbench.measure.machine.noise import SpeedProbe
 from bitbench.measure.machine.watches import MemoryWatch
 from bitbench.measure.progress import Progress
 from bitbench.measure.quality import (
     QualityDraft,
     failed_quality_record,
-    measure_config,
+    fill_quality_draft,
     new_quality_record,
     wants_noise_floor,
 )
@@ -46,7 +46,7 @@ MOST_ROUNDS = 8
 LIMIT_S = 60.0  # of all rounds of a workload together
 
 
-def wants_round(workload: Workload, rounds: Sequence[TrialRecord], *, until_steady: bool) -> bool:
+def wants_warm_up_round(workload: Workload, rounds: Sequence[TrialRecord], *, until_steady: bool) -> bool:
     """Whether this workload needs another round of warm-up. One that is the whole workload is long enough by itself.
 
     Where the first requests compile or tune kernels, one is not enough: SGLang on a GPU was seen to go from 1,187 to
@@ -139,7 +139,7 @@ class Residents:
         running = [other for other in others if not self._can_freeze[other.config]]
         if not running:
             return None
-        cores = cores_of([other.instance.pid for other in running if other.instance.pid is not None])
+        cores = host_cores_used_by([other.instance.pid for other in running if other.instance.pid is not None])
         if cores > MOST_IDLE_CORES and not self._has_warned:
             self._has_warned = True
             self._observer.warn(f"idle engines keep {cores:.2f} of a core busy; `schedule: visits` avoids that")
@@ -289,7 +289,7 @@ class _Servers:
         with self.residents.turn(ready):
             for workload in member.workloads:
                 rounds: list[TrialRecord] = []
-                while wants_round(workload, rounds, until_steady=until_steady):
+                while wants_warm_up_round(workload, rounds, until_steady=until_steady):
                     index = self._index(ready, workload)
                     draft = run_trial(ready, workload, "warmup", index, self.run, warm_up_round=len(rounds))
                     yield draft
@@ -350,7 +350,7 @@ class _Servers:
 
     def _quality(self, ready: ReadyInstance, condition: Condition) -> QualityDraft:
         run = self.run
-        measured = measure_config(
+        measured = fill_quality_draft(
             ready.endpoint,
             plan=run.plan,
             engine=run.engine_of(ready.config),

@@ -17,11 +17,11 @@ from bitbench.engines.endpoint import (
     EndpointArguments,
     EndpointInstance,
     EndpointUnusable,
-    base_url,
-    endpoint_key,
+    endpoint_api_key,
+    endpoint_url,
     offered_models,
 )
-from bitbench.loadgen.inputs import check_files
+from bitbench.loadgen.inputs import check_input_files
 from bitbench.loadgen.verdict import load_verdict
 from bitbench.measure.trial import load_job
 from bitbench.ports import Endpoint, InstanceFailed, LoadClient, LoadLost
@@ -33,7 +33,7 @@ from bitbench.study.metrics import PROMISED, Promised
 from bitbench.study.objective import Objective, SearchLimits
 from bitbench.study.study import Argument, Count, EngineSetup, Measure, Study, Timeouts
 from bitbench.study.study_file import checked
-from bitbench.study.workload import Api, Arrival, ClosedLoop, Workload, mean_rate
+from bitbench.study.workload import Api, Arrival, ClosedLoop, Workload, mean_arrival_rate
 from bitbench.util.errors import LoadError, UnreachableError, UsageError
 from bitbench.util.units import show_seconds, written_seconds
 
@@ -51,10 +51,10 @@ class FirstContact:
     fastest_s: Mapping[Promised, float]  # without a time per token where each answer has one token
 
 
-def first_model(url: str, api_key_env: str) -> str:
+def first_contact_model(url: str, api_key_env: str) -> str:
     """The first that the server lists. Raises LoadError where there is none."""
     try:
-        offered = offered_models(Endpoint(url, "", endpoint_key(api_key_env)))
+        offered = offered_models(Endpoint(url, "", endpoint_api_key(api_key_env)))
     except EndpointUnusable as problem:
         raise LoadError(_advise(problem.failure, api_key_env)) from None
     if not offered:
@@ -203,14 +203,14 @@ def prepare_load(
     asks for them. Raises UsageError before anything is sent where the
     options are wrong; after a few requests LoadError where the endpoint does not answer as asked, and UnreachableError
     where a search could not find any rate."""
-    base = checked(lambda: base_url(url), about=url)
+    base = checked(lambda: endpoint_url(url), about=url)
     folder = into or Path(f"load-{_place(base)}-{datetime.now().astimezone():%Y%m%d-%H%M%S}")
-    options = with_seed(options, folder)
+    options = seeded_load_study_options(options, folder)
     points = load_study_workloads(options)
-    check_files(points, Path())
-    arguments = endpoint_arguments(
+    check_input_files(points, Path())
+    arguments = load_study_arguments(
         url=base,
-        model=model or first_model(base, api_key_env),
+        model=model or first_contact_model(base, api_key_env),
         api_key_env=api_key_env,
         vocabulary=vocabulary,
         ignore_eos=options.output_forced,
@@ -219,11 +219,13 @@ def prepare_load(
     if options.is_search:
         _refuse_unreachable(options.objectives, contact)
     workloads = load_study_workloads(options, folder, contact.latency_s)
-    search = search_limits(options, mean_rate(workloads[0].arrival) or 1.0) if options.is_search else None
+    search = (
+        load_study_search_limits(options, mean_arrival_rate(workloads[0].arrival) or 1.0) if options.is_search else None
+    )
     return PreparedLoad(make_load_study(options, arguments, workloads), search, contact, folder)
 
 
-def with_seed(options: LoadOptions, folder: Path) -> LoadOptions:
+def seeded_load_study_options(options: LoadOptions, folder: Path) -> LoadOptions:
     """The seed that was asked for, else that of a folder which is resumed, else a new one: a server that remembers
     prompts must not know those of a run."""
     if options.seed is not None:
@@ -232,7 +234,7 @@ def with_seed(options: LoadOptions, folder: Path) -> LoadOptions:
     return replace(options, seed=secrets.randbelow(SEEDS) if lock is None else lock.plan.study.seed)
 
 
-def endpoint_arguments(**given: Argument | None) -> EndpointArguments:
+def load_study_arguments(**given: Argument | None) -> EndpointArguments:
     known = {name: value for name, value in given.items() if value is not None}
     return checked(lambda: EndpointArguments.model_validate(known))
 
@@ -260,7 +262,7 @@ def load_study_workloads(
     return tuple(_closed_loop(options, folder, level) for level in levels)
 
 
-def search_limits(options: LoadOptions, start: float) -> SearchLimits:
+def load_study_search_limits(options: LoadOptions, start: float) -> SearchLimits:
     return SearchLimits(
         start=start if options.max_rate is None else min(start, options.max_rate),
         lowest=start / BELOW_START,

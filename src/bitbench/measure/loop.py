@@ -76,13 +76,13 @@ def run_study(run: RunContext, schedule: Schedule, writer: Writer) -> None:
                 results = 0  # a start is none
                 with closing(run_group(group, run, schedule.progress, writer.new_instance)) as drafts:
                     for draft in drafts:
-                        record_draft(draft, schedule, writer, run.observer)
+                        record_loop_result(draft, schedule, writer, run.observer)
                         results += not isinstance(draft, InstanceRecord)
                 if results == 0 and schedule.progress.next_group() == group:
                     raise StoreError(f"{group.name} left no trial; see the logs in {writer.folder.logs}")
 
 
-def record_draft(draft: Draft, schedule: Schedule, writer: Writer, observer: Observer) -> None:
+def record_loop_result(draft: Draft, schedule: Schedule, writer: Writer, observer: Observer) -> None:
     """Write it down, and tell who waits for it."""
     match draft:
         case TrialDraft(record, requests):

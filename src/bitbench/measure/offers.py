@@ -80,13 +80,15 @@ def load_client(
 ) -> AbstractContextManager[LoadClient]:
     """This machine alone; or `nodes` of the machines that `on` names, all of them by default. `nodes` alone are so many
     load-generator processes here. Raises UsageError."""
-    from bitbench.engines.endpoint import endpoint_key  # these two bring pyarrow, which no other function here needs
+    from bitbench.engines.endpoint import (
+        endpoint_api_key,
+    )  # these two bring pyarrow, which no other function here needs
     from bitbench.loadgen.workers import LoadWorkers
 
     if nodes is None and on is None:
         return LoadWorkers()
     where = on or f"local:{nodes}"
-    has_key = bool(endpoint_key(api_key_env))
+    has_key = bool(endpoint_api_key(api_key_env))
     client: AbstractContextManager[LoadClient] = _on("load_clients", where)(
         where, nodes, has_key=has_key, without_token=without_token
     )

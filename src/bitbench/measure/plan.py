@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.engines.registry import engines_of
-from bitbench.loadgen.inputs import check_files
+from bitbench.engines.registry import registered_engines_of
+from bitbench.loadgen.inputs import check_input_files
 from bitbench.measure.compatibility import CompatibilityRow, look_up_compatibility
 from bitbench.measure.estimate import Estimator
-from bitbench.measure.readiness import Readiness, environments_of, packages_of, readiness
+from bitbench.measure.readiness import Readiness, readiness, readiness_environments, readiness_packages
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Engine, Load, Observer
@@ -30,7 +30,7 @@ from bitbench.util.text import did_you_mean
 Resolve = Callable[[str, str | Checkpoint], Variant]
 
 
-def expand_plan(
+def plan_study_points(
     study: Study,
     engines: Mapping[str, Engine],
     resolve: Resolve,
@@ -53,7 +53,7 @@ def expand_plan(
     quality_refusals: list[QualityRefusal] = []
     for index, written in enumerate(study.engines):
         engine = engines[written.engine]
-        setup = as_arguments(written, engine, index)
+        setup = planned_engine_setup(written, engine, index)
         for variant in with_model if engine.needs_model else [without]:
             config = Config(variant=variant.name, engine=setup.name)
             row = _known(variant, setup, device, capability)
@@ -238,7 +238,7 @@ def _check_baseline(plan: Plan) -> None:
         raise StudyFileError(f"{wanted!r} is ambiguous: {names}; give the full name", ("baseline",))
 
 
-def loads_of(plan: Plan, setup: EngineSetup, scoring: Scoring | None) -> tuple[Load, ...]:
+def planned_engine_loads(plan: Plan, setup: EngineSetup, scoring: Scoring | None) -> tuple[Load, ...]:
     """What an instance of this setup will see: its workloads and the questions about its quality. `scoring`: of its
     engine."""
     names = dict.fromkeys(point.workload for point in plan.points if point.config.engine == setup.name)
@@ -252,7 +252,7 @@ def loads_of(plan: Plan, setup: EngineSetup, scoring: Scoring | None) -> tuple[L
     return tuple(loads)
 
 
-def as_arguments(setup: EngineSetup, engine: Engine, index: int = 0) -> EngineSetup:
+def planned_engine_setup(setup: EngineSetup, engine: Engine, index: int = 0) -> EngineSetup:
     """The setup, number `index` of its study, as the engine is started with it: the type of its KV cache among the
     arguments. Raises StudyFileError where the engine has no such type, or where the arguments choose one, too."""
     if setup.kv_cache is None:
@@ -274,14 +274,14 @@ def as_arguments(setup: EngineSetup, engine: Engine, index: int = 0) -> EngineSe
 def plan_study(study: Path | Study | StudySource, at: Workplace) -> Plan:
     """What a study would run, and what not and why. Runs nothing, and needs neither weights nor environments."""
     source = StudySource.of(study)
-    return expand_source(source, VariantStore(at.home, source.folder), at)
+    return plan_study_source(source, VariantStore(at.home, source.folder), at)
 
 
-def plan_and_readiness(study: Path | Study | StudySource, at: Workplace) -> tuple[Plan, Readiness]:
+def plan_study_with_readiness(study: Path | Study | StudySource, at: Workplace) -> tuple[Plan, Readiness]:
     """The plan, and what is missing here before it can run."""
     source = StudySource.of(study)
     store = VariantStore(at.home, source.folder)
-    plan = expand_source(source, store, at)
+    plan = plan_study_source(source, store, at)
     return plan, _readiness(plan, store, at)
 
 
@@ -293,21 +293,23 @@ def ready_plan(
     part_of: Callable[[Plan], Plan] = lambda plan: plan,
 ) -> Plan:
     """The plan, or `part_of` it, once its environments exist and its variants were made, or could not be."""
-    plan = part_of(expand_source(source, store, at))
+    plan = part_of(plan_study_source(source, store, at))
     _readiness(plan, store, at).require()
     return store.make_missing(plan, observer)
 
 
-def expand_source(source: StudySource, store: VariantStore, at: Workplace, target: Capability | None = None) -> Plan:
+def plan_study_source(
+    source: StudySource, store: VariantStore, at: Workplace, target: Capability | None = None
+) -> Plan:
     """The points of a study. `target`: of a GPU elsewhere, instead of what this machine has."""
     study = source.study
     try:
-        check_files(study.workloads, source.folder)
+        check_input_files(study.workloads, source.folder)
         if study.quality is not None:
             check_quality_files(study.quality, source.folder)
-        return expand_plan(
+        return plan_study_points(
             study,
-            engines_of(study),
+            registered_engines_of(study),
             store.variant,
             "cuda" if target else at.device,
             capability=target or at.capability,
@@ -319,19 +321,19 @@ def expand_source(source: StudySource, store: VariantStore, at: Workplace, targe
 
 def _readiness(plan: Plan, store: VariantStore, at: Workplace) -> Readiness:
     return readiness(
-        {*environments_of(plan), *store.makers(plan)},
+        {*readiness_environments(plan), *store.makers(plan)},
         store.missing_models(plan),
         at.home,
         device=at.device,
         asked_for=at.asked_device,
-        packages=packages_of(plan),
+        packages=readiness_packages(plan),
         making_s=store.making_s(plan),
     )
 
 
 def estimator_of(plan: Plan, at: Workplace) -> Estimator:
     """How long a plan takes here, before anything was measured."""
-    return Estimator(plan, engines_of(plan.study), at.level)
+    return Estimator(plan, registered_engines_of(plan.study), at.level)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from bitbench.quality.material import make_material, read_corpus
 from bitbench.quality.measure import (
     QualityJob,
     can_be_asked_together,
-    measure_again,
     measure_quality,
-    measure_together,
+    measure_quality_again,
+    measure_quality_together,
 )
 from bitbench.quality.tasks import ENVIRONMENT, TaskTools
 from bitbench.records.folder import Writer
@@ -95,7 +95,7 @@ def wants_noise_floor(plan: Plan, engine: Engine, config: Config) -> bool:
     return plan.variant(config.variant).is_dense and can_be_asked_together(scoring)
 
 
-def measure_config(
+def fill_quality_draft(
     endpoint: Endpoint,
     *,
     plan: Plan,
@@ -112,10 +112,10 @@ def measure_config(
     try:
         if draft.condition is Condition.TOGETHER:
             on_step("the noise floor")
-            scores, said = measure_together(job), dict[str, object]()
+            scores, said = measure_quality_together(job), dict[str, object]()
         elif draft.condition is Condition.RESTARTED:
             on_step("the noise between starts")
-            scores, said = measure_again(job), dict[str, object]()
+            scores, said = measure_quality_again(job), dict[str, object]()
         else:
             scores, said = measure_quality(job, on_step)
     except AskingFailed as failed:

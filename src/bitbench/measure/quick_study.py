@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bitbench.engines import registry
-from bitbench.engines.environments import list_environments
+from bitbench.engines.environments import installed_environments
 from bitbench.measure import variants
 from bitbench.measure.compatibility import look_up_compatibility
 from bitbench.measure.plan import estimator_of, plan_study
@@ -16,18 +16,18 @@ from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG
-from bitbench.models.hub import parse_reference
+from bitbench.models.hub import parse_hub_reference
 from bitbench.models.library import GGUF, source_of
 from bitbench.ports import Engine
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import MAKERS, guess_make_s
+from bitbench.quantize.backends import MAKERS, guess_backend_s
 from bitbench.study.model_cost import expected_weight_bytes
 from bitbench.study.plan import Config, Support
 from bitbench.study.quality import Quality
 from bitbench.study.recipe import DENSE_GGUF_TYPES, Recipe
 from bitbench.study.study import Checkpoint, EngineSetup, Measure, Study
 from bitbench.study.study_file import StudySource, study_file_text
-from bitbench.study.variant import DENSE, AtLoad, ModelFacts, Variant, is_dense
+from bitbench.study.variant import DENSE, AtLoad, ModelFacts, Variant, is_dense_variant_form
 from bitbench.study.workload import Workload
 from bitbench.util.errors import ModelError, RecipeError, StoreError, UsageError
 from bitbench.util.files import SafeFolder, read_bytes
@@ -92,9 +92,11 @@ class MissingPart:
     size_bytes: int | None = None
 
 
-def read_names(names: Sequence[str]) -> Named:
+def quick_study_names(names: Sequence[str]) -> Named:
     """Raises UsageError for a name that means nothing, and where there is nothing to compare."""
-    recipes = [str(Path(name).resolve()) if catalog.is_file_name(name) else name for name in names if _is_recipe(name)]
+    recipes = [
+        str(Path(name).resolve()) if catalog.is_recipe_file_name(name) else name for name in names if _is_recipe(name)
+    ]
     models = [_model(name) for name in names if not _is_recipe(name)]
     if recipes and not models:
         raise UsageError(f"name the model before its recipes, such as: {EXAMPLE}")
@@ -107,7 +109,7 @@ def make_quick_field(named: Named, at: Workplace) -> QuickField:
     """Raises UsageError where recipes have no model to start from, or no engine runs one of them."""
     recipes, models = named
     forms = {model: _form(model, at.home) for model in models}
-    origin = next((model for model, form in forms.items() if is_dense(form) and not _is_gguf(form)), None)
+    origin = next((model for model, form in forms.items() if is_dense_variant_form(form) and not _is_gguf(form)), None)
     if recipes and origin is None:
         raise UsageError(
             f"{recipes[0]} starts from a model that is not quantized, and {models[0]} is; name that model, or only "
@@ -154,7 +156,7 @@ def make_quick_study(field: QuickField, at: Workplace, name: str) -> Study:
     return study
 
 
-def write_study(study: Study, folder: Path) -> StudySource:
+def write_quick_study(study: Study, folder: Path) -> StudySource:
     """As a file beside the folder that its results go to. Raises StoreError where another file has that name."""
     file = folder.with_name(f"{folder.name}.yaml")
     text = HEADER.format(file=file, folder=folder) + study_file_text(study)
@@ -187,14 +189,14 @@ def _study(field: QuickField, at: Workplace, name: str, size: Size) -> Study:
 
 def _bytes(model: str, home: Path) -> tuple[bool, int]:
     """To be sorted by: what is not quantized first, then the largest."""
-    return not is_dense(_form(model, home)), -variants.look_up_variant_model(model, home).weight_bytes
+    return not is_dense_variant_form(_form(model, home)), -variants.look_up_variant_model(model, home).weight_bytes
 
 
 def _is_recipe(name: str) -> bool:
-    if catalog.is_file_name(name):
+    if catalog.is_recipe_file_name(name):
         return True
     try:
-        catalog.built_in_file(name)
+        catalog.built_in_recipe_file(name)
     except RecipeError:
         return False
     return True
@@ -207,7 +209,7 @@ def _model(name: str) -> str:
         return name
     if path.exists():
         return str(path.resolve())
-    if parse_reference(name) is not None and path.suffix != f".{GGUF}":
+    if parse_hub_reference(name) is not None and path.suffix != f".{GGUF}":
         return name
     hint = did_you_mean(name, [*CATALOG, *(recipe.name for recipe in catalog.built_in_recipes())])
     raise UsageError(
@@ -218,14 +220,14 @@ def _model(name: str) -> str:
 
 def _form(model: str, home: Path) -> str:
     """What an engine gets to load; of a model on a hub that is not here, what its name promises."""
-    reference = parse_reference(model)
+    reference = parse_hub_reference(model)
     if reference is not None and reference.file is not None and not Path(model).exists():
         return f"{GGUF}/{DENSE}" if reference.file.upper() in DENSE_GGUF_TYPES else GGUF
     found = _found(model, home)
     if found is None:
         return DENSE
     if variants.is_gguf(found) and found.path is not None:
-        return variants.gguf_content(found.path)[1]
+        return variants.gguf_model_content(found.path)[1]
     return found.quantization.form if found.quantization else DENSE
 
 
@@ -235,7 +237,7 @@ def _is_gguf(form: str) -> bool:
 
 def _engine_for(name: str, form: str, at_load: AtLoad | None, at: Workplace) -> str:
     """Of those that run it: one that is known to, that is installed, that starts soon."""
-    installed = {found.name for found in list_environments(at.home) if found.complete}
+    installed = {found.name for found in installed_environments(at.home) if found.complete}
     variant = Variant(name=name, model=name, recipe=name, form=form, at_load=at_load)
 
     def effort(engine: Engine) -> tuple[bool, bool, float] | None:
@@ -266,14 +268,14 @@ def _found(model: str, home: Path) -> variants.FoundModel | None:
 def _missing_model(model: str, home: Path) -> MissingPart:
     if model in CATALOG:
         return MissingPart("model", model, CATALOG_S, CATALOG[model].weight_bytes)
-    reference = None if source_of(model) else parse_reference(model)
+    reference = None if source_of(model) else parse_hub_reference(model)
     if reference is None:
         return MissingPart("model", model, size_bytes=variants.look_up_variant_model(model, home).weight_bytes)
     try:
         python = hub_python(home)
     except ModelError:  # an environment that is to be created will have it
         return MissingPart("model", model)
-    return MissingPart("model", model, size_bytes=hub.download_bytes(reference, python=python))
+    return MissingPart("model", model, size_bytes=hub.hub_download_bytes(reference, python=python))
 
 
 def _missing_variants(field: QuickField, at: Workplace) -> Iterator[MissingPart]:
@@ -288,7 +290,7 @@ def _missing_variants(field: QuickField, at: Workplace) -> Iterator[MissingPart]
             yield MissingPart("variant", name)
             continue
         if variant.path is None:
-            seconds = guess_make_s(recipe, variant.facts.parameters or 0)
+            seconds = guess_backend_s(recipe, variant.facts.parameters or 0)
             yield MissingPart("variant", name, seconds, _expected_bytes(recipe, variant.facts))
 
 

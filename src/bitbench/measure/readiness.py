@@ -13,16 +13,16 @@ from bitbench.engines.environments import (
     InstalledEnvironment,
     environment_folder,
     environment_python,
-    is_foreign,
-    list_environments,
+    installed_environments,
+    is_foreign_environment,
     python_in,
-    read_manifest,
+    read_environment_manifest,
     versions,
 )
 from bitbench.feature import loaded_from_features
 from bitbench.models import hub
 from bitbench.models.catalog import CATALOG, ENVIRONMENT, fetch, find_catalog_model
-from bitbench.models.hub import HubReference, parse_reference
+from bitbench.models.hub import HubReference, parse_hub_reference
 from bitbench.models.library import source_of
 from bitbench.quality.tasks import ENVIRONMENT as TASKS
 from bitbench.quality.tasks import LMEVAL
@@ -53,7 +53,7 @@ class Readiness:
         )
 
     def _creation(self, name: str) -> str:
-        if not is_foreign(name):
+        if not is_foreign_environment(name):
             return f"bitbench env create {name}{f' --device {self.asked_for}' if self.asked_for else ''}"
         folder = venv_folder(Path(name))
         make = [] if folder.exists() else [f"python3 -m venv {shlex.quote(str(folder))}"]
@@ -103,7 +103,7 @@ def _problem(name: str, home: Path, packages: Mapping[str, str]) -> str | None:
 def _of_another_device(name: str, home: Path, device: Device) -> str | None:
     """Where an engine's was made from the lock of another device: there the engine would compute."""
     of_engines = {known.name for engine in registry.engines().values() if (known := engine.own_environment)}
-    installed = read_manifest(environment_folder(name, home))
+    installed = read_environment_manifest(environment_folder(name, home))
     if name.partition(_AT)[0] not in of_engines or installed is None:
         return None
     known = known_environment(name, home)
@@ -113,9 +113,9 @@ def _of_another_device(name: str, home: Path, device: Device) -> str | None:
     return f"The environment {name} was created for {locks[installed.lock]}, and engines here run on {device}."
 
 
-def environments_of(plan: Plan) -> list[str]:
+def readiness_environments(plan: Plan) -> list[str]:
     """Those of its engines, and of its tasks."""
-    engines = registry.engines_of(plan.study)
+    engines = registry.registered_engines_of(plan.study)
     used = {config.engine for config in plan.configs}
     setups = [setup for setup in plan.study.engines if setup.name in used]
     names = (setup.environment(engines[setup.engine].environment) for setup in setups)
@@ -123,9 +123,9 @@ def environments_of(plan: Plan) -> list[str]:
     return sorted({*tasks, *(name for name in names if name is not None)})
 
 
-def packages_of(plan: Plan) -> dict[str, str]:
+def readiness_packages(plan: Plan) -> dict[str, str]:
     """What each environment that somebody else made must have for its engine."""
-    engines, found = registry.engines_of(plan.study), {}
+    engines, found = registry.registered_engines_of(plan.study), {}
     for setup in plan.study.engines:
         known, name = engines[setup.engine].own_environment, setup.environment(None)
         if name is not None and known is not None and known.main_packages:
@@ -140,7 +140,7 @@ def known_environments() -> dict[str, Environment]:
     return {known.name: known for known in (*of_engines, QUANTIZE, LMEVAL, *of_features) if known is not None}
 
 
-def main_versions(installed: InstalledEnvironment, known: Mapping[str, Environment]) -> dict[str, str]:
+def known_environment_versions(installed: InstalledEnvironment, known: Mapping[str, Environment]) -> dict[str, str]:
     """Of the packages that decide what is measured; empty where nothing installed describes this environment."""
     name = installed.name.partition(_AT)[0]
     return known[name].main_versions(installed.versions) if name in known else {}
@@ -171,7 +171,7 @@ def make_model_ready(
     """Download it, or have its source create it; what came of it, in sentences."""
     if (source := source_of(name)) is not None:
         return source.make(name, home, on_progress)
-    reference = None if name in CATALOG else parse_reference(name)
+    reference = None if name in CATALOG else parse_hub_reference(name)
     if reference is not None:
         return _from_hub(reference, home, on_progress)
     find_catalog_model(name)  # raises with the names that exist
@@ -183,7 +183,7 @@ def hub_python(home: Path) -> Path:
     """A Python with huggingface_hub: ours with the extra `hub`, else that of any environment; raises ModelError."""
     if find_spec("huggingface_hub") is not None:
         return Path(sys.executable)
-    for installed in list_environments(home):
+    for installed in installed_environments(home):
         if installed.complete and "huggingface-hub" in installed.versions:
             return environment_python(installed.name, home)
     raise ModelError(_NEEDS_THE_LIBRARY)

@@ -11,23 +11,23 @@ from bitbench import __version__
 from bitbench.analysis.budget import FEWEST_BLOCKS, BlockPlan
 from bitbench.analysis.sequential import kept_back
 from bitbench.engines.environments import environment_python, versions
-from bitbench.engines.registry import engines_of
+from bitbench.engines.registry import registered_engines_of
 from bitbench.engines.starts import Starts
-from bitbench.feature import offered, study_keys
-from bitbench.loadgen.inputs import hash_files
+from bitbench.feature import offered, study_keys_of_features
+from bitbench.loadgen.inputs import hash_input_files
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.budget import OpenPoints, StudyPace
 from bitbench.measure.compatibility import look_up_compatibility
 from bitbench.measure.endpoint import EndpointRun
 from bitbench.measure.load_study import PreparedLoad
 from bitbench.measure.loop import THIS_HOST, Schedule, run_study
-from bitbench.measure.machine.host import BUSY_CORES, cores_in_use
+from bitbench.measure.machine.host import BUSY_CORES, available_memory, cores_in_use
 from bitbench.measure.machine.noise import keep_noise, kept_noise, measure_noise
-from bitbench.measure.machine.watches import EnergyMeter, available_memory, energy_zones
+from bitbench.measure.machine.watches import EnergyMeter, energy_zones
 from bitbench.measure.offers import Executor
-from bitbench.measure.plan import estimator_of, expand_source, no_quality_of_random_weights, ready_plan
+from bitbench.measure.plan import estimator_of, no_quality_of_random_weights, plan_study_source, ready_plan
 from bitbench.measure.quality import KitMaker, QualityKit
-from bitbench.measure.readiness import environments_of
+from bitbench.measure.readiness import readiness_environments
 from bitbench.measure.trial import RunContext, now
 from bitbench.measure.trust import trust_in
 from bitbench.measure.variants import VariantStore
@@ -43,10 +43,10 @@ from bitbench.study.base import Json
 from bitbench.study.environment import Device
 from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan, Point
-from bitbench.study.quality import is_task_file
+from bitbench.study.quality import is_study_task_file
 from bitbench.study.study import Study
 from bitbench.study.study_file import StudySource, checked, parse_study, study_file_text
-from bitbench.study.variant import is_dense
+from bitbench.study.variant import is_dense_variant_form
 from bitbench.util import yaml_file
 from bitbench.util.errors import (
     LoadError,
@@ -111,7 +111,9 @@ def measure_study(
     return folder
 
 
-def measure_endpoint(prepared: PreparedLoad, observer: Observer, client: LoadClient, at: Workplace) -> StudyFolder:
+def measure_endpoint_study(
+    prepared: PreparedLoad, observer: Observer, client: LoadClient, at: Workplace
+) -> StudyFolder:
     """Sweep an endpoint that runs already, or search for its highest rate; the same call again continues it."""
     study, search, folder = prepared.study, prepared.search, StudyFolder(prepared.folder)
     lock = folder.lock()
@@ -123,7 +125,7 @@ def measure_endpoint(prepared: PreparedLoad, observer: Observer, client: LoadCli
     source = StudySource.of(study, folder.path)
     with folder.writing() as writer:
         store = VariantStore(at.home, source.folder)
-        plan = expand_source(source, store, at)
+        plan = plan_study_source(source, store, at)
         if plan.refusals:
             raise LoadError(plan.refusals[0].reason)
         ready = StudyRun(at, plan, source, store, folder, observer)
@@ -183,12 +185,12 @@ class StudyRun:
 
     def quality_kits(self, writer: Writer) -> dict[str, QualityKit]:
         """By model; what is asked about quality is in the folder then."""
-        maker = kit_maker(self.plan.study, self.store, self.source.folder, self.at.home)
+        maker = run_kit_maker(self.plan.study, self.store, self.source.folder, self.at.home)
         return maker.kits(self.plan, writer, self.observer.note)
 
     def schedule(self, at_once: Callable[[], int] = lambda: 1, search: OpenPoints | None = None) -> Schedule:
         """What the folder lacks, told to the observer. `at_once`: how many blocks are measured."""
-        schedule = Schedule(self.plan, lambda: pace_of(self.plan, self.at, at_once(), search), self.folder)
+        schedule = Schedule(self.plan, lambda: run_pace(self.plan, self.at, at_once(), search), self.folder)
         _announce(self.plan, schedule, self.observer, estimator_of(self.plan, self.at).quality_s)
         return schedule
 
@@ -199,7 +201,7 @@ def run_context(
     """`folder`: of the study file. Without what quality needs."""
     return RunContext(
         plan=plan,
-        engines=engines_of(plan.study),
+        engines=registered_engines_of(plan.study),
         python_of=partial(environment_python, home=at.home),
         load=load,
         observer=observer,
@@ -211,14 +213,16 @@ def run_context(
     )
 
 
-def kit_maker(study: Study, store: VariantStore, folder: Path, home: Path) -> KitMaker:
-    return KitMaker(engines_of(study), partial(environment_python, home=home), store.model_folder, folder.resolve())
+def run_kit_maker(study: Study, store: VariantStore, folder: Path, home: Path) -> KitMaker:
+    return KitMaker(
+        registered_engines_of(study), partial(environment_python, home=home), store.model_folder, folder.resolve()
+    )
 
 
-def pace_of(plan: Plan, at: Workplace, at_once: int = 1, search: OpenPoints | None = None) -> StudyPace:
+def run_pace(plan: Plan, at: Workplace, at_once: int = 1, search: OpenPoints | None = None) -> StudyPace:
     return StudyPace(
         plan,
-        engines_of(plan.study),
+        registered_engines_of(plan.study),
         estimator_of(plan, at),
         available_bytes=available_memory(),
         on_device=at.device != "cpu",
@@ -232,10 +236,10 @@ def resolve_run(plan: Plan, folder: Path, host: HostFacts, home: Path) -> Lock:
     return Lock(
         bitbench=__version__,
         host=host,
-        environments={name: versions(name, home) for name in environments_of(plan)},
+        environments={name: versions(name, home) for name in readiness_environments(plan)},
         variants={variant.name: variant.content_hash for variant in plan.variants if variant.content_hash is not None},
         files={
-            **hash_files(plan.study.workloads, folder),
+            **hash_input_files(plan.study.workloads, folder),
             **(hash_quality_files(plan.study.quality, folder) if plan.study.quality else {}),
         },
         plan=plan,
@@ -289,7 +293,7 @@ def _refuse_other_load(lock: Lock, study: Study, search: SearchLimits | None, fo
 
 
 def refuse_other_study(old: Study, new: Study, changeable: Collection[str] = ()) -> None:
-    may_change = CHANGEABLE_FIELDS | {key for key, offer in study_keys().items() if offer.load().may_change}
+    may_change = CHANGEABLE_FIELDS | {key for key, offer in study_keys_of_features().items() if offer.load().may_change}
     fields = {*type(new).model_fields, *old.sections, *new.sections}
     for field in sorted(fields - may_change - set(changeable)):
         if getattr(old, field, None) != getattr(new, field, None):
@@ -351,7 +355,7 @@ class QualityOptions:
     seed: int = 0
 
 
-def run_quality(at: Workplace, options: QualityOptions, into: Path | None, observer: Observer) -> StudyFolder:
+def measure_quality_study(at: Workplace, options: QualityOptions, into: Path | None, observer: Observer) -> StudyFolder:
     """Run what is left of it. Its study file lies in the folder that is filled, and files that it names are relative
     to that folder. Raises QualityError for a shape, whose weights are random."""
     if library.look_up_model(options.model, at.home).facts.random_weights:
@@ -366,7 +370,7 @@ def run_quality(at: Workplace, options: QualityOptions, into: Path | None, obser
 
 def quality_study(options: QualityOptions, folder: Path, device: Device) -> Study:
     files = [os.path.relpath(path, folder) for path in options.corpus]
-    tasks = [os.path.relpath(task, folder) if is_task_file(task) else task for task in options.tasks]
+    tasks = [os.path.relpath(task, folder) if is_study_task_file(task) else task for task in options.tasks]
     wanted: dict[str, Json] = {
         "corpus": files,
         "windows": options.windows,
@@ -387,7 +391,7 @@ def quality_study(options: QualityOptions, folder: Path, device: Device) -> Stud
 
 def baseline_recipe(engine: str, device: Device) -> str:
     """The recipe that leaves a model unquantized in the kind of file that this engine reads."""
-    dense = [recipe for recipe in built_in_recipes() if is_dense(recipe.form)]
+    dense = [recipe for recipe in built_in_recipes() if is_dense_variant_form(recipe.form)]
     rows = {recipe.name: look_up_compatibility(recipe.form, engine, device) for recipe in dense}
     return next((name for name, row in rows.items() if row is None or not row.refuse), dense[0].name)
 

@@ -17,7 +17,7 @@ from bitbench.engines.starts import Starts
 from bitbench.loadgen.verdict import load_verdict
 from bitbench.measure.machine.host import OtherWork
 from bitbench.measure.machine.watches import MemoryWatch, gpu_watch_disturbance, meter_energy, watch_gpus
-from bitbench.measure.plan import as_arguments, loads_of
+from bitbench.measure.plan import planned_engine_loads, planned_engine_setup
 from bitbench.measure.quality import QualityKit
 from bitbench.ports import Endpoint, Engine, Instance, Launch, Load, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
 from bitbench.records.trial import NOT_THE_ENGINES, Energy, EngineMetrics, Failure, Outcome, TrialMetrics, TrialRecord
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def read_metrics(endpoint: Endpoint) -> Samples | None:
+def read_engine_metrics(endpoint: Endpoint) -> Samples | None:
     """None where the server is known to have none, or does not answer: that is never the failure of a trial."""
     return fetch_samples(endpoint.url, endpoint.api_key) if endpoint.metrics else None
 
@@ -113,11 +113,11 @@ class RunContext:
         environment = setup.environment(engine.environment)
         return engine.start(
             Launch(
-                setup=as_arguments(setup, engine),
+                setup=planned_engine_setup(setup, engine),
                 variant=plan.variant(config.variant),
                 python=self.python_of(environment) if environment else None,
                 log_file=log_file,
-                loads=loads or loads_of(plan, setup, engine.scoring),
+                loads=loads or planned_engine_loads(plan, setup, engine.scoring),
                 seed=zlib.crc32(f"{plan.study.seed}/{occasion}/{config.name}".encode()),
                 dtype=plan.chosen_dtypes.get(config),
                 top_tokens=plan.study.quality.top_tokens if plan.study.quality else 0,
@@ -194,7 +194,7 @@ def run_trial(
         folder=run.folder,
     )
     new = partial(new_trial_record, point, block=ready.block, index=index, instance_id=ready.id, purpose=ready.purpose)
-    before = read_metrics(ready.endpoint)
+    before = read_engine_metrics(ready.endpoint)
     pid = ready.instance.pid
     others = OtherWork(pid) if pid is not None and run.engine_of(ready.config).needs_model else None
     with others or nullcontext(), watch_gpus(pid) as gpus, meter_energy(pid) as meter:
@@ -202,7 +202,7 @@ def run_trial(
             result = run.load.run(job, run.observer.trial_running)
         except LoadLost as lost:
             return TrialDraft(new(kind="measured", failure=Failure(outcome=Outcome.LOST, cause=str(lost))))
-    counted = engine_metrics(ready.endpoint, before, read_metrics(ready.endpoint))
+    counted = engine_metrics(ready.endpoint, before, read_engine_metrics(ready.endpoint))
     requests = result.requests
     energy = Energy(gpus.use.energy_j if gpus.use else None, meter.energy_j)
     disturbed = others.failure if others and gpus.use is None else gpu_watch_disturbance(gpus.use)
@@ -218,7 +218,7 @@ def run_trial(
         "cpu_energy_j": meter.energy_j,
         "engine_metrics": counted,
         "cached_share": cached_share(counted, requests),
-        **trial_record_figures(requests, study, energy, counts=failure is None),
+        **trial_draft_figures(requests, study, energy, counts=failure is None),
     }
     return TrialDraft(record.model_copy(update=found), requests)
 
@@ -238,7 +238,7 @@ def trial_seed(
     return (study.seed, zlib.crc32(workload.name.encode()), block, index, 1 + warm_up_round if kind == "warmup" else 0)
 
 
-def trial_record_figures(requests: "pa.Table", study: Study, energy: Energy, *, counts: bool) -> dict[str, object]:
+def trial_draft_figures(requests: "pa.Table", study: Study, energy: Energy, *, counts: bool) -> dict[str, object]:
     """What the record of a trial says about its rows. `counts`: it has a result."""
     return {
         "metrics": metrics_of_trial(requests, study.objectives, energy) if counts else TrialMetrics(),

@@ -13,19 +13,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.engines.registry import engines_of
-from bitbench.measure.plan import as_arguments
+from bitbench.engines.registry import registered_engines_of
+from bitbench.measure.plan import planned_engine_setup
 from bitbench.models import library
 from bitbench.models.catalog import CATALOG
 from bitbench.models.folder import has_code
-from bitbench.models.hub import parse_reference
+from bitbench.models.hub import parse_hub_reference
 from bitbench.ports import Engine
 from bitbench.quality.tasks import task_files
 from bitbench.quantize import catalog
 from bitbench.study.environment import Use, UseKind
 from bitbench.study.study import EngineSetup, Study
 from bitbench.study.study_file import StudySource
-from bitbench.util.child_processes import runs_code
+from bitbench.util.child_processes import is_unsafe_child_variable
 from bitbench.util.errors import NotTrustedError, StudyFileError
 from bitbench.util.files import SafeFolder
 
@@ -93,7 +93,7 @@ def trust_in(study: Path | Study | StudySource, home: Path) -> Trust:
     """What a study uses beyond measuring, and whether that has been allowed here."""
     source = StudySource.of(study)
     try:
-        uses = _uses_to_trust(source.study, source.folder, engines_of(source.study), home)
+        uses = _uses_to_trust(source.study, source.folder, registered_engines_of(source.study), home)
     except StudyFileError as error:
         raise source.located(error) from error
     return Trust(uses, source, home)
@@ -105,7 +105,7 @@ def _uses_to_trust(study: Study, folder: Path, engines: Mapping[str, Engine], ho
     found: list[Use] = []
     for index, setup in enumerate(study.engines):
         engine = engines[setup.engine]
-        found += [*engine.uses(as_arguments(setup, engine, index)), *_variables(setup), *_python(setup)]
+        found += [*engine.uses(planned_engine_setup(setup, engine, index)), *_variables(setup), *_python(setup)]
     found += [*_texts(study, folder), *_tasks(study, folder), *_recipes(study, folder), *_models(study, home)]
     return tuple(dict.fromkeys(found))
 
@@ -118,7 +118,7 @@ def _python(setup: EngineSetup) -> Iterator[Use]:
 
 def _variables(setup: EngineSetup) -> Iterator[Use]:
     for name, value in setup.env.items():
-        purpose = f"runs code in {setup.name}" if runs_code(name) else f"set for {setup.name}"
+        purpose = f"runs code in {setup.name}" if is_unsafe_child_variable(name) else f"set for {setup.name}"
         yield Use(UseKind.VARIABLE, f"{name}={value}", purpose, asks=True)
 
 
@@ -138,7 +138,7 @@ def _tasks(study: Study, folder: Path) -> Iterator[Use]:
 
 def _recipes(study: Study, folder: Path) -> Iterator[Use]:
     for reference in study.recipes:
-        if catalog.is_file_name(reference):
+        if catalog.is_recipe_file_name(reference):
             yield _file(folder / Path(reference).expanduser(), folder, "says how models are compressed")
             if source := catalog.find_recipe(reference, folder).calibration.source:
                 yield _file(source, folder, "its text is what compression is calibrated with")
@@ -153,9 +153,9 @@ def _models(study: Study, home: Path) -> Iterator[Use]:
 def _model(model: str, home: Path) -> Use:
     """Only a person downloads one of a hub, with `bitbench model get`: it is shown, not asked about."""
     path = Path(model).expanduser()
-    named = None if path.exists() else parse_reference(model)
+    named = None if path.exists() else parse_hub_reference(model)
     if named is not None:
-        downloaded = library.find_on_hub(model, home)
+        downloaded = library.resolve_downloaded_model(model, home)
         contains = downloaded is not None and has_code(downloaded.path)
         return Use(
             UseKind.URL, named.url, _WITH_CODE if contains else "a model of a hub, loaded by engines", asks=contains

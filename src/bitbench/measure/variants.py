@@ -18,14 +18,14 @@ from bitbench.models.library import GGUF, ExpectedModel, ResolvedModel
 from bitbench.models.quantized import Quantization
 from bitbench.ports import Observer
 from bitbench.quantize import catalog, variants
-from bitbench.quantize.backends import OnProgress, QuantizeProgress, guess_make_s, maker_of
+from bitbench.quantize.backends import OnProgress, QuantizeProgress, guess_backend_s, maker_of
 from bitbench.quantize.calibration import read_calibration
 from bitbench.quantize.checkpoint import (
     TOKEN_TYPES,
     TOKENS,
     GgufHeader,
+    read_gguf_header,
     read_gguf_tensors,
-    read_header,
     refuse_group_size_that_does_not_fit,
 )
 from bitbench.study.plan import Plan, QualityRefusal, Refusal
@@ -59,7 +59,7 @@ def _word_ids(place: Path) -> tuple[int, ...]:
     file = _first_gguf(place)
     if file is None:
         return word_token_ids(place)
-    values = read_header(file).values
+    values = read_gguf_header(file).values
     return words_among(((text, id) for id, text in enumerate(_listed(values, TOKENS))), _special_ids(values))
 
 
@@ -68,7 +68,7 @@ def _checkpoint_variant(wanted: Checkpoint, model: ResolvedModel | ExpectedModel
     downloaded but expected to be what its name says. Raises ModelError."""
     gguf = library.resolve_gguf(wanted.checkpoint, home)
     found = gguf or library.look_up_model(wanted.checkpoint, home)
-    label, form = gguf_content(gguf.path) if gguf else _content(found)
+    label, form = gguf_model_content(gguf.path) if gguf else _content(found)
     recipe = wanted.name or label
     return Variant(
         name=f"{model.name}/{recipe}",
@@ -91,7 +91,7 @@ def _content(found: ResolvedModel | ExpectedModel) -> tuple[str, str]:
     return (found.name, DENSE) if stored is None else (stored.label, stored.form)
 
 
-def gguf_content(place: Path) -> tuple[str, str]:
+def gguf_model_content(place: Path) -> tuple[str, str]:
     """By the type in the file's name, or else by that of most weights."""
     first = _first_gguf(place)
     assert first is not None  # it was resolved as one
@@ -115,7 +115,7 @@ def _gguf_facts(place: Path) -> ModelFacts:
     """What a config.json would say; of a model in several files, as the first of them says it."""
     file = _first_gguf(place)
     assert file is not None  # it was resolved as one
-    header = read_header(file)
+    header = read_gguf_header(file)
     values = header.values
 
     def count(name: str) -> int | None:
@@ -259,7 +259,7 @@ class VariantStore:
     def _made(self, variant: Variant, observer: Observer) -> Variant:
         name = variant.name
         try:
-            made = make_variant(
+            made = make_ordered_variant(
                 self._orders[_asked(variant)], self._home, lambda progress: observer.note(_shown(name, progress))
             )
         except (ModelError, QuantizeError, RecipeError) as error:
@@ -270,13 +270,13 @@ class VariantStore:
 
     def _quantized(self, base: Variant, recipe: Recipe, found: FoundModel) -> Variant:
         self._makers[_asked(base)] = maker_of(recipe).environment
-        self._efforts_s[_asked(base)] = guess_make_s(recipe, base.facts.parameters or 0)
+        self._efforts_s[_asked(base)] = guess_backend_s(recipe, base.facts.parameters or 0)
         stored = COMPRESSED_TENSORS if recipe.backend is Backend.LLMCOMPRESSOR else str(recipe.backend)
         facts = base.facts.model_copy(update={"quantization": stored})
         unmade = base.model_copy(update={"path": None, "content_hash": None, "weight_bytes": None, "facts": facts})
         if (order := self._order(found, recipe)) is not None:
             self._orders[_asked(base)] = order
-            if (made := variants.find_variant(order, self._home)) is not None:
+            if (made := variants.find_variant_on_disk(order, self._home)) is not None:
                 return _on_disk(unmade, made)
         return unmade.model_copy(update={"refusal": _refusal(found, recipe)})
 
@@ -303,7 +303,7 @@ def order_variant(
     )
 
 
-def make_variant(
+def make_ordered_variant(
     order: variants.VariantRequest, home: Path, on_progress: OnProgress = lambda _: None
 ) -> variants.MadeVariant:
     """The variant, made now unless it exists. Raises before any work where that is known to be impossible."""
@@ -350,7 +350,7 @@ def _used(plan: Plan) -> list[Variant]:
 def _refusal(found: FoundModel, recipe: Recipe) -> str | None:
     try:
         if isinstance(found, library.ResolvedModel):
-            variants.refuse_impossible(found.path, recipe)
+            variants.refuse_impossible_variant(found.path, recipe)
         else:
             refuse_group_size_that_does_not_fit(recipe, found.layers)
     except (ModelError, RecipeError) as error:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bitbench.measure.machine.gpus import survey_gpus
-from bitbench.measure.machine.host import collect_host_facts, processor_level
+from bitbench.measure.machine.host import collect_host_facts, host_processor_level
 from bitbench.records.lock import HostFacts
 from bitbench.study.environment import Device
 from bitbench.study.hardware import Capability, Level
@@ -39,7 +39,7 @@ class Workplace:
     @property
     def level(self) -> Level | None:
         """Of the processor, where it is what computes."""
-        return processor_level() if self.device == "cpu" else None
+        return host_processor_level() if self.device == "cpu" else None
 
     def host(self) -> HostFacts:
         """Without the GPUs of a machine where engines compute on the CPU: they change no figure."""

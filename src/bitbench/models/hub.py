@@ -54,7 +54,7 @@ class HubReference:
         return f"{self.repository}{revision}{f':{self.file}' if self.file else ''}"
 
 
-def parse_reference(text: str) -> HubReference | None:
+def parse_hub_reference(text: str) -> HubReference | None:
     """None where it cannot be the name of a model on a hub."""
     found = _REFERENCE.fullmatch(text)
     if found is None:
@@ -207,7 +207,7 @@ def download(
     return Download(model, before if before not in (None, commit) else None, bool(listed["from_cache"]))
 
 
-def download_bytes(reference: HubReference, *, python: Path) -> int:
+def hub_download_bytes(reference: HubReference, *, python: Path) -> int:
     """What a download would bring at most, as the hub lists it now. Raises ModelError."""
     listed = _ask(python, {"task": "list", **_named(reference)})
     return sum(file.size_bytes for file in _chosen(listed, reference))

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from bitbench.feature import offered, sparing
+from bitbench.feature import feature_errors_as_warnings, offered
 from bitbench.models import hub
-from bitbench.models.catalog import CATALOG, CatalogModel, folder_of, is_downloaded
+from bitbench.models.catalog import CATALOG, CatalogModel, catalog_model_folder, is_downloaded
 from bitbench.models.folder import MANIFEST, read_model_facts, remembered_hashes, weight_files
-from bitbench.models.hub import HubReference, parse_reference
+from bitbench.models.hub import HubReference, parse_hub_reference
 from bitbench.models.quantized import Numbers, Quantization, read_quantization
-from bitbench.models.shapes import SHAPES, Shape, published_shape
+from bitbench.models.shapes import SHAPES, Shape, known_model_shape
 from bitbench.study.model_cost import expected_weight_bytes
 from bitbench.study.variant import ModelFacts
 from bitbench.util.errors import ModelError
@@ -32,10 +32,10 @@ def _published_model(reference: HubReference) -> tuple[Shape, Quantization | Non
     """Its shape, and how it is quantized if its name says that it is; None where the shape is not in the table."""
     if reference.file is not None:
         return None
-    if (shape := published_shape(reference.repository)) is not None:
+    if (shape := known_model_shape(reference.repository)) is not None:
         return shape, None
     for ending, quantization in _PROMISED.items():
-        base = published_shape(reference.repository.removesuffix(ending))
+        base = known_model_shape(reference.repository.removesuffix(ending))
         if base is not None:
             return base, quantization
     return None
@@ -111,7 +111,7 @@ def source_of(reference: str) -> ModelSource | None:
 
 def sources() -> Iterator[ModelSource]:
     for offer in offered("model_sources").values():
-        with sparing(offer.feature):
+        with feature_errors_as_warnings(offer.feature):
             yield offer.load()()
 
 
@@ -126,7 +126,7 @@ def list_models(home: Path) -> tuple[KnownModel, ...]:
 
 def resolve(reference: str, home: Path) -> ResolvedModel:
     """A downloaded model of the catalog or a hub, or a folder with config.json and safetensors; raises ModelError."""
-    downloaded = find_on_hub(reference, home)
+    downloaded = resolve_downloaded_model(reference, home)
     folder = downloaded.path if downloaded else _folder_of(reference, home)
     if downloaded and downloaded.reference.file:
         raise ModelError(
@@ -146,7 +146,7 @@ def resolve(reference: str, home: Path) -> ResolvedModel:
 
 def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
     """A downloaded GGUF file, a file or a folder with one, which needs no config.json; None for any other model."""
-    downloaded = find_on_hub(reference, home)
+    downloaded = resolve_downloaded_model(reference, home)
     place = downloaded.path if downloaded else Path(reference).expanduser().absolute()
     files = [place] if place.is_file() else sorted(place.glob("*.gguf"))
     if not files or any(file.suffix != ".gguf" for file in files) or (place / "config.json").exists():
@@ -162,9 +162,9 @@ def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
     )
 
 
-def find_on_hub(reference: str, home: Path) -> hub.HubModel | None:
+def resolve_downloaded_model(reference: str, home: Path) -> hub.HubModel | None:
     """What was downloaded under this name; None for a name of the catalog and a path that exists: they go first."""
-    named = parse_reference(reference)
+    named = parse_hub_reference(reference)
     if named is None or reference in CATALOG or Path(reference).exists():
         return None
     return hub.find_hub_model(named, home)
@@ -183,7 +183,7 @@ def _expected(reference: str, home: Path) -> ExpectedModel | None:
         if is_downloaded(model, home):
             return None
         return ExpectedModel(model.name, model.facts, model.weight_bytes, SHAPES[model.name].tensors)
-    named = parse_reference(reference)
+    named = parse_hub_reference(reference)
     published = _published_model(named) if named else None
     if named is None or published is None or Path(reference).exists() or hub.find_hub_model(named, home):
         return None
@@ -199,7 +199,7 @@ def _expected(reference: str, home: Path) -> ExpectedModel | None:
 def _known(model: CatalogModel, home: Path) -> KnownModel:
     if not is_downloaded(model, home):
         return KnownModel(model.name, model.description, model.licence)
-    folder = folder_of(model, home)
+    folder = catalog_model_folder(model, home)
     size_bytes = sum(path.stat().st_size for path in folder.iterdir())
     return KnownModel(
         model.name, model.description, model.licence, folder, size_bytes, parameters=read_model_facts(folder).parameters
@@ -232,10 +232,10 @@ def _folder_of(reference: str, home: Path) -> Path:
             raise ModelError(
                 f"The model {reference} is not downloaded; download it with: bitbench model get {reference}"
             )
-        return folder_of(model, home)
+        return catalog_model_folder(model, home)
     folder = Path(reference).expanduser().absolute()
     if not (folder / "config.json").is_file():
-        if parse_reference(reference) and not folder.is_dir():
+        if parse_hub_reference(reference) and not folder.is_dir():
             raise ModelError(
                 f"{reference} is neither a folder nor downloaded; download it with: bitbench model get {reference}"
             )

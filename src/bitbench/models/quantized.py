@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from bitbench.study.recipe import COMPRESSED_TENSORS, numbers_form
+from bitbench.study.recipe import COMPRESSED_TENSORS, scheme_form
 from bitbench.util.model_files import read_model_json
 
 FULL_BITS = 16  # of what is not quantized
@@ -57,7 +57,7 @@ class Quantization:
         if self.weights is None:
             return self.method
         activations = self.activations or Numbers(FULL_BITS, self.weights.kind)
-        numbers = numbers_form(
+        numbers = scheme_form(
             self.weights.bits,
             self.weights.kind,
             activations.bits,

@@ -12,9 +12,9 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from bitbench.models.folder import RANDOM_WEIGHTS, describe_config, token_ids_of
+from bitbench.models.folder import RANDOM_WEIGHTS, model_facts_from_config, model_special_token_ids
 from bitbench.study.variant import ModelFacts
-from bitbench.util.model_files import StoredTensor, header_bytes
+from bitbench.util.model_files import StoredTensor, safetensors_header_bytes
 
 Config = Mapping[str, Any]
 Named = tuple[str, tuple[int, ...]]
@@ -50,9 +50,9 @@ def shards(tensors: Mapping[str, StoredTensor]) -> list[Shard]:
     return found
 
 
-def stored_bytes(tensors: Mapping[str, StoredTensor]) -> int:
+def shard_file_bytes(tensors: Mapping[str, StoredTensor]) -> int:
     """What their files take, headers included."""
-    return sum(len(header_bytes(shard)) + tensor_bytes(shard) for shard in shards(tensors))
+    return sum(len(safetensors_header_bytes(shard)) + tensor_bytes(shard) for shard in shards(tensors))
 
 
 def tensor_bytes(tensors: Mapping[str, StoredTensor]) -> int:
@@ -105,12 +105,12 @@ class Shape:
     @property
     def weight_bytes(self) -> int:
         """What its files of weights take, headers included."""
-        return stored_bytes(self.tensors)
+        return shard_file_bytes(self.tensors)
 
     @cached_property
     def facts(self) -> ModelFacts:
         """Those of the checkpoint with random weights."""
-        return describe_config(self.config, self.tensors, token_ids_of(self.config))
+        return model_facts_from_config(self.config, self.tensors, model_special_token_ids(self.config))
 
     @property
     def published_facts(self) -> ModelFacts:
@@ -118,7 +118,7 @@ class Shape:
         return self.facts.model_copy(update={"random_weights": False})
 
 
-def published_shape(repository: str) -> Shape | None:
+def known_model_shape(repository: str) -> Shape | None:
     """The shape of a model on the hub, by ORG/NAME; None where it is not in the table."""
     return next((shape for shape in SHAPES.values() if repository in shape.published_as), None)
 

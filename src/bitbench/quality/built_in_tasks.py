@@ -74,7 +74,7 @@ class BuiltIn:
     @classmethod
     def of(cls, text: str) -> "BuiltIn":
         """`text`: of the corpus."""
-        return cls(tasks_of(text), needles())
+        return cls(built_in_tasks(text), needles())
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -102,7 +102,7 @@ class BuiltIn:
 NO_BUILT_IN = BuiltIn()
 
 
-def tasks_of(text: str) -> tuple[BuiltInTask, ...]:
+def built_in_tasks(text: str) -> tuple[BuiltInTask, ...]:
     """All but the needle; `text`: of the corpus."""
     return (_arithmetic(), _copying(), _json(), _choice(text))
 

@@ -70,7 +70,7 @@ class ScriptedConversation(Spec):
 
 
 @cache
-def tasks() -> dict[str, ScriptedTask]:
+def conversation_tasks() -> dict[str, ScriptedTask]:
     text = _FILE.read_text(encoding="utf-8")
     read = yaml_file.parse_yaml(text, _Tasks, name=_FILE.name, outline="`tasks:` and a list", error=ValueError)
     return {task.name: task for task in read.tasks}
@@ -78,7 +78,7 @@ def tasks() -> dict[str, ScriptedTask]:
 
 def conversations(wanted: Turns) -> Sequence[ScriptedConversation]:
     """The first of each task, then the second: fewer than all are of all tasks alike."""
-    known = list(tasks().values())
+    known = list(conversation_tasks().values())
     found = [
         ScriptedConversation(
             name=f"{task.name} {number + 1}",

@@ -49,7 +49,7 @@ class InstanceConnection:
         except TimeoutError as error:
             raise AskingFailed(Outcome.TIMEOUT, "It did not answer within the study's limits.request.") from error
         except OSError as error:
-            if machine_faults.explain_lack(error) is not None:
+            if machine_faults.explain_machine_lack(error) is not None:
                 raise  # this machine's fault, not the instance's
             raise AskingFailed(Outcome.CRASHED, f"The connection broke: {quote(str(error), key)}") from error
         except BadAnswer as problem:

@@ -185,7 +185,7 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
         windows_hash=hashlib.sha256(json.dumps(windows).encode()).hexdigest(),
         windows=quality.windows,
         window_tokens=quality.window_tokens,
-        room=len(parts) * min(rooms(parts, quality.window_tokens, tokenized.begins)),
+        room=len(parts) * min(windows_per_corpus_part(parts, quality.window_tokens, tokenized.begins)),
     )
     prompts = make_prompts(questions, tokenized.questions, windows[: quality.windows], quality.continuations)
     longest = max((len(prompt.tokens) for prompt in prompts), default=0)
@@ -204,7 +204,7 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
         facts=facts,
         windows=windows,
         prompts=prompts,
-        scripts=make_scripts(scripted, turns),
+        scripts=make_material_scripts(scripted, turns),
         questions=tuple(built_in.questions(of_tasks, sentences, parts[0], quality)),
         end_tokens=tuple(tokenized.special),
     )
@@ -217,7 +217,7 @@ def cut_windows(
     first lies `offset` distances from the beginning."""
     length = size - len(begins)
     windows: list[tuple[int, ...]] = []
-    for index, (tokens, room) in enumerate(zip(parts, rooms(parts, size, begins), strict=True)):
+    for index, (tokens, room) in enumerate(zip(parts, windows_per_corpus_part(parts, size, begins), strict=True)):
         share = count // len(parts) + (index < count % len(parts))
         if share > room:
             raise QualityError(
@@ -229,7 +229,7 @@ def cut_windows(
     return tuple(windows)
 
 
-def rooms(parts: Sequence[Sequence[int]], size: int, begins: Sequence[int]) -> list[int]:
+def windows_per_corpus_part(parts: Sequence[Sequence[int]], size: int, begins: Sequence[int]) -> list[int]:
     """How many windows of `size` tokens each part has."""
     return [len(tokens) // (size - len(begins)) for tokens in parts]
 
@@ -245,7 +245,7 @@ def make_prompts(
     return tuple(asked)
 
 
-def make_scripts(
+def make_material_scripts(
     scripted: Sequence[ScriptedConversation], tokenized: Sequence[Sequence[Sequence[int]]]
 ) -> tuple[Script, ...]:
     return tuple(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from bitbench.ports import Endpoint
 from bitbench.quality.built_in_tasks import is_right
-from bitbench.quality.conversations import conversation_fault, tasks
+from bitbench.quality.conversations import conversation_fault, conversation_tasks
 from bitbench.quality.logprobs import InputLogprobs, InstanceConnection, NextToken, PromptLogprobs
 from bitbench.quality.tasks import NO_TASKS, TaskTools, run_tasks
 from bitbench.records.quality import (
@@ -53,7 +53,7 @@ class Asker(Protocol):
         before `stop`."""
 
 
-def asker_of(scoring: Scoring, connection: InstanceConnection) -> Asker:
+def instance_asker(scoring: Scoring, connection: InstanceConnection) -> Asker:
     askers: dict[Scoring, Callable[[InstanceConnection], Asker]] = {
         Scoring.PROMPT_LOGPROBS: PromptLogprobs,
         Scoring.INPUT_LOGPROBS: InputLogprobs,
@@ -154,7 +154,7 @@ def ask_tasks(
     return tuple(found)
 
 
-def hold_conversations(
+def ask_conversations(
     asker: Asker, scripts: Sequence[Script], end_tokens: Sequence[int], on_step: OnStep
 ) -> tuple[ConversationRecord, ...]:
     """Each until its first answer with a fault."""
@@ -163,7 +163,9 @@ def hold_conversations(
         answers: list[TurnAnswer] = []
         for prompt in script.prompts:
             _, text = asker.answer(prompt, TURN_TOKENS, end_tokens, stop="\n")
-            answers.append(TurnAnswer(text=printable(text), fault=conversation_fault(text, tasks()[script.task])))
+            answers.append(
+                TurnAnswer(text=printable(text), fault=conversation_fault(text, conversation_tasks()[script.task]))
+            )
             if answers[-1].fault is not None:
                 break
         turns = len(script.turns)
@@ -190,23 +192,23 @@ def can_be_asked_together(scoring: Scoring) -> bool:
     return scoring is Scoring.PROMPT_LOGPROBS
 
 
-def measure_together(job: QualityJob) -> "pa.Table":
+def measure_quality_together(job: QualityJob) -> "pa.Table":
     """The windows' scores while several are asked for at once; raises AskingFailed."""
     with ExitStack() as stack:
         connections = [
             stack.enter_context(InstanceConnection(job.endpoint, job.request_timeout_s)) for _ in range(TOGETHER)
         ]
-        askers = [asker_of(job.scoring, connection) for connection in connections]
+        askers = [instance_asker(job.scoring, connection) for connection in connections]
         return score_together(askers, job.material.short_windows, job.quality.top_tokens)
 
 
-def measure_again(job: QualityJob) -> "pa.Table":
+def measure_quality_again(job: QualityJob) -> "pa.Table":
     """The scores of some windows, at even distances, with their numbers; raises AskingFailed."""
     windows = job.material.short_windows
     count = min(AGAIN, len(windows))
     numbers = [number * len(windows) // count for number in range(count)]
     with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
-        asker = asker_of(job.scoring, connection)
+        asker = instance_asker(job.scoring, connection)
         return score_windows(asker, windows, job.quality.top_tokens, lambda _: None, numbers)
 
 
@@ -215,10 +217,10 @@ def measure_quality(job: QualityJob, on_step: OnStep) -> "tuple[pa.Table, dict[s
     record."""
     material, quality = job.material, job.quality
     with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
-        asker = asker_of(job.scoring, connection)
+        asker = instance_asker(job.scoring, connection)
         scores = score_windows(asker, material.windows, quality.top_tokens, on_step)
         answers = ask_answers(asker, material.prompts, quality.answer_tokens, material.end_tokens, on_step)
-        conversations = hold_conversations(asker, material.scripts, material.end_tokens, on_step)
+        conversations = ask_conversations(asker, material.scripts, material.end_tokens, on_step)
         answered = ask_tasks(asker, material.questions, material.end_tokens, on_step)
     tasks = run_tasks(job.endpoint, job.scoring, quality, job.tools, on_step) if job.tools else NO_TASKS
     return scores, {

@@ -13,7 +13,7 @@ from bitbench.ports import Endpoint
 from bitbench.records.quality import TaskAnswer, TaskFailure, TaskResult
 from bitbench.study.base import Json
 from bitbench.study.environment import Environment
-from bitbench.study.quality import LmEvalTask, Quality, Scoring, is_task_file
+from bitbench.study.quality import LmEvalTask, Quality, Scoring, is_study_task_file
 from bitbench.util.child_processes import tool_child_variables
 from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
 from bitbench.util.text import printable, quote
@@ -64,7 +64,7 @@ class _Said(BaseModel):
 
 def task_files(quality: Quality) -> tuple[str, ...]:
     """Those tasks that are files, by the name that the study gives them."""
-    return tuple(task.name for task in quality.lm_eval_tasks if is_task_file(task.name))
+    return tuple(task.name for task in quality.lm_eval_tasks if is_study_task_file(task.name))
 
 
 def run_tasks(
@@ -87,7 +87,7 @@ def run_tasks(
 
 
 def _run(task: LmEvalTask, endpoint: Endpoint, scoring: Scoring, quality: Quality, tools: TaskTools) -> _Said:
-    is_file = is_task_file(task.name)
+    is_file = is_study_task_file(task.name)
     job = {
         "is_file": is_file,
         "task": str((tools.folder / task.name).resolve()) if is_file else task.name,

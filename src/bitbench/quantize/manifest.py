@@ -87,7 +87,7 @@ def weight_bytes(folder: Path) -> int:
     )
 
 
-def file_hashes(folder: Path) -> dict[str, str]:
+def manifest_file_hashes(folder: Path) -> dict[str, str]:
     hashes = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
@@ -95,7 +95,7 @@ def file_hashes(folder: Path) -> dict[str, str]:
     return hashes
 
 
-def content_hash(hashes: Mapping[str, str]) -> str:
+def manifest_content_hash(hashes: Mapping[str, str]) -> str:
     return hashlib.sha256("".join(f"{name}\0{digest}\n" for name, digest in hashes.items()).encode()).hexdigest()
 
 

@@ -25,15 +25,15 @@ from bitbench.quantize.calibration import CalibrationText, read_calibration
 from bitbench.quantize.checkpoint import (
     MAKE_ROOM,
     refuse_group_size_that_does_not_fit,
-    refuse_other_than_causal_lm,
+    refuse_unsuitable_checkpoint,
     refuse_without_room,
 )
 from bitbench.quantize.manifest import (
     CalibrationFacts,
     Manifest,
     WorkerFacts,
-    content_hash,
-    file_hashes,
+    manifest_content_hash,
+    manifest_file_hashes,
     stored_bits,
     weight_bytes,
 )
@@ -156,7 +156,7 @@ def request_variant(
     return VariantRequest(model, recipe, telling, text, seed)
 
 
-def find_variant(wanted: VariantRequest, home: Path) -> MadeVariant | None:
+def find_variant_on_disk(wanted: VariantRequest, home: Path) -> MadeVariant | None:
     return _read(_variants(home) / wanted.folder_name)
 
 
@@ -164,9 +164,9 @@ def ensure_variant(
     wanted: VariantRequest, *, home: Path, python: Path, on_progress: OnProgress = lambda _: None
 ) -> MadeVariant:
     """The variant, created now unless it exists. Raises before any work where it is known not to be possible."""
-    if (there := find_variant(wanted, home)) is not None:
+    if (there := find_variant_on_disk(wanted, home)) is not None:
         return there
-    refuse_impossible(wanted.model.path, wanted.recipe)
+    refuse_impossible_variant(wanted.model.path, wanted.recipe)
     place = _variants(home)
     try:
         SafeFolder(home).make_folder(place.name)
@@ -176,7 +176,7 @@ def ensure_variant(
             wanted.folder_name,
             on_wait=lambda: on_progress(QuantizeProgress("waiting: another process is creating it")),
         ) as lock_fd:
-            if (there := find_variant(wanted, home)) is not None:
+            if (there := find_variant_on_disk(wanted, home)) is not None:
                 return there
             return _make(wanted, place, python, lock_fd, on_progress)
     except StoreError as error:
@@ -185,9 +185,9 @@ def ensure_variant(
         raise QuantizeError(_with_advice(f"{wanted.folder_name} could not be written: {error}")) from error
 
 
-def refuse_impossible(model: Path, recipe: Recipe) -> None:
+def refuse_impossible_variant(model: Path, recipe: Recipe) -> None:
     """Raises ModelError or RecipeError where this model cannot be compressed, or not by this recipe."""
-    refuse_other_than_causal_lm(model)
+    refuse_unsuitable_checkpoint(model)
     refuse_group_size_that_does_not_fit(recipe, read_safetensors_headers(model))
 
 
@@ -279,7 +279,7 @@ def _origin(wanted: VariantRequest, place: Path) -> Path | None:
 
 
 def _describe(wanted: VariantRequest, work: Work, facts: WorkerFacts, seconds: float) -> Manifest:
-    files = file_hashes(work.checkpoint)
+    files = manifest_file_hashes(work.checkpoint)
     calibration = wanted.calibration and CalibrationFacts(
         description=wanted.calibration.description,
         content_hash=wanted.calibration.content_hash,
@@ -299,7 +299,7 @@ def _describe(wanted: VariantRequest, work: Work, facts: WorkerFacts, seconds: f
         bits_per_weight=stored_bits(wanted.model.path, work.checkpoint, wanted.recipe),
         weight_bytes=weight_bytes(work.checkpoint),
         size_bytes=sum(path.stat().st_size for path in work.checkpoint.rglob("*") if path.is_file()),
-        content_hash=content_hash(files),
+        content_hash=manifest_content_hash(files),
         files=files,
     )
 

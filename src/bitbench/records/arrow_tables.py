@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import QualityRecord
-from bitbench.records.strict_reader import arrow_schema
+from bitbench.records.strict_reader import strict_reader_schema
 from bitbench.records.tables import TABLES
 from bitbench.study.base import Json, Record
 from bitbench.study.workload import Workload
@@ -18,7 +18,7 @@ from bitbench.util.errors import RowsNotKeptError
 _SHAPE = ("concurrency", "input_tokens", "output_tokens")
 
 
-def study_table(of: StudyRecords, name: str, folder: str = ".") -> pa.Table:
+def study_arrow_table(of: StudyRecords, name: str, folder: str = ".") -> pa.Table:
     """Return one of `TABLES`. `folder`: what the column of this name says."""
     if name == "requests":
         return _requests(of, folder)
@@ -31,7 +31,7 @@ def study_table(of: StudyRecords, name: str, folder: str = ".") -> pa.Table:
 
 
 def table_schema(name: str) -> pa.Schema:
-    return arrow_schema(TABLES[name].columns)
+    return strict_reader_schema(TABLES[name].columns)
 
 
 def _rows(of: StudyRecords, name: str) -> Iterator[Mapping[str, Json]]:

@@ -34,15 +34,15 @@ from bitbench.records.profile import PROFILE_FORMAT, OperatorProfile
 from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityMaterial, QualityRecord
 from bitbench.records.roof import ROOF_FORMAT, MachineRoof
 from bitbench.records.strict_reader import (
-    following,
+    parse_next_record_number,
     read_lines,
     read_record_file,
-    read_rows,
-    refuse_mixed_classes,
-    refuse_strangers,
+    read_rows_strictly,
+    refuse_reading_mixed_machines,
+    refuse_reading_unplanned_points,
 )
 from bitbench.records.tables import REQUEST_COLUMNS
-from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord, without_lost
+from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord, mark_lost_trial_outcomes
 from bitbench.study.base import Record
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Study
@@ -142,9 +142,9 @@ class StudyFolder:
         lock = self.lock()
         if lock is None:
             raise StoreError(f"{self.path} has no lock.json: its run stopped before the first trial; run it again")
-        refuse_mixed_classes(lock, self.path)
+        refuse_reading_mixed_machines(lock, self.path)
         trials = self.trials()
-        refuse_strangers(lock.plan, trials, self.path)
+        refuse_reading_unplanned_points(lock.plan, trials, self.path)
         return StudyRecords(
             name=name or str(self.path),
             lock=lock,
@@ -159,7 +159,7 @@ class StudyFolder:
 
     def trials(self) -> list[TrialRecord]:
         trials = read_lines(self._trials, TrialRecord, RECORD_FORMAT)
-        return without_lost(trials, self.instances()) if trials else trials
+        return mark_lost_trial_outcomes(trials, self.instances()) if trials else trials
 
     def instances(self) -> list[InstanceRecord]:
         return read_lines(self._instances, InstanceRecord, RECORD_FORMAT)
@@ -170,7 +170,7 @@ class StudyFolder:
     def scores_of(self, record: QualityRecord) -> pa.Table:
         if record.scores_file is None:
             raise StoreError(f"measurement {record.id} has no scored tokens: it ended as {record.outcome}")
-        return read_rows(self._rows_file(record.scores_file), SCORE_COLUMNS, None, f"measurement {record.id}")
+        return read_rows_strictly(self._rows_file(record.scores_file), SCORE_COLUMNS, None, f"measurement {record.id}")
 
     def material(self, model: str) -> QualityMaterial | None:
         """What the variants of a model (by its name in the plan) are asked; None where none was asked yet."""
@@ -184,7 +184,7 @@ class StudyFolder:
         """Its request rows; only these columns are read where some are named."""
         if trial.requests_file is None:
             raise RowsNotKeptError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
-        return read_rows(self._rows_file(trial.requests_file), REQUEST_COLUMNS, columns, f"trial {trial.id}")
+        return read_rows_strictly(self._rows_file(trial.requests_file), REQUEST_COLUMNS, columns, f"trial {trial.id}")
 
     def _rows_file(self, name: str) -> Path:
         if Path(name).is_absolute() or ".." in Path(name).parts:
@@ -249,8 +249,8 @@ class Writer:
             self._drop_orphans()
         for place in (folder.logs, folder.requests, folder.quality):
             self._files.make_folder(place.name)
-        self._next_trial = following(trial.id for trial in folder.trials())
-        self._next_quality = following(record.id for record in folder.quality_records())
+        self._next_trial = parse_next_record_number(trial.id for trial in folder.trials())
+        self._next_quality = parse_next_record_number(record.id for record in folder.quality_records())
         self._next_instance = _next_number(folder.logs, _LOG)
 
     def _prepare(self) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 from pydantic import Field
 
 from bitbench.study.base import Record
-from bitbench.study.hardware import Capability, Level, level_of, parse_capability
+from bitbench.study.hardware import Capability, Level, hardware_level, parse_capability
 from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan
 
@@ -67,7 +67,7 @@ class HostFacts(Record):
 
     @property
     def level(self) -> Level | None:
-        return level_of(self.cpu_flags)
+        return hardware_level(self.cpu_flags)
 
     def differences(self, other: "HostFacts") -> tuple[str, ...]:
         """The telling facts in which two machines are not of one class."""

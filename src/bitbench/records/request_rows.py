@@ -90,7 +90,7 @@ def request_rows_statistic(values: Floats, name: Statistic) -> float | None:
     return float(known.mean()) if name == "mean" else float(np.percentile(known, float(name.removeprefix("p"))))
 
 
-def request_rows_figure(metric: Metric, rows: RequestRows) -> float | None:
+def request_rows_metric(metric: Metric, rows: RequestRows) -> float | None:
     """From rows of complete requests; None where it is not defined, or not made from rows alone."""
     if metric.time is not None and metric.statistic is not None:
         return request_rows_statistic(rows.time(metric.time), metric.statistic)

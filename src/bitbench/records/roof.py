@@ -61,7 +61,7 @@ class Attainable(Record):
         return Bound.MEMORY if self.memory_s >= self.arithmetic_s else Bound.ARITHMETIC
 
 
-def attainable(cost: StepCost, roof: MachineRoof, *, in_int8: bool) -> Attainable:
+def attainable_under_roof(cost: StepCost, roof: MachineRoof, *, in_int8: bool) -> Attainable:
     """Reading and computing at the same time. `in_int8`: the linear layers multiply 8-bit integers."""
     peak = roof.float_flops_per_s
     layers_peak = roof.int8_ops_per_s.best if in_int8 and roof.int8_ops_per_s else peak

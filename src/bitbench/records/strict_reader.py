@@ -46,7 +46,7 @@ class GroupSize(NamedTuple):
     unpacked_bytes: int
 
 
-def group_sizes(content: bytes) -> list[GroupSize]:
+def parquet_group_sizes(content: bytes) -> list[GroupSize]:
     """Return the size of each row group; raises ValueError where this is no Parquet file, or its footer is damaged."""
     size = int.from_bytes(content[-_TAIL:-4], "little")
     if content[-4:] != _MAGIC or not 0 < size <= len(content) - _TAIL:
@@ -148,10 +148,10 @@ def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
     def where(number: int) -> str:
         return f"{path.name}:{number} in {path.parent}"
 
-    return read_from(_complete_lines(path), kind, newest, where, "remove that line to continue without it")
+    return parse_record_lines(_complete_lines(path), kind, newest, where, "remove that line to continue without it")
 
 
-def read_from(
+def parse_record_lines(
     lines: Iterable[tuple[int, bytes]], kind: type[Line], newest: int, where: Callable[[int], str], advice: str
 ) -> list[Line]:
     """Every record of these numbered lines. `where`: how a message calls a line."""
@@ -167,7 +167,7 @@ def read_from(
     return [record for _, record in found.values()]
 
 
-def following(ids: Iterable[str]) -> int:
+def parse_next_record_number(ids: Iterable[str]) -> int:
     """The number after the highest of `t00001`, `t00002`, …: also where a line between them was removed."""
     return 1 + max((int(number[1:]) for number in ids if number[1:].isascii() and number[1:].isdigit()), default=0)
 
@@ -192,10 +192,10 @@ def read_record_file(path: Path, kind: type[R], newest: int, advice: str) -> R:
     return parse_record(raw, kind, newest, str(path), advice)
 
 
-def read_rows(path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] | None, whose: str) -> pa.Table:
+def read_rows_strictly(path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] | None, whose: str) -> pa.Table:
     """Rows of a record; only the columns of these names where some are given. `whose`: `trial
     t00001`."""
-    schema = arrow_schema(kinds)
+    schema = strict_reader_schema(kinds)
     wanted = schema.names if names is None else list(names)
     try:
         with open_to_read(path) as file:
@@ -214,20 +214,20 @@ def read_rows(path: Path, kinds: Sequence[RequestColumn], names: Sequence[str] |
         ) from error
 
 
-def rows_from(content: bytes, kinds: Sequence[RequestColumn], most_rows: int, most_values: int) -> pa.Table:
+def parse_rows_strictly(content: bytes, kinds: Sequence[RequestColumn], most_rows: int, most_values: int) -> pa.Table:
     """Rows that another machine sent; raises ValueError unless they have exactly these columns and are no more.
 
     Sizes are looked at before anything is unpacked: a few bytes can stand for billions of values, and a text that is
     repeated takes no room in the file.
     """
-    schema, texts = arrow_schema(kinds), [kind.name for kind in kinds if kind.arrow_type == "string"]
+    schema, texts = strict_reader_schema(kinds), [kind.name for kind in kinds if kind.arrow_type == "string"]
     packed = {name: pa.dictionary(pa.int32(), pa.string()) for name in texts}
     try:
         file = pq.ParquetFile(io.BytesIO(content), read_dictionary=texts, page_checksum_verification=True)
         wanted = [(field.name, packed.get(field.name, field.type)) for field in schema]
         if [(field.name, field.type) for field in file.schema_arrow] != wanted:
             raise KeyError
-        values = sum(group.values for group in group_sizes(content))
+        values = sum(group.values for group in parquet_group_sizes(content))
         if file.metadata.num_rows > most_rows or values > most_values:
             raise ValueError(f"{file.metadata.num_rows:,} rows with {values:,} values are more than were asked for")
         table = file.read()
@@ -244,7 +244,7 @@ def rows_from(content: bytes, kinds: Sequence[RequestColumn], most_rows: int, mo
     return table
 
 
-def arrow_schema(columns: Iterable[RequestColumn | TableColumn]) -> pa.Schema:
+def strict_reader_schema(columns: Iterable[RequestColumn | TableColumn]) -> pa.Schema:
     return pa.schema([(column.name, _ARROW_TYPES.get(column.arrow_type, column.arrow_type)) for column in columns])
 
 
@@ -259,11 +259,11 @@ def parse_record(raw: bytes, kind: type[R], newest: int, where: str, advice: str
     except NewerFormatError as error:
         raise StoreError(f"{where} was written by a newer bitbench ({error}); update bitbench") from error
     except ValueError as error:
-        raise StoreError(f"{where} is damaged and cannot be read: {cause_of(error)}; {advice}") from error
+        raise StoreError(f"{where} is damaged and cannot be read: {cause_of_damage(error)}; {advice}") from error
 
 
 def checked_record(raw: bytes, kind: type[R], newest: int) -> R:
-    """A record, from disk or from another machine; raises ValueError, of which `cause_of` makes words."""
+    """A record, from disk or from another machine; raises ValueError, of which `cause_of_damage` makes words."""
     content = _json(raw)
     version = content.get("format", newest)
     if type(version) is not int:
@@ -275,7 +275,7 @@ def checked_record(raw: bytes, kind: type[R], newest: int) -> R:
     return record
 
 
-def refuse_mixed_classes(lock: Lock, folder: Path) -> None:
+def refuse_reading_mixed_machines(lock: Lock, folder: Path) -> None:
     """Figures of machines that differ would be averaged as if they were one's."""
     for name, facts in lock.hosts.items():
         if differing := lock.host.differences(facts):
@@ -285,7 +285,7 @@ def refuse_mixed_classes(lock: Lock, folder: Path) -> None:
             )
 
 
-def refuse_strangers(plan: Plan, trials: Iterable[TrialRecord], folder: Path) -> None:
+def refuse_reading_unplanned_points(plan: Plan, trials: Iterable[TrialRecord], folder: Path) -> None:
     """Raises StoreError for a point whose engine, variant or workload is nowhere in the plan."""
     engines = {setup.name for setup in plan.study.engines}
     variants = {variant.name for variant in plan.variants}
@@ -334,7 +334,7 @@ def _check_time(record: Record) -> None:
         datetime.fromisoformat(started_at)
 
 
-def cause_of(error: ValueError) -> str:
+def cause_of_damage(error: ValueError) -> str:
     if isinstance(error, UnicodeError):
         return "it is not UTF-8 text"
     if isinstance(error, json.JSONDecodeError):

@@ -308,7 +308,7 @@ class InstanceRecord(Record):
 REPEATED = "Its machine was lost later in this block, which was repeated as a whole."
 
 
-def without_lost(trials: Sequence[TrialRecord], instances: Iterable[InstanceRecord]) -> list[TrialRecord]:
+def mark_lost_trial_outcomes(trials: Sequence[TrialRecord], instances: Iterable[InstanceRecord]) -> list[TrialRecord]:
     """The trials, with the outcome `lost` where they were taken back."""
     instances = list(instances)
     last_lost = {instance.block: place for place, instance in enumerate(instances) if instance.outcome is Outcome.LOST}

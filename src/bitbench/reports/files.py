@@ -19,11 +19,11 @@ Draw = Callable[[Sequence[Figure]], Sequence[str]]  # the SVG of each
 _FIGURE = re.compile(r"(answer|trials|requests|load|length|memory|quality)-[\w.+-]+\.svg", re.ASCII)
 
 
-def write_report_files(document: Document, bundle: str, study_folder: Path, draw: Draw | None = None) -> Path:
+def make_report_files(document: Document, bundle: str, study_folder: Path, draw: Draw | None = None) -> Path:
     """index.html, report.md and figures/ in the study's report/; the path is that of report.md. `bundle` draws charts
     in the page, `draw` those in files."""
     files = SafeFolder(study_folder)
-    figures = {figure.name: figure for figure in figures_of(document)}
+    figures = {figure.name: figure for figure in report_file_figures(document)}
     made = draw(list(figures.values())) if draw else [html_chart_svg(figure) for figure in figures.values()]
     drawings = dict(zip(figures, made, strict=True))
     opening = {figure.name: drawings[figure.name] for figure in _figures(document.answer)}
@@ -34,7 +34,7 @@ def write_report_files(document: Document, bundle: str, study_folder: Path, draw
     return files.write(f"{REPORT}/{TEXT}", markdown(document))
 
 
-def figures_of(document: Document) -> Iterator[Figure]:
+def report_file_figures(document: Document) -> Iterator[Figure]:
     yield from _figures(document.answer)
     for section in document.sections:
         yield from _figures(section.blocks)

@@ -6,7 +6,7 @@ from copy import copy
 from typing import TypeVar
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.reports.document.words import plain
+from bitbench.reports.document.words import plain_words
 from bitbench.study.plan import Config
 
 MAX_LABEL = 48
@@ -29,7 +29,7 @@ class Labels:
         self._marks: Mapping[Config, str] = {}
         self._of = dict(zip(known, shorts, strict=True))
         said = [f"Model: {prefix.removesuffix('/')}." if prefix else "", f"Engine: {engine}." if suffix else ""]
-        self.shared = plain(" ".join(part for part in said if part))  # in words; empty where they share nothing
+        self.shared = plain_words(" ".join(part for part in said if part))  # in words; empty where they share nothing
 
     def __getitem__(self, config: Config) -> str:
         return f"{self.mark(config)} {self.name(config)}".strip()
@@ -48,7 +48,7 @@ class Labels:
         if config in self._of:
             return self._of[config]
         short = config.name.removeprefix(self._prefix).removesuffix(self._suffix)
-        return plain(config.name if short in self._of.values() else short, self._limit) or "?"
+        return plain_words(config.name if short in self._of.values() else short, self._limit) or "?"
 
     @classmethod
     def of(cls, summary: StudySummary, limit: int = MAX_LABEL) -> "Labels":
@@ -61,7 +61,7 @@ def distinct_labels(names: Sequence[str], limit: int = MAX_LABEL) -> list[str]:
     """No longer than `limit`, and no two alike."""
     found: list[str] = []
     for name in names:
-        short = plain(name, limit) or "?"
+        short = plain_words(name, limit) or "?"
         numbered = (f"{short} ({number})" for number in range(2, len(names) + 2))
         found.append(short if short not in found else next(free for free in numbered if free not in found))
     return found

@@ -7,18 +7,18 @@ from bitbench.analysis.results.summary import StudySummary
 from bitbench.feature import ReportPlace
 from bitbench.records.lock import Lock
 from bitbench.records.trial import InstanceRecord
-from bitbench.reports.charts.curves import length_figures, load_figures
+from bitbench.reports.charts.curves import length_curve_figures, load_curve_figures
 from bitbench.reports.charts.figure import Figure
 from bitbench.reports.charts.rows import ratio_figure, request_figures, trials_figure
 from bitbench.reports.charts.trade import trade_figures
 from bitbench.reports.document.model import Block, Chart, Document, Name, Paragraph, Phrase, Section
 from bitbench.reports.document.numbers import estimated
-from bitbench.reports.document.words import bullets, joined, listing, names, paragraph, say, small_print, strong
+from bitbench.reports.document.words import bullets, joined, listing, name_phrases, paragraph, say, small_print, strong
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.reports.sections.conditions import (
+    conditions_source_paragraph,
     configs_section,
     host_section,
-    imported_conditions,
     instances_section,
     method_section,
     precision_section,
@@ -30,14 +30,14 @@ from bitbench.reports.sections.lead import Lead, lead, lead_parts_of_features
 from bitbench.reports.sections.memory import engine_metrics_section, memory_section, settings_section
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.reports.sections.ranked import (
-    estimate_of,
     objectives_section,
-    objectives_verdict,
+    objectives_sentence,
+    ranked_estimate,
+    ranked_section_title,
     results_section,
-    titled,
 )
 from bitbench.reports.sections.sweep import crossover_section, sweep_answer, sweep_points, sweep_section
-from bitbench.reports.sections.workloads import runs_section, workload_section
+from bitbench.reports.sections.workloads import workload_runs_section, workload_section
 from bitbench.util.units import show_bytes
 
 TRADE = (
@@ -87,7 +87,7 @@ def study_document(
         *lead_parts_of_features(summary, "section", ReportPlace.CONDITIONS),
         method_section(summary),
         reproduce_section(summary, lock),
-        runs_section(summary),
+        workload_runs_section(summary),
     ]
     return Document(
         say(summary.study.name),
@@ -156,7 +156,7 @@ def _figures_alone(summary: StudySummary) -> Iterator[Phrase]:
     definition = summary.definitions[summary.primary_metric]
     for ranking in summary.rankings if len(summary.configs) == 1 else ():
         for entry in ranking.entries:
-            yield say(estimated(estimate_of(summary, ranking, entry), definition), " on ", Name(ranking.workload))
+            yield say(estimated(ranked_estimate(summary, ranking, entry), definition), " on ", Name(ranking.workload))
 
 
 def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> Iterator[Block]:
@@ -171,7 +171,7 @@ def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> 
     if reasons:
         yield Paragraph(joined(reasons, " "))
     yield from bullets([*remarks(summary), *quality_sentences(summary), *lead_parts_of_features(summary, "sentences")])
-    if (verdict := objectives_verdict(summary)) is not None:
+    if (verdict := objectives_sentence(summary)) is not None:
         yield Paragraph(verdict)
     if summary.study.description:
         yield small_print(summary.study.description)
@@ -182,7 +182,7 @@ def _load_answer(summary: StudySummary) -> Iterator[Block]:
     first, *others = sweep_answer(summary)
     yield Paragraph(first)
     labels = Labels.of(summary)
-    curves = load_figures(summary, labels)
+    curves = load_curve_figures(summary, labels)
     if not curves and summary.rankings and (alone := trials_figure(summary, summary.rankings[0], labels)):
         curves = [alone]
     yield from (Chart(figure) for figure in curves)
@@ -199,25 +199,25 @@ def _of_what(summary: StudySummary, lock: Lock) -> Iterator[Block]:
             say(
                 strong("Random weights:"),
                 " bitbench filled ",
-                listing(names(sorted(untrained))),
+                listing(name_phrases(sorted(untrained))),
                 " with random numbers, in the shape of a published model. Speed, memory and kernels are those of that "
                 "shape; nothing here says anything about quality.",
             )
         )
     if summary.imported_from:
-        yield imported_conditions(summary.imported_from)
+        yield conditions_source_paragraph(summary.imported_from)
 
 
 def _speed_of(summary: StudySummary, shown: Collection[str]) -> Iterator[Section]:
     """Of one model. `shown`: figures that stand above already."""
     labels = Labels.of(summary)
-    if load := load_figures(summary, labels):
+    if load := load_curve_figures(summary, labels):
         said = "The same shape under rising load: what is gained in throughput costs latency."
-        yield _charts(titled("Latency against throughput", summary), said, load)
+        yield _charts(ranked_section_title("Latency against throughput", summary), said, load)
     yield from _trade_offs(summary, labels, shown)
-    if lengths := length_figures(summary, labels):
+    if lengths := length_curve_figures(summary, labels):
         said = "Workloads that differ only in the length of the prompt."
-        yield _charts(titled("Over the length of the input", summary), said, lengths)
+        yield _charts(ranked_section_title("Over the length of the input", summary), said, lengths)
     for ranking in summary.rankings:
         trials = trials_figure(summary, ranking, labels)
         spreads = request_figures(summary, ranking, labels)
@@ -233,7 +233,7 @@ def _trade_offs(summary: StudySummary, labels: Labels, shown: Collection[str]) -
     ]
     if figures:
         wanted = "memory and quality" if summary.quality else "memory"
-        yield _charts(titled(f"Speed against {wanted}", summary), TRADE, figures)
+        yield _charts(ranked_section_title(f"Speed against {wanted}", summary), TRADE, figures)
 
 
 def _charts(title: Phrase, said: str, figures: Sequence[Figure]) -> Section:

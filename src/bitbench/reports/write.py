@@ -17,7 +17,13 @@ from bitbench.analysis.results.summary import StudySummary
 from bitbench.analysis.summarize import summarize
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.study.base import Json
-from bitbench.util.child_processes import NOWHERE, bitbench_child_variables, bitbench_command, read_frame, write_frame
+from bitbench.util.child_processes import (
+    NOWHERE,
+    bitbench_child_variables,
+    bitbench_command,
+    read_child_frame,
+    write_child_frame,
+)
 from bitbench.util.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -42,16 +48,16 @@ _TOLD = {"kernels", "commands", "command", "notes", "reason", "cause", "log_line
 _LEADING = {"points", "failures", "failure", "configs", "refusals", "facts"}
 
 
-def shorten_paths(told: Told, short: Callable[[str], str]) -> Told:
+def shorten_report_paths(told: Told, short: Callable[[str], str]) -> Told:
     """A summary, or a part of one, without the paths that `short` knows."""
     found: Any = told
     if isinstance(told, str):
         found = short(told)
     elif isinstance(told, tuple):
-        found = tuple(shorten_paths(item, short) for item in told)
+        found = tuple(shorten_report_paths(item, short) for item in told)
     elif isinstance(told, BaseModel):
         fields = (_TOLD | _LEADING) & type(told).model_fields.keys()
-        found = told.model_copy(update={field: shorten_paths(getattr(told, field), short) for field in fields})
+        found = told.model_copy(update={field: shorten_report_paths(getattr(told, field), short) for field in fields})
     return found  # type: ignore[no-any-return]
 
 
@@ -85,10 +91,10 @@ class Drawing:
 
     def draw(self, figures: Sequence["Figure"]) -> list[str]:
         """Their SVG; only once."""
-        from bitbench.reports.document.html import html_chart_svg, standing_alone
+        from bitbench.reports.document.html import html_chart_spec, html_chart_svg
 
         try:
-            return self._drawn_there([standing_alone(figure) for figure in figures])
+            return self._drawn_there([html_chart_spec(figure) for figure in figures])
         except (OSError, EOFError):
             return [html_chart_svg(figure) for figure in figures]
 
@@ -97,8 +103,8 @@ class Drawing:
             raise EOFError
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        write_frame(self._process.stdin, json.dumps(specifications).encode())
-        drawings: list[str] = json.loads(read_frame(self._process.stdout))
+        write_child_frame(self._process.stdin, json.dumps(specifications).encode())
+        drawings: list[str] = json.loads(read_child_frame(self._process.stdout))
         return drawings
 
 
@@ -115,7 +121,7 @@ class StudyReport:
 
     @cached_property
     def summary(self) -> StudySummary:
-        return shorten_paths(summarize(self.records), self._short)
+        return shorten_report_paths(summarize(self.records), self._short)
 
     @cached_property
     def document(self) -> "Document":
@@ -123,7 +129,7 @@ class StudyReport:
         from bitbench.reports.study import study_document  # brings the drawing of charts: a second to import
 
         return study_document(
-            self.summary, self.records.lock, instances=shorten_paths(tuple(self.records.instances), self._short)
+            self.summary, self.records.lock, instances=shorten_report_paths(tuple(self.records.instances), self._short)
         )
 
     @property
@@ -135,10 +141,10 @@ class StudyReport:
         """Write report/; the path is that of report.md, and the page and figures/ lie beside it. `drawing`: begun
         before."""
         from bitbench.reports.document.html import vega_bundle
-        from bitbench.reports.files import write_report_files
+        from bitbench.reports.files import make_report_files
 
         draw = drawing.draw if drawing else None
-        return write_report_files(self.document, vega_bundle(self._home), self.folder.path, draw)
+        return make_report_files(self.document, vega_bundle(self._home), self.folder.path, draw)
 
     def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
         """A folder of operator profiles alone has no trial, and is no failure."""

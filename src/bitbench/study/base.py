@@ -15,12 +15,12 @@ from pydantic import (
 
 from bitbench.util.units import (
     BY_HAND,
-    as_written,
     parse_bytes,
     parse_fraction,
     parse_seconds,
     written_bytes,
     written_seconds,
+    written_value,
 )
 
 # A context of validation: bitbench wrote it, perhaps with features that are not installed here.
@@ -49,7 +49,7 @@ def _reading(parse: Callable[[object], T]) -> BeforeValidator:
     """A number in a file that a person wrote is judged like a text: it may need a unit."""
 
     def read(value: object, info: ValidationInfo) -> T:
-        return parse(as_written(value) if info.context is BY_HAND else value)
+        return parse(written_value(value) if info.context is BY_HAND else value)
 
     return BeforeValidator(read)
 

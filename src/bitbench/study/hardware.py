@@ -48,7 +48,7 @@ def parse_capability(text: str) -> Capability:
     return Capability(int(found[1]), int(found[2]))
 
 
-def parse_range(text: str) -> CapabilityRange:
+def parse_capability_range(text: str) -> CapabilityRange:
     """`>=8.9`, `<8.0` or `>=8.0 <8.9`; raises ValueError."""
     found = _RANGE.fullmatch(text)
     if not text or found is None:
@@ -120,7 +120,7 @@ _FEATURES: dict[Level, frozenset[Instructions]] = {
 }
 
 
-def level_of(flags: Collection[str]) -> Level | None:
+def hardware_level(flags: Collection[str]) -> Level | None:
     """None where the flags are unknown, or of a processor below all levels."""
     return next((level for level, needed in _FLAGS.items() if needed <= set(flags)), None)
 

@@ -16,7 +16,7 @@ import math
 import re
 
 from bitbench.study.base import Record
-from bitbench.study.variant import ModelFacts, is_dense
+from bitbench.study.variant import ModelFacts, is_dense_variant_form
 
 _FORM_BITS = re.compile(r"/w(\d+)a[a-z]*\d+-")  # of awq/w4a16-int
 _SCALE_BITS = 0.25  # of 16 in a group of 64
@@ -146,7 +146,7 @@ def active_weight_bytes(facts: ModelFacts, weight_bytes: int, tokens: int = 1) -
     return _touched(facts, _shape(facts), weight_bytes, tokens)[0]
 
 
-def summed_bytes(facts: ModelFacts, tokens: float) -> int | None:
+def communication_cost_bytes(facts: ModelFacts, tokens: float) -> int | None:
     """What each device of tensor parallelism has to sum with the others in a step of so many tokens: after attention
     and after the rest of each layer a row for each token. At least: embedding and output head may add theirs."""
     if facts.layers is None or facts.hidden_size is None:
@@ -177,7 +177,7 @@ def expected_weight_bytes(facts: ModelFacts, form: str) -> int | None:
 
 def _bits(form: str) -> float | None:
     """Of a stored weight, with its share of the scales."""
-    if is_dense(form):
+    if is_dense_variant_form(form):
         return 8.0 * VALUE_BYTES
     found = _FORM_BITS.search(form)
     return None if found is None else int(found[1]) + (_SCALE_BITS if int(found[1]) < 8 else 0)

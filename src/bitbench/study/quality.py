@@ -31,7 +31,7 @@ LEAST_LONG_WINDOWS = 4  # of each further length; else as many as make the same 
 _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # as all of lm-eval's are
 
 
-def is_task_file(task: str) -> bool:
+def is_study_task_file(task: str) -> bool:
     """Whether a task is a YAML file, and no name of lm-eval's registry."""
     return task.endswith((".yaml", ".yml"))
 
@@ -152,7 +152,7 @@ class Quality(Spec):
     def _tasks_are_names_or_files(cls, value: tuple[str | LmEvalTask, ...]) -> tuple[str | LmEvalTask, ...]:
         """lm-eval takes any other path for a task file, too, and runs the code that it names."""
         for task in (task if isinstance(task, str) else task.name for task in value):
-            if not is_task_file(task) and not _TASK_NAME.fullmatch(task):
+            if not is_study_task_file(task) and not _TASK_NAME.fullmatch(task):
                 raise ValueError(f"{task!r} is neither a name of lm-eval's registry nor a YAML file (.yaml)")
         return value
 

@@ -108,7 +108,7 @@ class Scheme(Spec):
 
     @property
     def form(self) -> str:
-        return numbers_form(
+        return scheme_form(
             self.weight_bits,
             self.type,
             self.activation_bits,
@@ -119,7 +119,7 @@ class Scheme(Spec):
         )
 
 
-def numbers_form(
+def scheme_form(
     weight_bits: int,
     weight_type: str,
     activation_bits: int,

@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from bitbench.feature import sparing, study_keys
+from bitbench.feature import feature_errors_as_warnings, study_keys_of_features
 from bitbench.study.base import RECORDED, Bytes, Fraction, Seconds, Spec
 from bitbench.study.environment import VERSION, venv_folder
 from bitbench.study.metrics import PrimaryMetricName, find_metric
@@ -314,8 +314,8 @@ S = TypeVar("S", bound=StudySection)
 def feature_keys() -> type[Spec]:
     """Make a model with a field for each key that a feature reads."""
     fields: dict[str, Any] = {}
-    for key, offer in study_keys().items():
-        with sparing(offer.feature):
+    for key, offer in study_keys_of_features().items():
+        with feature_errors_as_warnings(offer.feature):
             kind = offer.load()
             fields[key] = (kind | None, Field(default=None, description=kind.description))
     return create_model("FeatureKeys", __base__=Spec, **fields)
@@ -426,7 +426,7 @@ class Study(Spec):
         own = handler.resolve_ref_schema(json_schema)
         own["additionalProperties"] = False
         for key, field in feature_keys().model_fields.items():
-            kind = study_keys()[key].load()
+            kind = study_keys_of_features()[key].load()
             own["properties"][key] = {**handler(kind.__pydantic_core_schema__), "description": field.description}
         return json_schema
 

@@ -94,10 +94,10 @@ class Variant(Record):
 
     @property
     def is_dense(self) -> bool:
-        return self.form is not None and is_dense(self.form)
+        return self.form is not None and is_dense_variant_form(self.form)
 
 
-def is_dense(form: str) -> bool:
+def is_dense_variant_form(form: str) -> bool:
     """The model as it is, not quantized, in whatever kind of file."""
     return form.rpartition("/")[2] == DENSE
 

@@ -80,7 +80,7 @@ AnyArrival = Annotated[
 ]
 
 
-def mean_rate(arrival: AnyArrival) -> float | None:
+def mean_arrival_rate(arrival: AnyArrival) -> float | None:
     """Requests per second over the whole trial; None where answers, or a trace, decide."""
     match arrival:
         case Constant(rate=rate) | Poisson(rate=rate) | Gamma(rate=rate):
@@ -147,19 +147,19 @@ Length = Annotated[
 ]
 
 
-def shortest(length: Length) -> int:
+def shortest_length(length: Length) -> int:
     return length.shortest if isinstance(length, Lengths) else length
 
 
-def longest(length: Length) -> int:
+def longest_length(length: Length) -> int:
     return length.longest if isinstance(length, Lengths) else length
 
 
-def typical(length: Length) -> float:
+def typical_length(length: Length) -> float:
     return length.typical if isinstance(length, Lengths) else float(length)
 
 
-def show_length(length: Length) -> str:
+def workload_length_text(length: Length) -> str:
     return str(length) if isinstance(length, Lengths) else f"{length:,}"
 
 
@@ -288,10 +288,10 @@ class Workload(Spec):
         for name, decided in decided_by_file.items():
             if decided and isinstance(getattr(self, name), Lengths):
                 raise ValueError(f"`{name}` must be a number here, the maximum: the file sets each request's length")
-        if self.shared_prefix is not None and self.shared_prefix.tokens >= shortest(self.input_tokens):
+        if self.shared_prefix is not None and self.shared_prefix.tokens >= shortest_length(self.input_tokens):
             raise ValueError(
                 f"shared_prefix.tokens ({self.shared_prefix.tokens}) must be less than the shortest prompt "
-                f"({shortest(self.input_tokens)} input_tokens), of which it is a part"
+                f"({shortest_length(self.input_tokens)} input_tokens), of which it is a part"
             )
         return self
 
@@ -310,7 +310,7 @@ class Workload(Spec):
         if self.requests is not None:
             return self.requests
         if self.open_loop:
-            rate = mean_rate(self.arrival)
+            rate = mean_arrival_rate(self.arrival)
             return None if rate is None or self.duration is None else max(1, round(rate * self.duration)) * self.turns
         rounds = 1 if self.arrival.kind is Arrival.BATCH else CLOSED_LOOP_ROUNDS
         return rounds * self.concurrency * self.turns
@@ -321,13 +321,16 @@ class Workload(Spec):
         an answer. All of it where a schedule or a history says what comes when."""
         if self.open_loop or self.conversation is not None:
             return self
-        shorter = {"requests": self.concurrency, "output_tokens": min(WARM_UP_TOKENS, longest(self.output_tokens))}
+        shorter = {
+            "requests": self.concurrency,
+            "output_tokens": min(WARM_UP_TOKENS, longest_length(self.output_tokens)),
+        }
         return self.model_copy(update=shorter)
 
     @property
     def context_tokens(self) -> int:
         """The longest request with its answer; the last turn of a conversation holds all of it."""
-        return self.turns * (longest(self.input_tokens) + longest(self.output_tokens))
+        return self.turns * (longest_length(self.input_tokens) + longest_length(self.output_tokens))
 
     @property
     def files(self) -> tuple[tuple[tuple[str, ...], str], ...]:

@@ -38,7 +38,7 @@ _RUNS_CODE = re.compile(
 _NO_TOKEN_FROM_A_FILE = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
 
 
-def runs_code(variable: str) -> bool:
+def is_unsafe_child_variable(variable: str) -> bool:
     """Whether this variable can make a child run code of somebody else's choice."""
     return _RUNS_CODE.fullmatch(variable) is not None
 
@@ -96,14 +96,14 @@ def bitbench_command(module: str, *words: str) -> list[str]:
 _LENGTH = struct.Struct("<Q")
 
 
-def write_frame(pipe: IO[bytes], payload: bytes) -> None:
+def write_child_frame(pipe: IO[bytes], payload: bytes) -> None:
     rest = memoryview(_LENGTH.pack(len(payload)) + payload)
     while rest:
         rest = rest[pipe.write(rest) :]  # a pipe without a buffer may take less than all
     pipe.flush()
 
 
-def read_frame(pipe: IO[bytes], most_bytes: int | None = None) -> bytes:
+def read_child_frame(pipe: IO[bytes], most_bytes: int | None = None) -> bytes:
     """The next frame; raises EOFError when the other side is gone, also in the middle of one, and ValueError where it
     announces more than `most_bytes`."""
     (length,) = _LENGTH.unpack(_read_exactly(pipe, _LENGTH.size))

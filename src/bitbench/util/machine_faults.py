@@ -39,12 +39,12 @@ _PROBE_BYTES = 65_536  # more than a page, which may still be free on a full dis
 
 def explain_machine_fault(error: OSError) -> str | None:
     """What is wrong with the machine and what to do, with the file it is about; None where the error is another."""
-    sentence = _OF_FILES.get(error.errno or 0) or explain_lack(error)
+    sentence = _OF_FILES.get(error.errno or 0) or explain_machine_lack(error)
     where = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
     return None if sentence is None else where + sentence
 
 
-def explain_lack(error: OSError) -> str | None:
+def explain_machine_lack(error: OSError) -> str | None:
     """Likewise, but only where this machine has too little of something: other errors may be another machine's."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     sentence = _OF_RESOURCES.get(error.errno or 0)

@@ -79,7 +79,7 @@ def read_safetensors_headers(folder: Path) -> dict[str, StoredTensor]:
     }
 
 
-def header_bytes(tensors: Mapping[str, StoredTensor]) -> bytes:
+def safetensors_header_bytes(tensors: Mapping[str, StoredTensor]) -> bytes:
     """How a safetensors file begins that holds these tensors, in this order and without gaps."""
     entries: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0

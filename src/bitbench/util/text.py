@@ -39,10 +39,10 @@ def quote(said: str | bytes, key: str, limit: int = QUOTED_LENGTH) -> str:
     """One line of printable text, `limit` characters at most before what cannot be printed is written as escapes, and
     without the key or a telling part of it, in any usual spelling."""
     text = said[: 4 * _READ_LENGTH].decode("utf-8", errors="replace") if isinstance(said, bytes) else said
-    return printable(" ".join(without_key(text[:_READ_LENGTH], key).split()), limit)
+    return printable(" ".join(text_without_key(text[:_READ_LENGTH], key).split()), limit)
 
 
-def without_key(text: str, key: str) -> str:
+def text_without_key(text: str, key: str) -> str:
     """The same text of any length, with the key hidden."""
     lowered = text.translate(_LOWER)
     spans: list[tuple[int, int]] = []

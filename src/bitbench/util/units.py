@@ -30,7 +30,7 @@ def parse_seconds(value: object) -> float:
     number, unit = _parse(value, _SECONDS, "a duration such as 250ms, 30s, 10m or 2h")
     seconds = number / _PER_SECOND[unit] if unit in _PER_SECOND else number * _SECONDS[unit or "s"]
     if seconds > LONGEST_WAIT_S:
-        raise ValueError(f"{show_value(value)} is too long; the longest duration is {LONGEST_WAIT_S / 3600:.0f}h")
+        raise ValueError(f"{show_wrong_value(value)} is too long; the longest duration is {LONGEST_WAIT_S / 3600:.0f}h")
     if isinstance(value, str) and number and not unit:
         text = value.strip()
         raise ValueError(f"{text} needs a unit; write {text}ms, {text}s or {text}m")
@@ -60,19 +60,19 @@ def parse_fraction(value: object) -> float:
 def _parse(value: object, units: Mapping[str, float], wanted: str) -> tuple[float, str]:
     """The number as it is written, and its unit; empty where it has none."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ValueError(f"expected {wanted}, got {show_value(value)}")
+        raise ValueError(f"expected {wanted}, got {show_wrong_value(value)}")
     match = None if _is_huge(value) else _QUANTITY.fullmatch(str(value))
     if match is None:
-        raise ValueError(f"expected {wanted}, got {show_value(value)}")
+        raise ValueError(f"expected {wanted}, got {show_wrong_value(value)}")
     number, unit = match.group(1), match.group(2).lower()
     if unit and unit not in units:
-        raise ValueError(f"unknown unit {show_value(unit)} in {show_value(value)}; expected {wanted}")
+        raise ValueError(f"unknown unit {show_wrong_value(unit)} in {show_wrong_value(value)}; expected {wanted}")
     if not math.isfinite(float(number) * units.get(unit, 1.0)):
-        raise ValueError(f"{show_value(value)} is too large; expected {wanted}")
+        raise ValueError(f"{show_wrong_value(value)} is too large; expected {wanted}")
     return float(number), unit
 
 
-def as_written(value: object) -> object:
+def written_value(value: object) -> object:
     """A number in a file as the text that a person wrote; anything else as it is."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return str(value) if is_number and not _is_huge(value) else value
@@ -96,7 +96,7 @@ def _is_huge(value: object) -> bool:
     return isinstance(value, int) and value.bit_length() > sys.float_info.max_exp
 
 
-def show_value(value: object) -> str:
+def show_wrong_value(value: object) -> str:
     """A wrong value as a message repeats it."""
     shown = "a number of hundreds of digits" if _is_huge(value) else repr(value)
     return shown if len(shown) <= _LONGEST_SHOWN else f"{shown[:_LONGEST_SHOWN]}…"
@@ -108,8 +108,8 @@ def show_seconds(seconds: float | None) -> str:
         return UNKNOWN
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if abs(seconds) >= factor:
-            return f"{significant(seconds / factor)} {unit}"
-    return "0 s" if seconds == 0 else f"{significant(seconds / 1e-9)} ns"
+            return f"{show_significant(seconds / factor)} {unit}"
+    return "0 s" if seconds == 0 else f"{show_significant(seconds / 1e-9)} ns"
 
 
 def show_duration(seconds: float | None) -> str:
@@ -148,7 +148,7 @@ def show_bytes(count: float | None) -> str:
         return UNKNOWN
     for factor, unit in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if count >= factor:
-            return f"{significant(count / factor)} {unit}"
+            return f"{show_significant(count / factor)} {unit}"
     return f"{count:.0f} B"
 
 
@@ -158,7 +158,7 @@ def show_percent(fraction: float | None, *, signed: bool = False) -> str:
     return f"{fraction:{'+' if signed else ''}.1%}".replace("%", " %")
 
 
-def significant(value: float | None, digits: int = 3) -> str:
+def show_significant(value: float | None, digits: int = 3) -> str:
     """A number with so many significant digits, without an exponent: `0.0123`, `4.56`, `1,234`."""
     if value is None:
         return UNKNOWN

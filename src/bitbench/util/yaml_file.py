@@ -18,7 +18,7 @@ from yaml.scanner import Scanner
 
 from bitbench.util.files import UnreadableFileError, read_text_file
 from bitbench.util.text import did_you_mean
-from bitbench.util.units import BY_HAND, show_value
+from bitbench.util.units import BY_HAND, show_wrong_value
 
 Location = Sequence[int | str]
 Parsed = TypeVar("Parsed", bound=BaseModel)
@@ -141,7 +141,7 @@ class _BoundedLoader(Composer, SafeConstructor, Resolver, _Events):  # type: ign
             return super().construct_object(node, deep)
         except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
             kind = node.tag.rpartition(":")[2]
-            problem = f"{show_value(node.value)} is not a value of the kind {kind}"
+            problem = f"{show_wrong_value(node.value)} is not a value of the kind {kind}"
             raise ConstructorError(None, None, problem, node.start_mark) from None
 
 
@@ -201,7 +201,7 @@ def _describe(mistake: Any, root: yaml.Node, name: str, spec: type[BaseModel]) -
     message = message[0].lower() + message[1:]
     if kind == "value_error":
         return f"{where}: {message}"
-    return f"{where}: {message}, but it is {show_value(value)}"
+    return f"{where}: {message}, but it is {show_wrong_value(value)}"
 
 
 def _line_of(root: yaml.Node, location: Location) -> tuple[int, str]:

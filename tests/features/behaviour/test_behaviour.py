@@ -15,7 +15,7 @@ from bitbench.features.behaviour.computing import (
 from bitbench.features.behaviour.types import Behaviour
 from bitbench.features.behaviour.words import behaviour_section, behaviour_sentences
 from bitbench.records.quality import Answer, Condition
-from bitbench.reports.document.markdown import markdown, markdown_phrase, section_parts
+from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.study import study_document
 from tests.unit.synthetic import demo_study, make_lock, summarize
@@ -182,7 +182,7 @@ def test_the_report_says_what_is_equivalent_and_how_long_texts_last() -> None:
     said = [markdown_phrase(one) for one in behaviour_sentences(behaviour_of(summary), summary)]
     assert said[0].startswith("Behaviour: `w8` is equivalent to the unquantized model: within 0.01 nats")
     assert said[1].startswith("Behaviour: `w4` is not equivalent")
-    text = "\n".join(section_parts(behaviour_section(behaviour_of(summary), summary)))
+    text = "\n".join(markdown_section_parts(behaviour_section(behaviour_of(summary), summary)))
     assert "stays the baseline's longer than" in text
     assert text.index("w8") < text.rindex("w4")
 

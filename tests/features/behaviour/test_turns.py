@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.behaviour.computing import curves_of
+from bitbench.features.behaviour.computing import behaviour_over_turns
 from bitbench.features.behaviour.types import Conversations, ConversationSurvival
-from bitbench.features.behaviour.words import turns_section, turns_sentences
+from bitbench.features.behaviour.words import turn_behaviour_section, turn_behaviour_sentences
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import ConversationRecord, Script, TurnAnswer, TurnPrompt
-from bitbench.reports.document.markdown import markdown, markdown_phrase, section_parts
+from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
 from bitbench.reports.study import study_document
 from tests.unit import test_quality
 from tests.unit.quality_server import QualityServer
@@ -59,7 +59,7 @@ def conversations_of(summary: StudySummary) -> dict[str, ConversationSurvival]:
 
 
 def said_of(summary: StudySummary) -> list[str]:
-    return [markdown_phrase(sentence) for sentence in turns_sentences(rows_of(summary), summary)]
+    return [markdown_phrase(sentence) for sentence in turn_behaviour_sentences(rows_of(summary), summary)]
 
 
 def measured() -> StudySummary:
@@ -97,7 +97,7 @@ def test_variants_that_are_the_same_are_seldom_told_apart() -> None:
     """Two variants, 100 studies: any false claim in 5 % of them and two standard deviations."""
     rng, false, recipes = np.random.default_rng(2), 0, ("bf16", "w8", "w4")
     for _ in range(100):
-        found = curves_of({config(one): talks(broken_with(0.2, rng)) for one in recipes}, plan(*recipes))
+        found = behaviour_over_turns({config(one): talks(broken_with(0.2, rng)) for one in recipes}, plan(*recipes))
         verdicts = {one.against.verdict for one in found if one.against}
         false += verdicts != {"no difference found"}
     assert false <= 9
@@ -133,7 +133,7 @@ def test_the_report_answers_first() -> None:
     assert "half of the conversations broken by turn" in sooner
     assert "conversations valid to the end; p = " in sooner
     assert "no difference found in 24 conversations between the unquantized model and `w8` (at most " in alike
-    text = "\n".join(section_parts(turns_section(rows_of(summary), summary)))
+    text = "\n".join(markdown_section_parts(turn_behaviour_section(rows_of(summary), summary)))
     assert text.index("breaks sooner than") < text.index("Turns until half break")
     assert "more than 6" in text
     assert "unquantized" in text

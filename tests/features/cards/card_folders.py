@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.cards.card import UNSIGNED, card_bytes, read_card, sign
+from bitbench.features.cards.card import UNSIGNED, card_bytes, read_card, sign_card
 from bitbench.features.cards.types import CardManifest, PartName
 from bitbench.records.folder import StudyFolder
 from bitbench.records.roof import MachineRoof, Readings
@@ -41,7 +41,7 @@ def changed_card(card: Path, into: Path, change: Callable[[Parts], None], key: P
 
 def write_card(into: Path, manifest: CardManifest, parts: Parts, key: Path | None = None) -> Path:
     _, head, rest = card_bytes(manifest, parts)
-    into.write_bytes(head + (UNSIGNED if key is None else sign(head, key)) + rest)
+    into.write_bytes(head + (UNSIGNED if key is None else sign_card(head, key)) + rest)
     return into
 
 

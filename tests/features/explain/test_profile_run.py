@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from bitbench.features.explain import profile_run
 from bitbench.features.explain.asked import ProfileSpec
-from bitbench.features.explain.command import engine_argument, profile_study
+from bitbench.features.explain.command import profile_command_argument, profile_command_study
 from bitbench.features.explain.computing import summarize_profiles
 from bitbench.features.explain.profile_run import run_profiles
 from bitbench.features.explain.profile_words import profile_document, profile_section
@@ -20,7 +20,7 @@ from bitbench.ports import Endpoint, InstanceFailed, Launch, LoadJob, LoadResult
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, LoadProgress, Outcome
-from bitbench.reports.document.markdown import markdown, section_parts
+from bitbench.reports.document.markdown import markdown, markdown_section_parts
 from bitbench.study.plan import Plan
 from bitbench.study.study import Study
 from bitbench.study.study_file import parse_study, study_file_text
@@ -109,8 +109,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> MadeUpEngine:
         products = [event("aten::mm", step * length + 1, 0.5 * length) for step in range(4)]
         return written(folder, [*marks, *products]).rename(folder / f"{name}.json.gz")
 
-    monkeypatch.setattr(profile_run, "start_profile", lambda *_: None)
-    monkeypatch.setattr(profile_run, "stop_profile", stop)
+    monkeypatch.setattr(profile_run, "start_profile_run_recording", lambda *_: None)
+    monkeypatch.setattr(profile_run, "stop_profile_run_recording", stop)
     return MadeUpEngine()
 
 
@@ -218,7 +218,7 @@ def test_unknown_operators_are_shown_and_what_is_left_out_is_counted(profiles: l
 def section_text(profiles: list[OperatorProfile]) -> str:
     found = summarize_profiles(make_records(plan_with(["null"]), [], profiles=profiles))
     assert found is not None
-    return "\n\n".join(section_parts(profile_section(found, None)))  # type: ignore[arg-type]
+    return "\n\n".join(markdown_section_parts(profile_section(found, None)))  # type: ignore[arg-type]
 
 
 def test_a_sum_that_misses_the_measured_step_is_said(profiles: list[OperatorProfile]) -> None:
@@ -253,13 +253,13 @@ def test_profile_in_a_study_file_survives_writing_it() -> None:
 
 
 def test_the_command_makes_a_study_of_one_config() -> None:
-    args = dict(map(engine_argument, ["enforce-eager=true", "block-size=16"]))
-    study = profile_study("m", engine="vllm", batches=(1, 8), args=args)
+    args = dict(map(profile_command_argument, ["enforce-eager=true", "block-size=16"]))
+    study = profile_command_study("m", engine="vllm", batches=(1, 8), args=args)
     assert study.engines[0].args == {"enforce-eager": True, "block-size": 16}
     spec = study.section(ProfileSpec)
     assert spec is not None
     assert spec.batch == (1, 8)
     with pytest.raises(UsageError, match="different numbers from 1"):
-        profile_study("m", batches=(2, 2))
+        profile_command_study("m", batches=(2, 2))
     with pytest.raises(UsageError, match="NAME=VALUE"):
-        engine_argument("eager")
+        profile_command_argument("eager")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.exports.command import exporter
+from bitbench.features.exports.command import exporter_for_command
 from bitbench.features.exports.content import ExportError, Target, exported
 from bitbench.features.exports.to_prometheus import export, exposition
 from bitbench.features.interop.files import import_files
@@ -70,4 +70,4 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setitem(sys.modules, "wandb", None)
     monkeypatch.delitem(sys.modules, "bitbench.features.exports.to_wandb", raising=False)
     with pytest.raises(ExportError, match=r"pip install 'bitbench\[wandb\]'"):
-        exporter(Target.WANDB)
+        exporter_for_command(Target.WANDB)

@@ -21,12 +21,12 @@ from bitbench.features.fleet.channel import (
     decode_channel_message,
     encode_channel_message,
 )
-from bitbench.features.fleet.orders import MATERIALS, BlockOrder, PartReport, pack_draft
+from bitbench.features.fleet.orders import MATERIALS, BlockOrder, PartReport, pack_fleet_order_result
 from bitbench.loadgen.client import WHOLE, WorkerPart
 from bitbench.loadgen.health import client_health
 from bitbench.loadgen.progress import LatencySketch, Snapshot
 from bitbench.loadgen.requests import plan_requests
-from bitbench.loadgen.workers import WorkerTask, decode_task
+from bitbench.loadgen.workers import WorkerTask, decode_task_frame
 from bitbench.measure.group import Draft
 from bitbench.measure.quality import QualityDraft
 from bitbench.measure.trial import TrialDraft
@@ -102,7 +102,7 @@ class ScriptedNode:
 
     def _begin(self, one: Message) -> None:
         if one.header.work == "load":
-            self._task = decode_task(one.parts[0])
+            self._task = decode_task_frame(one.parts[0])
             self._results = load_results(self._task)
         else:
             self._results = block_results(
@@ -142,7 +142,8 @@ def block_results(order: BlockOrder, materials: dict[str, QualityMaterial]) -> l
     made = [*_drafts(order, materials)]
     logs = [{draft.id: b"a line\n"} if isinstance(draft, InstanceRecord) else {} for draft in made]
     drafts = [
-        pack_draft(draft, order.id, seq, gained) for seq, (draft, gained) in enumerate(zip(made, logs, strict=True))
+        pack_fleet_order_result(draft, order.id, seq, gained)
+        for seq, (draft, gained) in enumerate(zip(made, logs, strict=True))
     ]
     return [*drafts, channel_message("end", order=order.id)]
 

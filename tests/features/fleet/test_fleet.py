@@ -24,18 +24,18 @@ from bitbench.features.fleet.channel import (
     decode_channel_message,
     encode_channel_message,
 )
-from bitbench.features.fleet.driver import StudyDriver, refuse_other_classes, refuse_what_one_machine_does
+from bitbench.features.fleet.driver import StudyDriver, refuse_driving_mixed_machines, refuse_what_one_machine_does
 from bitbench.features.fleet.incoming import BlockResults
 from bitbench.features.fleet.machines import ENDED, MOST_LOSSES, QUARANTINE_S, Fleet, Machine, Station
-from bitbench.features.fleet.orders import BlockOrder, make_order, order_differences
+from bitbench.features.fleet.orders import BlockOrder, fleet_order_differences, make_order
 from bitbench.features.fleet.roster import FixedRoster, roster_of
-from bitbench.features.fleet.serving import MachineBusy, machine_lock
+from bitbench.features.fleet.serving import MachineBusy, fleet_serving_lock
 from bitbench.measure.loop import Schedule
 from bitbench.measure.offers import LogObserver
 from bitbench.measure.plan import plan_study
 from bitbench.measure.progress import progress_excuses
 from bitbench.measure.quality import QualityDraft, new_quality_record
-from bitbench.measure.runner import pace_of
+from bitbench.measure.runner import run_pace
 from bitbench.measure.trial import TrialDraft
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
@@ -62,7 +62,7 @@ STUDY = {
 def order_of(folder: Path, order_id: str = "o1", **changes: object) -> BlockOrder:
     plan = plan_study(Study.model_validate(STUDY), Workplace())
     order = make_order(
-        order_id, Lock(plan=plan), str(folder), pace_of(plan, Workplace()), [], block=0, rounds=1, quality=()
+        order_id, Lock(plan=plan), str(folder), run_pace(plan, Workplace()), [], block=0, rounds=1, quality=()
     )
     return order.model_copy(update=changes)
 
@@ -188,7 +188,7 @@ def test_a_node_ends_with_its_driver(tmp_path: Path) -> None:
     channel.close()  # waits for its end
     with pytest.raises(ChannelClosed):
         channel.send(channel_message("ping"))
-    with machine_lock("local-1"):  # and nobody holds the machine any more
+    with fleet_serving_lock("local-1"):  # and nobody holds the machine any more
         pass
 
 
@@ -211,8 +211,8 @@ def test_a_node_that_is_set_up_otherwise_refuses(
 
 
 def test_one_block_per_machine(driver: Driver, tmp_path: Path) -> None:
-    with machine_lock("local-1"):
-        with pytest.raises(MachineBusy), machine_lock("local-1"):
+    with fleet_serving_lock("local-1"):
+        with pytest.raises(MachineBusy), fleet_serving_lock("local-1"):
             pass
         refused = driver.start(order_of(tmp_path))
         assert refused.header.kind == "refused"
@@ -225,10 +225,10 @@ HOST = HostFacts(cpu_model="X", cores=4, threads=8, memory_bytes=64 * 2**30)
 
 def test_machines_of_one_class_only() -> None:
     alike = HOST.model_copy(update={"memory_bytes": int(63.9 * 2**30), "kernel": "6.9"})
-    refuse_other_classes({"one": HOST, "two": alike})
+    refuse_driving_mixed_machines({"one": HOST, "two": alike})
     other = HOST.model_copy(update={"cpu_model": "Y"})
     with pytest.raises(NotComparableError, match=r"one and two are machines of different classes.*cpu_model: X and Y"):
-        refuse_other_classes({"one": HOST, "two": other})
+        refuse_driving_mixed_machines({"one": HOST, "two": other})
 
 
 class SilentChannel:
@@ -306,9 +306,9 @@ def test_a_node_ends_without_a_driver_that_listens(sent: bytes) -> None:
 FLOOD = """
 import sys
 from bitbench.features.fleet.channel import channel_message, encode_channel_message
-from bitbench.util.child_processes import write_frame
+from bitbench.util.child_processes import write_child_frame
 while True:
-    write_frame(sys.stdout.buffer, encode_channel_message(channel_message("pong", b"x" * 100)))
+    write_child_frame(sys.stdout.buffer, encode_channel_message(channel_message("pong", b"x" * 100)))
 """
 
 
@@ -356,7 +356,7 @@ def test_quality_that_came_before_its_machine_was_lost_is_kept(tmp_path: Path) -
     folder = StudyFolder(tmp_path)
     with folder.writing() as writer:
         writer.write_lock(Lock(plan=plan))
-        schedule = Schedule(plan, lambda: pace_of(plan, Workplace()), folder)
+        schedule = Schedule(plan, lambda: run_pace(plan, Workplace()), folder)
         fleet = QualityThenGone(measured)
         StudyDriver(
             Lock(plan=plan),
@@ -405,7 +405,7 @@ def test_what_one_machine_has_to_do_alone_is_refused() -> None:
 def test_differences_are_named(tmp_path: Path) -> None:
     order = order_of(tmp_path, variants={"m/q": "1"}, files={"f": "2"})
     found = Lock(plan=order.plan, bitbench=__version__, variants={"m/q": "other"})
-    assert order_differences(order, found, order.plan) == ["variant m/q differs", "file f is missing"]
+    assert fleet_order_differences(order, found, order.plan) == ["variant m/q differs", "file f is missing"]
 
 
 class AuthenticationError(Exception):

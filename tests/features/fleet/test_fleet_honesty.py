@@ -4,7 +4,7 @@ does."""
 import numpy as np
 import pytest
 
-from bitbench.features.fleet.computing import machine_factor
+from bitbench.features.fleet.computing import summarize_fleet_speeds
 from bitbench.records.trial import InstanceRecord, TrialMetrics, TrialRecord
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document
@@ -58,7 +58,7 @@ def test_a_naive_spread_claims_what_is_the_machines() -> None:
 
 def test_the_machine_is_a_factor_of_the_report() -> None:
     trials, instances = study(1, naive=False)
-    found = machine_factor(make_records(PLAN, trials, instances))
+    found = summarize_fleet_speeds(make_records(PLAN, trials, instances))
     assert found is not None
     slow, fast = sorted(found.machines, key=lambda one: one.speed)
     assert (slow.name, fast.name) == ("slow", "fast")
@@ -91,15 +91,15 @@ def machines_text() -> str:
 def test_one_machine_is_no_factor() -> None:
     trials, instances = study(1, naive=False)
     alone = [instance.model_copy(update={"host": "slow"}) for instance in instances]
-    assert machine_factor(make_records(PLAN, trials, alone)) is None
+    assert summarize_fleet_speeds(make_records(PLAN, trials, alone)) is None
     unknown = [instance.model_copy(update={"host": None}) for instance in instances]
-    assert machine_factor(make_records(PLAN, trials, unknown)) is None
+    assert summarize_fleet_speeds(make_records(PLAN, trials, unknown)) is None
 
 
 def test_equal_machines_have_no_share() -> None:
     trials, instances = study(1, naive=False)
     mixed = [instance.model_copy(update={"host": f"m{instance.block // 3}"}) for instance in instances]
-    found = machine_factor(make_records(PLAN, trials, mixed))
+    found = summarize_fleet_speeds(make_records(PLAN, trials, mixed))
     assert found is not None
     assert found.share is not None
     assert found.share < 0.5

@@ -19,14 +19,14 @@ from bitbench.features.fleet.channel import Message, channel_message, encode_cha
 from bitbench.features.fleet.driver import StudyDriver
 from bitbench.features.fleet.load_fleet import LoadFleet
 from bitbench.features.fleet.machines import Fleet
-from bitbench.features.fleet.orders import pack_draft
+from bitbench.features.fleet.orders import pack_fleet_order_result
 from bitbench.features.fleet.roster import FixedRoster
 from bitbench.loadgen.client import WorkerPart
 from bitbench.loadgen.workers import WorkerTask
 from bitbench.measure.loop import Schedule
 from bitbench.measure.offers import LogObserver
 from bitbench.measure.plan import plan_study
-from bitbench.measure.runner import pace_of
+from bitbench.measure.runner import run_pace
 from bitbench.measure.trial import TrialDraft
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
@@ -68,7 +68,7 @@ def run_on(folder: StudyFolder, *lies: Lie) -> list[str]:
         lock = Lock(plan=plan, hosts=fleet.hosts(), host=HOST)
         writer.write_study(study_file_text(STUDY))
         writer.write_lock(lock)
-        schedule = Schedule(plan, lambda: pace_of(plan, at, fleet.size), folder)
+        schedule = Schedule(plan, lambda: run_pace(plan, at, fleet.size), folder)
         StudyDriver(
             lock, folder=str(folder.path), writer=writer, observer=observer, fleet=fleet, schedule=schedule
         ).run()
@@ -114,7 +114,9 @@ def of_rows(change: Callable[[pa.Table], pa.Table], *, measured_again: bool = Fa
         rows = change(rows_of(job, speed=1.0 + record.index))
         if measured_again:
             record = record.model_copy(update={"metrics": metrics_of_trial(rows), "requests": rows.num_rows})
-        return encode_channel_message(pack_draft(TrialDraft(record, rows), one.header.order, one.header.seq, {}))
+        return encode_channel_message(
+            pack_fleet_order_result(TrialDraft(record, rows), one.header.order, one.header.seq, {})
+        )
 
     return lie
 

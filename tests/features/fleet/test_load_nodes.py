@@ -24,7 +24,7 @@ from bitbench.features.fleet.roster import FixedRoster, roster_of
 from bitbench.loadgen.client import WorkerPart, run_job
 from bitbench.loadgen.progress import RELATIVE_ERROR
 from bitbench.loadgen.verdict import load_verdict
-from bitbench.loadgen.workers import LoadWorkers, WorkerTask, decode_task, encode_task
+from bitbench.loadgen.workers import LoadWorkers, WorkerTask, decode_task_frame, encode_task_frame
 from bitbench.measure.offers import LogObserver, load_client
 from bitbench.ports import Endpoint, LoadJob, LoadLost, Vocabulary
 from bitbench.records.request_rows import RequestRows, request_rows_statistic
@@ -248,9 +248,9 @@ class NoWay:
 
     def send(self, one: Message) -> None:
         if one.header.kind == "start":
-            task = decode_task(one.parts[0])
+            task = decode_task_frame(one.parts[0])
             elsewhere = replace(task.job, endpoint=replace(task.job.endpoint, url="http://127.0.0.1:9"))
-            one = replace(one, parts=(encode_task(task._replace(job=elsewhere)),))
+            one = replace(one, parts=(encode_task_frame(task._replace(job=elsewhere)),))
         self._channel.send(one)
 
 
@@ -298,10 +298,10 @@ def test_the_key_is_in_nothing_that_is_said_or_kept(tmp_path: Path) -> None:
         variables = [str(child.environ()) for child in node_programs()]
     task = WorkerTask(job(Endpoint("http://h:1", "m", KEY)), WorkerPart(0, 1), report=False)
     order = LoadOrder(id="o", bitbench=__version__, numpy=np.__version__)
-    damaged = encode_task(task).replace(b'"seed"', b'"weed"')
+    damaged = encode_task_frame(task).replace(b'"seed"', b'"weed"')
     for asked in (
         channel_message("start", damaged, record=order.model_dump_json()),
-        channel_message("start", encode_task(task)),
+        channel_message("start", encode_task_frame(task)),
     ):
         with pytest.raises(FleetError, match="does not understand the order") as refused:
             LoadPart.read(asked)

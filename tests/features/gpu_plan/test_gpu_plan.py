@@ -10,9 +10,15 @@ from bitbench.features.gpu_plan.computing import (
     ASSUMED_OVERHEAD_BYTES,
     ASSUMED_ROOF_SHARE,
     ASSUMED_STEP_OVERHEAD_S,
-    answer_plan_gpu,
+    compute_gpu_plan,
 )
-from bitbench.features.gpu_plan.devices import DEFAULT_SHARE, DEVICE_CLASSES, DeviceNeed, DevicePlan, device_use
+from bitbench.features.gpu_plan.devices import (
+    DEFAULT_SHARE,
+    DEVICE_CLASSES,
+    DeviceNeed,
+    DevicePlan,
+    gpu_plan_device_use,
+)
 from bitbench.measure.compatibility import CompatibilityRow
 from bitbench.measure.workplace import Workplace
 from bitbench.models.shapes import SHAPES
@@ -49,7 +55,7 @@ def planned(
     price: float | None = None,
 ) -> tuple[Plan, DevicePlan]:
     text = STUDY.format(model=model, recipes=recipes, engines=engines, concurrency=concurrency)
-    answer = answer_plan_gpu(parse_study(text, name="study"), DEVICE_CLASSES[device], Workplace(home), price)
+    answer = compute_gpu_plan(parse_study(text, name="study"), DEVICE_CLASSES[device], Workplace(home), price)
     return answer.plan, answer.on_device
 
 
@@ -129,7 +135,7 @@ def test_requests_that_have_to_wait_are_said(tmp_path: Path, capsys: pytest.Capt
 def test_how_a_setup_uses_devices(
     args: dict[str, str | int], devices: int, share: float, value_bytes: int, context: int | None
 ) -> None:
-    use = device_use(EngineSetup(name="x", engine="x", args=dict(args)))
+    use = gpu_plan_device_use(EngineSetup(name="x", engine="x", args=dict(args)))
     assert (use.devices, use.memory_share, use.kv_value_bytes, use.context_tokens) == (
         devices,
         share,

@@ -10,7 +10,14 @@ import pytest
 from bitbench.analysis.results.comparison import ChangeVerdict
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.study_comparison import compare_studies
-from bitbench.features.history.history import History, find_point, history, history_document, history_figure, sparkline
+from bitbench.features.history.history import (
+    History,
+    find_point_for_history,
+    history,
+    history_document,
+    history_figure,
+    sparkline,
+)
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import InstanceFacts
 from bitbench.reports.document.html import html_chart_svg
@@ -48,7 +55,7 @@ def nights() -> list[StudyRecords]:
 
 @pytest.fixture(scope="module")
 def found(nights: list[StudyRecords]) -> History:
-    return history(find_point("engine / interactive", nights), "output_throughput", nights)
+    return history(find_point_for_history("engine / interactive", nights), "output_throughput", nights)
 
 
 def test_a_fall_is_told_and_noise_is_not(found: History) -> None:
@@ -75,7 +82,9 @@ def test_facts_that_changed_are_marked(found: History) -> None:
 def test_one_start_tells_nothing(nights: list[StudyRecords]) -> None:
     one = Measure(starts=Count(min=1, max=1), trials=Count(min=3, max=3))
     single = side("night-5", 0.5, 9, measure=one)
-    points = history(find_point("engine / interactive", nights), "output_throughput", [*nights, single]).points
+    points = history(
+        find_point_for_history("engine / interactive", nights), "output_throughput", [*nights, single]
+    ).points
     assert points[-1].verdict is ChangeVerdict.UNKNOWN
 
 
@@ -84,17 +93,17 @@ def test_another_shape_is_left_out_and_named(nights: list[StudyRecords]) -> None
     longer = tuple(one.model_copy(update={"output_tokens": 999}) for one in study.workloads)
     longest = with_study(nights[0], study.model_copy(update={"workloads": longer}))
     other = replace(longest, name="other")
-    found = history(find_point("engine / interactive", nights), "output_throughput", [other, *nights])
+    found = history(find_point_for_history("engine / interactive", nights), "output_throughput", [other, *nights])
     assert found.other_shape == ("other",)
     assert len(found.points) == 4
 
 
 def test_a_point_by_part_of_its_name(nights: list[StudyRecords]) -> None:
-    assert find_point("inter", nights).workload == "interactive"
+    assert find_point_for_history("inter", nights).workload == "interactive"
     with pytest.raises(StoreError, match="matches several points; known: engine / interactive; engine / medium_batch"):
-        find_point("engine", nights)
+        find_point_for_history("engine", nights)
     with pytest.raises(StoreError, match="is not a point of these studies"):
-        find_point("other / x", nights)
+        find_point_for_history("other / x", nights)
 
 
 def test_blocks_follow_the_values() -> None:
@@ -161,7 +170,7 @@ def test_the_command(nights: list[StudyRecords], tmp_path: Path, capsys: pytest.
 
 def test_quality_has_no_history(nights: list[StudyRecords]) -> None:
     with pytest.raises(StoreError, match="perplexity has no history"):
-        history(find_point("engine / interactive", nights), "perplexity", nights)
+        history(find_point_for_history("engine / interactive", nights), "perplexity", nights)
 
 
 def test_two_studies_get_the_verdict_of_compare(nights: list[StudyRecords]) -> None:
@@ -176,7 +185,9 @@ def test_two_studies_get_the_verdict_of_compare(nights: list[StudyRecords]) -> N
         for point in compared.points:
             _, newer = history(point.candidate, point.metric, [one, other]).points
             assert (newer.ratio, newer.verdict) == (point.ratio, point.verdict)
-    own = history(find_point("engine / interactive", nights), "output_throughput", [before, after]).points[-1]
+    own = history(find_point_for_history("engine / interactive", nights), "output_throughput", [before, after]).points[
+        -1
+    ]
     assert own.verdict is ChangeVerdict.SLOWER
 
 

@@ -7,8 +7,8 @@ import pytest
 from bitbench.analysis.results.crossover import CrossoverAxis
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.readers.reading import ImportedStarts, Tool, decoded
-from bitbench.measure.plan import expand_plan
+from bitbench.features.interop.readers.reading import ImportedStarts, Tool, decode_imported_text
+from bitbench.measure.plan import plan_study_points
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.reports.document.model import Quantity, Table, Unit, plain_text
@@ -180,7 +180,7 @@ def test_an_imported_study_cannot_be_run(tmp_path: Path) -> None:
     _, summary, _ = imported("seed-backends.md", tmp_path / "out")
     study = summary.study.model_copy(update={"engines": ()})
     with pytest.raises(StudyFileError, match="can be reported, not run"):
-        expand_plan(study, {}, lambda *_: pytest.fail("there is nothing to resolve"), "cpu")
+        plan_study_points(study, {}, lambda *_: pytest.fail("there is nothing to resolve"), "cpu")
 
 
 def test_a_folder_that_holds_a_study_is_left_alone(tmp_path: Path) -> None:
@@ -193,9 +193,9 @@ def test_a_folder_that_holds_a_study_is_left_alone(tmp_path: Path) -> None:
 
 def test_text_that_was_meant_is_left_alone() -> None:
     for meant in ("Ângström ±", "Ã", "naïve – 80 µs", "â", "ð�"):
-        assert decoded(meant.encode())[0] == meant
-    assert decoded("0.38 Â± 0.01".encode()) == ("0.38 ± 0.01", True)
-    assert decoded("ðŸ¥‡".encode()) == ("🥇", True)
+        assert decode_imported_text(meant.encode())[0] == meant
+    assert decode_imported_text("0.38 Â± 0.01".encode()) == ("0.38 ± 0.01", True)
+    assert decode_imported_text("ðŸ¥‡".encode()) == ("🥇", True)
 
 
 def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

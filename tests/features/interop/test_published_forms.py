@@ -14,11 +14,11 @@ from bitbench.features.interop import latex, rst
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers import vendor_backends
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.features.interop.rst import escape_rst, grid_table
+from bitbench.features.interop.rst import escape_rst, rst_grid_table
 from bitbench.features.interop.words import imported_section
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.document.markdown import section_parts
+from bitbench.reports.document.markdown import markdown_section_parts
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import ImportedFile, ImportSource
 from tests.command_line import bitbench
@@ -78,7 +78,7 @@ def test_rst_is_valid_whatever_the_names_are(hostile: StudyReport) -> None:
 
 def test_a_grid_table_joins_what_repeats() -> None:
     rows = [["m", "1", "a"], ["m", "1", "b"], ["m", "2", "a"], ["n", "2", "a"]]
-    tree = parsed(grid_table(["x", "y", "z"], rows, merged=2))
+    tree = parsed(rst_grid_table(["x", "y", "z"], rows, merged=2))
     _, *body = [[entry.get("morerows", 0) for entry in line.children] for line in tree.findall(row)]  # type: ignore[attr-defined]
     assert body == [[2, 1, 0], [0], [0, 0], [0, 0, 0]]
 
@@ -87,7 +87,7 @@ def test_a_grid_table_joins_what_repeats() -> None:
     "text", ["- x", "1. x", "(a) b", "x::", ">>> y", ".. z", "A.", "-", ":f: g", "日本 語", "e\u0301"]
 )
 def test_rst_text_is_only_text(text: str) -> None:
-    tree = parsed(grid_table(["a"], [[escape_rst(text)]]))
+    tree = parsed(rst_grid_table(["a"], [[escape_rst(text)]]))
     assert points_of(next(iter(tree.findall(table))))[1] == [text]
 
 
@@ -185,7 +185,7 @@ def test_models_stand_apart_in_the_markdown_of_runs() -> None:
 
 def test_an_import_names_its_files_and_what_was_assumed(demo: StudyReport) -> None:
     origin = ImportSource(tool="vllm", files=(ImportedFile(name="a.json", sha256="ab" * 32),), notes=("a <note>",))
-    text = "\n".join(section_parts(imported_section(origin, demo.summary)))
+    text = "\n".join(markdown_section_parts(imported_section(origin, demo.summary)))
     assert f"- Files: `a.json` sha256 `{'ab' * 8}`." in text
     assert "- a &lt;note&gt;" in text
     assert "imported" not in demo.summary.parts

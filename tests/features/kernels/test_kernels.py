@@ -17,14 +17,14 @@ from bitbench.features.kernels.computing import (
     KernelRun,
     KernelTiming,
     kernel_median,
-    median_of_passes,
-    speedup,
+    kernel_median_of_passes,
+    kernel_speedup,
     summarize_kernels,
 )
-from bitbench.features.kernels.runner import parse_shapes
+from bitbench.features.kernels.runner import kernel_runner_shapes
 from bitbench.features.kernels.words import kernel_document
 from bitbench.measure.machine.gpus import GpuSurvey
-from bitbench.reports.charts.figure import figure_numbers
+from bitbench.reports.charts.figure import figure_field_values
 from bitbench.reports.document.html import html_chart_svg
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.hardware import KernelDevice
@@ -86,18 +86,21 @@ def no_model(name: str) -> Path:
 
 
 def test_the_seed_has_thirty_shapes_and_a_quick_look_fewer() -> None:
-    assert len(parse_shapes("seed", no_model, quick=False)) == 30
-    assert len(parse_shapes("seed", no_model, quick=True)) == 2
+    assert len(kernel_runner_shapes("seed", no_model, quick=False)) == 30
+    assert len(kernel_runner_shapes("seed", no_model, quick=True)) == 2
 
 
 def test_shapes_are_in_by_out_each_once() -> None:
-    assert parse_shapes("64x128, 128x64,64x128", no_model, quick=True) == (KernelShape(64, 128), KernelShape(128, 64))
+    assert kernel_runner_shapes("64x128, 128x64,64x128", no_model, quick=True) == (
+        KernelShape(64, 128),
+        KernelShape(128, 64),
+    )
 
 
 @pytest.mark.parametrize("text", ["", "64", "64x", "64x0", "64x64x64", "model:", "seeds"])
 def test_what_is_no_shape_is_named(text: str) -> None:
     with pytest.raises(KernelError, match="is not a set of shapes"):
-        parse_shapes(text, no_model, quick=False)
+        kernel_runner_shapes(text, no_model, quick=False)
 
 
 def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
@@ -109,7 +112,7 @@ def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
         "lm_head.weight": (100, 8),
     }
     write_tensors(tmp_path / "model.safetensors", {name: ("BF16", shape) for name, shape in shapes.items()})
-    assert parse_shapes("model:x", lambda _: tmp_path, quick=False) == (KernelShape(8, 32), KernelShape(8, 100))
+    assert kernel_runner_shapes("model:x", lambda _: tmp_path, quick=False) == (KernelShape(8, 32), KernelShape(8, 100))
 
 
 def test_a_case_that_nobody_offers_is_named() -> None:
@@ -127,18 +130,18 @@ def test_the_interval_of_a_median_encloses_it_and_needs_enough_rounds() -> None:
 
 def test_the_interval_holds_what_each_pass_says() -> None:
     quiet, busy = [1.0 + 0.001 * i for i in range(20)], [2.0 + 0.001 * i for i in range(20)]
-    both = median_of_passes(quiet + busy, (20, 20))
+    both = kernel_median_of_passes(quiet + busy, (20, 20))
     first, second = kernel_median(quiet), kernel_median(busy)
     assert (both.low, both.high) == (first.low, second.high)
     assert both.value == pytest.approx(1.5, rel=0.01)
-    assert median_of_passes(quiet, ()) == first
-    assert median_of_passes([*quiet, 3.0], (20, 1)).low is None  # a pass of one round has no interval
+    assert kernel_median_of_passes(quiet, ()) == first
+    assert kernel_median_of_passes([*quiet, 3.0], (20, 1)).low is None  # a pass of one round has no interval
 
 
 def test_a_speedup_is_taken_within_rounds() -> None:
     """A round that is ten times slower for both changes neither the ratio nor its interval."""
     base = tuple(1.0 * (10.0 if turn % 3 == 0 else 1.0) for turn in range(30))
-    found = speedup(timing("a", tuple(0.5 * value for value in base)), timing("b", base))
+    found = kernel_speedup(timing("a", tuple(0.5 * value for value in base)), timing("b", base))
     assert found is not None
     assert (found.value, found.low, found.high) == (2.0, 2.0, 2.0)
 
@@ -252,7 +255,7 @@ def test_the_figure_has_a_mark_per_timing_under_the_roof() -> None:
     assert marks[2]["series"] == "vptq-4096-256: 92 %"
     left, right = (row for row in figure.rows if row["kind"] == "roof")  # far from the 50 flop/byte of the corner
     for end in (left, right):
-        (x,), (y,) = figure_numbers([end], "x"), figure_numbers([end], "y")
+        (x,), (y,) = figure_field_values([end], "x"), figure_field_values([end], "y")
         assert y == pytest.approx(20 * x)
     alt.LayerChart.from_dict(figure.spec)  # a valid specification
 
@@ -334,4 +337,4 @@ def test_a_case_whose_package_is_gone_is_left_out_unless_it_is_named(monkeypatch
     assert "torch-linear" in names
     assert "lost" not in names
     with pytest.raises(KernelError, match="nowhere_to_be_found, which offers a kernel case, cannot be imported"):
-        runner.package_folders(runner.case_sources(["lost"]))
+        runner.kernel_runner_packages(runner.case_sources(["lost"]))

@@ -5,15 +5,15 @@ from bitbench.features.mix.choice import (
     Ceilings,
     Swap,
     choose_mix,
+    chosen_mix_types,
     group_tensors,
-    judge_speed,
-    mix_front,
+    judge_chosen_mix_speed,
+    mix_choice_front,
+    mix_choice_weight_times,
     mix_options,
-    mix_types,
-    plan_swaps,
     plan_uniform,
     predict_mix,
-    weight_times,
+    swaps_for_mix_choice,
 )
 from bitbench.features.mix.types import ConfirmedMix, MixLimits, MixSide, Mixture, TensorGroup, TypeTime
 from bitbench.quantize.checkpoint import GgufTensor
@@ -78,7 +78,7 @@ def time(value: float) -> Estimate:
 def measured_swaps(groups: tuple[TensorGroup, ...], *, thorough: bool = False) -> dict[Swap, Estimate]:
     return {
         swap: quality(sum(true_divergence(group, swap.type) for group in swap.groups))
-        for swap in plan_swaps(groups, thorough=thorough)
+        for swap in swaps_for_mix_choice(groups, thorough=thorough)
     }
 
 
@@ -88,7 +88,7 @@ def step_s(types: dict[TensorGroup, str]) -> float:
 
 def timed(groups: tuple[TensorGroup, ...]) -> dict[str, float]:
     """Seconds per weight, as found from one model per type."""
-    return weight_times([(types, step_s(types)) for types in plan_uniform(groups, TYPES).values()])
+    return mix_choice_weight_times([(types, step_s(types)) for types in plan_uniform(groups, TYPES).values()])
 
 
 def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
@@ -99,7 +99,7 @@ def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
     reference_s = 0.8 * step_s(dict.fromkeys(groups, "q8_0"))
     choices = choose_mix(options, Ceilings(step_s=reference_s))
     ratio = Estimate(value=speed, low=speed - 0.01, high=speed + 0.01, confidence=0.95)
-    predicted = predict_mix(options, mix_types(choices))
+    predicted = predict_mix(options, chosen_mix_types(choices))
     return Mixture(
         model="small",
         limits=MixLimits(speed="gguf-q4_k_m"),
@@ -109,7 +109,7 @@ def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
         groups=choices,
         times=tuple(TypeTime(type=type, step=time(0.01), weight_s=weight_s[type], fits=1.0) for type in TYPES),
         predicted=predicted,
-        front=mix_front(options),
+        front=mix_choice_front(options),
         uniform={type: predict_mix(options, types) for type, types in plan_uniform(groups, TYPES).items()},
         reference_predicted_s=reference_s,
         reference_step=time(reference_s),
@@ -127,6 +127,6 @@ def mixture(*, speed: float = 1.02, difference: float = -0.02) -> Mixture:
             reference=MixSide(recipe="gguf-q4_k_m", step=time(reference_s), divergence=quality(0.04), bits=6.1),
             speed=ratio,
             difference=Estimate(value=difference, low=difference - 0.01, high=difference + 0.01, confidence=0.95),
-            findings=(judge_speed("gguf-q4_k_m", ratio),),
+            findings=(judge_chosen_mix_speed("gguf-q4_k_m", ratio),),
         ),
     )

@@ -13,28 +13,28 @@ import pytest
 from rich.console import Console
 
 from bitbench.analysis.results.estimate import Estimate, Verdict
-from bitbench.cli.json_answers import answer_schema, answer_text
+from bitbench.cli.json_answers import answer_schema, json_answer_text
 from bitbench.features.mix.choice import (
     Ceilings,
     Swap,
     choose_mix,
+    chosen_mix_types,
     group_tensors,
-    judge_bits,
-    judge_difference,
-    judge_divergence,
-    judge_speed,
+    judge_chosen_mix_bits,
+    judge_chosen_mix_difference,
+    judge_chosen_mix_divergence,
+    judge_chosen_mix_speed,
     mix_ceilings,
-    mix_front,
+    mix_choice_front,
+    mix_choice_weight_times,
     mix_options,
-    mix_types,
     mixed_recipe,
-    plan_swaps,
     plan_uniform,
     predict_mix,
-    weight_times,
-    wrong_types,
+    swaps_for_mix_choice,
+    tensors_unlike_mix_choice,
 )
-from bitbench.features.mix.types import Mix, MixLimits, Mixture, Predicted, TensorGroup, parse_limits
+from bitbench.features.mix.types import Mix, MixLimits, Mixture, Predicted, TensorGroup, parse_mix_limits
 from bitbench.features.mix.words import mixes_figure, mixture_document, sensitivity_figure
 from bitbench.quality.material import cut_windows
 from bitbench.quantize import catalog
@@ -115,29 +115,29 @@ def test_the_recipe_of_a_mix_gives_each_tensor_its_type(tmp_path: Path) -> None:
     for group, type in types.items():
         assert {matching(recipe.tensors, name) for name in group.tensors} == {type}
     assert matching(recipe.tensors, "blk.10.ffn_down.weight") == "bf16"  # 1 is not 10
-    (tmp_path / "mix.yaml").write_text(catalog.recipe_text(recipe))
+    (tmp_path / "mix.yaml").write_text(catalog.recipe_file_text(recipe))
     assert catalog.find_recipe("mix.yaml", tmp_path) == recipe
 
 
 def test_a_file_with_another_type_than_asked_for_is_noticed() -> None:
     types = dict.fromkeys(model_groups(), "q8_0")
     made = [tensor(one.name, *one.shape, type="q8_0") for one in TENSORS if one.type == "bf16"]
-    assert wrong_types(made, types) == []
+    assert tensors_unlike_mix_choice(made, types) == []
     made[3] = tensor(made[3].name, *made[3].shape, type="q5_0")
-    assert wrong_types(made[:-1], types) == [
+    assert tensors_unlike_mix_choice(made[:-1], types) == [
         f"{made[3].name} is q5_0, not q8_0",
         f"{made[-1].name} is missing, not q8_0",
     ]
 
 
 def test_each_group_is_swapped_alone_in_its_smallest_type_and_each_kind_in_the_others() -> None:
-    swaps = [swap.name for swap in plan_swaps(model_groups(), thorough=False)]
+    swaps = [swap.name for swap in swaps_for_mix_choice(model_groups(), thorough=False)]
     assert swaps[:5] == [
         *("swap-token_embd-q4_0", "swap-token_embd-q8_0"),
         *("swap-attn_qkv-0to1-q4_0", "swap-attn_qkv-2to3-q4_0", "swap-attn_qkv-0to3-q8_0"),
     ]
     assert swaps[-4:] == [f"swap-ffn_down-{rest}" for rest in ("0to1-q4_0", "2to3-q4_0", "0to3-q4_K", "0to3-q8_0")]
-    thorough = plan_swaps(model_groups(), thorough=True)
+    thorough = swaps_for_mix_choice(model_groups(), thorough=True)
     assert len(thorough) == sum(len(group.types) for group in model_groups())
     assert all(len(swap.groups) == 1 for swap in thorough)
     assert len({swap.name for swap in thorough}) == len(thorough)
@@ -162,7 +162,7 @@ def test_no_time_of_a_weight_is_below_zero() -> None:
     groups = model_groups()
     models = plan_uniform(groups, TYPES)
     noisy = [(types, step_s(types) * (0.5 if type == "q4_K" else 1.0)) for type, types in models.items()]
-    assert min(weight_times(noisy).values()) >= 0
+    assert min(mix_choice_weight_times(noisy).values()) >= 0
 
 
 def test_a_kind_that_was_measured_as_a_whole_is_divided_like_its_smallest_type() -> None:
@@ -213,7 +213,7 @@ def test_the_choice_is_the_best_of_all_mixes(share: float) -> None:
         return float(all_[within, aim].min())
 
     def found(ceilings: Ceilings) -> Predicted:
-        return predict_mix(options, mix_types(choose_mix(options, ceilings)))
+        return predict_mix(options, chosen_mix_types(choose_mix(options, ceilings)))
 
     fast = found(Ceilings(step_s=float(limit[1]) * slack))
     assert fast.divergence == pytest.approx(best(0, 1))
@@ -230,7 +230,7 @@ def test_the_front_leads_from_the_fastest_mix_to_the_one_that_diverges_least() -
     groups = model_groups()
     options = mix_options(groups, measured_swaps(groups), timed(groups))
     all_ = np.array(everything(groups))
-    points = mix_front(options)
+    points = mix_choice_front(options)
     assert points[0].step_s == pytest.approx(all_[:, 1].min())
     assert points[-1].divergence == pytest.approx(all_[:, 0].min())
     assert [point.divergence for point in points] == sorted((point.divergence for point in points), reverse=True)
@@ -255,9 +255,9 @@ def test_what_is_predicted_keeps_a_reserve_and_what_is_counted_does_not() -> Non
 
 
 def test_limits_are_read_as_a_person_writes_them() -> None:
-    assert parse_limits(["speed=gguf-q4_k_m", "bits=4.8"]) == MixLimits(speed="gguf-q4_k_m", bits=4.8)
-    assert parse_limits(["divergence=0.02"]).divergence == 0.02
-    assert parse_limits(["divergence=gguf-q4_k_m"]).recipes == ("gguf-q4_k_m",)
+    assert parse_mix_limits(["speed=gguf-q4_k_m", "bits=4.8"]) == MixLimits(speed="gguf-q4_k_m", bits=4.8)
+    assert parse_mix_limits(["divergence=0.02"]).divergence == 0.02
+    assert parse_mix_limits(["divergence=gguf-q4_k_m"]).recipes == ("gguf-q4_k_m",)
     assert Mix(model="x", limits=MixLimits(bits=5)).references == ("gguf-q4_k_m",)
 
 
@@ -302,18 +302,18 @@ def test_fresh_text_lies_between_that_of_the_single_swaps() -> None:
 def test_a_limit_of_speed_is_held_against_the_interval(value: float, verdict: Verdict) -> None:
     ratio = mixture(speed=value).confirmed
     assert ratio is not None
-    assert judge_speed("x", ratio.speed).verdict is verdict
-    assert judge_speed("x", None).verdict is Verdict.INCONCLUSIVE
+    assert judge_chosen_mix_speed("x", ratio.speed).verdict is verdict
+    assert judge_chosen_mix_speed("x", None).verdict is Verdict.INCONCLUSIVE
 
 
 def test_limits_of_divergence_and_of_bits() -> None:
-    assert judge_divergence(0.03, quality(0.02)).verdict is Verdict.MET
-    assert judge_divergence(0.021, quality(0.02)).verdict is Verdict.INCONCLUSIVE
-    assert judge_divergence(0.01, quality(0.02)).verdict is Verdict.MISSED
+    assert judge_chosen_mix_divergence(0.03, quality(0.02)).verdict is Verdict.MET
+    assert judge_chosen_mix_divergence(0.021, quality(0.02)).verdict is Verdict.INCONCLUSIVE
+    assert judge_chosen_mix_divergence(0.01, quality(0.02)).verdict is Verdict.MISSED
     confirmed = mixture().confirmed
     assert confirmed is not None
-    assert judge_difference("x", confirmed.difference).verdict is Verdict.MET
-    assert [judge_bits(5.0, bits).verdict for bits in (5.0, 5.01)] == [Verdict.MET, Verdict.MISSED]
+    assert judge_chosen_mix_difference("x", confirmed.difference).verdict is Verdict.MET
+    assert [judge_chosen_mix_bits(5.0, bits).verdict for bits in (5.0, 5.01)] == [Verdict.MET, Verdict.MISSED]
 
 
 @pytest.mark.parametrize(
@@ -359,7 +359,7 @@ def test_a_mix_without_a_result_is_not_to_be_used() -> None:
             "mix": found.confirmed.mix.model_copy(update={"step": None, "divergence": None}),
             "speed": None,
             "difference": None,
-            "findings": (judge_bits(9.0, 5.0),),
+            "findings": (judge_chosen_mix_bits(9.0, 5.0),),
         }
     )
     failed = found.model_copy(update={"confirmed": confirmed})
@@ -417,6 +417,6 @@ def test_the_trade_has_the_front_the_types_the_mix_and_the_reference() -> None:
 
 def test_the_answer_as_json_follows_its_schema() -> None:
     found = mixture()
-    printed = json.loads(answer_text("mix", found, found.exit_code))
+    printed = json.loads(json_answer_text("mix", found, found.exit_code))
     jsonschema.validate(printed, answer_schema("mix"))
     assert Mixture.model_validate(printed["answer"]) == found

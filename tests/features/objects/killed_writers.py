@@ -8,7 +8,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from bitbench.features.objects.remote_folder import RemoteFolder, pull_study
+from bitbench.features.objects.remote_folder import RemoteFolder, pull_remote_study
 from bitbench.features.objects.store import ObjectStore
 from bitbench.records.folder import StudyFolder
 from tests.gallery import TWINS
@@ -72,7 +72,7 @@ def _die(requests: int, after_s: float) -> None:
 
 def check(url: str, into: Path) -> None:
     """Nothing is lost or doubled, and rows are those of their trial."""
-    source, folder = StudyFolder(TWINS).read(), pull_study(url, into)
+    source, folder = StudyFolder(TWINS).read(), pull_remote_study(url, into)
     found = folder.trials()
     assert [one.id for one in found] == [f"t{number:05d}" for number in range(1, TRIALS + 1)]
     for kept, wanted in zip(found, source.trials, strict=False):

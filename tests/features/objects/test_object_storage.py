@@ -15,13 +15,13 @@ from bitbench.features.objects.remote_folder import (
     RemoteWriter,
     compact_remote_tables,
     pull,
-    pull_study,
-    write_tables,
+    pull_remote_study,
+    write_remote_tables,
 )
 from bitbench.features.objects.store import ObjectExistsError, ObjectStore
 from bitbench.features.query.studies import Studies
 from bitbench.measure.offers import folder_at
-from bitbench.records.arrow_tables import study_table
+from bitbench.records.arrow_tables import study_arrow_table
 from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import ExitCode, StoreError, UsageError
 from tests.command_line import bitbench
@@ -99,7 +99,7 @@ def test_two_writers_one_wins(place: str, tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as racers:
         assert sorted(racers.map(write, range(8))) == ["refused"] * 7 + ["won"]
     assert all("another bitbench" in said for said in refused)
-    folder = pull_study(f"{place}/race", tmp_path / "pulled")
+    folder = pull_remote_study(f"{place}/race", tmp_path / "pulled")
     assert [one.id for one in folder.trials()] == ["t00001"]
 
 
@@ -120,7 +120,7 @@ def test_who_was_stopped_for_longer_than_the_lease_writes_nothing_more(
             old.append_trial(SOURCE.trials[2], None)
     with pytest.raises(StoreError, match="took over"):
         old.__exit__(None, None, None)
-    found = pull_study(f"{place}/stopped", tmp_path / "pulled").trials()
+    found = pull_remote_study(f"{place}/stopped", tmp_path / "pulled").trials()
     assert [(one.id, one.started_at) for one in found] == [
         ("t00001", SOURCE.trials[0].started_at),
         ("t00002", SOURCE.trials[1].started_at),
@@ -174,8 +174,8 @@ def test_a_query_over_compacted_studies_is_complete(place: str) -> None:
     assert Studies(place).query(ALL_TRIALS)[1] == [(60, 60 * ROWS_EACH)]
     compact_remote_tables(ObjectStore(place))
     assert Studies(place).query(ALL_TRIALS)[1] == [(60, 60 * ROWS_EACH)]
-    newer = {table: study_table(SOURCE, table) for table in TABLES}
-    write_tables(ObjectStore(place), "study-0007", newer)
+    newer = {table: study_arrow_table(SOURCE, table) for table in TABLES}
+    write_remote_tables(ObjectStore(place), "study-0007", newer)
     assert Studies(place).query(ALL_TRIALS)[1] == [(60, 59 * ROWS_EACH + len(SOURCE.trials))]
 
 

@@ -18,7 +18,7 @@ from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.features.query.studies import REFUSED, Studies
 from bitbench.features.query.tables import TABLES, sql_type
-from bitbench.records.arrow_tables import study_table
+from bitbench.records.arrow_tables import study_arrow_table
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import Lock
 from bitbench.records.profile import PublishedKernels, read_published_profile
@@ -312,7 +312,7 @@ def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", STUDY_TABLES)
 def test_python_and_sql_have_the_same_tables(name: str) -> None:
-    table = study_table(StudyFolder(TWINS).read(), name)
+    table = study_arrow_table(StudyFolder(TWINS).read(), name)
     names, rows = Studies(str(TWINS)).query(f"SELECT * FROM {name}")
     assert names == table.column_names
     assert sorted(map(repr, rows)) == sorted(repr(tuple(row.values())) for row in table.to_pylist())

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bitbench.features.shapes import checkpoint, weights
-from bitbench.features.shapes.checkpoint import find_shape, make_checkpoint, shape_reference, tokenizer_files
-from bitbench.features.shapes.weights import random_pieces
+from bitbench.features.shapes.checkpoint import find_shape, make_checkpoint, shape_checkpoint_tokenizer, shape_reference
+from bitbench.features.shapes.weights import random_shape_weights
 from bitbench.measure.plan import plan_study
 from bitbench.measure.readiness import make_model_ready
 from bitbench.measure.workplace import Workplace
@@ -73,7 +73,7 @@ def test_shards_are_listed_and_as_large_as_they_may_be(tmp_path: Path, monkeypat
 def test_no_piece_is_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(weights, "_PIECE", 1_000)
     tensor = StoredTensor("BF16", (33, 101), 2 * 33 * 101)
-    pieces = list(random_pieces(small(), "model.layers.0.mlp.up_proj.weight", tensor))
+    pieces = list(random_shape_weights(small(), "model.layers.0.mlp.up_proj.weight", tensor))
     assert [piece.size for piece in pieces] == [1_000, 1_000, 1_000, 333]
 
 
@@ -91,7 +91,7 @@ def test_numbers_stay_near_one_through_many_layers() -> None:
     stream = np.random.default_rng(0).standard_normal((8, 256)).astype(np.float32)
     for layer in range(80):
         tensor = StoredTensor("BF16", (256, 256), 2 * 256 * 256)
-        (drawn,) = random_pieces(shape, f"model.layers.{layer}.x.weight", tensor)
+        (drawn,) = random_shape_weights(shape, f"model.layers.{layer}.x.weight", tensor)
         weights = (drawn.astype(np.uint32) << 16).view(np.float32).reshape(256, 256)
         normed = stream / np.sqrt((stream**2).mean(axis=1, keepdims=True))
         stream = stream + normed @ weights.T
@@ -114,7 +114,7 @@ def test_weights_are_normal_and_norms_leave_everything_as_it_is(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["smollm2-135m", "qwen2.5-72b", "gemma-3-4b"])
 def test_every_token_of_a_vocabulary_is_a_word(name: str) -> None:
     config = SHAPES[name].config
-    tokenizer = tokenizer_files(config)["tokenizer.json"]
+    tokenizer = shape_checkpoint_tokenizer(config)["tokenizer.json"]
     vocabulary = tokenizer["model"]["vocab"]
     assert sorted(vocabulary.values()) == list(range(config["vocab_size"]))
     specials = {token["id"]: token["content"] for token in tokenizer["added_tokens"]}
@@ -127,7 +127,7 @@ def test_every_token_of_a_vocabulary_is_a_word(name: str) -> None:
 
 
 def test_the_tokenizer_names_the_tokens_of_the_configuration() -> None:
-    settings = tokenizer_files(small().config)["tokenizer_config.json"]
+    settings = shape_checkpoint_tokenizer(small().config)["tokenizer_config.json"]
     assert (settings["bos_token"], settings["eos_token"]) == ("<|3|>", "<|7|>")
 
 

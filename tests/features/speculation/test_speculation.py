@@ -11,9 +11,9 @@ from bitbench.features.speculation.computing import (
     Counts,
     Speculation,
     Speculations,
-    about_drafts,
-    draft_model,
+    speculation_arguments,
     speculation_counts,
+    speculation_draft_model,
     summarize_speculation,
 )
 from bitbench.features.speculation.words import speculation_sentences
@@ -188,8 +188,8 @@ def test_a_draft_model_costs_its_own_steps() -> None:
     ],
 )
 def test_what_a_draft_comes_from(args: dict[str, str | int], named: str | None) -> None:
-    assert draft_model(about_drafts(args)) == named
-    assert "threads" not in about_drafts(args)
+    assert speculation_draft_model(speculation_arguments(args)) == named
+    assert "threads" not in speculation_arguments(args)
 
 
 def test_a_draft_may_be_named_by_its_file() -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bitbench.analysis.budget import measured_components, plan_confirmation
+from bitbench.analysis.budget import measured_variance_components, plan_confirmation_blocks
 from bitbench.analysis.claims import Look, claim_looks
 from bitbench.analysis.pairs import LogSpeeds, PairTable, paired_ratios
 from bitbench.features.tune.race import Admission, Race, race
@@ -58,7 +58,7 @@ def searched(
             [design_of(len(live))],
             [values.shape[1] for values, _ in blocks],
             search_s - running.clock_s,
-            measured_components({"workload": figures} if figures else {}),
+            measured_variance_components({"workload": figures} if figures else {}),
         )
         blocks.append(running.block(live, rounds, alternate=True))
         ends.append(float(running.clock_s))
@@ -70,8 +70,8 @@ def searched(
     assert found.leader is not None
     assert figures is not None
     pair = [0, everyone.index(found.leader)]
-    components = measured_components({"workload": figures})
-    fresh = plan_confirmation(design_of(2), budget_s - running.clock_s, CONFIDENCE, components, target=WITHIN)
+    components = measured_variance_components({"workload": figures})
+    fresh = plan_confirmation_blocks(design_of(2), budget_s - running.clock_s, CONFIDENCE, components, target=WITHIN)
     confirming = [running.block(pair, fresh.rounds, alternate=True) for _ in range(fresh.blocks)] if pair[1] else []
     is_gain = False
     if confirming:

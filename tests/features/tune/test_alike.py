@@ -14,7 +14,7 @@ from bitbench.engines.openvino import OpenvinoEngine
 from bitbench.engines.sglang import SglangEngine
 from bitbench.engines.transformers import TransformersEngine
 from bitbench.engines.vllm import VllmEngine
-from bitbench.features.tune.types import alike_setups
+from bitbench.features.tune.types import alike_tune_setups
 from bitbench.measure.budget import OneBlock
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.progress import DISTURBED_REPEATS, Progress, progress_excuses
@@ -40,7 +40,7 @@ LOSS = {"m/gguf-bf16": 0.0, "m/gguf-q4_0": 0.05}  # nats of every token
 
 def alike(setups: str) -> list[tuple[str, ...]]:
     text = f"name: x\nmodels: [m]\nworkloads: [interactive]\nmeasure: {{budget: 10m}}\ntune: {{}}\nengines:\n{setups}"
-    return list(alike_setups(parse_study(text, name="s.yaml"), ENGINES))
+    return list(alike_tune_setups(parse_study(text, name="s.yaml"), ENGINES))
 
 
 def test_threads_and_limits_of_batches_leave_a_model_as_it_is_and_a_cache_does_not() -> None:

@@ -12,25 +12,25 @@ import yaml
 from rich.console import Console
 
 import bitbench as bitbench_module
-from bitbench.analysis.budget import Design, VarianceComponents, plan_confirmation
+from bitbench.analysis.budget import Design, VarianceComponents, plan_confirmation_blocks
 from bitbench.analysis.claims import Look
 from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.estimate import Basis, Estimate, Finding, Verdict
 from bitbench.analysis.results.recommendation import Judged, Limits
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.analysis.sequential import PrimaryMetric, kept_back
-from bitbench.cli.json_answers import answer_schema, answer_text
+from bitbench.cli.json_answers import answer_schema, json_answer_text
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.null import NullEngine
 from bitbench.engines.vllm import VllmEngine
 from bitbench.features.tune.confirmation import ConfirmationPlanner
-from bitbench.features.tune.race import Admission, admission, draw_race_configs, race, race_of
+from bitbench.features.tune.race import Admission, draw_race_configs, race, race_admission, race_of
 from bitbench.features.tune.types import Confirmed, Fate, Goal, RaceEnd, Tried, Tune, Tuning
 from bitbench.features.tune.words import tuning_document
 from bitbench.measure.estimate import Estimator
 from bitbench.ports import Deployable, Launch, Load
 from bitbench.records.trial import Memory, TrialMetrics
-from bitbench.reports.answers.recommend import command_lines
+from bitbench.reports.answers.recommend import deployment_section_lines
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.metrics import METRICS
@@ -166,7 +166,7 @@ def estimate(mean: float) -> Estimate:
 
 
 def test_who_may_win_and_who_may_beat_others() -> None:
-    found = admission(
+    found = race_admission(
         [
             judged(A, finding(Verdict.MET, 0.05)),
             judged(B, finding(Verdict.INCONCLUSIVE, 0.12)),
@@ -174,9 +174,9 @@ def test_who_may_win_and_who_may_beat_others() -> None:
         ]
     )
     assert (found.able, found.fit) == ({A, B}, {A})
-    assert admission([judged(A, finding(Verdict.INCONCLUSIVE, 0.09))]).fit == {A}
-    assert admission([judged(A, finding(Verdict.INCONCLUSIVE, None))]).fit == set()
-    assert admission([judged(A, failed=1)]).able == set()
+    assert race_admission([judged(A, finding(Verdict.INCONCLUSIVE, 0.09))]).fit == {A}
+    assert race_admission([judged(A, finding(Verdict.INCONCLUSIVE, None))]).fit == set()
+    assert race_admission([judged(A, failed=1)]).able == set()
 
 
 def test_the_least_memory_is_raced_for_by_the_records_of_memory() -> None:
@@ -222,9 +222,9 @@ def test_of_a_large_space_so_many_are_drawn_as_the_budget_pays_for() -> None:
 def test_a_confirmation_takes_no_more_time_than_it_needs() -> None:
     design = Design(configs=2, starts_s=10.0, round_s=4.0)
     calm, noisy = VarianceComponents(0.002, 0.003), VarianceComponents(0.06, 0.1)
-    assert plan_confirmation(design, 600.0, 0.95, calm, target=0.02).seconds <= 150
-    assert plan_confirmation(design, 600.0, 0.95, noisy, target=0.02).seconds > 500
-    assert plan_confirmation(design, 1.0, 0.95, noisy, target=0.02).blocks == 3
+    assert plan_confirmation_blocks(design, 600.0, 0.95, calm, target=0.02).seconds <= 150
+    assert plan_confirmation_blocks(design, 600.0, 0.95, noisy, target=0.02).seconds > 500
+    assert plan_confirmation_blocks(design, 1.0, 0.95, noisy, target=0.02).blocks == 3
 
 
 def test_the_first_starts_of_a_confirmation_are_not_forgotten() -> None:
@@ -277,7 +277,7 @@ def test_the_command_to_deploy(tmp_path: Path) -> None:
         "--cache-ram 0 --threads 2"
     )
     assert not isinstance(NullEngine(), Deployable)
-    assert command_lines(("A=1", "vllm", "serve", "/m", "--dtype", "bfloat16", "--no-x")) == [
+    assert deployment_section_lines(("A=1", "vllm", "serve", "/m", "--dtype", "bfloat16", "--no-x")) == [
         "A=1 vllm serve /m \\",
         "--dtype bfloat16 \\",
         "--no-x",
@@ -394,7 +394,7 @@ def test_each_answer_has_its_sentence_and_its_exit_code(sentence: str) -> None:
     assert sentence in " ".join(stream.getvalue().split())
     assert max(map(len, lines)) <= 60
     assert found.exit_code is code
-    said = json.loads(answer_text("tune", found, code))
+    said = json.loads(json_answer_text("tune", found, code))
     jsonschema.validate(said, answer_schema("tune"))
 
 

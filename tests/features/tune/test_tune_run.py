@@ -11,20 +11,20 @@ from scipy.special import stdtrit
 
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS
-from bitbench.engines.registry import engines_of
-from bitbench.features.tune.confirmation import LEAST_TIMES, MOST_TIMES, confirmation_windows
-from bitbench.features.tune.search import tune, tune_source
+from bitbench.engines.registry import registered_engines_of
+from bitbench.features.tune.confirmation import LEAST_TIMES, MOST_TIMES, tune_confirmation_windows
+from bitbench.features.tune.search import tune, tune_search_source
 from bitbench.features.tune.types import Fate, Tuning
 from bitbench.features.tune.words import tuning_document
 from bitbench.measure import runner
 from bitbench.measure.budget import OneBlock
 from bitbench.measure.offers import LogObserver
-from bitbench.measure.plan import expand_plan
+from bitbench.measure.plan import plan_study_points
 from bitbench.measure.progress import Progress
 from bitbench.measure.runner import StudyPart
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
-from bitbench.quality.material import cut_windows, rooms
+from bitbench.quality.material import cut_windows, windows_per_corpus_part
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.quality import CorpusFacts, QualityRecord
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
@@ -82,7 +82,7 @@ class World:
 
     def plan(self, study: Path | StudySource, at: Workplace) -> Plan:
         source = StudySource.of(study)
-        return expand_plan(source.study, engines_of(source.study), resolve, "cpu")
+        return plan_study_points(source.study, registered_engines_of(source.study), resolve, "cpu")
 
     def measure(
         self, study: StudySource, into: Path, observer: Observer, at: Workplace, *, part: StudyPart
@@ -166,7 +166,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def answer(world: World) -> Tuning:
-    return tune(tune_source(Path("tune.yaml")), Path("out"), LogObserver(), world.at)
+    return tune(tune_search_source(Path("tune.yaml")), Path("out"), LogObserver(), world.at)
 
 
 def quality_of(found: Tuning) -> Finding:
@@ -305,18 +305,18 @@ def test_an_engine_without_an_unquantized_variant_is_named_before_the_search(
         FILE.replace("recipes: [gguf-bf16, gguf-q4_0]", "recipes: [gguf-q4_0, gguf-q8_0]").replace("bf16 @", "q4_0 @")
     )
     with caplog.at_level("WARNING"):
-        tune(tune_source(Path("tune.yaml")), Path("other"), LogObserver(), world.at)
+        tune(tune_search_source(Path("tune.yaml")), Path("other"), LogObserver(), world.at)
     assert "no config on llamacpp can meet max_quality_loss" in caplog.text
 
 
 def test_how_many_windows_decide() -> None:
     near, far = [0.05, 0.15], [0.001, 0.003]  # means 0.1 and 0.002
-    assert confirmation_windows(far * 4, 0.1, 0.95, 10_000) == 8 * LEAST_TIMES
-    assert confirmation_windows(near * 4, float(np.expm1(0.1)), 0.95, 10_000) == 8 * MOST_TIMES
-    between = confirmation_windows(near * 4, float(np.expm1(0.13)), 0.95, 10_000)
+    assert tune_confirmation_windows(far * 4, 0.1, 0.95, 10_000) == 8 * LEAST_TIMES
+    assert tune_confirmation_windows(near * 4, float(np.expm1(0.1)), 0.95, 10_000) == 8 * MOST_TIMES
+    between = tune_confirmation_windows(near * 4, float(np.expm1(0.13)), 0.95, 10_000)
     assert between == 40  # (3.24 · 0.0535 / 0.03)² = 33
-    assert confirmation_windows(near * 4, 0.1, 0.95, 100) == 96
-    assert confirmation_windows(near * 4, 0.1, 0.95, 7) == 0
+    assert tune_confirmation_windows(near * 4, 0.1, 0.95, 100) == 96
+    assert tune_confirmation_windows(near * 4, 0.1, 0.95, 7) == 0
 
 
 def decided(distance: float, searches: int = 400) -> tuple[float, float]:
@@ -332,7 +332,7 @@ def decided(distance: float, searches: int = 400) -> tuple[float, float]:
         seen = windows(WINDOWS)
         if seen.mean() > limit:
             continue
-        fresh = windows(confirmation_windows(seen.tolist(), float(np.expm1(limit)), 0.95, 10_000))
+        fresh = windows(tune_confirmation_windows(seen.tolist(), float(np.expm1(limit)), 0.95, 10_000))
         half = float(stdtrit(len(fresh) - 1, 0.975)) * fresh.std(ddof=1) / np.sqrt(len(fresh))
         met, broken = fresh.mean() + half <= limit, fresh.mean() - half > limit
         outcomes.append((met or broken, broken if distance > 0 else met))
@@ -350,7 +350,7 @@ def test_a_limit_that_is_not_too_near_is_decided_and_hardly_ever_wrongly(distanc
 @pytest.mark.parametrize(("offset", "times"), [(0.0, 4), (0.0, 7), (0.5, 4), (0.5, 7), (0.25, 32)])
 def test_fresh_windows_touch_none_of_the_search(offset: float, times: int) -> None:
     parts = [list(range(8 * 400)), list(range(100_000, 100_000 + 8 * 300))]
-    assert rooms(parts, 8, ()) == [400, 300]
+    assert windows_per_corpus_part(parts, 8, ()) == [400, 300]
     searched = cut_windows(parts, 8, 8, (), offset)
     other = cut_windows(parts, 8 * times, 8, (), (times * offset + 0.5) % 1)
     assert len(other) == len(set(other)) == 8 * times

@@ -10,10 +10,10 @@ from bitbench.features.vptq.layout import (
     LayerConfig,
     Tensor,
     VptqLayer,
-    config_of,
     describe_vptq_layer,
-    read_layer,
-    tensors_of,
+    layout_tensors,
+    vptq_layer_from_layout,
+    vptq_layout_config,
 )
 from tests.features.vptq.vptq_layers import make_layer
 
@@ -40,11 +40,11 @@ def test_what_is_written_comes_back(
         scaled=complete,
         biased=complete,
     )
-    back = read_layer(tensors_of(layer), describe_vptq_layer(layer))
-    np.testing.assert_allclose(layout.dequantize_layer(back), layout.dequantize_layer(layer), rtol=2e-3, atol=4e-3)
+    back = vptq_layer_from_layout(layout_tensors(layer), describe_vptq_layer(layer))
+    np.testing.assert_allclose(layout.dequantize_layout(back), layout.dequantize_layout(layer), rtol=2e-3, atol=4e-3)
     assert (back.bias is None) != complete
-    again = tensors_of(back)
-    for name, tensor in tensors_of(layer).items():
+    again = layout_tensors(back)
+    for name, tensor in layout_tensors(layer).items():
         np.testing.assert_array_equal(again[name], tensor)
 
 
@@ -96,7 +96,7 @@ def public_layer(*, packed: bool, as_float: bool) -> tuple[dict[str, Tensor], La
 
 @pytest.mark.parametrize(("packed", "as_float"), [(True, False), (False, False), (False, True)])
 def test_a_public_file_is_read_as_documented(packed: bool, as_float: bool) -> None:
-    layer = read_layer(*public_layer(packed=packed, as_float=as_float))
+    layer = vptq_layer_from_layout(*public_layer(packed=packed, as_float=as_float))
     ramp, half = np.arange(8.0), np.full(8, 0.5)
     # Stored order: columns 4 and 0 (outliers), then 1, 2, 3; the last six of 16 outputs are padding.
     wanted = np.zeros((10, 5))
@@ -107,30 +107,30 @@ def test_a_public_file_is_read_as_documented(packed: bool, as_float: bool) -> No
     wanted[:8, 3], wanted[8:, 3] = half + 0.25, 0.25
     wanted[:, 1] *= 2
     wanted[:, 4] += 0.5
-    np.testing.assert_array_equal(layout.dequantize_layer(layer), wanted)
+    np.testing.assert_array_equal(layout.dequantize_layout(layer), wanted)
 
 
 def test_a_layer_is_found_by_its_name_or_by_what_it_shares() -> None:
     own, shared = describe_vptq_layer(_plain(4)), describe_vptq_layer(_plain(6))
     config = {"config_for_layers": {"model.layers.0.q_proj": own}, "shared_layer_config": {"up_proj": shared}}
-    assert config_of("model.layers.0.q_proj", config) == own  # type: ignore[arg-type]
-    assert config_of("model.layers.7.mlp.up_proj", config) == shared  # type: ignore[arg-type]
-    assert config_of("lm_head", config) is None  # type: ignore[arg-type]
+    assert vptq_layout_config("model.layers.0.q_proj", config) == own  # type: ignore[arg-type]
+    assert vptq_layout_config("model.layers.7.mlp.up_proj", config) == shared  # type: ignore[arg-type]
+    assert vptq_layout_config("lm_head", config) is None  # type: ignore[arg-type]
 
 
 def test_tensors_that_do_not_fit_are_named() -> None:
-    tensors, config = tensors_of(_plain(6)), describe_vptq_layer(_plain(6))
+    tensors, config = layout_tensors(_plain(6)), describe_vptq_layer(_plain(6))
     with pytest.raises(ValueError, match=r"indices have the shape \(1, 1, 6\), but \(1, 3, 6\) follows"):
-        read_layer(tensors, config | {"out_features": 20})  # type: ignore[arg-type]
+        vptq_layer_from_layout(tensors, config | {"out_features": 20})  # type: ignore[arg-type]
     del tensors["res_centroids.weight"]
     with pytest.raises(ValueError, match=r"lacks res_centroids.weight"):
-        read_layer(tensors, config)
+        vptq_layer_from_layout(tensors, config)
 
 
 def test_a_codebook_must_fill_its_index() -> None:
     layer = make_layer(np.random.default_rng(0), out_features=8, columns_per_group=4, sizes=(300, 0))
     with pytest.raises(ValueError, match="300 entries has no whole number of bits"):
-        tensors_of(layer)
+        layout_tensors(layer)
 
 
 def _plain(columns: int) -> VptqLayer:

@@ -12,7 +12,7 @@ from tests.features.vptq.vptq_layers import codebook_sizes, layers
 
 def test_words_hold_the_residual_above_the_main_index_lowest_bits_first() -> None:
     main, residual = np.array([[0xABC, 0x123]], dtype=np.uint16), np.array([[0x7F, 0x01]], dtype=np.uint16)
-    words = layout.pack_vptq_indices(main, residual, 12, 8)
+    words = layout.pack_layout_indices(main, residual, 12, 8)
     bits = 0x7FABC | 0x01123 << 20
     assert words.tolist() == [[np.int32(np.uint32(bits & 0xFFFFFFFF)), bits >> 32]]
 
@@ -22,9 +22,9 @@ def test_public_indices_come_back(data: st.DataObject, main_bits: int, residual_
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     main = rng.integers(0, 1 << main_bits, (2, 3, columns)).astype(np.uint16)
     residual = rng.integers(0, 1 << residual_bits, (2, 3, columns)).astype(np.uint16) if residual_bits else None
-    words = layout.pack_vptq_indices(main, residual, main_bits, residual_bits)
+    words = layout.pack_layout_indices(main, residual, main_bits, residual_bits)
     assert words.shape == (2, 3, -(-columns * (main_bits + residual_bits) // 32))
-    main_back, residual_back = layout.unpack_vptq_indices(words, columns, main_bits, residual_bits)
+    main_back, residual_back = layout.unpack_layout_indices(words, columns, main_bits, residual_bits)
     np.testing.assert_array_equal(main_back, main)
     assert (residual_back is None) == (residual is None)
     if residual is not None:
@@ -45,7 +45,7 @@ def test_dequantize_follows_the_definition_entry_by_entry() -> None:
         weight_scale=np.array([1, 2, 3, 4, 5], dtype=np.float32),
         weight_bias=np.array([0.1, 0.2, 0.3, 0.4, 0.5], dtype=np.float32),
     )
-    weight = layout.dequantize_layer(layer)
+    weight = layout.dequantize_layout(layer)
     assert layer.outliers is not None
     assert layer.residual_centroids is not None
     assert layer.residual_indices is not None
@@ -65,8 +65,8 @@ def test_dequantize_follows_the_definition_entry_by_entry() -> None:
 def test_kernel_indices_come_back(data: st.DataObject, sizes: tuple[int, int], columns: int, blocks: int) -> None:
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
     entries, residual_entries = sizes
-    main_bits = packed.index_bits(entries, packed.MAIN_BITS)
-    residual_bits = packed.index_bits(residual_entries, packed.RESIDUAL_BITS) if residual_entries else 0
+    main_bits = packed.packed_index_bits(entries, packed.MAIN_BITS)
+    residual_bits = packed.packed_index_bits(residual_entries, packed.RESIDUAL_BITS) if residual_entries else 0
     main = rng.integers(0, entries, (blocks, columns)).astype(np.uint16)
     residual = rng.integers(0, residual_entries, (blocks, columns)).astype(np.uint16) if residual_entries else None
     stream = packed.pack_stream(main, residual, main_bits, residual_bits)
@@ -79,7 +79,7 @@ def test_kernel_indices_come_back(data: st.DataObject, sizes: tuple[int, int], c
 
 @given(layers())
 def test_only_the_rounding_of_the_codebooks_is_lost(layer: VptqLayer) -> None:
-    exact, kept = layout.dequantize_layer(layer), packed.dequantize_packed(packed.pack_layer(layer))
+    exact, kept = layout.dequantize_layout(layer), packed.dequantize_packed(packed.pack_layer(layer))
     assert kept.shape == exact.shape
     steps = [np.abs(layer.centroids).max(axis=(1, 2))]
     if layer.residual_centroids is not None:
@@ -111,4 +111,4 @@ def test_a_vector_of_another_length_is_refused() -> None:
 
 def test_a_codebook_that_no_index_can_name_is_refused() -> None:
     with pytest.raises(ValueError, match="more than 16 bits"):
-        packed.index_bits(65537, packed.MAIN_BITS)
+        packed.packed_index_bits(65537, packed.MAIN_BITS)

@@ -26,7 +26,7 @@ def test_what_is_left_out_means_what_is_written_out(tmp_path: Path) -> None:
     short = Recipe.model_validate({"name": "mine", "backend": "vptq"})
     assert short == Recipe.model_validate({"name": "mine", "backend": "vptq", "options": {"main": 4096, "vector": 8}})
     path = tmp_path / "mine.yaml"
-    path.write_text(catalog.recipe_text(short))
+    path.write_text(catalog.recipe_file_text(short))
     assert catalog.read_recipe(path) == short
 
 

@@ -7,16 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bitbench.features.vptq import layout, packed
-from bitbench.features.vptq.codebooks import Book, Search, combine, kmeans, refit
+from bitbench.features.vptq.codebooks import Book, Search, combine_codebooks, kmeans, refit_codebooks
 from bitbench.features.vptq.layout import Doubles, Floats
 from bitbench.features.vptq.solver import (
     Settings,
     Solved,
     error_factor,
     improve_columns,
-    proxy_error,
     quantize_columns,
     quantize_layer,
+    solver_proxy_error,
 )
 
 TINY = Settings(main=32, residual=8, iterations=6)
@@ -111,13 +111,13 @@ def test_refitted_entries_cannot_be_bettered() -> None:
         Book(normal(rng, 16, 8), rng.integers(0, 15, (40, 4))),  # nobody uses the last entry
         Book(normal(rng, 4, 8), rng.integers(0, 4, (30, 4)), first=10),
     ]
-    found = refit(books, columns, hessian, iterations=400)
-    best = error(columns, combine(books, found, columns.shape), hessian)
-    assert best < error(columns, combine(books, [book.centroids for book in books], columns.shape), hessian)
+    found = refit_codebooks(books, columns, hessian, iterations=400)
+    best = error(columns, combine_codebooks(books, found, columns.shape), hessian)
+    assert best < error(columns, combine_codebooks(books, [book.centroids for book in books], columns.shape), hessian)
     np.testing.assert_array_equal(found[0][15], books[0].centroids[15])
     for _ in range(20):
         moved = [entries + 0.05 * normal(rng, *entries.shape) for entries in found]
-        assert error(columns, combine(books, moved, columns.shape), hessian) > best
+        assert error(columns, combine_codebooks(books, moved, columns.shape), hessian) > best
 
 
 def solve(weight: Floats, hessian: Doubles, chosen: Settings, seed: int = 0) -> Solved:
@@ -130,7 +130,9 @@ def test_a_layer_beats_rounding_to_as_many_bits() -> None:
     hessian, weight = correlated(rng, 96), normal(rng, 64, 96)
     steps = np.abs(weight).max(axis=1, keepdims=True) / 1.5
     rounded = (np.rint(weight / steps - 0.5).clip(-2, 1) + 0.5) * steps
-    assert solve(weight, hessian, TINY).proxy_error < 0.8 * proxy_error(weight, rounded.astype(np.float64), hessian)
+    assert solve(weight, hessian, TINY).proxy_error < 0.8 * solver_proxy_error(
+        weight, rounded.astype(np.float64), hessian
+    )
 
 
 def test_every_step_of_the_solver_earns_its_place() -> None:
@@ -140,14 +142,16 @@ def test_every_step_of_the_solver_earns_its_place() -> None:
     assert full < 0.9 * solve(weight, hessian, Settings(main=32, residual=0, iterations=6)).proxy_error
     assert full < 0.97 * solve(weight, hessian, Settings(main=32, residual=8, iterations=6, rounds=0)).proxy_error
     # Without knowing what the inputs are like:
-    assert full < 0.8 * proxy_error(weight, layout.dequantize_layer(solve(weight, np.eye(96), TINY).layer), hessian)
+    assert full < 0.8 * solver_proxy_error(
+        weight, layout.dequantize_layout(solve(weight, np.eye(96), TINY).layer), hessian
+    )
 
 
 def test_the_error_that_is_told_is_the_error_of_the_outputs() -> None:
     rng = np.random.default_rng(2)
     x, weight = rng.standard_normal((500, 24)), normal(rng, 16, 24)
     solved = solve(weight, x.T @ x / 500, TINY)
-    exact, found = x @ weight.T.astype(np.float64), x @ layout.dequantize_layer(solved.layer).T
+    exact, found = x @ weight.T.astype(np.float64), x @ layout.dequantize_layout(solved.layer).T
     assert solved.proxy_error == pytest.approx(np.square(found - exact).sum() / np.square(exact).sum(), rel=1e-9)
 
 
@@ -173,9 +177,9 @@ def test_outputs_that_fill_no_vector_and_outlier_columns(normalize: bool, outlie
     assert (layer.permutation is None) == (outliers == 0)
     assert (layer.weight_scale is None) != normalize
     assert layer.bias is bias
-    found = layout.dequantize_layer(layer)
+    found = layout.dequantize_layout(layer)
     assert found.shape == weight.shape
-    assert proxy_error(weight, found, hessian) < 0.3
+    assert solver_proxy_error(weight, found, hessian) < 0.3
 
 
 def test_a_column_that_calibration_never_met_does_no_harm() -> None:
@@ -183,11 +187,11 @@ def test_a_column_that_calibration_never_met_does_no_harm() -> None:
     hessian, weight = correlated(rng, 32), normal(rng, 32, 32)
     hessian[3] = hessian[:, 3] = 0
     assert solve(weight, hessian, TINY).proxy_error < 0.3
-    assert np.isfinite(layout.dequantize_layer(solve(weight, np.zeros((32, 32)), TINY).layer)).all()
+    assert np.isfinite(layout.dequantize_layout(solve(weight, np.zeros((32, 32)), TINY).layer)).all()
 
 
 def test_the_kernel_computes_with_the_entries_that_are_stored() -> None:
     rng = np.random.default_rng(6)
     layer = solve(normal(rng, 64, 96), correlated(rng, 96), TINY).layer
-    stored, computed = layout.dequantize_layer(layer), packed.dequantize_packed(packed.pack_layer(layer))
+    stored, computed = layout.dequantize_layout(layer), packed.dequantize_packed(packed.pack_layer(layer))
     assert np.abs(stored - computed).max() < 1e-3 * np.abs(stored).max()

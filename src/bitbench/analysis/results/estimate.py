@@ -82,10 +82,10 @@ class PercentileEstimate(Estimate):
     @property
     def is_carried(self) -> bool:
         """Whether there are enough events to call it by its name."""
-        return carries(self.events, self.percent)
+        return is_estimate_carried(self.events, self.percent)
 
 
-def carries(events: int, percent: float) -> bool:
+def is_estimate_carried(events: int, percent: float) -> bool:
     return round(events * (100 - percent), 6) >= 100 * LEAST_BEYOND
 
 

@@ -22,7 +22,7 @@ class Limits(Record):
     quality_loss: float | None = None  # relative
 
 
-def verdict_of(figure: Estimate | None, findings: Iterable[Finding]) -> Verdict:
+def recommendation_verdict(figure: Estimate | None, findings: Iterable[Finding]) -> Verdict:
     """Of all limits together; without a figure there is nothing that could meet them."""
     return Verdict.MISSED if figure is None else worst_limit_check(finding.verdict for finding in findings)
 
@@ -57,7 +57,7 @@ class Judged(Record):
     @property
     def verdict(self) -> Verdict:
         """Of all limits together."""
-        return verdict_of(self.figure, self.findings)
+        return recommendation_verdict(self.figure, self.findings)
 
 
 class Choice(Record):

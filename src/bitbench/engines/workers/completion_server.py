@@ -162,7 +162,7 @@ def _wanted_top(body: dict[str, Any]) -> int | None:
     return int(body["logprobs"]) if body.get("echo") and body.get("logprobs") is not None else None
 
 
-def answer_whole(job: WholeJob, model: WholeModel) -> None:
+def answer_whole_completion(job: WholeJob, model: WholeModel) -> None:
     """Computes every choice of a request, one after the other: a batch would be padded, and round differently."""
     top = _wanted_top(job.body)
     choices = []
@@ -212,7 +212,7 @@ def _written(body: dict[str, Any], prompt: list[int], model: WholeModel) -> dict
 BATCH_HEADER = "X-Batch-Size"
 
 
-def end_with(error: Exception, jobs: Iterable[Any]) -> NoReturn:
+def end_completion_server(error: Exception, jobs: Iterable[Any]) -> NoReturn:
     """For an error of the thread that computes: it is in the log and in the answers, and the process ends."""
     traceback.print_exc()
     for job in jobs:

@@ -55,15 +55,15 @@ def load() -> tuple[Path, ctypes.CDLL]:
     return folder, llama
 
 
-def serve(arguments: list[str]) -> int:
+def serve_prebuilt(arguments: list[str]) -> int:
     folder, _ = load()
     server = ctypes.CDLL(str(folder / "libllama-server-impl.so"), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
-    words = [os.fsencode(word) for word in ("llama-server", *map(from_anywhere, arguments))]
+    words = [os.fsencode(word) for word in ("llama-server", *map(prebuilt_server_argument, arguments))]
     os.chdir(folder)  # it would load any libggml-….so from the folder that it is started in
     return int(getattr(server, LLAMA_SERVER)(len(words), (ctypes.c_char_p * (len(words) + 1))(*words, None)))
 
 
-def from_anywhere(argument: str) -> str:
+def prebuilt_server_argument(argument: str) -> str:
     """An argument that names a file names it from another folder, too."""
     names_a_file = ("/" in argument or argument.endswith(".gguf")) and os.path.exists(argument)  # noqa: PTH110
     return str(Path(argument).absolute()) if names_a_file else argument
@@ -79,14 +79,14 @@ def _quantize_prebuilt(arguments: list[str]) -> int:
     llama.llama_model_quantize_default_params.restype = QuantizeParameters
     parameters = llama.llama_model_quantize_default_params()
     parameters.file_type = LlamaFileType[f"MOSTLY_{file_type}"]
-    listed = tensor_types(options, GGMLQuantizationType)
+    listed = prebuilt_tensor_types(options, GGMLQuantizationType)
     if listed:
         parameters.tensor_types = ctypes.addressof(listed)
     llama.llama_backend_init()
     return int(llama.llama_model_quantize(os.fsencode(model), os.fsencode(target), ctypes.byref(parameters)))
 
 
-def tensor_types(options: list[str], known: Any) -> Any:
+def prebuilt_tensor_types(options: list[str], known: Any) -> Any:
     """The lines `PATTERN=TYPE` of the file that is named, as C reads them; None without one."""
     if not options:
         return None
@@ -99,4 +99,4 @@ def tensor_types(options: list[str], known: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit({"llama-server": serve, "llama-quantize": _quantize_prebuilt}[sys.argv[1]](sys.argv[2:]))
+    sys.exit({"llama-server": serve_prebuilt, "llama-quantize": _quantize_prebuilt}[sys.argv[1]](sys.argv[2:]))

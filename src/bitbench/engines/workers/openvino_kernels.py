@@ -27,7 +27,7 @@ LAYERS = ("FullyConnected", "MatMul")  # attention is another one in GenAI's pip
 
 def kernels(folder: Path, properties: dict[str, Any]) -> list[dict[str, Any]]:
     compiled = openvino.Core().compile_model(str(folder / IR), "CPU", properties)
-    compiled.create_infer_request().infer(feeds(compiled, [0]))
+    compiled.create_infer_request().infer(openvino_kernel_inputs(compiled, [0]))
     found: Counter[tuple[str, str]] = Counter()
     for node in compiled.get_runtime_model().get_ordered_ops():
         said = node.get_rt_info()
@@ -36,7 +36,7 @@ def kernels(folder: Path, properties: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"kind": kind, "kernel": kernel, "layers": layers} for (kind, kernel), layers in found.most_common()]
 
 
-def feeds(compiled: Any, prompt: list[int]) -> dict[str, Any]:
+def openvino_kernel_inputs(compiled: Any, prompt: list[int]) -> dict[str, Any]:
     """The inputs of a stateful decoder for one prompt and no past."""
     ids = np.array([prompt], dtype=np.int64)
     known = {
@@ -49,15 +49,15 @@ def feeds(compiled: Any, prompt: list[int]) -> dict[str, Any]:
     return {name: value for name, value in known.items() if name in wanted}
 
 
-def resolved(properties: dict[str, Any]) -> dict[str, str]:
+def openvino_kernel_properties(properties: dict[str, Any]) -> dict[str, str]:
     """What the plugin makes of these properties on this processor, told by a model that does nothing."""
     inlet = opset13.parameter([1], np.float32)
     nothing = openvino.Model([opset13.relu(inlet)], [inlet], "nothing")
     compiled = openvino.Core().compile_model(nothing, "CPU", properties)
-    return {name: shown(compiled.get_property(name)) for name in RESOLVED}
+    return {name: _shown_property(compiled.get_property(name)) for name in RESOLVED}
 
 
-def shown(value: Any) -> str:
+def _shown_property(value: Any) -> str:
     """Types of numbers as OpenVINO spells them in its documents: bf16."""
     return str(value.get_type_name()) if isinstance(value, openvino.Type) else str(value)
 

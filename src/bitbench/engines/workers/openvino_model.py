@@ -19,7 +19,7 @@ import numpy as np
 import openvino
 import openvino_genai
 from completion_server import Job  # type: ignore[import-not-found]
-from openvino_kernels import IR, feeds, resolved  # type: ignore[import-not-found]
+from openvino_kernels import IR, openvino_kernel_inputs, openvino_kernel_properties  # type: ignore[import-not-found]
 from tokenizers import Tokenizer  # type: ignore[import-not-found]
 
 KERNELS = Path(__file__).with_name("openvino_kernels.py")
@@ -35,7 +35,7 @@ class OpenvinoModel:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._folder: Path = arguments.model
         self._properties = _properties_of(arguments)
-        self._kernels = kernels_of(self._folder, self._properties)
+        self._kernels = openvino_model_kernels(self._folder, self._properties)
         self._caching: bool = arguments.enable_prefix_caching
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.max_num_seqs = arguments.concurrency
@@ -57,7 +57,7 @@ class OpenvinoModel:
         self.tokenizer = Tokenizer.from_file(str(self._folder / "tokenizer.json"))
         config = json.loads((self._folder / "config.json").read_text(encoding="utf-8"))
         self.context_tokens: int | None = config.get("max_position_embeddings")
-        self._eos = end_tokens(self._folder)
+        self._eos = _end_tokens(self._folder)
         self.write([self._eos[0] if self._eos else 0], 1, [], ignore_eos=True)  # sets the KV cache aside
 
     def begin(self, job: Job) -> None:
@@ -74,7 +74,9 @@ class OpenvinoModel:
                 handle.cancel()
                 job.done.set()
             elif not job.done.is_set() and handle.get_status() != RUNNING:
-                raise RuntimeError(f"a request ended after {job.count} of {job.max_tokens} tokens: {ended(handle)}")
+                raise RuntimeError(
+                    f"a request ended after {job.count} of {job.max_tokens} tokens: {_request_status(handle)}"
+                )
         self._streams = [(job, handle) for job, handle in self._streams if not job.done.is_set()]
 
     def write(self, prompt: list[int], max_tokens: int, stop: list[str], *, ignore_eos: bool) -> list[int]:
@@ -88,7 +90,7 @@ class OpenvinoModel:
                 handle.stop()
                 break
         if not tokens:
-            raise RuntimeError(f"a request ended without a token: {ended(handle)}")
+            raise RuntimeError(f"a request ended without a token: {_request_status(handle)}")
         return tokens
 
     def text_of(self, tokens: list[int], *, skip_special: bool) -> str:
@@ -98,25 +100,25 @@ class OpenvinoModel:
         """As `completion_server.WholeModel` says."""
         if self._scorer is None:
             self._scorer = openvino.Core().compile_model(str(self._folder / IR), "CPU", self._properties)
-        logits = self._scorer.create_infer_request().infer(feeds(self._scorer, prompt))[0][0]
+        logits = self._scorer.create_infer_request().infer(openvino_kernel_inputs(self._scorer, prompt))[0][0]
         following = [*prompt[1:], int(logits[-1].argmax())]
         places: list[dict[int, float]] = []
         for first in range(0, len(prompt), ROWS_AT_ONCE):
-            rows = log_softmax(logits[first : first + ROWS_AT_ONCE])
+            rows = _log_softmax(logits[first : first + ROWS_AT_ONCE])
             for row, token in zip(rows, following[first : first + ROWS_AT_ONCE], strict=True):
                 best = np.argsort(-row, kind="stable")[:top].tolist()
                 places.append({**{candidate: float(row[candidate]) for candidate in best}, token: float(row[token])})
         return places
 
     def facts(self) -> dict[str, Any]:
-        settings = resolved(self._properties)
+        settings = openvino_kernel_properties(self._properties)
         cache_bytes = self._pipeline.get_metrics().kv_cache_size_in_bytes
         tokens = self._blocks * BLOCK
         return {
-            "engine_version": version_of(openvino_genai),
+            "engine_version": _openvino_version(openvino_genai),
             "versions": {
-                "openvino-genai": version_of(openvino_genai),
-                "openvino": version_of(openvino),
+                "openvino-genai": _openvino_version(openvino_genai),
+                "openvino": _openvino_version(openvino),
                 "python": ".".join(map(str, sys.version_info[:3])),
             },
             "kernels": self._kernels,
@@ -154,19 +156,19 @@ def _properties_of(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def kernels_of(folder: Path, properties: dict[str, Any]) -> list[dict[str, Any]]:
+def openvino_model_kernels(folder: Path, properties: dict[str, Any]) -> list[dict[str, Any]]:
     """Found out by a process of its own, whose memory is not the server's. Empty where it fails."""
     command = [sys.executable, "-I", str(KERNELS), str(folder), json.dumps(properties)]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
     return list(json.loads(done.stdout)) if done.returncode == 0 else []
 
 
-def version_of(package: Any) -> str:
+def _openvino_version(package: Any) -> str:
     """2026.4.1 of 2026.4.1-22982-e213a147257-releases/2026/4."""
     return str(package.get_version()).partition("-")[0]
 
 
-def end_tokens(folder: Path) -> list[int]:
+def _end_tokens(folder: Path) -> list[int]:
     file = folder / "generation_config.json"
     found = json.loads(file.read_text(encoding="utf-8")).get("eos_token_id") if file.exists() else None
     return found if isinstance(found, list) else [] if found is None else [found]
@@ -177,11 +179,11 @@ def _read_openvino_tokens(handle: Any) -> list[int]:
     return [token for output in handle.read().values() for token in output.generated_ids] if handle.can_read() else []
 
 
-def ended(handle: Any) -> str:
+def _request_status(handle: Any) -> str:
     """IGNORED: the request does not fit into the KV cache."""
     return str(handle.get_status()).rpartition(".")[2]
 
 
-def log_softmax(logits: Any) -> Any:
+def _log_softmax(logits: Any) -> Any:
     shifted = logits.astype(np.float64) - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))

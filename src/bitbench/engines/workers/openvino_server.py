@@ -14,35 +14,35 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parent))  # run in isolated mode, python does not look beside the script
-from completion_server import CompletionServer, WholeJob, answer_whole, end_with  # type: ignore[import-not-found]
+from completion_server import CompletionServer, WholeJob, answer_whole_completion, end_completion_server  # type: ignore[import-not-found]
 from openvino_model import OpenvinoModel  # type: ignore[import-not-found]
 
 FACTS = "bitbench-facts: "
 
 
-def serve(model: OpenvinoModel, jobs: "queue.SimpleQueue[Any]") -> None:
+def serve_openvino(model: OpenvinoModel, jobs: "queue.SimpleQueue[Any]") -> None:
     """Steps for ever. After an error the state of the pipeline is unknown, so the process ends with it in its log."""
     taken: list[Any] = []
     while True:
         try:
             taken = [job for job in taken if not job.done.is_set()]
-            for job in arrived(jobs, wait=not taken):
+            for job in _arrived_jobs(jobs, wait=not taken):
                 taken.append(job)
-                take(job, model)
+                _take_job(job, model)
             model.step()
         except Exception as error:
-            end_with(error, taken)
+            end_completion_server(error, taken)
 
 
-def take(job: Any, model: OpenvinoModel) -> None:
+def _take_job(job: Any, model: OpenvinoModel) -> None:
     if isinstance(job, WholeJob):
-        answer_whole(job, model)
+        answer_whole_completion(job, model)
         job.done.set()
     else:
         model.begin(job)
 
 
-def arrived(jobs: "queue.SimpleQueue[Any]", *, wait: bool) -> list[Any]:
+def _arrived_jobs(jobs: "queue.SimpleQueue[Any]", *, wait: bool) -> list[Any]:
     """All that came; where nothing else is to be done, the next one is waited for."""
     found = [jobs.get()] if wait else []
     while True:
@@ -73,7 +73,7 @@ def main() -> None:
     server = CompletionServer(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)
     print(FACTS + json.dumps(model.facts()), flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    serve(model, server.jobs)
+    serve_openvino(model, server.jobs)
 
 
 if __name__ == "__main__":

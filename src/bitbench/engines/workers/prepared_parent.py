@@ -7,7 +7,7 @@ a leash), answered by the reason why it is refused, or by nothing. The first mes
 forked at all.
 
 A start below it is kept by a keeper and a guardian like any other (`guardian.py`), forked, too. HOOK is a file whose
-`in_engine(loaded)` prepares the forked engine, or "-"; it is given the OpenMP variables that this process was loaded
+`allow_forks(loaded)` prepares the forked engine, or "-"; it is given the OpenMP variables that this process was loaded
 with.
 """
 
@@ -88,21 +88,21 @@ def _become_prepared_engine(order: dict[str, Any], hook: str, guardian: ModuleTy
     as a program does when this file's last line is reached."""
     parent = os.getppid()
     os.setsid()
-    guardian.control(guardian.PR_SET_PDEATHSIG, signal.SIGTERM)
+    guardian.call_prctl(guardian.PR_SET_PDEATHSIG, signal.SIGTERM)
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123
         os.dup2(nothing.fileno(), 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
     os.sched_setaffinity(0, order["cpus"])  # a preloaded OpenMP has bound this process before
-    guardian.keep(leash, parent)
+    guardian.fork_under_guardian(leash, parent)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # as Python sets them when it is started
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     loaded = {name: os.environ[name] for name in order["openmp"] if name in os.environ}
     os.environ.clear()
     os.environ.update(order["env"])
     if hook != "-":
-        runpy.run_path(hook)["in_engine"](loaded)
+        runpy.run_path(hook)["allow_forks"](loaded)
     words = order["words"]
     if words[0] == "-m":
         sys.argv = words[1:]

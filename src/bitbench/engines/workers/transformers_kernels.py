@@ -20,7 +20,7 @@ _NATIVE_CLASSES = {
 _VPTQ = "VptqLinear"  # bitbench.features.vptq.linear: with the native kernel it has no dense weight
 
 
-def kernel_choices(model: Any) -> list[dict[str, Any]]:
+def transformers_kernel_choices(model: Any) -> list[dict[str, Any]]:
     """As `records.trial.KernelChoice`: layers that are alike are one entry."""
     counts = Counter(_choice(module) for module in model.modules() if _is_linear(module))
     attention = {
@@ -42,18 +42,18 @@ def linear_layers(model: Any) -> list[str]:
     import torch
 
     counts = Counter(
-        module.kind if type(module).__name__ == _VPTQ else kind_of(module.weight)
+        module.kind if type(module).__name__ == _VPTQ else _weight_kind(module.weight)
         for module in model.modules()
         if isinstance(module, torch.nn.Linear) or type(module).__name__ == _VPTQ
     )
     return [f"{count} linear layer{'s' if count > 1 else ''} in {kind}" for kind, count in counts.items()]
 
 
-def kind_of(weight: Any) -> str:
+def _weight_kind(weight: Any) -> str:
     if not hasattr(weight, "__tensor_flatten__"):
         return _short(weight.dtype)
     rounds = "rounded" if getattr(weight, "act_quant_kwargs", None) is not None else "as they are"
-    stored = _short(parts_of(weight)[0].dtype)
+    stored = _short(transformers_kernel_tensors(weight)[0].dtype)
     return f"{type(weight).__module__}.{type(weight).__name__} ({stored}, activations {rounds})"
 
 
@@ -85,7 +85,7 @@ def _tensor_choice(weight: Any) -> tuple[str, str, str | None]:
 
     Plain int8 weights are cast to the type of the activations before a dense product; packed ones have kernels.
     """
-    stored = _short(parts_of(weight)[0].dtype)
+    stored = _short(transformers_kernel_tensors(weight)[0].dtype)
     rounds = getattr(weight, "act_quant_kwargs", None) is not None
     layout = getattr(weight, "_layout", None) or getattr(weight, "packing_format", None)
     arranged = f", {layout}" if layout is not None else ""
@@ -103,12 +103,12 @@ def _scheme_kind(scheme: Any) -> str:
     return f"compressed-tensors W{weights.num_bits}{rounded}" if weights is not None else "compressed-tensors"
 
 
-def parts_of(tensor: Any) -> list[Any]:
+def transformers_kernel_tensors(tensor: Any) -> list[Any]:
     """The plain tensors that a tensor of torchao consists of; a plain one consists of itself."""
     if not hasattr(tensor, "__tensor_flatten__"):
         return [tensor]
     names, _ = tensor.__tensor_flatten__()
-    return [part for name in names for part in parts_of(getattr(tensor, name))]
+    return [part for name in names for part in transformers_kernel_tensors(getattr(tensor, name))]
 
 
 def _short(dtype: Any) -> str:

@@ -17,7 +17,7 @@ import transformers
 from completion_server import Job  # type: ignore[import-not-found]
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
-from transformers_kernels import kernel_choices, linear_layers, parts_of  # type: ignore[import-not-found]
+from transformers_kernels import linear_layers, transformers_kernel_choices, transformers_kernel_tensors  # type: ignore[import-not-found]
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
 QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")
@@ -142,8 +142,8 @@ class TransformersModel:
                 "python": ".".join(map(str, sys.version_info[:3])),
             },
             "kernels": [f"attention {self._model.config._attn_implementation}", *linear_layers(self._model)],
-            "kernel_choices": kernel_choices(self._model),
-            "weight_bytes_loaded": loaded_bytes(self._model),
+            "kernel_choices": transformers_kernel_choices(self._model),
+            "weight_bytes_loaded": transformers_model_bytes(self._model),
             "kv_value_bytes": self._model.dtype.itemsize,  # the cache grows in the type of what is computed
             "weight_load_s": round(self._load_s, 3),
             "prefix_caching": False,
@@ -164,6 +164,10 @@ def _quantize_transformers(model: Any, method: str) -> None:
     )
 
 
-def loaded_bytes(model: Any) -> int:
+def transformers_model_bytes(model: Any) -> int:
     """Parameters and buffers as they lie in memory; what is tied is one tensor, and counted once."""
-    return sum(part.nbytes for tensor in [*model.parameters(), *model.buffers()] for part in parts_of(tensor))
+    return sum(
+        part.nbytes
+        for tensor in [*model.parameters(), *model.buffers()]
+        for part in transformers_kernel_tensors(tensor)
+    )

@@ -22,8 +22,8 @@ from completion_server import (  # type: ignore[import-not-found]
     Handler,
     Job,
     WholeJob,
-    answer_whole,
-    end_with,
+    answer_whole_completion,
+    end_completion_server,
 )
 from transformers_model import QUANTIZE, TransformersModel  # type: ignore[import-not-found]
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
@@ -35,7 +35,7 @@ FACTS = "bitbench-facts: "
 GATHER_S = 0.250
 
 
-def peak_bytes() -> int:
+def _peak_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -79,7 +79,7 @@ class TransformersServer(CompletionServer):  # type: ignore[misc]
         super().__init__(port, key, model, ProfilingHandler)
 
 
-def gather(jobs: "queue.SimpleQueue[Job | Switch]", profiler: StepProfiler) -> list[Job]:
+def _gather_batch(jobs: "queue.SimpleQueue[Job | Switch]", profiler: StepProfiler) -> list[Job]:
     """The next batch: as many requests as the first one announced, or those that came one soon after the other."""
     batch: list[Job] = []
     while not batch or len(batch) < batch[0].batch_size:
@@ -95,24 +95,24 @@ def gather(jobs: "queue.SimpleQueue[Job | Switch]", profiler: StepProfiler) -> l
     return batch
 
 
-def serve(model: TransformersModel, jobs: "queue.SimpleQueue[Job | Switch]") -> None:
+def serve_transformers(model: TransformersModel, jobs: "queue.SimpleQueue[Job | Switch]") -> None:
     """Runs batches for ever. After an error the state of torch is unknown, so the process ends with it in its log."""
     while True:
-        batch = gather(jobs, model.profiler)
+        batch = _gather_batch(jobs, model.profiler)
         began = time.perf_counter()
         try:
             for job in batch:
                 if isinstance(job, WholeJob):
-                    answer_whole(job, model)
+                    answer_whole_completion(job, model)
                     job.done.set()
             if streams := [job for job in batch if not job.done.is_set()]:
                 model.generate(streams)
             if not all(job.done.is_set() for job in batch):
                 raise RuntimeError("generate ended before every answer had its length")
         except Exception as error:
-            end_with(error, batch)
+            end_completion_server(error, batch)
         took = time.perf_counter() - began
-        print(f"batch of {len(batch)}: {took:.3f} s, peak {peak_bytes() / 2**20:.0f} MiB", flush=True)
+        print(f"batch of {len(batch)}: {took:.3f} s, peak {_peak_bytes() / 2**20:.0f} MiB", flush=True)
 
 
 def main() -> None:
@@ -130,7 +130,7 @@ def main() -> None:
     server = TransformersServer(arguments.port, os.environ.pop("BITBENCH_API_KEY"), model)
     print(FACTS + json.dumps(model.facts()), flush=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    serve(model, server.jobs)  # in the main thread, where torch's number of threads was set
+    serve_transformers(model, server.jobs)  # in the main thread, where torch's number of threads was set
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ UNLIKE = "bitbench-prefork:"  # begins that line
 _EXIT = 75
 
 
-def in_engine(loaded: dict[str, str]) -> None:
+def allow_forks(loaded: dict[str, str]) -> None:
     """Every module that holds `get_mp_context` gets one that forks."""
     real = sys.modules["vllm.utils.system_utils"].get_mp_context
     for module in list(sys.modules.values()):

@@ -18,9 +18,9 @@ FEATURE = Feature(
             "turns",
             ReportPlace.QUALITY,
             type=".types:Conversations",
-            compute=".computing:summarize_turns",
-            section=".words:turns_section",
-            sentences=".words:turns_sentences",
+            compute=".computing:summarize_turn_behaviour",
+            section=".words:turn_behaviour_section",
+            sentences=".words:turn_behaviour_sentences",
         ),
     ),
 )

@@ -31,16 +31,16 @@ from zlib import crc32
 import numpy as np
 
 from bitbench.analysis.claims import holm
-from bitbench.analysis.intervals import Resampler, resample_groups, with_interval
+from bitbench.analysis.intervals import Resampler, resample_groups, scaled_mean_interval
 from bitbench.analysis.quality import (
     Floats,
     Integers,
     Scores,
     divergence,
-    first_difference,
+    first_answer_difference,
     quality_baseline,
     same_text,
-    short_scores,
+    short_quality_scores,
     window_means,
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
@@ -94,7 +94,7 @@ def behaviour_lifetimes(answers: Sequence[Answer], baseline: Sequence[Answer]) -
     """Of the texts that both sides wrote."""
     others = {answer.prompt: answer.tokens for answer in baseline}
     both = [(answer.tokens, others[answer.prompt]) for answer in answers if answer.prompt in others]
-    places = [(first_difference(tokens, other), len(other)) for tokens, other in both]
+    places = [(first_answer_difference(tokens, other), len(other)) for tokens, other in both]
     return Lifetimes(
         ended=tuple(place for place, _ in places if place is not None),
         lasted=tuple(length for place, length in places if place is None),
@@ -215,7 +215,7 @@ class _Known:
             ANOTHER_START: _measured_under(Condition.RESTARTED, of),
             TOGETHER: _measured_under(Condition.TOGETHER, of),
         }
-        self._scores: Callable[[str], Scores] = cache(lambda record_id: short_scores(of, by_id[record_id]))
+        self._scores: Callable[[str], Scores] = cache(lambda record_id: short_quality_scores(of, by_id[record_id]))
         by_id = {record.id: record for record in of.quality}
 
     def floors(self) -> list[_Floor]:
@@ -294,7 +294,7 @@ class _Known:
     def _estimate(self, config: Config, by_window: Floats) -> Estimate:
         seed = [self._plan.study.seed, crc32(config.name.encode())]
         drawn = resample_groups([by_window.tolist()], Resampler(np.random.default_rng(seed)))
-        return with_interval(drawn, self._plan.study.measure.confidence, float)
+        return scaled_mean_interval(drawn, self._plan.study.measure.confidence, float)
 
     def _is_baseline(self, config: Config) -> bool:
         return quality_baseline(config, self._plan) == config
@@ -313,14 +313,16 @@ MOST_FAULTS = 3  # kinds that are told
 Records = Sequence[ConversationRecord]
 
 
-def summarize_turns(of: StudyRecords) -> Conversations | None:
+def summarize_turn_behaviour(of: StudyRecords) -> Conversations | None:
     """None where no config has conversations enough for a curve."""
     known = _measured_under(Condition.ALONE, of)
-    rows = curves_of({config: known[config].conversations for config in of.plan.quality if config in known}, of.plan)
+    rows = behaviour_over_turns(
+        {config: known[config].conversations for config in of.plan.quality if config in known}, of.plan
+    )
     return Conversations(rows=rows) if rows else None
 
 
-def curves_of(of: Mapping[Config, Records], plan: Plan) -> tuple[ConversationSurvival, ...]:
+def behaviour_over_turns(of: Mapping[Config, Records], plan: Plan) -> tuple[ConversationSurvival, ...]:
     """Of those with conversations enough, in the order given."""
     lives = {config: _lifetimes(own) for config, own in of.items() if own}
     confidence = plan.study.measure.confidence
@@ -371,7 +373,7 @@ def _fewer(config: Config, own: Records, others: Records, plan: Plan) -> Estimat
     valid = {conversation.name: conversation.valid_turns for conversation in own}
     lost = [float(other.valid_turns - valid[other.name]) for other in others]
     resampler = Resampler(np.random.default_rng([plan.study.seed, crc32(config.name.encode())]))
-    return with_interval(resample_groups([lost], resampler), plan.study.measure.confidence, float)
+    return scaled_mean_interval(resample_groups([lost], resampler), plan.study.measure.confidence, float)
 
 
 def _against(baseline: Survival, p_value: float, fewer: Estimate, alpha: float) -> TurnComparison:

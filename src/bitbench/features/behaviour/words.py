@@ -14,17 +14,17 @@ from bitbench.features.behaviour.types import (
     TurnComparison,
 )
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import MOST_SERIES, Layer, channel, legend
+from bitbench.reports.charts.figure import MOST_SERIES, Layer, figure_channel, legend
 from bitbench.reports.document.model import Block, Chart, Details, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.reports.document.numbers import percent, quantity
 from bitbench.reports.document.words import (
     MAX_NAME,
     bullets,
     listing,
-    names,
+    name_phrases,
     number_column,
     paragraph,
-    plain,
+    plain_words,
     plural,
     say,
     small_print,
@@ -70,7 +70,7 @@ def _survival_figure(every: Sequence[Survival], labels: Labels, words: _Words) -
         return None
     rows = [row for curve in curves for row in _stair(curve, labels[curve.config])]
     left_out = len(every) - len(curves)
-    return fig.drawn_figure(
+    return fig.layered_figure(
         words.name,
         words.title,
         (
@@ -78,7 +78,7 @@ def _survival_figure(every: Sequence[Survival], labels: Labels, words: _Words) -
             f"Without {left_out} further configs, which are in the table." if left_out else "",
             labels.shared,
         ),
-        _layers([labels[curve.config] for curve in curves], max(fig.figure_numbers(rows, "x")), words),
+        _layers([labels[curve.config] for curve in curves], max(fig.figure_field_values(rows, "x")), words),
         rows,
         height=HEIGHT,
     )
@@ -93,18 +93,18 @@ def _stair(curve: Survival, label: str) -> list[fig.Row]:
 
 
 def _layers(names: list[str], longest: float, words: _Words) -> list[Layer]:
-    colour = channel("series:N", sort=names, legend=None if len(names) == 1 else legend())
-    x = channel("x:Q", title=words.along, scale={"domain": [0, max(longest, 1.0)], "nice": False})
-    y = channel(
+    colour = figure_channel("series:N", sort=names, legend=None if len(names) == 1 else legend())
+    x = figure_channel("x:Q", title=words.along, scale={"domain": [0, max(longest, 1.0)], "nice": False})
+    y = figure_channel(
         "y:Q",
         title=words.left,
         scale={"domain": [0, 1], "nice": False},
         axis={"format": "%"},
     )
-    base = fig.figure_rows_where("isValid(datum.series)")
+    base = fig.figure_layer_where("isValid(datum.series)")
     return [
         base.mark("area", interpolate="step-after", opacity=0.12).encode(
-            x=x, y=channel("y_low:Q", title=words.left), y2="y_high", color=colour
+            x=x, y=figure_channel("y_low:Q", title=words.left), y2="y_high", color=colour
         ),
         base.mark("line", interpolate="step-after", strokeWidth=2).encode(
             x=x, y=y, color=colour, tooltip=fig.tooltips(series="Config", x=words.counted, shown="Left")
@@ -135,7 +135,7 @@ def behaviour_sentences(found: Behaviour, summary: StudySummary) -> Iterator[Phr
     ):
         alike = [shown[name] for name, judged in verdicts.items() if judged.verdict == verdict]
         if alike:
-            yield say("Behaviour: ", listing(names(alike)), f" {'is' if len(alike) == 1 else 'are'} {words}.")
+            yield say("Behaviour: ", listing(name_phrases(alike)), f" {'is' if len(alike) == 1 else 'are'} {words}.")
 
 
 def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
@@ -150,7 +150,7 @@ def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
     others = f"{plural(different, 'variant')} of {len(verdicts)} {verb} by more than noise."
     if not alike:
         return Lead(say("No variant is shown to predict tokens as the unquantized model does."), (say(others),))
-    shown = listing(names(labels[row.config] for row in alike))
+    shown = listing(name_phrases(labels[row.config] for row in alike))
     verdict = say(shown, f" {'is' if len(alike) == 1 else 'are'} indistinguishable from the unquantized model.")
     reasons = (*_texts(found, [row.config for row in alike], labels), *([say(others)] if different else []))
     return Lead(verdict, reasons)
@@ -283,7 +283,7 @@ VERDICTS = {
 }
 
 
-def turns_sentences(found: Conversations, summary: StudySummary) -> Iterator[Phrase]:
+def turn_behaviour_sentences(found: Conversations, summary: StudySummary) -> Iterator[Phrase]:
     """For the answer above all tables: which variants break sooner than the unquantized model, and which do not."""
     labels = Labels.of(summary, MAX_NAME)
     by_config = {row.config: row for row in found.rows}
@@ -303,9 +303,9 @@ def turns_sentences(found: Conversations, summary: StudySummary) -> Iterator[Phr
             yield _untold(by_config[baseline], labels)
 
 
-def turns_section(found: Conversations, summary: StudySummary) -> Section:
+def turn_behaviour_section(found: Conversations, summary: StudySummary) -> Section:
     labels = Labels.of(summary, MAX_NAME)
-    blocks: list[Block] = [*bullets(turns_sentences(found, summary)), _turn_table(found.rows, labels)]
+    blocks: list[Block] = [*bullets(turn_behaviour_sentences(found, summary)), _turn_table(found.rows, labels)]
     if (figure := _survival_figure([row.survival for row in found.rows], labels, CONVERSATIONS)) is not None:
         blocks.append(Chart(figure))
     blocks.append(_basis(found.rows[0]))
@@ -360,7 +360,7 @@ def _alike(alike: list[tuple[ConversationSurvival, TurnComparison]], labels: Lab
     return say(
         _begin(first),
         f"no difference found in {first.survival.watched} conversations between the unquantized model and ",
-        listing(names(labels[row.config] for row, _ in alike)),
+        listing(name_phrases(labels[row.config] for row, _ in alike)),
         f" ({bound}).",
     )
 
@@ -419,7 +419,7 @@ def _faults(rows: tuple[ConversationSurvival, ...], labels: Labels) -> Table:
         words_column("Config", lambda row: Name(labels[row[0].config])),
         words_column("Fault", lambda row: row[1].fault),
         number_column("Conversations", Unit.COUNT, lambda row: row[1].conversations),
-        words_column("Such an answer", lambda row: Name(plain(row[1].example, LONGEST_EXAMPLE) or "nothing")),
+        words_column("Such an answer", lambda row: Name(plain_words(row[1].example, LONGEST_EXAMPLE) or "nothing")),
     )
 
 

@@ -37,7 +37,15 @@ from bitbench.records.lock import LOCK_FORMAT, Lock
 from bitbench.records.profile import PROFILE_FORMAT, OperatorProfile
 from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityRecord
 from bitbench.records.roof import ROOF_FORMAT, MachineRoof
-from bitbench.records.strict_reader import Line, R, arrow_schema, group_sizes, parse_record, read_from, refuse_strangers
+from bitbench.records.strict_reader import (
+    Line,
+    R,
+    parquet_group_sizes,
+    parse_record,
+    parse_record_lines,
+    refuse_reading_unplanned_points,
+    strict_reader_schema,
+)
 from bitbench.records.tables import REQUEST_COLUMNS, RequestColumn
 from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.study.base import Record
@@ -52,7 +60,7 @@ _PATIENCE_S = 300  # to type a passphrase, or to touch a token
 _CHECK_S = 30
 
 
-def sign(message: bytes, key: Path) -> bytes:
+def sign_card(message: bytes, key: Path) -> bytes:
     """`key`: a private key, or a public one whose private half is in an agent."""
     if not key.is_file():
         raise UsageError(f"there is no key {key}; `ssh-keygen -t ed25519` makes one, --unsigned does without")
@@ -74,7 +82,7 @@ def _in_one_spelling(armored: bytes) -> bytes:
     return b"".join((BEGIN, *lines, END))
 
 
-def fingerprint(message: bytes, signature: bytes) -> str:
+def card_key_fingerprint(message: bytes, signature: bytes) -> str:
     """Of the key that made this signature, such as `SHA256:k36h…`. Raises CardError where it is not of this message."""
     with tempfile.TemporaryDirectory(prefix="bitbench-") as folder:
         file = SafeFolder(Path(folder)).write("signature", signature.decode("ascii", errors="replace"))
@@ -85,7 +93,7 @@ def fingerprint(message: bytes, signature: bytes) -> str:
     return words[-1]
 
 
-def signer(message: bytes, signature: bytes, signers: Path) -> str:
+def card_signer(message: bytes, signature: bytes, signers: Path) -> str:
     """Who signed, by a file as `man ssh-keygen` describes it under ALLOWED SIGNERS. Raises CardError for others."""
     if not signers.is_file():
         raise UsageError(f"there is no file {signers}; each of its lines is a name and a public key")
@@ -178,7 +186,7 @@ def read_card(path: Path) -> Card:
     return Card(head, parts)
 
 
-def read_first_part(path: Path) -> tuple[CardHead, bytes]:
+def read_card_points(path: Path) -> tuple[CardHead, bytes]:
     """The head and the points alone, for a query over many cards."""
     with _opened(path) as file:
         head = _head(file, path)
@@ -299,7 +307,7 @@ def unpack_card(parts: Mapping[PartName, bytes], name: str) -> StudyRecords:
         raise CardError(f"{name} has no {PartName.LOCK.value}; {_ASK_AGAIN}")
     lock = _one(parts, PartName.LOCK, Lock, LOCK_FORMAT, name)
     trials = _lines(parts, PartName.TRIALS, TrialRecord, RECORD_FORMAT, name)
-    refuse_strangers(lock.plan, trials, Path(name))
+    refuse_reading_unplanned_points(lock.plan, trials, Path(name))
     instances = _lines(parts, PartName.INSTANCES, InstanceRecord, RECORD_FORMAT, name)
     quality = _lines(parts, PartName.QUALITY, QualityRecord, QUALITY_FORMAT, name)
     profiles = _lines(parts, PartName.PROFILES, OperatorProfile, PROFILE_FORMAT, name)
@@ -355,7 +363,7 @@ class RowsPart:
 
     def _check_size(self, content: bytes) -> None:
         """Before anything is unpacked: a few bytes can stand for billions of rows."""
-        for group in group_sizes(content):
+        for group in parquet_group_sizes(content):
             if group.values > MOST_GROUP_VALUES or group.unpacked_bytes > LARGEST_GROUP_BYTES:
                 raise ValueError(f"a row group has more than {MOST_GROUP_VALUES:,} values")
         if self._file.metadata.num_rows > MOST_ROWS:
@@ -376,7 +384,7 @@ class RowsPart:
     def _read_group(self, group: int) -> pa.Table:
         try:
             table = self._file.read_row_group(group).drop_columns([OWNER])
-            expected = {field.name: field for field in arrow_schema(self._columns)}
+            expected = {field.name: field for field in strict_reader_schema(self._columns)}
             return table.cast(pa.schema([expected[field.name] for field in table.schema]))
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise self._damaged(error) from error
@@ -395,7 +403,7 @@ def _kept(records: Sequence[Line], rows_of: Callable[[Line], pa.Table]) -> Itera
 
 def _rows(of: Iterable[tuple[str, pa.Table]], columns: Sequence[RequestColumn]) -> bytes | None:
     """None where there is no row; a record without any has none to be recomputed from."""
-    schema = arrow_schema(columns)
+    schema = strict_reader_schema(columns)
     schema = schema.insert(0, pa.field(OWNER, pa.string()))
     out = io.BytesIO()
     waiting: list[pa.Table] = []
@@ -430,4 +438,4 @@ def _one(parts: Mapping[PartName, bytes], part: PartName, kind: type[R], newest:
 
 def _lines(parts: Mapping[PartName, bytes], part: PartName, kind: type[Line], newest: int, name: str) -> list[Line]:
     numbered = enumerate(parts.get(part, b"").splitlines(keepends=True), start=1)
-    return read_from(numbered, kind, newest, lambda number: f"{part.value}:{number} in {name}", _ASK_AGAIN)
+    return parse_record_lines(numbered, kind, newest, lambda number: f"{part.value}:{number} in {name}", _ASK_AGAIN)

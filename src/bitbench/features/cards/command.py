@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from bitbench.analysis.results.facts import Fact
-from bitbench.cli.options import AsJson, end_with_json
+from bitbench.cli.json_answers import end_with_json
+from bitbench.cli.options import AsJson
 from bitbench.cli.terminal import Terminal
 from bitbench.features.cards.compare import query_cards
 from bitbench.features.cards.publish import publish as make

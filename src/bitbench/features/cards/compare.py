@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bitbench.analysis.results.facts import Fact
-from bitbench.features.cards.card import read_first_part
+from bitbench.features.cards.card import read_card_points
 from bitbench.features.cards.publish import ENDING
 from bitbench.features.cards.types import (
     CARD_FACTS,
@@ -68,7 +68,7 @@ def query_cards(
 
 
 def _read(path: Path, name: str, signers: Path | None) -> ReadCard:
-    head, content = read_first_part(path)
+    head, content = read_card_points(path)
     if len(content) > LARGEST_POINTS_BYTES:
         raise StoreError(f"its points take more than {LARGEST_POINTS_BYTES // 2**20} MiB")
     signer = check_signature(head, signers)

@@ -17,8 +17,8 @@ from bitbench.analysis.intervals import mean_interval
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.analysis.roofline import point_roofs, step_sample
-from bitbench.analysis.study_comparison import CONFIG_FACTS, kernels_of, tool_of
+from bitbench.analysis.roofline import phase_step_sample, roofline_points
+from bitbench.analysis.study_comparison import CONFIG_FACTS, compared_kernels, compared_tool
 from bitbench.analysis.summarize import summarize
 from bitbench.features.cards.card import (
     LARGEST_CARD_BYTES,
@@ -26,7 +26,7 @@ from bitbench.features.cards.card import (
     UNSIGNED,
     card_bytes,
     pack_card,
-    sign,
+    sign_card,
     unpack_card,
 )
 from bitbench.features.cards.types import CardError, CardManifest, CardPhase, CardPoint, CardPoints, PartName
@@ -57,7 +57,7 @@ _ADDRESS = re.compile(r"(?<![\w./])(?!127\.)(?:\d{1,3}\.){3}\d{1,3}(?=:\d)")
 _OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
-def _without_machine(record: AnyRecord, secrets: Collection[str] = ()) -> AnyRecord:
+def _record_without_machine(record: AnyRecord, secrets: Collection[str] = ()) -> AnyRecord:
     """The same record: paths end in `…/` and their last part, a host that is not this machine is `…`, and none of these
     secrets is in any text."""
     content = _clean(record.model_dump(mode="json"), lambda text: _publishable_text(text, secrets))
@@ -125,9 +125,9 @@ def _field(name: str, value: Json, words: Callable[[str], str]) -> Any:
 FIGURES = ("output_throughput", "ttft_s", "tpot_s", "latency_s", "peak_bytes")
 
 
-def card_points(of: StudyRecords, summary: StudySummary) -> CardPoints:
+def publishable_points(of: StudyRecords, summary: StudySummary) -> CardPoints:
     primary_metric = METRICS[of.study.measure.metric].column
-    figures, roofs = dict.fromkeys((primary_metric, *FIGURES)), point_roofs(of)
+    figures, roofs = dict.fromkeys((primary_metric, *FIGURES)), roofline_points(of)
     return CardPoints(
         study=of.study.name,
         created_at=of.lock.created_at,
@@ -153,8 +153,8 @@ def _point(of: StudyRecords, point: Point, figures: dict[str, Estimate], roofs: 
         engine=setup.engine,
         workload=workload.name,
         shape=json.dumps(shape, sort_keys=True),
-        facts={**facts, Fact.TOOL: tool_of(of), Fact.ENVIRONMENT: _packages(of, setup)},
-        kernels=kernels_of(of, point.config),
+        facts={**facts, Fact.TOOL: compared_tool(of), Fact.ENVIRONMENT: _packages(of, setup)},
+        kernels=compared_kernels(of, point.config),
         figures=figures,
         phases=tuple(_phases(of, point, roofs)),
     )
@@ -165,7 +165,7 @@ def _phases(of: StudyRecords, point: Point, roofs: Sequence[PointRoof]) -> list[
     for roof in roofs:
         if roof.point != point:
             continue
-        seconds = step_sample(roof.phase, workload, of.counted(point))
+        seconds = phase_step_sample(roof.phase, workload, of.counted(point))
         if seconds is not None:
             step = mean_interval(seconds, of.study.measure.confidence)
             found.append(CardPhase(phase=roof.phase, step=step, attainable_s=roof.attainable.seconds))
@@ -203,7 +203,7 @@ def publish(
     source = StudyFolder.existing(folder)
     path = output or Path(f"{folder.resolve().name}{ENDING}")
     manifest, head, parts = _card_content(source.read(), rows=rows)
-    signature = UNSIGNED if key is None else sign(head, key.expanduser())
+    signature = UNSIGNED if key is None else sign_card(head, key.expanduser())
     size = len(head) + len(signature) + len(parts)
     if size > LARGEST_CARD_BYTES:
         raise CardError(f"the card would have {size / 2**20:,.0f} MiB, more than any reader takes; leave out its rows")
@@ -219,11 +219,13 @@ def _card_content(of: StudyRecords, *, rows: bool) -> tuple[CardManifest, bytes,
     if not of.trials and not of.quality:
         raise StoreError(f"{of.name} has no trial yet; run the study first")
     secrets = sorted({*secret_values(of.lock.model_dump(mode="json"))}, key=len, reverse=True)
-    parts = pack_card(_without_machine(of, secrets), rows=rows, cleaned=lambda table: _clean_rows(table, secrets))
+    parts = pack_card(
+        _records_without_machine(of, secrets), rows=rows, cleaned=lambda table: _clean_rows(table, secrets)
+    )
     records = unpack_card(parts, of.name)
     summary = summarize(records)
     parts |= {
-        PartName.POINTS: _text(card_points(records, summary).model_dump_json()),
+        PartName.POINTS: _text(publishable_points(records, summary).model_dump_json()),
         PartName.FIGURES: _text(summary.model_dump_json()),
     }
     for part, content in parts.items():
@@ -234,16 +236,16 @@ def _card_content(of: StudyRecords, *, rows: bool) -> tuple[CardManifest, bytes,
     return card_bytes(manifest, parts)
 
 
-def _without_machine(of: StudyRecords, secrets: Collection[str]) -> StudyRecords:
+def _records_without_machine(of: StudyRecords, secrets: Collection[str]) -> StudyRecords:
     names = _machine_names(of)
     instances = [instance.model_copy(update={"host": names.get(instance.host or "")}) for instance in of.instances]
     return replace(
         of,
-        lock=_without_machine(_lock(of.lock, names), secrets),
-        trials=[_without_machine(_caused(trial, names), secrets) for trial in of.trials],
-        instances=[_without_machine(_caused(instance, names), secrets) for instance in instances],
-        quality=[_without_machine(record, secrets) for record in of.quality],
-        profiles=[_without_machine(profile, secrets) for profile in of.profiles],
+        lock=_record_without_machine(_lock(of.lock, names), secrets),
+        trials=[_record_without_machine(_caused(trial, names), secrets) for trial in of.trials],
+        instances=[_record_without_machine(_caused(instance, names), secrets) for instance in instances],
+        quality=[_record_without_machine(record, secrets) for record in of.quality],
+        profiles=[_record_without_machine(profile, secrets) for profile in of.profiles],
     )
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.summarize import summarize
-from bitbench.analysis.trial import compare_trial_values, metrics_of_trial
-from bitbench.features.cards.card import Card, CardHead, fingerprint, read_card, signer, unpack_card
-from bitbench.features.cards.publish import card_points
+from bitbench.analysis.trial import check_trial_figures, metrics_of_trial
+from bitbench.features.cards.card import Card, CardHead, card_key_fingerprint, card_signer, read_card, unpack_card
+from bitbench.features.cards.publish import publishable_points
 from bitbench.features.cards.types import CardError, Check, Checked, PartName, Verification
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
@@ -31,7 +31,7 @@ def _recompute_trials(of: StudyRecords) -> Checked:
         except RowsNotKeptError:
             unchecked += 1
             continue
-        count, differences = compare_trial_values(stated, found, trial.id)
+        count, differences = check_trial_figures(stated, found, trial.id)
         compared += count
         different += differences
     return Checked(
@@ -51,7 +51,7 @@ def recompute(check: Check, stated: Json, found: Record, *, whole: bool = False)
     place is not what the records say. What this version does not compute was not checked.
     """
     content = json.loads(found.model_dump_json())
-    compared, different = compare_trial_values(stated, content, whole=whole)
+    compared, different = check_trial_figures(stated, content, whole=whole)
     unknown = [*_unknown(stated, content)]
     return Checked(
         check=check,
@@ -141,12 +141,12 @@ def check_signature(head: CardHead, signers: Path | None) -> str | None:
         return None
     if head.signature is None:
         raise CardError(f"it is not signed, and --signers asks for a key of {signers}")
-    return signer(head.signed, head.signature, signers)
+    return card_signer(head.signed, head.signature, signers)
 
 
 def _signature(head: CardHead, path: Path, signers: Path | None) -> tuple[str | None, str | None]:
     try:
-        made_by = None if head.signature is None else fingerprint(head.signed, head.signature)
+        made_by = None if head.signature is None else card_key_fingerprint(head.signed, head.signature)
         return made_by, check_signature(head, signers)
     except CardError as error:
         raise CardError(f"{path} is refused: {error}") from None
@@ -155,7 +155,10 @@ def _signature(head: CardHead, path: Path, signers: Path | None) -> tuple[str | 
 def _checks(card: Card, records: StudyRecords) -> Iterator[Checked]:
     summary = summarize(records)
     yield _recompute_trials(records)
-    stated = ((Check.REPORT, PartName.FIGURES, summary), (Check.POINTS, PartName.POINTS, card_points(records, summary)))
+    stated = (
+        (Check.REPORT, PartName.FIGURES, summary),
+        (Check.POINTS, PartName.POINTS, publishable_points(records, summary)),
+    )
     for check, part, found in stated:
         if part not in card.parts:
             raise CardError(f"{records.name} has no {part.value}; it is not a whole card")

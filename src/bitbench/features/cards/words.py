@@ -20,7 +20,7 @@ from bitbench.reports.document.words import (
     Words,
     bullets,
     listing,
-    names,
+    name_phrases,
     number_column,
     paragraph,
     plural,
@@ -109,7 +109,7 @@ def _says(group: CardGroup) -> Iterator[Words]:
         if ahead:
             yield say(
                 Name(best.card), " uses significantly more of its roof than ",
-                listing(names(entry.card for entry in ahead), most=MOST_NAMED), ".",
+                listing(name_phrases(entry.card for entry in ahead), most=MOST_NAMED), ".",
             )  # fmt: skip
         if len(ahead) < len(others):
             yield f"{plural(len(others) - len(ahead), 'card')} tied with it: the intervals overlap."

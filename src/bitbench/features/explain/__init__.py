@@ -27,7 +27,7 @@ FEATURE = Feature(
             "roofline",
             ReportPlace.CAUSES,
             type=".types:Roofline",
-            compute=".computing:summarize_roofline",
+            compute=".computing:explain_roofline",
             section=".sentences:roofline_section",
         ),
     ),

@@ -8,14 +8,15 @@ from typing import Annotated
 import typer
 import yaml
 
-from bitbench.cli.options import AsJson, Format, counts_option, end_with_json
-from bitbench.cli.outcome import end_with_answer
+from bitbench.cli.json_answers import end_with_json
+from bitbench.cli.options import AsJson, Format, counts_option
+from bitbench.cli.outcome import end_with_outcome_document
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.features.explain.asked import ProfileSpec
 from bitbench.features.explain.explanation import explain_variant
 from bitbench.features.explain.profile_run import profile_alone
-from bitbench.features.explain.profile_words import profile_document, write_profiles
+from bitbench.features.explain.profile_words import profile_document, write_profile_document
 from bitbench.features.explain.words import explanation_document
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.records.folder import StudyFolder
@@ -53,10 +54,12 @@ def explain(
     explanation = explain_variant(study, default_home(), variant=variant, workload=workload, against=against)
     if as_json:
         end_with_json("explain", explanation, ExitCode.DONE)
-    end_with_answer(explanation_document(explanation), Terminal(), ExitCode.DONE, form, draw=render_whole_in_terminal)
+    end_with_outcome_document(
+        explanation_document(explanation), Terminal(), ExitCode.DONE, form, draw=render_whole_in_terminal
+    )
 
 
-def profile_study(
+def profile_command_study(
     model: str,
     *,
     recipe: str = "bf16",
@@ -107,26 +110,26 @@ def profile(
     Starts the engine, profiles prefill and decode apart after a warm-up, and groups the operators. Fills a folder like
     a study's, with a Chrome trace of each.
     """
-    study = profile_study(
+    study = profile_command_study(
         model,
         recipe=recipe,
         engine=engine,
         batches=counts_option(batch, "--batch"),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
-        args=dict(map(engine_argument, arg or [])),
+        args=dict(map(profile_command_argument, arg or [])),
     )
     when = datetime.now().astimezone().strftime("%Y%m%d-%H%M%S")
     folder = StudyFolder(into or Path(f"profile-{engine}-{when}"))
     console = Terminal(stderr=True)
     with RunDisplay(console) as display:
         profile_alone(study, folder, display, Workplace())
-    path = write_profiles(folder)
+    path = write_profile_document(folder)
     render_whole_in_terminal(profile_document(folder.profiles(), SHOWN_OPERATORS), Terminal())
     console.print(f"all operators: {path}; traces: {folder.profiles_folder}", soft_wrap=True)
 
 
-def engine_argument(text: str) -> tuple[str, Argument]:
+def profile_command_argument(text: str) -> tuple[str, Argument]:
     """`enforce-eager=true`, as a study file would say it."""
     name, sign, value = text.partition("=")
     try:

@@ -13,13 +13,13 @@ from collections.abc import Mapping, Sequence
 from math import hypot
 from statistics import median
 
-from bitbench.analysis.configs import TRIALS, PhaseSide, Side, Source, side_of, variant_of
+from bitbench.analysis.configs import TRIALS, PhaseSide, Side, Source, config_side, config_variant
 from bitbench.analysis.crossover import find_crossovers
 from bitbench.analysis.intervals import mean_interval
 from bitbench.analysis.results.crossover import Crossover, CrossoverAxis, CrossoverSide
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.roofline import phase_side, point_roofs, step_sample
-from bitbench.analysis.summarize import samples_by_point, speeds_of
+from bitbench.analysis.roofline import phase_side, phase_step_sample, roofline_points
+from bitbench.analysis.summarize import samples_by_point, summarize_speeds
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.analysis.unpaired import unpaired_ratio
 from bitbench.engines.options import tensor_parallel_size
@@ -40,7 +40,7 @@ from bitbench.records.folder import StudyRecords
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.records.trial import InstanceFacts, KernelPath
 from bitbench.study.metrics import METRICS
-from bitbench.study.model_cost import summed_bytes, why_cost_unknown
+from bitbench.study.model_cost import communication_cost_bytes, why_cost_unknown
 from bitbench.study.plan import Config, Point
 from bitbench.study.workload import Workload
 from bitbench.util.units import show_bytes
@@ -200,11 +200,11 @@ OPERATORS_IN_REPORT = 8
 
 def summarize_profiles(of: StudyRecords) -> Profiles | None:
     """What a report shows of the operator profiles; None where there are none."""
-    shown = tuple(shorten(profile, OPERATORS_IN_REPORT) for profile in of.profiles)
+    shown = tuple(summarize_profile(profile, OPERATORS_IN_REPORT) for profile in of.profiles)
     return Profiles(profiles=shown) if shown else None
 
 
-def shorten(profile: OperatorProfile, limit: int | None) -> ShortProfile:
+def summarize_profile(profile: OperatorProfile, limit: int | None) -> ShortProfile:
     """Keep the operators that take the most time of their own; None: all."""
     kept = profile.operators if limit is None else profile.operators[:limit]
     rest = profile.operators[len(kept) :]
@@ -219,9 +219,9 @@ def shorten(profile: OperatorProfile, limit: int | None) -> ShortProfile:
     return ShortProfile(profile=short, others=others if rest else None)
 
 
-def summarize_roofline(of: StudyRecords) -> Roofline | None:
+def explain_roofline(of: StudyRecords) -> Roofline | None:
     """None where the roof of the machine was not measured, or no cost is known."""
-    points = point_roofs(of)
+    points = roofline_points(of)
     return Roofline(roof=of.roof, points=points) if of.roof is not None and points else None
 
 
@@ -235,11 +235,11 @@ def compute_explanation(
     pair = (config, baseline)
     samples = samples_by_point(of)
     own, other = (samples.get(Point(config=each, workload=workload.name), {}).get(metric) for each in pair)
-    speeds = workload_speeds(of, config, baseline)
-    sides = (side_of(of, config, workload), side_of(of, baseline, workload))
+    speeds = speeds_to_explain(of, config, baseline)
+    sides = (config_side(of, config, workload), config_side(of, baseline, workload))
     crossovers = tuple(
         crossover
-        for crossover in find_crossovers(plan, speeds_of(of, config), baseline)
+        for crossover in find_crossovers(plan, summarize_speeds(of, config), baseline)
         if crossover.config == config and any(point.workload == workload.name for point in crossover.points)
     )
     phases = tuple(_phases(of, pair, workload, sides))
@@ -265,9 +265,9 @@ def compute_explanation(
     )
 
 
-def workload_speeds(of: StudyRecords, config: Config, baseline: Config) -> list[WorkloadSpeed]:
+def speeds_to_explain(of: StudyRecords, config: Config, baseline: Config) -> list[WorkloadSpeed]:
     """Every workload at which both have a result, by the primary metric of the study."""
-    speeds = speeds_of(of, config)
+    speeds = summarize_speeds(of, config)
     found = []
     for workload in of.plan.study.workloads:
         points = [Point(config=each, workload=workload.name) for each in (config, baseline)]
@@ -281,11 +281,11 @@ def _phases(
     of: StudyRecords, pair: tuple[Config, Config], workload: Workload, sides: tuple[Side, Side]
 ) -> list[PhaseAccount]:
     confidence = of.plan.study.measure.confidence
-    variants = [variant_of(of.plan, each) for each in pair]
+    variants = [config_variant(of.plan, each) for each in pair]
     found = []
     for phase in Phase:
         points = [Point(config=each, workload=workload.name) for each in pair]
-        own, other = (step_sample(phase, workload, of.counted(point)) for point in points)
+        own, other = (phase_step_sample(phase, workload, of.counted(point)) for point in points)
         if own is None or other is None or variants[0] is None or variants[1] is None:
             continue
         measured = [
@@ -320,7 +320,7 @@ def _gaps(
     no_roof: str,
 ) -> list[Gap]:
     gaps = []
-    variant = variant_of(of.plan, pair[0])
+    variant = config_variant(of.plan, pair[0])
     if not phases:
         gaps.append(Gap(missing=Missing.PHASES))
     elif not all(phase.is_profiled for phase in phases if phase.expected_gain is not None):
@@ -343,10 +343,13 @@ def _communication(of: StudyRecords, pair: tuple[Config, Config], workload: Work
     """Of tensor parallelism, one for each number of devices."""
     found = []
     for config in pair:
-        variant, devices = variant_of(of.plan, config), tensor_parallel_size(of.plan.study.engine(config.engine).args)
+        variant, devices = (
+            config_variant(of.plan, config),
+            tensor_parallel_size(of.plan.study.engine(config.engine).args),
+        )
         if variant is None or devices == 1:
             continue
-        summed = summed_bytes(variant.facts, workload.concurrency)
+        summed = communication_cost_bytes(variant.facts, workload.concurrency)
         what = "an unknown amount" if summed is None else show_bytes(summed)
         detail = f"{devices} devices sum at least {what} in a decode step, two sums per layer"
         found.append(Gap(missing=Missing.COMMUNICATION, detail=detail))

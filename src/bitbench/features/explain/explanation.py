@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bitbench.analysis.ranking import ranked_model_group
+from bitbench.analysis.ranking import ranking_model_group
 from bitbench.feature import offered
 from bitbench.features.explain import computing
-from bitbench.features.explain.computing import workload_speeds
+from bitbench.features.explain.computing import speeds_to_explain
 from bitbench.features.explain.types import Explanation
 from bitbench.measure.machine.host import collect_host_facts, cores_in_use
 from bitbench.measure.workplace import default_home
@@ -63,7 +63,7 @@ def _matching(plan: Plan, everyone: Sequence[Config], name: str) -> list[Config]
 def _baseline(plan: Plan, config: Config) -> Config:
     """On the engine of the config: the variant of its model's baseline, or one that is not quantized; else that of
     the study."""
-    field = ranked_model_group(plan, config)
+    field = ranking_model_group(plan, config)
     chosen = field.baseline
     same_engine = [other for other in field.plan.configs if other.engine == config.engine and other != config]
     dense = {variant.name for variant in plan.variants if variant.is_dense}
@@ -76,7 +76,7 @@ def _baseline(plan: Plan, config: Config) -> Config:
 
 def _workload(of: StudyRecords, config: Config, baseline: Config, name: str | None) -> Workload:
     """The one that is named, or where the config does worst against the baseline."""
-    speeds = workload_speeds(of, config, baseline)
+    speeds = speeds_to_explain(of, config, baseline)
     names = [speed.workload for speed in speeds]
     if name is not None and name in names:
         return of.plan.study.workload(name)

@@ -16,9 +16,16 @@ from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from bitbench.analysis.roofline import operator_group_table
+from bitbench.analysis.roofline import operator_group_rules
 from bitbench.features.explain.asked import ProfileSpec
-from bitbench.features.explain.trace import StepShape, decode_seconds, divide, prefill_seconds, read_trace, steps_in
+from bitbench.features.explain.trace import (
+    StepShape,
+    decode_seconds_beside_trace,
+    divide_traced_steps,
+    prefill_seconds_beside_trace,
+    read_trace,
+    steps_in_trace,
+)
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.plan import ready_plan
 from bitbench.measure.runner import StudyRun
@@ -44,12 +51,12 @@ _START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 600.0
 
 
-def start_profile(endpoint: Endpoint, name: str) -> None:
+def start_profile_run_recording(endpoint: Endpoint, name: str) -> None:
     """What runs from now on is recorded; its file will begin with this name."""
     _post(endpoint, "/start_profile", {"profile_prefix": name}, _START_LIMIT_S)
 
 
-def stop_profile(endpoint: Endpoint, name: str, folder: Path) -> Path:
+def stop_profile_run_recording(endpoint: Endpoint, name: str, folder: Path) -> Path:
     """Blocks until the trace is written, and says where: that of the first rank, where there are several."""
     _post(endpoint, "/stop_profile", {}, _STOP_LIMIT_S)
     traces = sorted(folder.glob(f"{name}*.json.gz"))
@@ -128,15 +135,15 @@ class ProfileRun:
         self._note("warming up")
         first = self._decode(endpoint, 0)
         usual = [self._decode(endpoint, number) for number in (1, 2)]
-        start_profile(endpoint, "warm-up")  # the profiler has a first call of its own
+        start_profile_run_recording(endpoint, "warm-up")  # the profiler has a first call of its own
         self._steps(Phase.PREFILL, endpoint, 3)
-        stop_profile(endpoint, "warm-up", folder)
+        stop_profile_run_recording(endpoint, "warm-up", folder)
         for phase in Phase:
             self._note(f"profiling {phase.value}")
             before = self._steps(phase, endpoint, 4)
-            start_profile(endpoint, phase.value)
+            start_profile_run_recording(endpoint, phase.value)
             profiled = self._steps(phase, endpoint, 5)
-            trace = stop_profile(endpoint, phase.value, folder)
+            trace = stop_profile_run_recording(endpoint, phase.value, folder)
             off = StepTimes(seconds=before + self._steps(phase, endpoint, 6))
             profile = self._profile(phase, StepTimes(seconds=profiled), off, trace, facts)
             later = [batch.first_step_s(phase) for batch in usual]
@@ -145,8 +152,8 @@ class ProfileRun:
     def _steps(self, phase: Phase, endpoint: Endpoint, number: int) -> tuple[float, ...]:
         if phase is Phase.PREFILL:
             line = self._send(endpoint, (PREFILL_STEPS + 3) * self.batch, 1, number)
-            return prefill_seconds([times[0] for times in line.streams], self.batch)
-        return decode_seconds(self._decode(endpoint, number).streams)
+            return prefill_seconds_beside_trace([times[0] for times in line.streams], self.batch)
+        return decode_seconds_beside_trace(self._decode(endpoint, number).streams)
 
     def _profile(
         self, phase: Phase, profiled: StepTimes, unprofiled: StepTimes, path: Path, facts: InstanceFacts
@@ -154,8 +161,8 @@ class ProfileRun:
         """What the trace says, beside what the client saw."""
         spec = self._spec
         trace = read_trace(path)
-        steps = steps_in(trace, StepShape(phase, self.batch, spec.input_tokens))
-        operators, groups, step_s = divide(trace, steps, operator_group_table())
+        steps = steps_in_trace(trace, StepShape(phase, self.batch, spec.input_tokens))
+        operators, groups, step_s = divide_traced_steps(trace, steps, operator_group_rules())
         answered = 0 if phase is Phase.PREFILL else spec.output_tokens // 2
         return OperatorProfile(
             id="",

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.explain.computing import shorten
+from bitbench.features.explain.computing import summarize_profile
 from bitbench.features.explain.types import Profiles, ShortProfile
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import (
@@ -44,7 +44,7 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.reports.sections.conditions import imported_conditions
+from bitbench.reports.sections.conditions import conditions_source_paragraph
 from bitbench.util.errors import StoreError
 from bitbench.util.files import SafeFolder
 from bitbench.util.units import UNKNOWN
@@ -78,7 +78,7 @@ EXPLANATION = small_print(
 def profile_document(profiles: Sequence[OperatorProfile], limit: int | None = None) -> Document:
     """A section per profile, with its groups and its operators; `limit`: no more than so many of these."""
     return Document(
-        TITLE, (), tuple(Section(_title(profile), _blocks(shorten(profile, limit))) for profile in profiles)
+        TITLE, (), tuple(Section(_title(profile), _blocks(summarize_profile(profile, limit))) for profile in profiles)
     )
 
 
@@ -191,7 +191,7 @@ def _published_profile_document(profile: PublishedProfile) -> Document:
     totals = paragraph(f"{profile.device or UNKNOWN}. Self CPU ", on_cpu, ", self device ", on_device, " in all.")
     return Document(
         say("Operator profile"),
-        (imported_conditions(profile.source), totals, *bullets(_doubts(profile))),
+        (conditions_source_paragraph(profile.source), totals, *bullets(_doubts(profile))),
         (Section(say("The operators"), (_operator_table(profile.operators),)),),
     )
 
@@ -221,6 +221,6 @@ def profile_markdown(folder: Path) -> str:
     raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` creates one")
 
 
-def write_profiles(folder: StudyFolder) -> Path:
+def write_profile_document(folder: StudyFolder) -> Path:
     """report/profile.md: every operator of every profile."""
     return SafeFolder(folder.path).write("report/profile.md", markdown(profile_document(folder.profiles())))

@@ -8,7 +8,7 @@ from bitbench.records.profile import Phase
 from bitbench.records.roof import Bound, MachineRoof, Readings
 from bitbench.records.trial import KernelPath
 from bitbench.reports.document.model import Name, Paragraph, Phrase, Quantity, Section, Unit
-from bitbench.reports.document.numbers import mean_of, number, quantity, seconds, share, size, times
+from bitbench.reports.document.numbers import mean_quantity, number, quantity, seconds, share, size, times
 from bitbench.reports.document.words import Words, joined, number_column, plural, say, small_print, table, words_column
 
 COUNTED = (
@@ -86,21 +86,23 @@ PATHS = {
 }
 
 
-def phase_name(account: PhaseAccount) -> str:
+def explained_phase_name(account: PhaseAccount) -> str:
     return "Prefill" if account.phase is Phase.PREFILL else "Decode"
 
 
-def measured_sentence(of: Explanation) -> Phrase:
+def explained_speed_sentence(of: Explanation) -> Phrase:
     """`Measured: 0.83× [0.82, 0.84] as fast as the baseline by output throughput (5,244 tok/s against …): …`"""
     speed = times(of.speed)
-    own, baseline = (mean_of(figure, of.definition) for figure in (of.own_primary_metric, of.baseline_primary_metric))
+    own, baseline = (
+        mean_quantity(figure, of.definition) for figure in (of.own_primary_metric, of.baseline_primary_metric)
+    )
     if speed is None or own is None or baseline is None:
         return say("Measured: nothing that can be compared.")
     what = f" as fast as the baseline by {of.definition.name} ("
     return say("Measured: ", speed, what, own, " against ", baseline, f"): {_standing(of)}.")
 
 
-def may_be_chance(speed: Estimate) -> bool:
+def is_explained_by_chance(speed: Estimate) -> bool:
     return speed.interval is not None and not speed.excludes(1)
 
 
@@ -108,7 +110,7 @@ def _standing(of: Explanation) -> str:
     assert of.speed is not None
     if of.speed.interval is None:
         return "too few trials to say more"
-    if may_be_chance(of.speed):
+    if is_explained_by_chance(of.speed):
         return "the difference is not significant"
     return "it is significantly slower" if of.speed.is_below(1) else "it is significantly faster"
 
@@ -165,7 +167,7 @@ def kernel_path_sentence(of: Explanation) -> Phrase:
     return say(f"Its kernel makes dense weights of the stored ones before each product and multiplies those{untimed}.")
 
 
-def warnings(of: Explanation) -> Phrase:
+def explained_warnings_sentence(of: Explanation) -> Phrase:
     """What the engine itself says against its speed; empty where it says nothing."""
     said = [say("“", warning, "”") for warning in of.own.warnings]
     return say("The engine warns: ", joined(said, "; "), ".") if said else ()
@@ -173,7 +175,7 @@ def warnings(of: Explanation) -> Phrase:
 
 def cause_sentence(of: Explanation, account: PhaseAccount, part: Part) -> Phrase:
     """`Decode, dequantization: 6.7 ms more per step than expected: …`"""
-    head = f"{phase_name(account)}, {CAUSE_NAMES[part.cause]}: "
+    head = f"{explained_phase_name(account)}, {CAUSE_NAMES[part.cause]}: "
     return say(head, seconds(part.excess_s), " more per step than expected: ", _why(of, part), _grown(part), ".")
 
 
@@ -193,12 +195,12 @@ def _why(of: Explanation, part: Part) -> Phrase:
     return say(REASONS.get(part.cause, "they do not shrink with the weights"))
 
 
-def unexplained(account: PhaseAccount) -> Phrase:
+def unexplained_sentence(account: PhaseAccount) -> Phrase:
     assert account.unexplained is not None
     rest, known = account.unexplained.excess_s, account.unexplained_s
     step = account.own.step.value
     expected_step = seconds(account.expected_s)
-    head = say(f"{phase_name(account)}: a step takes ", seconds(step), ", expected ", expected_step, "; ")
+    head = say(f"{explained_phase_name(account)}: a step takes ", seconds(step), ", expected ", expected_step, "; ")
     left = quantity(known, Unit.SECONDS) or seconds(rest)
     if known is not None and not known.excludes(0):
         return say(head, left, " is left unexplained, which is within the error of the trials: it may be nothing.")
@@ -234,7 +236,7 @@ def shares_sentence(account: PhaseAccount) -> Phrase:
     )
 
 
-def kernel_sentence(side: Side) -> Phrase:
+def explained_kernel_sentence(side: Side) -> Phrase:
     how = f"; most of its layers run on a kernel that {PATHS[side.path]}" if side.path else ""
     kernels = joined(side.kernels, "; ") or "the engine does not report its kernels"
     return say(Name(side.config.name), ": ", kernels, how, ".", *(f" {note}." for note in side.notes))

@@ -163,7 +163,7 @@ class StepShape(NamedTuple):
         return sequences == 0 and prompts == self.batch and prompt_tokens == self.batch * self.input_tokens
 
 
-def steps_in(trace: ChromeTrace, shape: StepShape) -> list[Step]:
+def steps_in_trace(trace: ChromeTrace, shape: StepShape) -> list[Step]:
     """The full steps of a phase that another step of work followed at once."""
     marks = sorted((span for span in trace.spans if _MARK.fullmatch(span.name)), key=lambda span: span.start)
     steps = [
@@ -187,7 +187,7 @@ def _does_work(mark: Span) -> bool:
     return found is not None and any(int(count) for count in found.groups())
 
 
-def prefill_seconds(first_tokens: Sequence[float], batch: int) -> tuple[float, ...]:
+def prefill_seconds_beside_trace(first_tokens: Sequence[float], batch: int) -> tuple[float, ...]:
     """From the arrival of first tokens when prompts wait in line: one step for each `batch` of them.
 
     Tokens of a step arrive together, so from a token to the one `batch` places later is one step, wherever the steps
@@ -198,7 +198,7 @@ def prefill_seconds(first_tokens: Sequence[float], batch: int) -> tuple[float, .
     return tuple(later - earlier for earlier, later in itertools.pairwise(times))
 
 
-def decode_seconds(streams: Sequence[Sequence[float]]) -> tuple[float, ...]:
+def decode_seconds_beside_trace(streams: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """From the arrival of tokens in each stream: the gaps of one stream while all of them were decoding.
 
     Without the last: in the trace no step follows it, so its end is not known there.
@@ -279,7 +279,7 @@ class _Open:
 _Key = tuple[str, ProfileGroup]
 
 
-def divide(
+def divide_traced_steps(
     trace: ChromeTrace, steps: Sequence[Step], table: GroupTable
 ) -> tuple[list[Operator], list[GroupTime], float]:
     """The operators of these steps, the groups of one step, and the mean length of a step in seconds.

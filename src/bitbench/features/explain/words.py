@@ -11,7 +11,7 @@ from bitbench.features.explain.sentences import (
     COUNTED,
     EXPERTS_COUNTED,
     NOT_KNOWN,
-    phase_name,
+    explained_phase_name,
     roof_sentence,
 )
 from bitbench.features.explain.types import Explanation, PhaseAccount
@@ -28,7 +28,7 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.reports.sections.memory import TITLE, engine_blocks
+from bitbench.reports.sections.memory import TITLE, engine_counters_table
 from bitbench.reports.sections.sweep import crossover_words
 from bitbench.reports.sections.workloads import workload_shape
 from bitbench.study.model_cost import StepCost
@@ -79,7 +79,7 @@ def _title(of: Explanation) -> Phrase:
     on = say(" on ", Name(of.workload.name))
     if of.speed is None:
         return say(own, " beside ", baseline, on)
-    if sentences.may_be_chance(of.speed):
+    if sentences.is_explained_by_chance(of.speed):
         return say("Why ", own, " is not shown to differ in speed from ", baseline, on)
     speed = shown(Quantity(of.speed.value, Unit.RATIO))
     return say("Why ", own, f" is {speed} as fast as ", baseline, on)
@@ -90,7 +90,7 @@ def _sections(of: Explanation, records: _Records) -> Iterator[Section]:
     if any(phase.own.cost and phase.baseline.cost for phase in of.phases):
         yield _cost_section(of, records)
     yield from (_parts_section(of, phase, records) for phase in of.phases if phase.expected_gain is not None)
-    kernels = [(sentences.kernel_sentence(side), (side.instances,)) for side in (of.own, of.baseline)]
+    kernels = [(sentences.explained_kernel_sentence(side), (side.instances,)) for side in (of.own, of.baseline)]
     yield Section(say("Kernels"), records.cited(kernels))
     if of.own.engine or of.baseline.engine:
         yield _engine_section(of, records)
@@ -101,7 +101,7 @@ def _sections(of: Explanation, records: _Records) -> Iterator[Section]:
 
 def _short(of: Explanation) -> Iterator[Said]:
     trials = (of.own.trials, of.baseline.trials)
-    yield sentences.measured_sentence(of), trials
+    yield sentences.explained_speed_sentence(of), trials
     if of.own.stored_bytes is not None and of.baseline.stored_bytes is not None:
         loaded = [side.instances for side in (of.own, of.baseline) if side.loaded_bytes is not None]
         roof = [ROOF] if any(phase.is_roofline for phase in of.phases) else []
@@ -112,7 +112,7 @@ def _short(of: Explanation) -> Iterator[Said]:
         yield say("This workload is beyond the crossover: ", crossover_words(crossover), "."), _trials(of, crossover)
     if how := sentences.kernel_path_sentence(of):
         yield how, (of.own.instances,)
-    if warned := sentences.warnings(of):
+    if warned := sentences.explained_warnings_sentence(of):
         yield warned, (of.own.instances,)
     if of.known_beforehand:
         yield f"Known beforehand: {of.known_beforehand}", (LOCK,)
@@ -127,7 +127,7 @@ def _causes(of: Explanation, phase: PhaseAccount) -> Iterator[Said]:
         if part.excess_s > LEAST_NAMED * phase.own.step.value:
             yield sentences.cause_sentence(of, phase, part), part.sources
     if phase.unexplained is not None:
-        yield sentences.unexplained(phase), phase.unexplained.sources
+        yield sentences.unexplained_sentence(phase), phase.unexplained.sources
 
 
 def _cost_section(of: Explanation, records: _Records) -> Section:
@@ -182,14 +182,14 @@ def _parts_section(of: Explanation, phase: PhaseAccount, records: _Records) -> S
     )
     sources = dict.fromkeys(source for part in phase.parts for source in part.sources)
     said: Said = (sentences.shares_sentence(phase), (*sources, of.own.trials, of.baseline.trials))
-    return Section(say(f"{phase_name(phase)}: where the difference is"), (where, *records.cited([said])))
+    return Section(say(f"{explained_phase_name(phase)}: where the difference is"), (where, *records.cited([said])))
 
 
 def _engine_section(of: Explanation, records: _Records) -> Section:
     who: ColumnOf[Side] = words_column("", lambda side: "variant" if side == of.own else "baseline")
     sides = [side for side in (of.own, of.baseline) if side.engine]
     mark = records.mark([side.trials for side in sides])
-    return Section(TITLE, (*engine_blocks(sides, lambda side: side.engine, who), Paragraph(say(mark))))
+    return Section(TITLE, (*engine_counters_table(sides, lambda side: side.engine, who), Paragraph(say(mark))))
 
 
 def _crossover_section(of: Explanation, records: _Records) -> Section:

@@ -16,7 +16,7 @@ from bitbench.reports.write import StudyReport
 Export = Callable[[ExportedStudy, str | None], str]
 
 
-def exporter(target: Target) -> Export:
+def exporter_for_command(target: Target) -> Export:
     """Import the code for a tool, with the tool's own package, which is no part of bitbench's installation."""
     try:
         export: Export = import_module(f"bitbench.features.exports.to_{target.value}").export
@@ -46,7 +46,7 @@ def export(
 
 def _export_study(path: Path, home: Path, target: Target, url: str | None) -> str:
     """Send a study's figures, and return what the command prints. Raises ExportError, StoreError."""
-    send = exporter(target)  # first: a missing package is said before a large study is read
+    send = exporter_for_command(target)  # first: a missing package is said before a large study is read
     report = StudyReport(StudyFolder.existing(path), home)
     study = exported(report.summary, report.records.lock)
     if not study.points:

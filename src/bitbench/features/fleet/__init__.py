@@ -12,7 +12,7 @@ FEATURE = Feature(
             "machines",
             ReportPlace.CONDITIONS,
             type=".computing:MachineFactor",
-            compute=".computing:machine_factor",
+            compute=".computing:summarize_fleet_speeds",
             section=".words:machines_section",
         ),
         ReportPart(

@@ -30,7 +30,7 @@ from pydantic import Field, ValidationError
 
 from bitbench.records.lock import HostFacts
 from bitbench.study.base import Record
-from bitbench.util.child_processes import NOWHERE, read_frame, write_frame
+from bitbench.util.child_processes import NOWHERE, read_child_frame, write_child_frame
 from bitbench.util.errors import FleetError
 from bitbench.util.text import quote
 
@@ -214,7 +214,7 @@ class PipeChannel:
 
     def send(self, sent: Message) -> None:
         try:
-            write_frame(_pipe(self._process.stdin), encode_channel_message(sent))
+            write_child_frame(_pipe(self._process.stdin), encode_channel_message(sent))
         except (OSError, ValueError):
             raise ChannelClosed(self._obituary()) from None
 
@@ -237,7 +237,7 @@ class PipeChannel:
     def _read(self) -> None:
         try:
             while True:
-                frame = read_frame(_pipe(self._process.stdout), LARGEST_FRAME_BYTES)
+                frame = read_child_frame(_pipe(self._process.stdout), LARGEST_FRAME_BYTES)
                 self._inbox.put(decode_channel_message(frame))
                 self._on_arrival()
         except (EOFError, OSError, ValueError):

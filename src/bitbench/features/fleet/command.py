@@ -6,7 +6,7 @@ import typer
 
 from bitbench.cli.options import InsecureCluster
 from bitbench.cli.terminal import Terminal
-from bitbench.features.fleet.driver import fleet_at
+from bitbench.features.fleet.driver import fleet_driver_state
 from bitbench.features.fleet.words import fleet_document
 from bitbench.reports.document.terminal import render_whole_in_terminal
 
@@ -19,4 +19,4 @@ def fleet(
     insecure_cluster: InsecureCluster = False,
 ) -> None:
     """Show machines, what each runs, progress and the time left."""
-    render_whole_in_terminal(fleet_document(fleet_at(where, without_token=insecure_cluster)), Terminal())
+    render_whole_in_terminal(fleet_document(fleet_driver_state(where, without_token=insecure_cluster)), Terminal())

@@ -79,7 +79,7 @@ class LoadNodes(Record):
     nodes: tuple[LoadNodeSummary, ...]
 
 
-def machine_factor(of: StudyRecords) -> MachineFactor | None:
+def summarize_fleet_speeds(of: StudyRecords) -> MachineFactor | None:
     """None where one machine ran everything, or machines were not recorded."""
     hosts = {instance.id: instance.host for instance in of.instances}
     counted = [trial for trial in of.trials if trial.counts and hosts.get(trial.instance_id) is not None]

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from bitbench.engines.registry import engines_of
+from bitbench.engines.registry import registered_engines_of
 from bitbench.features.fleet.channel import Roster, RunLost, RunRefused
 from bitbench.features.fleet.computing import FLEET_FORMAT, FleetState, MachineState
 from bitbench.features.fleet.machines import Ended, Fleet, Machine, RemoteRun
 from bitbench.features.fleet.orders import BlockOrder, make_order
 from bitbench.features.fleet.roster import roster_of
 from bitbench.measure.group import Draft
-from bitbench.measure.loop import Schedule, record_draft
+from bitbench.measure.loop import Schedule, record_loop_result
 from bitbench.measure.offers import Executor, LogObserver
 from bitbench.measure.quality import QualityDraft, failed_quality_record, new_quality_record
 from bitbench.measure.runner import StudyRun
@@ -153,7 +153,7 @@ class StudyDriver:
         self._under_way.remove(work)
 
     def _write(self, draft: Draft) -> None:
-        record_draft(draft, self._schedule, self._writer, self._observer)
+        record_loop_result(draft, self._schedule, self._writer, self._observer)
 
     def _lose(self, block: int | Config, host: str, cause: str) -> None:
         """Written down; what the block had before is taken back by that. `block`: a config where only its quality
@@ -195,7 +195,7 @@ class StudyDriver:
 _PLACE, _NAME = "fleet", "state.json"  # in a study folder
 
 
-def fleet_at(where: str, *, without_token: bool = False) -> FleetState:
+def fleet_driver_state(where: str, *, without_token: bool = False) -> FleetState:
     """`where`: a study folder, or an address as `--on` takes it."""
     if not Path(where).is_dir():
         return _asked(where, without_token=without_token)
@@ -264,15 +264,15 @@ class FleetStatus:
 
 
 def fleet_executor(where: str, *, without_token: bool) -> Executor:
-    return partial(run_on, roster_of(where, without_token=without_token))
+    return partial(drive_study, roster_of(where, without_token=without_token))
 
 
-def run_on(roster: Roster, study: StudyRun) -> None:
+def drive_study(roster: Roster, study: StudyRun) -> None:
     """Drive it, and measure nothing here; the study is resolved as on every machine."""
-    refuse_what_one_machine_does(study.plan, engines_of(study.plan.study))
+    refuse_what_one_machine_does(study.plan, registered_engines_of(study.plan.study))
     with study.folder.writing() as writer, closing(Fleet(roster, writer, study.observer)) as fleet:
         hosts = fleet.hosts()
-        refuse_other_classes(hosts)
+        refuse_driving_mixed_machines(hosts)
         lock = study.begin(writer, hosts=hosts)
         study.quality_kits(writer)
         schedule = study.schedule(at_once=lambda: fleet.size)
@@ -299,7 +299,7 @@ def refuse_what_one_machine_does(plan: Plan, engines: Mapping[str, Engine]) -> N
             raise UsageError(section.on_one_machine)
 
 
-def refuse_other_classes(hosts: Mapping[str, HostFacts]) -> None:
+def refuse_driving_mixed_machines(hosts: Mapping[str, HostFacts]) -> None:
     """Raises NotComparableError where machines differ: their figures would be averaged as if they were one's."""
     first, *others = hosts
     for other in others:

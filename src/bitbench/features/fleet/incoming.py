@@ -17,22 +17,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from bitbench.analysis.trial import compare_trial_values
+from bitbench.analysis.trial import check_trial_figures
 from bitbench.features.fleet.channel import Message, RunLost
 from bitbench.features.fleet.orders import SKETCHED, BlockOrder, PartProgress, PartReport
 from bitbench.loadgen.client import WorkerPart
 from bitbench.loadgen.progress import Snapshot
-from bitbench.loadgen.requests import Slot, slots_of
+from bitbench.loadgen.requests import Slot, request_slots
 from bitbench.loadgen.verdict import CLOCK_STEP_S, load_verdict
 from bitbench.measure.group import MOST_ROUNDS, Draft
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS
 from bitbench.measure.quality import QualityDraft
-from bitbench.measure.trial import TrialDraft, trial_record_figures, trial_seed
+from bitbench.measure.trial import TrialDraft, trial_draft_figures, trial_seed
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.records.lock import HostFacts
 from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, Condition, QualityMaterial, QualityRecord
 from bitbench.records.request_rows import RequestRows
-from bitbench.records.strict_reader import LARGEST_WHOLE_NUMBER, cause_of, checked_record, rows_from
+from bitbench.records.strict_reader import LARGEST_WHOLE_NUMBER, cause_of_damage, checked_record, parse_rows_strictly
 from bitbench.records.tables import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.records.trial import (
     NOT_THE_ENGINES,
@@ -45,7 +45,7 @@ from bitbench.records.trial import (
 )
 from bitbench.study.base import Json
 from bitbench.study.plan import Config
-from bitbench.study.workload import MOST_REQUESTS, Trace, Workload, longest, shortest
+from bitbench.study.workload import MOST_REQUESTS, Trace, Workload, longest_length, shortest_length
 from bitbench.util.http.response import AnswerLimits
 from bitbench.util.text import quote
 
@@ -72,7 +72,7 @@ _IN_ORDER = (
 )
 
 
-def clock_s() -> float:
+def clock_for_incoming_s() -> float:
     """This machine's, for how long others took; it goes on while this one sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -187,7 +187,7 @@ class BlockResults:
         client, duration_s = record.client, record.duration_s
         if client is None or duration_s is None:
             raise ValueError("its client or its duration is missing")
-        rows = rows_from(content, REQUEST_COLUMNS, *_most_requests(workload))
+        rows = parse_rows_strictly(content, REQUEST_COLUMNS, *_most_requests(workload))
         _check_requests(rows, duration_s, client)
         is_ok = record.outcome is Outcome.OK
         if is_ok:
@@ -197,12 +197,12 @@ class BlockResults:
             place = {"block": record.block, "index": record.index, "warm_up_round": number}
             seed = trial_seed(study, workload, record.kind, **place)
             nowhere, no_words, folder = Endpoint("", ""), Vocabulary(1), Path(self._order.folder)
-            _check_plan(rows, asked, slots_of(LoadJob(nowhere, asked, no_words, seed, 0.0, 0.0, folder)))
+            _check_plan(rows, asked, request_slots(LoadJob(nowhere, asked, no_words, seed, 0.0, 0.0, folder)))
             verdict = load_verdict(rows, asked, client)
             is_excused = record.kind == "warmup" and verdict is not None and verdict.outcome in NOT_THE_ENGINES
             _must(verdict is None or is_excused, f"it does not count by its rows: {verdict and verdict.cause}")
-        found = record.model_copy(update=trial_record_figures(rows, study, record.energy, counts=is_ok))
-        _, different = compare_trial_values(record.model_dump(mode="json"), found.model_dump(mode="json"))
+        found = record.model_copy(update=trial_draft_figures(rows, study, record.energy, counts=is_ok))
+        _, different = check_trial_figures(record.model_dump(mode="json"), found.model_dump(mode="json"))
         _must(not different, f"its figures are not those of its rows ({''.join(different[:1])})")
         return TrialDraft(found, rows)
 
@@ -226,7 +226,7 @@ class BlockResults:
             )
             for position, token in enumerate(window[1:], start=1)
         ]
-        rows = rows_from(content, SCORE_COLUMNS, len(places), len(places) * (4 + 2 * quality.top_tokens))
+        rows = parse_rows_strictly(content, SCORE_COLUMNS, len(places), len(places) * (4 + 2 * quality.top_tokens))
         found = zip(*(rows[name].to_pylist() for name in ("window", "position", "token")), strict=True)
         _must([*found] == places, "its rows are not of the text that was asked for")
         _must(rows["logprob"].null_count == 0, "a log-probability is missing")
@@ -264,7 +264,7 @@ class BlockResults:
         _must(is_near, f"started_at is {record.started_at}, more than a day from the clock here")
 
 
-def clock_reading(answer: Message, sent_ns: int, arrived_ns: int) -> tuple[int, int]:
+def incoming_clock_reading(answer: Message, sent_ns: int, arrived_ns: int) -> tuple[int, int]:
     """When its clock says that it was asked and answered; ours says when the question left and the answer came."""
     with _refusing("a reading of its clock"):
         asked_ns, answered_ns = answer.header.clock_ns if len(answer.header.clock_ns) == 2 else (0, -1)
@@ -274,7 +274,7 @@ def clock_reading(answer: Message, sent_ns: int, arrived_ns: int) -> tuple[int, 
         return asked_ns, answered_ns
 
 
-def load_progress(delivered: Message, since_zero_s: float) -> tuple[Snapshot, ...]:
+def incoming_load_progress(delivered: Message, since_zero_s: float) -> tuple[Snapshot, ...]:
     with _refusing("progress of its load"):
         told = checked_record(delivered.header.record.encode(), PartProgress, 0)
         _check_values(told.model_dump(mode="json"))
@@ -283,7 +283,7 @@ def load_progress(delivered: Message, since_zero_s: float) -> tuple[Snapshot, ..
         return told.workers
 
 
-def part_report(delivered: Message, since_zero_s: float) -> PartReport:
+def incoming_part_report(delivered: Message, since_zero_s: float) -> PartReport:
     with _refusing("a report of its requests"):
         report = checked_record(delivered.header.record.encode(), PartReport, 0)
         _check_values(report.model_dump(mode="json"))
@@ -293,13 +293,13 @@ def part_report(delivered: Message, since_zero_s: float) -> PartReport:
         return report
 
 
-def part_rows(content: bytes, report: PartReport, job: LoadJob, part: WorkerPart) -> LoadResult:
+def incoming_part_rows(content: bytes, report: PartReport, job: LoadJob, part: WorkerPart) -> LoadResult:
     """The rows of a machine that has `part` of a load."""
     with _refusing("request rows"):
-        rows = rows_from(content, REQUEST_COLUMNS, *_most_requests(job.workload))
+        rows = parse_rows_strictly(content, REQUEST_COLUMNS, *_most_requests(job.workload))
         _must(rows.num_rows == report.requests, f"there are {rows.num_rows:,} of {report.requests:,}")
         _check_requests(rows, report.duration_s, report.health)
-        slots = slots_of(job)
+        slots = request_slots(job)
         _check_plan(rows, job.workload, slots)
         numbers = rows["request"].to_pylist()
         _must(all(part.owns(number, slots[number].stream) for number in numbers), "some are another machine's")
@@ -314,7 +314,10 @@ def _allowed(passed_s: float) -> float:
 
 def _most_requests(workload: Workload) -> tuple[int, int]:
     """Rows of a trial, and values in all of their columns: no more chunks than events are read."""
-    rows, events = workload.request_count or MOST_REQUESTS, AnswerLimits.of(longest(workload.output_tokens), 0).events
+    rows, events = (
+        workload.request_count or MOST_REQUESTS,
+        AnswerLimits.of(longest_length(workload.output_tokens), 0).events,
+    )
     return rows, rows * (len(REQUEST_COLUMNS) + events)
 
 
@@ -358,10 +361,13 @@ def _check_plan(rows: pa.Table, asked: Workload, slots: Sequence[Slot]) -> None:
     _must(is_due and np.array_equal(planned, scheduled[~np.isnan(due)]), "they were planned for other times")
     is_traced = isinstance(asked.arrival, Trace)
     bounds = {
-        "asked_input_tokens": (1 if is_traced else shortest(asked.input_tokens), asked.context_tokens)
+        "asked_input_tokens": (1 if is_traced else shortest_length(asked.input_tokens), asked.context_tokens)
         if asked.text is None
         else None,
-        "asked_output_tokens": (1 if is_traced else shortest(asked.output_tokens), longest(asked.output_tokens))
+        "asked_output_tokens": (
+            1 if is_traced else shortest_length(asked.output_tokens),
+            longest_length(asked.output_tokens),
+        )
         if asked.output_forced
         else None,
     }
@@ -405,4 +411,4 @@ def _refusing(what: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise RunLost(f"it sent {what} that cannot be right: {quote(cause_of(error), '')}") from error
+        raise RunLost(f"it sent {what} that cannot be right: {quote(cause_of_damage(error), '')}") from error

@@ -23,18 +23,18 @@ from bitbench.features.fleet.orders import (
     BlockOrder,
     LoadOrder,
     PartReport,
-    order_differences,
-    pack_draft,
+    fleet_order_differences,
+    pack_fleet_order_result,
 )
 from bitbench.features.fleet.serving import Node
-from bitbench.loadgen.inputs import hash_files
-from bitbench.loadgen.workers import LoadWorkers, WorkerTask, decode_task
+from bitbench.loadgen.inputs import hash_input_files
+from bitbench.loadgen.workers import LoadWorkers, WorkerTask, decode_task_frame
 from bitbench.measure.budget import StudyPace
 from bitbench.measure.group import Draft, run_group
 from bitbench.measure.offers import LogObserver
 from bitbench.measure.plan import ready_plan
 from bitbench.measure.progress import Progress
-from bitbench.measure.runner import kit_maker, pace_of, resolve_run, run_context
+from bitbench.measure.runner import resolve_run, run_context, run_kit_maker, run_pace
 from bitbench.measure.trial import RunContext
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
@@ -71,7 +71,7 @@ class BlockJob:
             logs = _Logs(Path(place))
             node.wait_until_asked(0)
             for seq, draft in enumerate(work.drafts(load, logs)):
-                yield pack_draft(draft, self.id, seq, logs.gained())
+                yield pack_fleet_order_result(draft, self.id, seq, logs.gained())
 
 
 class _Work:
@@ -87,7 +87,7 @@ class _Work:
         self._store = VariantStore(self._at.home, self._folder)
         found = ready_plan(source, self._store, self._at, self._observer)
         resolved = resolve_run(found, self._folder, self._at.host(), self._at.home)
-        if changes := order_differences(order, resolved, found):
+        if changes := fleet_order_differences(order, resolved, found):
             raise FleetError(f"it is not set up like the driver ({'; '.join(changes)})")
         here = {variant.name: variant for variant in found.variants}
         own = tuple(here[variant.name] for variant in order.plan.variants)
@@ -95,7 +95,7 @@ class _Work:
 
     def drafts(self, load: LoadWorkers, logs: "_Logs") -> Iterator[Draft]:
         run = self._context(load)
-        pace = _OrderPace(self._order, pace_of(self._plan, self._at))
+        pace = _OrderPace(self._order, run_pace(self._plan, self._at))
         progress = Progress(
             self._plan, pace, baseline_of(self._plan), first_block=self._order.block, excused=self._order.excused
         )
@@ -121,7 +121,7 @@ class _Work:
         run = run_context(self._plan, self._store, self._folder, self._at, load=load, observer=self._observer)
         if study.quality is None:
             return run
-        maker = kit_maker(study, self._store, self._folder, self._at.home)
+        maker = run_kit_maker(study, self._store, self._folder, self._at.home)
         asked = {self._plan.variant(config.variant) for config in self._order.quality}
         kits = {
             variant.model: maker.kit_of(self._materials[variant.model_name], variant.model, study.quality)
@@ -208,7 +208,7 @@ class LoadPart:
     def read(cls, asked: Message) -> "LoadPart":
         """Raises FleetError, which repeats nothing of what was sent: a key is in it."""
         try:
-            return cls(LoadOrder.model_validate_json(asked.header.record), decode_task(asked.parts[0]))
+            return cls(LoadOrder.model_validate_json(asked.header.record), decode_task_frame(asked.parts[0]))
         except (ValidationError, IndexError):
             said = f"it does not understand the order; is its bitbench ({__version__}) the driver's?"
             raise FleetError(said) from None
@@ -220,7 +220,7 @@ class LoadPart:
         there = {"orders": str(order.format), "bitbench": order.bitbench, "numpy": order.numpy}
         differing = [f"{name} {here[name]} instead of {there[name]}" for name in here if here[name] != there[name]]
         try:
-            files = hash_files([workload], self.task.job.folder)
+            files = hash_input_files([workload], self.task.job.folder)
         except OSError as error:
             raise FleetError(f"{error.filename} cannot be read there: {error.strerror}") from None
         differing += [f"another {name}" for name in order.files if files.get(name) != order.files[name]]

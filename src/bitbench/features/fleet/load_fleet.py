@@ -17,14 +17,19 @@ import numpy as np
 
 from bitbench import __version__
 from bitbench.features.fleet.channel import LARGEST_FRAME_BYTES, PING_S, Message, Roster, RunLost, Seat, channel_message
-from bitbench.features.fleet.incoming import clock_reading, load_progress, part_report, part_rows
-from bitbench.features.fleet.machines import HELLO_S, MOST_LOSSES, WAIT_S, Station, end_stations
-from bitbench.features.fleet.orders import LoadOrder, PartReport, merged_times
+from bitbench.features.fleet.incoming import (
+    incoming_clock_reading,
+    incoming_load_progress,
+    incoming_part_report,
+    incoming_part_rows,
+)
+from bitbench.features.fleet.machines import HELLO_S, MOST_LOSSES, WAIT_S, Station, end_machine_stations
+from bitbench.features.fleet.orders import LoadOrder, PartReport, merged_fleet_order_times
 from bitbench.features.fleet.roster import roster_of
 from bitbench.loadgen.client import WorkerPart
-from bitbench.loadgen.inputs import hash_files
-from bitbench.loadgen.progress import Snapshot, sum_of
-from bitbench.loadgen.workers import WorkerTask, encode_task, merge_worker_results
+from bitbench.loadgen.inputs import hash_input_files
+from bitbench.loadgen.progress import Snapshot, sum_progress_snapshots
+from bitbench.loadgen.workers import WorkerTask, encode_task_frame, merge_worker_results
 from bitbench.ports import LoadJob, LoadLost, LoadResult
 from bitbench.records.trial import ClockReading, LoadNode, LoadProgress
 from bitbench.util.errors import FleetError, LoadError, UsageError
@@ -112,7 +117,7 @@ class LoadFleet:
             id=f"load-{uuid4().hex[:12]}",
             bitbench=__version__,
             numpy=np.__version__,
-            files=hash_files([job.workload], job.folder),
+            files=hash_input_files([job.workload], job.folder),
         )
         count = len(self._stations)
         parts = [
@@ -159,7 +164,7 @@ class LoadFleet:
             merged,
             health=merged.health.model_copy(update={"nodes": tuple(nodes)}),
             started_at=started_at.isoformat(),
-            sketched=merged_times([part.reported for part in parts]),
+            sketched=merged_fleet_order_times([part.reported for part in parts]),
         )
 
     def _until(
@@ -220,11 +225,11 @@ class LoadFleet:
 
     def _drop(self) -> None:
         """End what runs on all of them; the next job finds new node programs."""
-        end_stations(self._stations)
+        end_machine_stations(self._stations)
         self._stations = [self._station(station.seat) for station in self._stations]
 
     def _close(self) -> None:
-        end_stations(self._stations)
+        end_machine_stations(self._stations)
         self._roster.close()
 
 
@@ -269,7 +274,9 @@ class _Part:
 
     def order(self) -> None:
         record = self._order.model_dump_json()
-        self._send(channel_message("start", encode_task(self._task), work="load", order=self._order.id, record=record))
+        self._send(
+            channel_message("start", encode_task_frame(self._task), work="load", order=self._order.id, record=record)
+        )
 
     def ask_clock(self, number: int) -> None:
         self.clock, self._clock_asked = None, number
@@ -281,7 +288,7 @@ class _Part:
             # Later than it really arrived, which makes the bound wider, not wrong.
             arrived_ns = time.monotonic_ns()
             with self._losing():
-                comparison.add(sent_ns, *clock_reading(self.clock, sent_ns, arrived_ns), arrived_ns)
+                comparison.add(sent_ns, *incoming_clock_reading(self.clock, sent_ns, arrived_ns), arrived_ns)
 
     def go(self, zero_ns: int, clock: ClockComparison) -> None:
         self._zero_ns = zero_ns - clock.reading().bound_s * 1e9
@@ -305,7 +312,7 @@ class _Part:
 
     def result(self) -> LoadResult:
         with self._losing():
-            return part_rows(bytes(self._rows), self.reported, self._task.job, self._task.part)
+            return incoming_part_rows(bytes(self._rows), self.reported, self._task.job, self._task.part)
 
     def _take(self, arrived: Message) -> None:
         header = arrived.header
@@ -320,14 +327,14 @@ class _Part:
         if header.kind == "started":
             self.is_started = True
         elif header.kind == "progress":
-            self.snapshots = load_progress(arrived, self._since_zero_s())
+            self.snapshots = incoming_load_progress(arrived, self._since_zero_s())
         elif header.kind in ("draft", "end") and header.seq == self._wanted:
             self._take_result(arrived)
 
     def _take_result(self, arrived: Message) -> None:
         """Number 0 is the report, the others are pieces of the file of rows."""
         if self._wanted == 0:
-            self.report = part_report(arrived, self._since_zero_s())
+            self.report = incoming_part_report(arrived, self._since_zero_s())
             self._wanted = -1
         elif arrived.header.kind == "end":
             self.is_complete = True
@@ -379,5 +386,7 @@ class _Progress:
         if waits or newest == self._shown or not all(newest):
             return
         self._shown = newest
-        self._before = sum_of([snapshot for snapshots in newest for snapshot in snapshots], self._before)
+        self._before = sum_progress_snapshots(
+            [snapshot for snapshots in newest for snapshot in snapshots], self._before
+        )
         self._on_progress(self._before)

@@ -19,7 +19,7 @@ from bitbench.features.fleet.channel import (
     Seat,
     channel_message,
 )
-from bitbench.features.fleet.incoming import BlockResults, clock_s, incoming_host_facts
+from bitbench.features.fleet.incoming import BlockResults, clock_for_incoming_s, incoming_host_facts
 from bitbench.features.fleet.orders import MATERIALS, BlockOrder
 from bitbench.measure.group import Draft
 from bitbench.measure.quality import QualityDraft
@@ -152,7 +152,7 @@ class Station:
         self.facts = self.facts or incoming_host_facts(hello)
 
 
-def end_stations(stations: Sequence[Station]) -> None:
+def end_machine_stations(stations: Sequence[Station]) -> None:
     """At once: what is out of reach takes many seconds."""
     for station in stations:
         station.close()
@@ -269,7 +269,7 @@ class Fleet:
                     station.lose(str(lost))
 
     def close(self) -> None:
-        end_stations((*self.stations, *self._gone))
+        end_machine_stations((*self.stations, *self._gone))
         self._roster.close()
 
     def _hear_first_word(self, station: Station) -> None:
@@ -360,7 +360,7 @@ class RemoteRun:
         if wanted == self._asked and now - self._asked_at < PING_S:
             return
         if wanted != self._asked:
-            self._wanted_at = clock_s()
+            self._wanted_at = clock_for_incoming_s()
         self._asked, self._asked_at = wanted, now
         if self._is_started:
             self._station.send(channel_message("next", order=self._order.id, seq=seq))
@@ -375,7 +375,7 @@ class RemoteRun:
         return {name: material for name, material in found.items() if material is not None}
 
     def _stored(self, arrived: Message) -> Draft:
-        draft, logs = self._results.take(arrived, clock_s() - self._wanted_at)
+        draft, logs = self._results.take(arrived, clock_for_incoming_s() - self._wanted_at)
         for instance, gained in logs.items():
             self._writer.append_log(self._id(instance), gained)
         if isinstance(draft, TrialDraft):

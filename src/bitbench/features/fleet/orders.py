@@ -116,26 +116,26 @@ def make_order(
         quality=quality,
         history=history,
         excused=tuple(trial.id for trial in history if trial.id in excused),
-        environments=hashes_of(lock.environments),
+        environments=fleet_order_hashes(lock.environments),
         variants={name: found for name, found in lock.variants.items() if found is not None},
         files=lock.files,
     )
 
 
-def order_differences(order: BlockOrder, found: Lock, plan: Plan) -> list[str]:
+def fleet_order_differences(order: BlockOrder, found: Lock, plan: Plan) -> list[str]:
     """What a machine finds otherwise than the driver, each in a few words. `plan`: as it expands the study itself."""
     missing = {variant.name for variant in order.plan.variants} - {variant.name for variant in plan.variants}
     is_same = found.bitbench == order.bitbench
     return [
         *([] if is_same else [f"bitbench {found.bitbench} instead of {order.bitbench}"]),
         *(f"variant {name} is missing" for name in sorted(missing)),
-        *_differing("environment", order.environments, hashes_of(found.environments)),
+        *_differing("environment", order.environments, fleet_order_hashes(found.environments)),
         *_differing("variant", order.variants, found.variants),
         *_differing("file", order.files, found.files),
     ]
 
 
-def hashes_of(versions: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def fleet_order_hashes(versions: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Of the package versions of environments, by name."""
     return {
         name: hashlib.sha256(json.dumps(packages, sort_keys=True).encode()).hexdigest()
@@ -208,7 +208,7 @@ class PartReport(Record):
         )
 
 
-def merged_times(parts: Sequence[PartReport]) -> dict[str, SketchedTimes]:
+def merged_fleet_order_times(parts: Sequence[PartReport]) -> dict[str, SketchedTimes]:
     """As good as one sketch of all values; without a time that no request has."""
     merged = {name: LatencySketch.of(*(part.sketches[name] for part in parts)) for name in SKETCHED}
     found = {}
@@ -230,7 +230,7 @@ def _sketch(rows: RequestRows, name: str) -> SketchCounts:
 MATERIALS = TypeAdapter(dict[str, QualityMaterial])  # by the name of a model
 
 
-def pack_draft(draft: Draft, order: str, seq: int, logs: Mapping[str, bytes]) -> Message:
+def pack_fleet_order_result(draft: Draft, order: str, seq: int, logs: Mapping[str, bytes]) -> Message:
     """`logs`: what those of the instances gained since the last one."""
     if isinstance(draft, TrialDraft):
         kind, record, rows = "trial", draft.record.model_dump_json(), draft.requests

@@ -25,7 +25,7 @@ from bitbench.loadgen.progress import Snapshot
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.measure.workplace import Workplace
 from bitbench.util import machine_faults
-from bitbench.util.child_processes import read_frame, write_frame
+from bitbench.util.child_processes import read_child_frame, write_child_frame
 from bitbench.util.errors import BitbenchError, FleetError
 
 
@@ -34,7 +34,7 @@ class MachineBusy(Exception):
 
 
 @contextlib.contextmanager
-def machine_lock(slot: str = "") -> Iterator[None]:
+def fleet_serving_lock(slot: str = "") -> Iterator[None]:
     """An abstract socket name: machine-wide, of no user and no folder, and gone with the process that holds it.
 
     `slot`: this machine may be divided on purpose, as by `--on local:N`. Raises MachineBusy.
@@ -94,7 +94,7 @@ class Node:
         try:
             is_wanted = True
             while is_wanted:
-                frame = read_frame(self._requests, LARGEST_FRAME_BYTES)
+                frame = read_child_frame(self._requests, LARGEST_FRAME_BYTES)
                 at_ns = time.monotonic_ns()
                 self._heard_at = at_ns / 1e9
                 is_wanted = self._answer(decode_channel_message(frame), at_ns)
@@ -170,7 +170,7 @@ class Node:
         seq = 0
         self.activity = "preparing"
         try:
-            with machine_lock(self._slot):
+            with fleet_serving_lock(self._slot):
                 for result in job.results(self):
                     self._offer(result)
                     seq += 1
@@ -228,7 +228,7 @@ class Node:
 
     def _send(self, sent: Message) -> None:
         with self._sending, contextlib.suppress(OSError):  # the listener sees that the driver is gone
-            write_frame(self._results, encode_channel_message(sent))
+            write_child_frame(self._results, encode_channel_message(sent))
 
 
 def _sentence(error: Exception) -> str:

@@ -11,24 +11,25 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from bitbench.cli.options import AsJson, end_with_json
+from bitbench.cli.json_answers import end_with_json
+from bitbench.cli.options import AsJson
 from bitbench.cli.plan import (
     MOST_LINES,
-    counted,
-    exit_code_of,
-    indented,
+    indented_plan_names,
+    plan_counts_text,
+    plan_exit_code,
     plan_labels,
-    planned_runs,
-    show_cells,
-    show_commands,
-    show_heading,
-    span,
-    uses_table,
+    plan_range_text,
+    plan_runs_text,
+    plan_uses_table,
+    show_plan_commands,
+    show_plan_heading,
+    show_plan_tables,
 )
 from bitbench.cli.terminal import Terminal
-from bitbench.features.gpu_plan.computing import ASSUMED_OVERHEAD_BYTES, answer_plan_gpu
+from bitbench.features.gpu_plan.computing import ASSUMED_OVERHEAD_BYTES, compute_gpu_plan
 from bitbench.features.gpu_plan.devices import DEVICE_CLASSES, DeviceClass, DeviceNeed, DevicePlan, GpuPlanAnswer
-from bitbench.features.gpu_plan.devices import device_class as class_called
+from bitbench.features.gpu_plan.devices import gpu_plan_device_class as class_called
 from bitbench.measure.plan import Amount
 from bitbench.measure.trust import Trust, trust_in
 from bitbench.measure.workplace import Workplace
@@ -43,15 +44,15 @@ WIDEST_SIZE, GAP = "1,023 MiB", 2
 def show_plan_gpu(answer: GpuPlanAnswer, trust: Trust) -> None:
     plan, on_device = answer.plan, answer.on_device
     console, labels = Terminal(), plan_labels(plan)
-    show_heading(console, plan, labels)
+    show_plan_heading(console, plan, labels)
     console.print(_device(on_device.device))
-    show_cells(console, plan, labels)
+    show_plan_tables(console, plan, labels)
     for part in (*_needs(on_device, labels, console.width), *_remarks(on_device, labels)):
         console.print(part)
     if trust.uses:
-        console.print(uses_table(trust.uses, trust))
+        console.print(plan_uses_table(trust.uses, trust))
     console.print(_amount(plan, answer.amount, on_device))
-    show_commands(console, "Needed there before `bitbench run`:", answer.before_run)
+    show_plan_commands(console, "Needed there before `bitbench run`:", answer.before_run)
 
 
 def _device(device: DeviceClass) -> str:
@@ -90,7 +91,7 @@ def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[Render
         kernels.setdefault(need.kernel or "unknown", []).append(labels[need.config])
     for kernel, configs in kernels.items():
         yield Text(f"kernel expected: {kernel}")
-        yield indented(configs)
+        yield indented_plan_names(configs)
 
 
 def _sizes(need: DeviceNeed, *, has_mixture: bool) -> tuple[int | None, ...]:
@@ -115,7 +116,7 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
             waiting.setdefault(workload, []).append(labels[need.config])
     for workload, configs in waiting.items():
         yield Text.assemble(("requests wait", "yellow"), f": not all of {workload} fit into the KV cache at once.")
-        yield indented(configs)
+        yield indented_plan_names(configs)
     fitting = (need for need in on_device.needs if need.fits and need.too_long)
     # Their setups do not say for how long a request they start.
     partly = [labels[need.config] for need in fitting if need.use.context_tokens is None]
@@ -125,29 +126,30 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
             ": an engine that makes room for its longest request when it starts, as vLLM does, fails there on the "
             "short ones, too; give the long ones a setup of their own with max-model-len.",
         )
-        yield indented(partly)
+        yield indented_plan_names(partly)
     for summed in sorted({need.summed_bytes for need in on_device.needs if need.summed_bytes is not None}):
         yield Text.assemble(
             ("communication is not in the time", "yellow"),
             f": tensor parallelism sums {show_bytes(summed)} between the devices for each token (two sums per layer); "
             "quantized weights do not shrink it.",
         )
-        yield indented(labels[need.config] for need in on_device.needs if need.summed_bytes == summed)
+        yield indented_plan_names(labels[need.config] for need in on_device.needs if need.summed_bytes == summed)
     if on_device.untimed:
         yield Text.assemble(("time unknown", "yellow"), ": not in the estimate.")
-        yield indented(labels[config] for config in on_device.untimed)
+        yield indented_plan_names(labels[config] for config in on_device.untimed)
 
 
 def _amount(plan: Plan, amount: Amount, on_device: DevicePlan) -> str:
     price = ""
     if on_device.cost is not None:
         low, high = on_device.cost
-        price = f" Cost: {span(f'{low:,.2f}', f'{high:,.2f}')} at {on_device.price_per_hour:,.2f} per device and hour."
+        cost = plan_range_text(f"{low:,.2f}", f"{high:,.2f}")
+        price = f" Cost: {cost} at {on_device.price_per_hour:,.2f} per device and hour."
     where = f"{on_device.devices} × {on_device.device.title}"
     return (
-        f"{planned_runs(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at "
+        f"{plan_runs_text(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at "
         "half of it with 4 ms per step; without downloads and the creation of variants): "
-        f"{counted(plan, amount)}{price}"
+        f"{plan_counts_text(plan, amount)}{price}"
     )
 
 
@@ -168,8 +170,8 @@ def plan_gpu(
     the cost at your price. Runs nothing, and measures nothing. Exit code 3: every point is refused.
     """
     at = Workplace()
-    answer = answer_plan_gpu(study, class_called(device_class), at, price_per_hour)
-    code = exit_code_of(answer.plan)
+    answer = compute_gpu_plan(study, class_called(device_class), at, price_per_hour)
+    code = plan_exit_code(answer.plan)
     if as_json:
         end_with_json("plan-gpu", answer, code)
     show_plan_gpu(answer, trust_in(study, at.home))

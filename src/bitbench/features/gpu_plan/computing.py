@@ -9,28 +9,35 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bitbench.engines.registry import engines_of
-from bitbench.features.gpu_plan.devices import DeviceClass, DeviceNeed, DevicePlan, DeviceUse, GpuPlanAnswer, device_use
+from bitbench.engines.registry import registered_engines_of
+from bitbench.features.gpu_plan.devices import (
+    DeviceClass,
+    DeviceNeed,
+    DevicePlan,
+    DeviceUse,
+    GpuPlanAnswer,
+    gpu_plan_device_use,
+)
 from bitbench.measure.compatibility import look_up_compatibility
-from bitbench.measure.estimate import ASSUMED_SCORE_OVERHEAD_S, written_tokens
-from bitbench.measure.plan import amount_of, estimator_of, expand_source
-from bitbench.measure.readiness import Readiness, environments_of, packages_of
+from bitbench.measure.estimate import ASSUMED_SCORE_OVERHEAD_S, estimate_written_tokens
+from bitbench.measure.plan import amount_of, estimator_of, plan_study_source
+from bitbench.measure.readiness import Readiness, readiness_environments, readiness_packages
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.study.model_cost import (
     StepCost,
     active_weight_bytes,
+    communication_cost_bytes,
     decode_cost,
     expected_weight_bytes,
     prefill_cost,
-    summed_bytes,
     why_cost_unknown,
 )
 from bitbench.study.plan import Config, Plan, Point, QualityRefusal, Refusal, Support
 from bitbench.study.study import EngineSetup, Study
 from bitbench.study.study_file import StudySource
 from bitbench.study.variant import Variant
-from bitbench.study.workload import Workload, typical
+from bitbench.study.workload import Workload, typical_length
 from bitbench.util.units import show_bytes
 
 # Besides weights and KV cache: the CUDA context, the activations of one step, captured graphs. Rough.
@@ -45,19 +52,19 @@ _CHOOSING_KERNELS = ("linear-backend", "quantization")  # arguments by which a p
 _NOT_THIS_MACHINE = "planned for another machine"  # of an environment
 
 
-def answer_plan_gpu(
+def compute_gpu_plan(
     study: Path | Study, device: DeviceClass, at: Workplace, price_per_hour: float | None = None
 ) -> GpuPlanAnswer:
     """The plan on devices that this machine need not have, what it takes there, and what to install there first."""
     source = StudySource.of(study)
     store = VariantStore(at.home, source.folder)
-    engines = engines_of(source.study)
+    engines = registered_engines_of(source.study)
     start_s = {setup.name: engines[setup.engine].start_s for setup in source.study.engines}
-    asked = expand_source(source, store, at, device.compute_capability)
+    asked = plan_study_source(source, store, at, device.compute_capability)
     plan, on_device = _plan_on_device(asked, device, start_s, price_per_hour)
-    names = sorted({*environments_of(plan), *store.makers(plan)})
+    names = sorted({*readiness_environments(plan), *store.makers(plan)})
     missing = dict.fromkeys(names, _NOT_THIS_MACHINE)
-    ready = Readiness(missing, tuple(store.missing_models(plan)), packages=packages_of(plan))
+    ready = Readiness(missing, tuple(store.missing_models(plan)), packages=readiness_packages(plan))
     return GpuPlanAnswer(
         plan=plan,
         environments=dict(ready.environments),
@@ -183,7 +190,7 @@ def _fit(plan: Plan, config: Config, device: DeviceClass) -> _Fit:
     weight_bytes = variant.weight_bytes
     if weight_bytes is None and variant.form:
         weight_bytes = expected_weight_bytes(variant.facts, variant.form)
-    return _Fit(variant, device_use(plan.study.engine(config.engine)), device, weight_bytes)
+    return _Fit(variant, gpu_plan_device_use(plan.study.engine(config.engine)), device, weight_bytes)
 
 
 def _need(asked: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
@@ -202,7 +209,7 @@ def _need(asked: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
         kernel=_kernel(fit, asked.study.engine(config.engine)),
         weight_bytes=fit.weight_bytes,
         active_weight_bytes=None if fit.weight_bytes is None else active_weight_bytes(facts, fit.weight_bytes),
-        summed_bytes=summed_bytes(facts, 1) if fit.use.tensor_parallel > 1 else None,
+        summed_bytes=communication_cost_bytes(facts, 1) if fit.use.tensor_parallel > 1 else None,
         kv_bytes=None if most_tokens is None else fit.kv_bytes(most_tokens),
         request_kv_bytes=None if shown is None else fit.kv_bytes(fit.room_for(shown)),
         needed_bytes=None if shown is None else fit.needed_bytes(shown),
@@ -264,7 +271,7 @@ class _Times:
         if point.config not in self._fits or not self.knows(point.config):
             return 0.0
         fit = self._fits[point.config]
-        read, written = typical(workload.input_tokens), typical(workload.output_tokens)
+        read, written = typical_length(workload.input_tokens), typical_length(workload.output_tokens)
         facts, weight_bytes, batch = fit.variant.facts, fit.weight_bytes or 0, workload.concurrency
         kv = facts.kv_bytes_per_token(fit.use.kv_value_bytes)
         prefill_s = _step_s(prefill_cost(facts, weight_bytes, batch, read, kv), fit, most=most)
@@ -279,7 +286,7 @@ class _Times:
         fit = self._fits[config]
         step = decode_cost(fit.variant.facts, fit.weight_bytes or 0, 1, quality.window_tokens)
         scored = quality.windows * quality.window_tokens
-        return scored * ASSUMED_SCORE_OVERHEAD_S + written_tokens(quality) * _step_s(step, fit, most=most)
+        return scored * ASSUMED_SCORE_OVERHEAD_S + estimate_written_tokens(quality) * _step_s(step, fit, most=most)
 
 
 def _step_s(cost: StepCost, fit: _Fit, *, most: bool) -> float:

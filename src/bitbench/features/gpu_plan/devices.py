@@ -194,7 +194,7 @@ DEVICE_CLASSES = {
 }
 
 
-def device_class(name: str) -> DeviceClass:
+def gpu_plan_device_class(name: str) -> DeviceClass:
     """Raises UsageError."""
     if name not in DEVICE_CLASSES:
         raise UsageError(
@@ -209,7 +209,7 @@ _KV_TYPE = "kv-cache-dtype"
 DEFAULT_SHARE = 0.92  # vLLM's own; others leave about as much free
 
 
-def device_use(setup: EngineSetup) -> DeviceUse:
+def gpu_plan_device_use(setup: EngineSetup) -> DeviceUse:
     chosen = spelled_arguments(setup.args)
     share = next((chosen[name] for name in _SHARE if name in chosen), DEFAULT_SHARE)
     is_share = isinstance(share, int | float) and 0 < share <= 1

@@ -6,30 +6,39 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
-from bitbench.analysis.changes import Pair, changes_between, parse_changed_metric
+from bitbench.analysis.changes import Pair, changes_between, metric_of_change
 from bitbench.analysis.intervals import mean_interval
 from bitbench.analysis.results.comparison import ChangeVerdict, Difference
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.analysis.study_comparison import SHAPE, cache_differences, compared_points, study_differences
-from bitbench.analysis.summarize import samples_by_point, values_by_start
+from bitbench.analysis.study_comparison import SHAPE, compared_points, study_cache_differences, study_differences
+from bitbench.analysis.summarize import sample_values_by_start, samples_by_point
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import channel, figure_constant
+from bitbench.reports.charts.figure import figure_channel, figure_constant
 from bitbench.reports.document.model import Chart, Document, Name, Phrase, Section, Table
-from bitbench.reports.document.numbers import Scale, estimated, number, percent, scale_for, shown, times, unit_of
+from bitbench.reports.document.numbers import (
+    Scale,
+    estimated,
+    number,
+    percent,
+    quantity_scale,
+    quantity_unit,
+    shown,
+    times,
+)
 from bitbench.reports.document.words import (
     MAX_NAME,
     Words,
     bullets,
     counted,
     listing,
-    names,
+    name_phrases,
     number_column,
     paragraph,
-    plain,
+    plain_words,
     ratio_column,
     say,
     table,
@@ -73,7 +82,7 @@ def history_below(folder: Path, point: str, metric: str | None = None) -> Histor
     if not studies:
         raise StoreError(f"no study folder below {folder}; give one that contains folders filled by `bitbench run`")
     return history(
-        find_point(point, studies), parse_changed_metric(metric or studies[-1].study.measure.metric), studies
+        find_point_for_history(point, studies), metric_of_change(metric or studies[-1].study.measure.metric), studies
     )
 
 
@@ -84,7 +93,7 @@ def _studies(folder: Path) -> list[StudyRecords]:
     return sorted(studies, key=lambda study: (study.lock.created_at or "", study.name))
 
 
-def find_point(name: str, sides: Sequence[StudyRecords]) -> Point:
+def find_point_for_history(name: str, sides: Sequence[StudyRecords]) -> Point:
     """`variant @ engine / workload`, or the same with a dot as reports write it; a name that is unique may be cut."""
     points = list(dict.fromkeys(point for side in sides for point in side.plan.points))
     wanted = " ".join(name.split())
@@ -108,7 +117,7 @@ def history(point: Point, metric: str, sides: Sequence[StudyRecords]) -> History
     newest = asked[-1].plan.study.workload(point.workload)
     same = [side for side in asked if _has_shape(side, point, newest)]
     confidence = asked[-1].plan.study.measure.confidence
-    known = [side for side in same if values_by_start(side, metric)[point]]
+    known = [side for side in same if sample_values_by_start(side, metric)[point]]
     entries = [_entry(point, metric, side, confidence) for side in known]
     moves = [_move(point, metric, before, after, confidence) for before, after in pairwise(known)]
     return History(
@@ -140,7 +149,7 @@ def _move(
     alike = [
         Pair(other, other) for other in common if _has_shape(before, other, after.plan.study.workload(other.workload))
     ]
-    cached = cache_differences((before, after), alike)
+    cached = study_cache_differences((before, after), alike)
     compared = compared_points(alike, changes_between(before, after), metric, confidence, undecided=cached)
     own = next(row for row in compared if row.candidate == point)
     changes, _ = study_differences(before, after, [(point.config, point.config)])
@@ -162,20 +171,20 @@ def _history_time(point: HistoryPoint) -> str:
 def history_figure(found: History) -> fig.Figure:
     """Draw it; there must be a point."""
     definition = found.definition
-    scale = scale_for(unit_of(definition), [point.estimate.value for point in found.points])
+    scale = quantity_scale(quantity_unit(definition), [point.estimate.value for point in found.points])
     places = distinct_labels([_history_time(point) for point in found.points])
     rows = [_row(found, point, place, scale) for point, place in zip(found.points, places, strict=True)]
-    ends = fig.figure_numbers(rows, "y_low", "y_high")
-    axis = fig.axis_for(fig.axis_title(definition, scale), fig.figure_numbers(rows, "y"), ends, zero=True)
+    ends = fig.figure_field_values(rows, "y_low", "y_high")
+    axis = fig.axis_for(fig.axis_title(definition, scale), fig.figure_field_values(rows, "y"), ends, zero=True)
     labels = {
         "labelExpr": f"slice(datum.label, 0, {LENGTH_OF_DATE})",
         "labelAngle": 0,
         "labelOverlap": True,
         "labelFlush": False,
     }
-    x = channel("at:O", title=None, sort=places, axis=labels)
+    x = figure_channel("at:O", title=None, sort=places, axis=labels)
     y = axis.y()
-    base, changed = fig.EVERY_ROW, fig.figure_rows_where("isValid(datum.changed)")
+    base, changed = fig.EVERY_ROW, fig.figure_layer_where("isValid(datum.changed)")
     about = fig.tooltips(
         study="Study",
         at="Begun (UTC)",
@@ -185,7 +194,7 @@ def history_figure(found: History) -> fig.Figure:
         changes="Changed",
     )
     said = fig.halo(changed, "change", align="center", dy=8)
-    interval = fig.figure_rows_where("isValid(datum.y_low)").mark("rule", style="interval")
+    interval = fig.figure_layer_where("isValid(datum.y_low)").mark("rule", style="interval")
     layers = [
         changed.mark("rule", style="changed").encode(x=x, tooltip=about),
         base.mark("line", style="history").encode(x=x, y=y),
@@ -193,19 +202,19 @@ def history_figure(found: History) -> fig.Figure:
         base.mark("point", style="mean", filled=True).encode(x=x, y=y, tooltip=about),
         *(text.encode(x=x, y=figure_constant(0), text="changed:N") for text in said),
     ]
-    title = f"{plain(found.point.name, MAX_NAME)}: {definition.name}"
+    title = f"{plain_words(found.point.name, MAX_NAME)}: {definition.name}"
     caption = "Dots and lines: means and intervals, oldest left; dashed: a fact changed since the study before."
-    return fig.drawn_figure("history", title, [caption], layers, rows, height=HEIGHT)
+    return fig.layered_figure("history", title, [caption], layers, rows, height=HEIGHT)
 
 
 def _row(found: History, point: HistoryPoint, place: str, scale: Scale) -> fig.Row:
     figure, ratio = estimated(point.estimate, found.definition), times(point.ratio)
     changes = "; ".join(
-        f"{change.fact.value}: {plain(change.before, MAX_NAME)} → {plain(change.after, MAX_NAME)}"
+        f"{change.fact.value}: {plain_words(change.before, MAX_NAME)} → {plain_words(change.after, MAX_NAME)}"
         for change in point.changes
     )
     return {
-        "study": plain(point.folder, MAX_NAME),
+        "study": plain_words(point.folder, MAX_NAME),
         "at": place,
         **fig.place_on_axis("y", figure, scale),
         "shown": shown(figure) if figure else UNKNOWN,
@@ -227,7 +236,7 @@ def history_document(found: History) -> Document:
         return Document(title, (paragraph("No study has this figure for this point."), *bullets(_absent(found))))
     means = [point.estimate.value for point in found.points]
     first, last, lowest, highest = (
-        number(mean, unit_of(found.definition)) for mean in (means[0], means[-1], min(means), max(means))
+        number(mean, quantity_unit(found.definition)) for mean in (means[0], means[-1], min(means), max(means))
     )
     between = say(" (between ", lowest, " and ", highest, ")") if len(means) > 2 else ()
     changes = bullets(
@@ -252,7 +261,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _table(found: History) -> Table:
-    unit = unit_of(found.definition)
+    unit = quantity_unit(found.definition)
     return table(
         found.points,
         words_column("Begun (UTC)", _history_time),
@@ -286,7 +295,9 @@ def _notes(found: History) -> Iterator[Words]:
 def _absent(found: History) -> Iterator[Words]:
     if found.other_shape:
         yield say(
-            "Not applicable, as the workload of this name has another shape: ", listing(names(found.other_shape)), "."
+            "Not applicable, as the workload of this name has another shape: ",
+            listing(name_phrases(found.other_shape)),
+            ".",
         )
     if found.without_result:
-        yield say("Without a result: ", listing(names(found.without_result)), ".")
+        yield say("Without a result: ", listing(name_phrases(found.without_result)), ".")

@@ -12,7 +12,7 @@ FEATURE = Feature(
             "imported",
             ReportPlace.ANSWER,
             type="bitbench.study.plan:ImportSource",
-            compute=".words:import_source",
+            compute=".words:imported_section_source",
             section=".words:imported_section",
         ),
     ),
@@ -20,7 +20,7 @@ FEATURE = Feature(
         "formats": {
             "vendor-md": ".markdown:vendor_markdown",
             "vendor-rst": ".rst:vendor_rst",
-            "backend-md": ".markdown:backend_markdown",
+            "backend-md": ".markdown:markdown_by_backend",
             "latex": ".latex:latex",
         }
     },

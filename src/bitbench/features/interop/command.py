@@ -13,7 +13,7 @@ from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.measure.offers import folder_report
 from bitbench.measure.workplace import default_home
 from bitbench.reports.document.terminal import render_in_terminal
-from bitbench.reports.document.words import plain
+from bitbench.reports.document.words import plain_words
 from bitbench.util.errors import ExitCode
 
 
@@ -44,7 +44,7 @@ def import_results(
     show_outcome(reported, console, ExitCode.DONE)
     summary = reported.summary
     for note in summary.imported_from.notes if summary.imported_from else ():
-        console.print(Text(f"• {plain(note)}", style="dim"))
+        console.print(Text(f"• {plain_words(note)}", style="dim"))
 
 
 def _show_tables(folder: Path) -> None:

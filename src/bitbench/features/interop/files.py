@@ -17,14 +17,14 @@ from bitbench.features.interop.readers.reading import (
     ImportFileError,
     Reading,
     Tool,
-    decoded,
+    decode_imported_text,
     imported_name,
 )
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.profile import PublishedKernels, PublishedProfile, write_published_profile
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.reports.document.words import plain
+from bitbench.reports.document.words import plain_words
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config, ImportedFile, ImportSource, Plan, Point
 from bitbench.study.study import Count, EngineSetup, Measure, Study
@@ -46,7 +46,7 @@ READERS: dict[Tool, Callable[[str], Reading]] = {
 
 def read_tool_file(tool: Tool, content: bytes) -> Reading:
     """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""
-    text, was_mis_encoded = decoded(content)
+    text, was_mis_encoded = decode_imported_text(content)
     reading = READERS[tool](text)
     if not reading.runs and not reading.kernels:
         raise ImportFileError("it contains no runs")
@@ -218,8 +218,8 @@ def import_files(
 def _study_name(asked_for: str) -> str:
     if not asked_for or imported_name(asked_for, "") != asked_for:
         raise ImportFileError(
-            f"--name {plain(asked_for, LONGEST_NAME)} cannot be a study's name: use up to {LONGEST_NAME} letters, "
-            "digits and - _ . +, beginning and ending with a letter or digit."
+            f"--name {plain_words(asked_for, LONGEST_NAME)} cannot be a study's name: use up to {LONGEST_NAME} "
+            "letters, digits and - _ . +, beginning and ending with a letter or digit."
         )
     return asked_for
 
@@ -250,11 +250,11 @@ def _understanding(files: str, tool: Tool) -> Iterator[None]:
     try:
         yield
     except ImportFileError as error:
-        raise ImportFileError(f"{files}: {plain(str(error))}") from error
+        raise ImportFileError(f"{files}: {plain_words(str(error))}") from error
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ImportFileError(
             f"{files} is not a known result format of {tool.value} "
-            f"({type(error).__name__}: {plain(str(error))}); check --from"
+            f"({type(error).__name__}: {plain_words(str(error))}); check --from"
         ) from error
 
 

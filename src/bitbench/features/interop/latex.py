@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from bitbench.reports.document import model as doc
-from bitbench.reports.document.numbers import shown, text_cells
-from bitbench.reports.document.words import MAX_NAME, inline, plain
+from bitbench.reports.document.numbers import cells_with_units, shown
+from bitbench.reports.document.words import MAX_NAME, inline_words, plain_words
 from bitbench.reports.write import StudyReport
 
 HEAD = "% Tables of a bitbench report. They need \\usepackage{booktabs}; \\input this file, or copy a table out of it."
@@ -72,7 +72,7 @@ def _flat(blocks: Sequence[doc.Block]) -> Iterator[doc.Block]:
 
 
 def _float_text(float_: _Float, anchor: str, number: int) -> str:
-    titles, rows = text_cells(float_.table, _phrase_text, escape_latex)
+    titles, rows = cells_with_units(float_.table, _phrase_text, escape_latex)
     alignment = "".join("l" if column.is_words else "r" for column in float_.table.columns)
     notes = [r"  \par\smallskip", *(rf"  {{\footnotesize {_phrase_text(note)}\par}}" for note in float_.notes)]
     return "\n".join(
@@ -101,7 +101,7 @@ def _row(cells: Sequence[str]) -> str:
 
 def escape_latex(text: str) -> str:
     """As it is, to a reader of the typeset page: no command, no ligature."""
-    return inline(text).translate(_WRITTEN)
+    return inline_words(text).translate(_WRITTEN)
 
 
 def _phrase_text(phrase: doc.Phrase) -> str:
@@ -113,7 +113,7 @@ def _part(part: doc.Part) -> str:
         case str():
             return escape_latex(part)
         case doc.Name(text):
-            return rf"\texttt{{{plain(text, MAX_NAME).translate(_WRITTEN)}}}"
+            return rf"\texttt{{{plain_words(text, MAX_NAME).translate(_WRITTEN)}}}"
         case doc.Strong(inner):
             return rf"\textbf{{{_phrase_text(inner)}}}"
         case doc.Emphasis(inner):

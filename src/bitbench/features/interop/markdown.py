@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PointSummary, Ranking, Run, StudySummary
 from bitbench.records.trial import Outcome
-from bitbench.reports.document.markdown import markdown, markdown_code, markdown_phrase, section_parts
+from bitbench.reports.document.markdown import markdown, markdown_code, markdown_phrase, markdown_section_parts
 from bitbench.reports.document.model import (
     Block,
     Document,
@@ -23,7 +23,7 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_minus, unit_of
+from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_minus, quantity_unit
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
@@ -31,26 +31,26 @@ from bitbench.reports.document.words import (
     bullets,
     joined,
     listing,
-    names,
+    name_phrases,
     number_column,
     paragraph,
-    plain,
+    plain_words,
     say,
     strong,
     table,
     words_column,
 )
 from bitbench.reports.labels import grouped
-from bitbench.reports.sections.conditions import host_section, source
+from bitbench.reports.sections.conditions import conditions_source_phrase, host_section
 from bitbench.reports.sections.ranked import (
-    entry_of,
-    has_result,
-    outcomes_of,
-    points_in_ranked_order,
+    has_ranked_result,
     rank_text,
+    ranked_entry,
     ranked_memory_metric,
-    rankings_by_model,
-    titled,
+    ranked_parts_by_model,
+    ranked_point_outcomes,
+    ranked_points,
+    ranked_section_title,
 )
 from bitbench.reports.sections.workloads import workload_shape
 from bitbench.reports.write import StudyReport
@@ -69,7 +69,7 @@ class QualityColumn:
         self._key = next((key for key in keys if any(key in known for known in self._estimates.values())), None)
         self._definition = summary.quality_definitions[self._key] if self._key else None
         self.title = self._definition.label if self._definition else None
-        self.unit = unit_of(self._definition) if self._definition else Unit.NONE
+        self.unit = quantity_unit(self._definition) if self._definition else Unit.NONE
 
     def of(self, config: Config) -> Quantity | None:
         if self._key is None or self._definition is None:
@@ -84,15 +84,15 @@ LEGEND = (
 )
 
 
-def backend_markdown(of: StudyReport) -> str:
+def markdown_by_backend(of: StudyReport) -> str:
     sections = [
         Section(
-            titled(Name(ranking.workload), part),
+            ranked_section_title(Name(ranking.workload), part),
             (Paragraph(workload_shape(part.study.workload(ranking.workload))), _backends(part, ranking, points)),
         )
         for part in of.summary.by_model
         for ranking in part.rankings
-        if (points := points_in_ranked_order(part, ranking))
+        if (points := ranked_points(part, ranking))
     ]
     return markdown(Document(say(f"{of.summary.study.name}: backends"), (paragraph(LEGEND),), tuple(sections)))
 
@@ -101,7 +101,7 @@ def _backends(summary: StudySummary, ranking: Ranking, points: Sequence[PointSum
     """A column per point, a row per fact."""
 
     def column(place: int) -> ColumnOf[tuple[str, list[Words]]]:
-        return words_column(plain(points[place].point.config.engine, MAX_NAME), lambda fact: fact[1][place])
+        return words_column(plain_words(points[place].point.config.engine, MAX_NAME), lambda fact: fact[1][place])
 
     return table(
         _facts(summary, ranking, points),
@@ -115,19 +115,19 @@ def _facts(
 ) -> Iterator[tuple[str, list[Words]]]:
     known = {config.config: config for config in summary.configs}
     configs = [point.point.config for point in points]
-    yield "Model", [plain(config.variant, MAX_NAME) for config in configs]
+    yield "Model", [plain_words(config.variant, MAX_NAME) for config in configs]
     yield "Version", [_words(known[config].engine_versions if config in known else ()) for config in configs]
     yield "Kernel", [_words(known[config].kernels if config in known else ()) for config in configs]
     for title, metric in TIMES.items():
         yield title, [estimated(point.metrics.get(metric), summary.definitions[metric]) for point in points]
     name = summary.definitions[ranking.metric].name
-    yield f"Rank by {name}", [rank_text(entry_of(ranking, config)) for config in configs]
+    yield f"Rank by {name}", [rank_text(ranked_entry(ranking, config)) for config in configs]
     if any(point.failures for point in points):
-        yield "Failed", [outcomes_of(point) or "no" for point in points]
+        yield "Failed", [ranked_point_outcomes(point) or "no" for point in points]
 
 
 def _words(words: tuple[str, ...]) -> str | None:
-    return "; ".join(plain(word, MAX_NAME) for word in words) or None
+    return "; ".join(plain_words(word, MAX_NAME) for word in words) or None
 
 
 ROUNDING = 1e-9  # what rounding leaves of equal values is below this
@@ -144,18 +144,18 @@ def vendor_markdown(of: StudyReport) -> str:
     summary, lock = of.summary, of.records.lock
     origin = say(Name("bitbench run"), " of ", Name(summary.study.name))
     if summary.imported_from is not None:
-        origin = say("imported: ", source(summary.imported_from))
+        origin = say("imported: ", conditions_source_phrase(summary.imported_from))
     parts = ["# Performance Benchmark Results", markdown_phrase(say(strong("Generated from:"), " ", origin)), "---"]
-    for part, ranking in rankings_by_model(summary):
+    for part, ranking in ranked_parts_by_model(summary):
         parts += _configuration(part, ranking)
     parts.append("---")
     for section in (_ranking(summary), *_not_run(summary), host_section(lock)):
-        parts += section_parts(section)
+        parts += markdown_section_parts(section)
     return "\n\n".join([*parts, markdown_phrase(_legend(summary))]) + "\n"
 
 
 def _configuration(summary: StudySummary, ranking: Ranking) -> Iterator[str]:
-    points = points_in_ranked_order(summary, ranking)
+    points = ranked_points(summary, ranking)
     blocks: list[Block] = [
         Paragraph(workload_shape(summary.study.workload(ranking.workload))),
         paragraph(strong("Total models tested:"), f" {len(points)}"),
@@ -165,7 +165,7 @@ def _configuration(summary: StudySummary, ranking: Ranking) -> Iterator[str]:
         blocks += bullets(_outliers(summary, point) for point in points if point.outliers)
         blocks += bullets(_causes(point) for point in points if point.failures)
         blocks.append(Heading(say("Detailed Results")))
-    yield from section_parts(Section(_title(summary, ranking.workload), tuple(blocks)))
+    yield from markdown_section_parts(Section(_title(summary, ranking.workload), tuple(blocks)))
     for point in points:
         yield from _details(point)
 
@@ -178,7 +178,7 @@ def _title(summary: StudySummary, workload: str) -> Phrase:
         "output_len": UNKNOWN if "output_tokens" in asked.unknown else asked.output_tokens,
     }
     shown = ", ".join(f"{name}={value}" for name, value in lengths.items())
-    return titled(say(f"Configuration: {shown} (", Name(workload), ")"), summary)
+    return ranked_section_title(say(f"Configuration: {shown} (", Name(workload), ")"), summary)
 
 
 def _summary_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Table:
@@ -191,7 +191,7 @@ def _summary_table(summary: StudySummary, ranking: Ranking, points: Sequence[Poi
 
     def runs(point: PointSummary) -> Phrase:
         counted = sum(run.outcome is Outcome.OK for run in point.runs)
-        return say(str(counted) if has_result(summary, point) else outcomes_of(point) or "not run")
+        return say(str(counted) if has_ranked_result(summary, point) else ranked_point_outcomes(point) or "not run")
 
     def peak(point: PointSummary) -> float | None:
         estimate = point.metrics.get(memory)
@@ -203,12 +203,12 @@ def _summary_table(summary: StudySummary, ranking: Ranking, points: Sequence[Poi
 
     return table(
         points,
-        words_column("Rank", lambda point: rank_text(entry_of(ranking, point.point.config))),
+        words_column("Rank", lambda point: rank_text(ranked_entry(ranking, point.point.config))),
         words_column("Model", lambda point: Name(point.point.config.name)),
         number_column("Runs", Unit.NONE, runs),
         *map(column, FIGURES),
         number_column(
-            interval, unit_of(definition), lambda point: estimated(point.metrics.get(ranking.metric), definition)
+            interval, quantity_unit(definition), lambda point: estimated(point.metrics.get(ranking.metric), definition)
         ),
         number_column("Memory peak", Unit.BYTES, peak),
         number_column(quality.title or "Quality", quality.unit, lambda point: quality.of(point.point.config)),
@@ -240,7 +240,9 @@ def _outliers(summary: StudySummary, point: PointSummary) -> Phrase:
 
 
 def _causes(point: PointSummary) -> Phrase:
-    causes: list[Words] = [f"{group.failure.outcome.value}: {plain(group.failure.cause)}" for group in point.failures]
+    causes: list[Words] = [
+        f"{group.failure.outcome.value}: {plain_words(group.failure.cause)}" for group in point.failures
+    ]
     return say(Name(point.point.config.name), ": ", joined(causes, "; "))
 
 
@@ -275,12 +277,12 @@ def _run(run: Run, *, is_flagged: bool) -> Iterator[str]:
 def _ranking(summary: StudySummary) -> Section:
     definition = summary.definitions[summary.primary_metric]
     blocks: list[Block] = []
-    for part, ranking in rankings_by_model(summary):
+    for part, ranking in ranked_parts_by_model(summary):
         figures = {point.point.config: point.metrics for point in part.points_of(ranking.workload)}
         lines = []
         for entry in ranking.entries:
             figure = _figure(figures[entry.config][ranking.metric].value)
-            place, name = rank_text(entry) or UNKNOWN, strong(plain(entry.config.name))
+            place, name = rank_text(entry) or UNKNOWN, strong(plain_words(entry.config.name))
             lines.append(say(place, " ", name, ": ", figure, f" {definition.unit}"))
         blocks.append(Heading(_title(part, ranking.workload)))
         blocks += bullets(lines) or (paragraph("No config has a result."),)
@@ -290,7 +292,10 @@ def _ranking(summary: StudySummary) -> Section:
 def _not_run(summary: StudySummary) -> Iterator[Section]:
     reasons = grouped(summary.refusals, lambda refusal: refusal.reason)
     lines = [
-        say(listing(names(dict.fromkeys(refusal.point.config.name for refusal in alike))), f": {plain(reason)}")
+        say(
+            listing(name_phrases(dict.fromkeys(refusal.point.config.name for refusal in alike))),
+            f": {plain_words(reason)}",
+        )
         for reason, alike in reasons.items()
     ]
     if lines:

@@ -15,32 +15,32 @@ from bitbench.features.interop.markdown import QualityColumn
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.model import Block, Document, Quantity, Section, Table, Unit
-from bitbench.reports.document.numbers import percent, shown, starts_and_trials, text_cells
+from bitbench.reports.document.numbers import cells_with_units, percent, shown, starts_and_trials
 from bitbench.reports.document.words import (
     ColumnOf,
     bullets,
     number_column,
     paragraph,
-    plain,
+    plain_words,
     plural,
     say,
     table,
     words_column,
 )
 from bitbench.reports.labels import grouped
-from bitbench.reports.sections.ranked import outcomes_of, ranked_memory_metric
+from bitbench.reports.sections.ranked import ranked_memory_metric, ranked_point_outcomes
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Point
 from bitbench.study.secrets import is_secret
 from bitbench.study.study import EngineSetup
-from bitbench.study.workload import Workload, show_length
+from bitbench.study.workload import Workload, workload_length_text
 from bitbench.util.units import UNKNOWN, show_bytes
 
 WIDEST_TEXT = 44  # characters of a column of words
 
 
 def rst(document: doc.Document, *, merged: int = 0) -> str:
-    """Its title, paragraphs, lists and tables; `merged`: see `grid_table`."""
+    """Its title, paragraphs, lists and tables; `merged`: see `rst_grid_table`."""
     parts = [_heading(document.title, "="), *_blocks(document.answer, merged)]
     for section in document.sections:
         parts += [_heading(section.title, "-"), *_blocks(section.blocks, merged)]
@@ -55,8 +55,8 @@ def _blocks(blocks: Sequence[doc.Block], merged: int) -> Iterator[str]:
             case doc.Bullets(items):
                 yield "\n".join(f"-  {_line(item)}" for item in items)
             case doc.Table():
-                titles, rows = text_cells(block, _line)
-                yield grid_table(titles, rows, merged=merged)
+                titles, rows = cells_with_units(block, _line)
+                yield rst_grid_table(titles, rows, merged=merged)
 
 
 def _line(phrase: doc.Phrase) -> str:
@@ -67,7 +67,7 @@ def _line(phrase: doc.Phrase) -> str:
 
 def escape_rst(text: str) -> str:
     """As it is, to a reader of the rendered page; nothing at all is what is not known."""
-    words = plain(text)
+    words = plain_words(text)
     line = "".join(f"\\{char}" if _is_markup(words, place) else char for place, char in enumerate(words)) or UNKNOWN
     is_plain = line[0].isalnum() or line[0] in "\\–"
     return line if is_plain and not _begins_a_list(line) else f"\\{line}"
@@ -95,7 +95,7 @@ def _heading(title: doc.Phrase, mark: str) -> str:
     return f"{text}\n{mark * max(_width(text), 3)}"
 
 
-def grid_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, merged: int = 0) -> str:
+def rst_grid_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, merged: int = 0) -> str:
     """Cells must be escaped already. The first `merged` columns of a row that repeat the one above are left out.
 
     A repeated cell is joined with the one above it, as long as all columns before it repeat too.
@@ -171,7 +171,7 @@ class _Row:
             model or quantization,
             self.setup.engine,
             str(self.workload.concurrency) if is_known else UNKNOWN,
-            UNKNOWN if "output_tokens" in self.workload.unknown else show_length(self.workload.output_tokens),
+            UNKNOWN if "output_tokens" in self.workload.unknown else workload_length_text(self.workload.output_tokens),
             is_batched=self.workload.open_loop or self.workload.concurrency > 1,
         )
 
@@ -241,7 +241,7 @@ def _why_not(found: PointSummary) -> str:
     if "output_throughput" in found.metrics:
         return ""
     cause = next((group.failure.cause for group in found.failures), "")
-    return f"{outcomes_of(found)}: {cause}" if found.failures else "not run"
+    return f"{ranked_point_outcomes(found)}: {cause}" if found.failures else "not run"
 
 
 def _vendor_table(summary: StudySummary, lock: Lock, group: _Group, rows: Sequence[_Row]) -> Table:
@@ -264,13 +264,13 @@ def _vendor_table(summary: StudySummary, lock: Lock, group: _Group, rows: Sequen
         words_column(
             "n", lambda row: starts_and_trials(speed) if (speed := row.estimate("output_throughput")) else None
         ),
-        words_column("Settings", lambda row: plain(_settings(summary, row.setup), MAX_SETTINGS)),
-        words_column("Note", lambda row: plain(row.reason or _remarks(row.found), MAX_CAUSE)),
+        words_column("Settings", lambda row: plain_words(_settings(summary, row.setup), MAX_SETTINGS)),
+        words_column("Note", lambda row: plain_words(row.reason or _remarks(row.found), MAX_CAUSE)),
     )
 
 
 def _length(row: _Row) -> str:
-    return UNKNOWN if "input_tokens" in row.workload.unknown else show_length(row.workload.input_tokens)
+    return UNKNOWN if "input_tokens" in row.workload.unknown else workload_length_text(row.workload.input_tokens)
 
 
 def _mean(title: str, metric: str, unit: str = Unit.NONE, factor: float = 1.0) -> ColumnOf[_Row]:
@@ -311,6 +311,6 @@ def _settings(summary: StudySummary, setup: EngineSetup) -> str:
 def _remarks(found: PointSummary | None) -> str:
     """Of a point with figures."""
     flagged = {outlier.trial_id for outlier in found.outliers} if found else ()
-    failed = outcomes_of(found) if found else ""
+    failed = ranked_point_outcomes(found) if found else ""
     notes = [f"{plural(len(flagged), 'outlier')} flagged"] if flagged else []
     return "; ".join([*notes, *([f"besides: {failed}"] if failed else [])])

@@ -9,7 +9,7 @@ from bitbench.study.plan import ImportSource
 SHOWN_HASH = 16  # hexadecimal digits: enough to tell files apart by eye
 
 
-def import_source(of: StudyRecords) -> ImportSource | None:
+def imported_section_source(of: StudyRecords) -> ImportSource | None:
     """None for a study that bitbench ran."""
     return of.plan.imported_from
 

@@ -7,9 +7,9 @@ from pydantic import ValidationError
 
 from bitbench.engines.environments import environment_python
 from bitbench.features.kernels import runner
-from bitbench.features.kernels.case import usable_isas
+from bitbench.features.kernels.case import kernel_case_isas
 from bitbench.features.kernels.computing import KernelRun, KernelSummary, summarize_kernels
-from bitbench.features.kernels.runner import BASELINES, KernelJob, KernelOptions, parse_shapes
+from bitbench.features.kernels.runner import BASELINES, KernelJob, KernelOptions, kernel_runner_shapes
 from bitbench.measure.machine.gpus import survey_gpus
 from bitbench.measure.machine.host import collect_host_facts
 from bitbench.measure.trial import now
@@ -24,7 +24,7 @@ FURTHER_BASELINES = ("torch-linear-f32",)  # only where a run has them
 RECORDS_FILE = "records.json"
 
 
-def measure_kernels(
+def bench_kernels(
     options: KernelOptions, home: Path, into: Path, on_point: Callable[[str, int, int], None] = lambda *_: None
 ) -> KernelSummary:
     """Time them, and keep the records in `into`. Raises KernelError before anything runs where a name is unknown."""
@@ -43,13 +43,13 @@ def measure_roof(home: Path) -> MachineRoof:
     return runner.measure_roof(python, collect_host_facts().cpu_model, now())
 
 
-def kernel_records(folder: Path) -> Path | None:
-    """Where `measure_kernels` left its records: in this folder, or in its `kernels`."""
+def find_bench_records(folder: Path) -> Path | None:
+    """Where `bench_kernels` left its records: in this folder, or in its `kernels`."""
     places = (folder / RECORDS_FILE, folder / "kernels" / RECORDS_FILE)
     return next((path for path in places if path.is_file()), None)
 
 
-def read_kernels(path: Path) -> KernelSummary:
+def read_bench_records(path: Path) -> KernelSummary:
     """Records of an earlier run, against those of the baselines that it has."""
     try:
         run = KernelRun.model_validate_json(read_bytes(path))
@@ -66,7 +66,7 @@ def _job(options: KernelOptions, home: Path) -> KernelJob:
             "one that has, or drop --device to measure the CPU."
         )
     named = None if options.cases is None else [*options.against, *options.cases]
-    shapes = parse_shapes(options.shapes, lambda name: library.resolve(name, home).path, quick=options.quick)
+    shapes = kernel_runner_shapes(options.shapes, lambda name: library.resolve(name, home).path, quick=options.quick)
     cases = runner.case_sources(named)
     _refuse_other_isas(options.isas)
     return KernelJob(options, shapes, cases, runner.BRIEF if options.quick else runner.FULL)
@@ -74,7 +74,7 @@ def _job(options: KernelOptions, home: Path) -> KernelJob:
 
 def _refuse_other_isas(isas: tuple[str, ...]) -> None:
     try:
-        usable = usable_isas()
+        usable = kernel_case_isas()
     except ValueError as error:  # BITBENCH_ISA
         raise KernelError(f"{error}.") from None
     for isa in isas:

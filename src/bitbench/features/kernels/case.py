@@ -51,7 +51,7 @@ def _huge_pages(size: int) -> npt.NDArray[np.uint8]:
     return whole[-whole.ctypes.data % _HUGE :][:size]
 
 
-def usable_isas() -> tuple[str, ...]:
+def kernel_case_isas() -> tuple[str, ...]:
     """Those that this processor runs, best first, from the one that BITBENCH_ISA names on.
 
     Empty without the native part. Raises ValueError where BITBENCH_ISA names one that it does not run.

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 
 from bitbench.features.kernels.computing import KernelFigures, KernelMachine, KernelSummary
-from bitbench.features.kernels.words import roof_quantities, speedups_by_batch
+from bitbench.features.kernels.words import kernel_speedup_quantities, roof_quantities
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import Layer, channel, figure_constant, legend
+from bitbench.reports.charts.figure import Layer, figure_channel, figure_constant, legend
 from bitbench.reports.charts.rows import ratio_row, ratio_rows
 from bitbench.reports.document.model import Unit
-from bitbench.reports.document.numbers import median_and_extremes, shown
+from bitbench.reports.document.numbers import median_quantity, shown
 from bitbench.reports.labels import distinct_labels
 from bitbench.util.units import UNKNOWN
 
@@ -32,12 +32,14 @@ def roofline_figure(summary: KernelSummary) -> fig.Figure | None:
     title = "What each kernel reaches of this machine's roofline"
     caption = "A mark per shape and batch; the line is what the machine can do, measured in the same run."
     layers = _layers(x, y, list(series.values()))
-    return fig.drawn_figure("roofline", title, [caption], layers, [*points, *_roof(summary.machine, x)], height=HEIGHT)
+    return fig.layered_figure(
+        "roofline", title, [caption], layers, [*points, *_roof(summary.machine, x)], height=HEIGHT
+    )
 
 
 def speedup_figure(summary: KernelSummary) -> fig.Figure | None:
     """Each case against the first baseline, a colour per batch. None where nothing was compared."""
-    found = speedups_by_batch(summary) if summary.baselines else {}
+    found = kernel_speedup_quantities(summary) if summary.baselines else {}
     if not found:
         return None
     cases = list(dict.fromkeys(case for case, _ in found))
@@ -58,7 +60,7 @@ def speedup_figure(summary: KernelSummary) -> fig.Figure | None:
 def _shares(rows: Sequence[KernelFigures], case: str) -> str:
     """`92 (80 – 105) %`: of marks that lie above each other, the reader wants the middle and the ends."""
     shares = [row.roof_share for row in rows if row.timing.case == case and row.roof_share is not None]
-    found = median_and_extremes(shares, Unit.SHARE, 0)
+    found = median_quantity(shares, Unit.SHARE, 0)
     return shown(found) if found else UNKNOWN
 
 
@@ -80,7 +82,7 @@ def _point(row: KernelFigures, label: str, series: str) -> fig.Row:
 
 
 def _axes(machine: KernelMachine, points: Sequence[fig.Row]) -> tuple[fig.ChartAxis, fig.ChartAxis]:
-    intensities, speeds = fig.figure_numbers(points, "x"), fig.figure_numbers(points, "y")
+    intensities, speeds = fig.figure_field_values(points, "x"), fig.figure_field_values(points, "y")
     x = fig.ChartAxis(
         "arithmetic intensity (flop per byte)", min(intensities) / MARGIN, max(intensities) * MARGIN, True
     )
@@ -101,22 +103,22 @@ def _roof(machine: KernelMachine, x: fig.ChartAxis) -> list[fig.Row]:
 
 
 def _layers(x: fig.ChartAxis, y: fig.ChartAxis, series: Sequence[str]) -> list[Layer]:
-    roof, kernels = fig.figure_rows_where("datum.kind == 'roof'"), fig.figure_rows_where("datum.kind == 'kernel'")
+    roof, kernels = fig.figure_layer_where("datum.kind == 'roof'"), fig.figure_layer_where("datum.kind == 'kernel'")
     beside = legend("Share of the roof: median (range)")
     shapes = [SHAPES[place % len(SHAPES)] for place in range(len(series))]
     about = [
-        channel("case:N", title="Kernel"),
-        channel("in_features:Q", title="Inputs"),
-        channel("out_features:Q", title="Outputs"),
-        channel("batch:Q", title="Batch"),
-        channel("ms:Q", title="Median (ms)", format=",.4~r"),
-        channel("roof_share:Q", title="Of the roof", format=".0%"),
+        figure_channel("case:N", title="Kernel"),
+        figure_channel("in_features:Q", title="Inputs"),
+        figure_channel("out_features:Q", title="Outputs"),
+        figure_channel("batch:Q", title="Batch"),
+        figure_channel("ms:Q", title="Median (ms)", format=",.4~r"),
+        figure_channel("roof_share:Q", title="Of the roof", format=".0%"),
     ]
     marks = kernels.mark("point", filled=True, size=34, opacity=0.75).encode(
         x=x.x(),
         y=y.y(),
-        color=channel("series:N", legend=beside, scale={"domain": list(series)}),
-        shape=channel("series:N", legend=beside, scale={"domain": list(series), "range": shapes}),
+        color=figure_channel("series:N", legend=beside, scale={"domain": list(series)}),
+        shape=figure_channel("series:N", legend=beside, scale={"domain": list(series), "range": shapes}),
         tooltip=about,
     )
     said = roof.first()

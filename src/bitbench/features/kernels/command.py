@@ -8,7 +8,7 @@ from rich.text import Text
 
 from bitbench.cli.options import counts_option, words_option
 from bitbench.cli.terminal import Terminal
-from bitbench.features.kernels.bench import measure_kernels
+from bitbench.features.kernels.bench import bench_kernels
 from bitbench.features.kernels.folders import write_kernels
 from bitbench.features.kernels.runner import BASELINES, KernelOptions
 from bitbench.measure.workplace import default_home
@@ -69,6 +69,6 @@ def kernels(
             else:
                 console.print(line)
 
-        summary = measure_kernels(options, default_home(), into, on_point)
+        summary = bench_kernels(options, default_home(), into, on_point)
     render_in_terminal(write_kernels(summary, into), Terminal())
     console.print(f"table, records and chart: {into}", soft_wrap=True)

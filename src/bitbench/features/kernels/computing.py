@@ -99,13 +99,13 @@ def summarize_kernels(run: KernelRun, baselines: Sequence[str]) -> KernelSummary
     rows = []
     for timing in run.timings:
         others = {name: by_point.get((name, _point(timing))) for name in baselines if name != timing.case}
-        speedups = {name: speedup(timing, other) for name, other in others.items() if other is not None}
+        speedups = {name: kernel_speedup(timing, other) for name, other in others.items() if other is not None}
         known = {name: value for name, value in speedups.items() if value is not None}
         rows.append(_figures(timing, run.machine, known))
     return KernelSummary(machine=run.machine, baselines=tuple(baselines), figures=tuple(rows))
 
 
-def median_of_passes(values: Sequence[float], pass_rounds: Sequence[int]) -> Median:
+def kernel_median_of_passes(values: Sequence[float], pass_rounds: Sequence[int]) -> Median:
     """The median of all, within the intervals of all passes; `pass_rounds` is empty where there was one."""
     parts = np.split(np.asarray(values), np.cumsum(pass_rounds)[:-1])
     passes = [kernel_median(part.tolist()) for part in parts if len(part)]
@@ -128,12 +128,12 @@ def kernel_median(values: Sequence[float]) -> Median:
     return Median(value=value, low=float(ordered[below - 1]), high=float(ordered[count - below]))
 
 
-def speedup(timing: KernelTiming, baseline: KernelTiming) -> Median | None:
+def kernel_speedup(timing: KernelTiming, baseline: KernelTiming) -> Median | None:
     """How many times as fast as the baseline, round by round; None where one of them was not timed."""
     if not timing.seconds or not baseline.seconds:
         return None
     ratios = [other / own for own, other in zip(timing.seconds, baseline.seconds, strict=True)]
-    return median_of_passes(ratios, timing.pass_rounds)
+    return kernel_median_of_passes(ratios, timing.pass_rounds)
 
 
 def _point(timing: KernelTiming) -> tuple[int, int, int]:
@@ -141,7 +141,7 @@ def _point(timing: KernelTiming) -> tuple[int, int, int]:
 
 
 def _figures(timing: KernelTiming, machine: KernelMachine, speedups: dict[str, Median]) -> KernelFigures:
-    seconds = median_of_passes(timing.seconds, timing.pass_rounds) if timing.seconds else None
+    seconds = kernel_median_of_passes(timing.seconds, timing.pass_rounds) if timing.seconds else None
     attainable_s = max(timing.size_bytes / machine.read_bytes_per_s, timing.flops / machine.flops_per_s)
     return KernelFigures(
         timing=timing,

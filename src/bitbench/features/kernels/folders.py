@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from bitbench.features.kernels.bench import RECORDS_FILE, kernel_records, read_kernels
+from bitbench.features.kernels.bench import RECORDS_FILE, find_bench_records, read_bench_records
 from bitbench.features.kernels.computing import KernelSummary
-from bitbench.features.kernels.words import kernel_document, published_kernel_document
+from bitbench.features.kernels.words import kernel_document, kernel_document_as_published
 from bitbench.measure.offers import FolderReport
 from bitbench.measure.workplace import default_home
 from bitbench.records.profile import PublishedKernels, read_published_profile
@@ -18,7 +18,7 @@ TABLE_FILE, PAGE = "kernels.md", "index.html"
 
 def kernel_report(folder: Path) -> FolderReport:
     """Write table and chart from the records again."""
-    return FolderReport(write_kernels(read_kernels(folder / RECORDS_FILE), folder), f"page: {folder / PAGE}")
+    return FolderReport(write_kernels(read_bench_records(folder / RECORDS_FILE), folder), f"page: {folder / PAGE}")
 
 
 def write_kernels(summary: KernelSummary, folder: Path) -> Document:
@@ -37,7 +37,7 @@ def write_kernels(summary: KernelSummary, folder: Path) -> Document:
     return document
 
 
-def published_report(folder: Path) -> FolderReport:
+def published_kernel_folder_report(folder: Path) -> FolderReport:
     return FolderReport(_document(folder), f"kernel table: bitbench report {folder} --format kernel-md")
 
 
@@ -48,9 +48,9 @@ def kernel_markdown(folder: Path) -> str:
 
 def _document(folder: Path) -> Document:
     if (published := read_published_profile(folder, PublishedKernels)) is not None:
-        return published_kernel_document(published)
-    if (records := kernel_records(folder)) is not None:
-        return kernel_document(read_kernels(records))
+        return kernel_document_as_published(published)
+    if (records := find_bench_records(folder)) is not None:
+        return kernel_document(read_bench_records(records))
     raise StoreError(
         f"{folder} has no kernel records ({RECORDS_FILE}); `bitbench kernels --into {folder}` creates them"
     )

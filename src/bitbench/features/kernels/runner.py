@@ -58,12 +58,12 @@ def case_sources(names: Sequence[str] | None = None) -> tuple[CaseSource, ...]:
     return tuple(known[name] for name in dict.fromkeys(names))
 
 
-def package_folders(sources: Sequence[CaseSource]) -> dict[str, str]:
+def kernel_runner_packages(sources: Sequence[CaseSource]) -> dict[str, str]:
     """Where the packages of the cases lie, and ours, which they build on."""
     return {name: _folder(name) for name in sorted({"bitbench", *(source.package for source in sources)})}
 
 
-def native_module() -> str | None:
+def kernel_runner_native() -> str | None:
     """The file of the native module; None where it was not built."""
     spec = importlib.util.find_spec("bitbench._native")
     return None if spec is None else spec.origin
@@ -92,7 +92,7 @@ QUICK = (KernelShape(1024, 1024), KernelShape(4096, 4096))  # of the seed's, for
 _PAIR = re.compile(r"(\d+)x(\d+)")
 
 
-def parse_shapes(text: str, model_folder: Callable[[str], Path], *, quick: bool) -> tuple[KernelShape, ...]:
+def kernel_runner_shapes(text: str, model_folder: Callable[[str], Path], *, quick: bool) -> tuple[KernelShape, ...]:
     """`seed`, `model:ID` or `KxN,KxN` (in_features x out_features); raises KernelError for anything else."""
     if text == "seed":
         return QUICK if quick else tuple(KernelShape(k, n) for n in SEED_OUTPUTS for k in SEED_INPUTS)
@@ -256,8 +256,8 @@ def _events(job: KernelJob, python: Path) -> Iterator[Json]:
 def _as_json(job: KernelJob) -> Json:
     options = job.options
     return {
-        "packages": package_folders(job.cases),
-        "native": native_module(),
+        "packages": kernel_runner_packages(job.cases),
+        "native": kernel_runner_native(),
         "cases": [[source.module, source.attribute] for source in job.cases],
         "all_cases": options.cases is not None,  # also those that are left out unless named
         "shapes": [[shape.in_features, shape.out_features] for shape in job.shapes],

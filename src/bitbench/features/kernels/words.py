@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from bitbench.features.kernels.computing import KernelFigures, KernelMachine, KernelSummary, KernelTiming, Median
 from bitbench.records.profile import PublishedKernel, PublishedKernels
 from bitbench.reports.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
-from bitbench.reports.document.numbers import median_and_extremes, number
+from bitbench.reports.document.numbers import median_quantity, number
 from bitbench.reports.document.words import (
     ColumnOf,
     Item,
@@ -25,7 +25,7 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import grouped
-from bitbench.reports.sections.conditions import imported_conditions
+from bitbench.reports.sections.conditions import conditions_source_paragraph
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.units import UNKNOWN
 
@@ -64,12 +64,12 @@ def kernel_document(summary: KernelSummary, figures: "Sequence[Figure]" = ()) ->
     return Document(say("Kernel timings"), answer, tuple(sections))
 
 
-def speedups_by_batch(summary: KernelSummary) -> dict[tuple[str, int], Quantity]:
+def kernel_speedup_quantities(summary: KernelSummary) -> dict[tuple[str, int], Quantity]:
     """Of each case at each batch against the first baseline: the middle, least and largest of its shapes."""
     timed = [row for row in summary.figures if row.seconds and summary.baselines[0] in row.speedups]
     groups = grouped(timed, lambda row: (row.timing.case, row.timing.batch))
     found = {
-        key: median_and_extremes([row.speedups[summary.baselines[0]].value for row in rows], Unit.RATIO, RATIO_DECIMALS)
+        key: median_quantity([row.speedups[summary.baselines[0]].value for row in rows], Unit.RATIO, RATIO_DECIMALS)
         for key, rows in groups.items()
     }
     return {key: speedup for key, speedup in found.items() if speedup is not None}
@@ -80,7 +80,7 @@ def _fastest(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator
     if not timed:
         yield paragraph(strong("No kernel was timed."))
         return
-    speedups = speedups_by_batch(summary) if summary.baselines else {}
+    speedups = kernel_speedup_quantities(summary) if summary.baselines else {}
     others = {key: speedup for key, speedup in speedups.items() if key[0] not in summary.baselines} or speedups
     best: dict[int, tuple[str, Quantity]] = {}
     for (case, batch), speedup in sorted(others.items(), key=lambda item: item[1].value or 0.0):
@@ -178,7 +178,7 @@ def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterato
         title: Words, unit: str, decimals: int, of: Callable[[KernelFigures], float | None]
     ) -> ColumnOf[list[KernelFigures]]:
         def figure(rows: list[KernelFigures]) -> Quantity | None:
-            return median_and_extremes([value for row in rows if (value := of(row))], unit, decimals)
+            return median_quantity([value for row in rows if (value := of(row))], unit, decimals)
 
         return number_column(title, unit, figure, intervals_from=RANGES_FROM)
 
@@ -262,7 +262,7 @@ _EXPLAINING: tuple[ColumnOf[KernelFigures], ...] = (
 ROUNDING = 0.02  # of a ratio that is printed with two decimals, from times with four
 
 
-def published_kernel_document(kernels: PublishedKernels) -> Document:
+def kernel_document_as_published(kernels: PublishedKernels) -> Document:
     """The columns of the original; ratios are computed again from the times."""
     labels = dict.fromkeys(name for row in kernels.rows for name in row.labels)
     names = list(dict.fromkeys(name for row in kernels.rows for name in row.seconds))
@@ -282,7 +282,7 @@ def published_kernel_document(kernels: PublishedKernels) -> Document:
     )
     findings = bullets([*_findings(kernels.rows, names), *kernels.source.notes])
     sections = (Section(say("The table"), (rows,)),)
-    return Document(say("Kernel timings"), (imported_conditions(kernels.source), *findings), sections)
+    return Document(say("Kernel timings"), (conditions_source_paragraph(kernels.source), *findings), sections)
 
 
 def _ratio(row: PublishedKernel, names: Sequence[str]) -> float | None:

@@ -21,8 +21,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from bitbench.analysis.intervals import Resampler, resample_groups, with_interval
-from bitbench.analysis.quality import divergence, short_scores, window_means
+from bitbench.analysis.intervals import Resampler, resample_groups, scaled_mean_interval
+from bitbench.analysis.quality import divergence, short_quality_scores, window_means
 from bitbench.analysis.results.estimate import Estimate, Finding, check_against_limit
 from bitbench.features.mix.types import GroupChoice, MixLimits, Option, Predicted, TensorGroup
 from bitbench.quantize.checkpoint import GgufTensor
@@ -116,7 +116,7 @@ def _pattern(names: Sequence[str]) -> str:
     return f"^({'|'.join(re.escape(name) for name in names)})$"
 
 
-def wrong_types(tensors: Sequence[GgufTensor], types: Mapping[TensorGroup, str]) -> list[str]:
+def tensors_unlike_mix_choice(tensors: Sequence[GgufTensor], types: Mapping[TensorGroup, str]) -> list[str]:
     """Tensors of a file that have another type than was asked for: `blk.0.attn_q.weight is q8_0, not q4_0`."""
     wanted = {name: type for group, type in types.items() for name in group.tensors}
     stored = {tensor.name: tensor.type for tensor in tensors}
@@ -146,7 +146,7 @@ class Swap:
         return dict.fromkeys(self.groups, self.type)
 
 
-def plan_swaps(groups: Sequence[TensorGroup], *, thorough: bool) -> list[Swap]:
+def swaps_for_mix_choice(groups: Sequence[TensorGroup], *, thorough: bool) -> list[Swap]:
     """Each group in the smallest type that fits it, and each kind as a whole in the others; `thorough`: each group in
     each."""
     return [
@@ -216,7 +216,7 @@ def mix_options(
     return {group: tuple(option(group, type) for type in group.types) for group in groups}
 
 
-def weight_times(models: Sequence[tuple[Mapping[TensorGroup, str], float]]) -> dict[str, float]:
+def mix_choice_weight_times(models: Sequence[tuple[Mapping[TensorGroup, str], float]]) -> dict[str, float]:
     """Seconds per weight of each type, from models and what a step of each takes; none is below zero."""
     from scipy.optimize import nnls  # half a second to import
 
@@ -326,50 +326,57 @@ def predict_mix(options: Mapping[TensorGroup, Sequence[Option]], types: Mapping[
     )
 
 
-def mix_front(options: Mapping[TensorGroup, Sequence[Option]]) -> tuple[Predicted, ...]:
+def mix_choice_front(options: Mapping[TensorGroup, Sequence[Option]]) -> tuple[Predicted, ...]:
     """The mixes that diverge least at each speed, from the fastest of all to the one that diverges least of all."""
-    best = predict_mix(options, mix_types(choose_mix(options, Ceilings())))
+    best = predict_mix(options, chosen_mix_types(choose_mix(options, Ceilings())))
     fastest_s = sum(min(option.step_s for option in own) for own in options.values())
     steps_s = np.linspace(fastest_s * (1 + 1e-9), max(best.step_s, fastest_s * (1 + 1e-9)), FRONT_POINTS)
-    found = [predict_mix(options, mix_types(choose_mix(options, Ceilings(step_s=float(step_s))))) for step_s in steps_s]
+    found = [
+        predict_mix(options, chosen_mix_types(choose_mix(options, Ceilings(step_s=float(step_s)))))
+        for step_s in steps_s
+    ]
     return tuple(dict.fromkeys(found))
 
 
-def mix_types(choices: Sequence[GroupChoice]) -> dict[TensorGroup, str]:
+def chosen_mix_types(choices: Sequence[GroupChoice]) -> dict[TensorGroup, str]:
     return {choice.group: choice.chosen for choice in choices}
 
 
-def divergence_difference(records: StudyRecords, mix: Config, reference: Config, baseline: Config) -> Estimate | None:
+def chosen_mix_divergence_difference(
+    records: StudyRecords, mix: Config, reference: Config, baseline: Config
+) -> Estimate | None:
     """Divergence of `mix` from the baseline less that of `reference`, window by window; None where one has none."""
     last = {record.config: record for record in records.quality if record.condition is Condition.ALONE}
     if any(config not in last or last[config].scores_file is None for config in (mix, reference, baseline)):
         return None
-    dense, mixed, other = (short_scores(records, last[config]) for config in (baseline, mix, reference))
+    dense, mixed, other = (short_quality_scores(records, last[config]) for config in (baseline, mix, reference))
     worse = window_means(dense.window, divergence(dense, mixed) - divergence(dense, other))
     resampler = Resampler(np.random.default_rng(records.study.seed))
-    return with_interval(
+    return scaled_mean_interval(
         resample_groups([worse.tolist()], resampler), records.study.measure.confidence, lambda difference: difference
     )
 
 
-def judge_speed(limit: str, speed: Estimate | None) -> Finding:
+def judge_chosen_mix_speed(limit: str, speed: Estimate | None) -> Finding:
     """`speed`: the mix's / that of the recipe that is the limit."""
     verdict = check_against_limit(speed, 1.0, at_least=True)
     return Finding(name=f"speed of {limit}", unit="×", limit=1.0, estimate=speed, verdict=verdict)
 
 
-def judge_divergence(limit: float, found: Estimate | None) -> Finding:
+def judge_chosen_mix_divergence(limit: float, found: Estimate | None) -> Finding:
     return Finding(
         name="divergence", unit="nats", limit=limit, estimate=found, verdict=check_against_limit(found, limit)
     )
 
 
-def judge_difference(limit: str, difference: Estimate | None) -> Finding:
+def judge_chosen_mix_difference(limit: str, difference: Estimate | None) -> Finding:
     """`difference`: the mix's divergence less that of the recipe that is the limit."""
-    return judge_divergence(0.0, difference).model_copy(update={"name": f"divergence beyond that of {limit}"})
+    return judge_chosen_mix_divergence(0.0, difference).model_copy(
+        update={"name": f"divergence beyond that of {limit}"}
+    )
 
 
-def judge_bits(limit: float, bits: float) -> Finding:
+def judge_chosen_mix_bits(limit: float, bits: float) -> Finding:
     """As stored: there is no doubt about it."""
     verdict = check_against_limit(Estimate(value=bits, low=bits, high=bits), limit)
     return Finding(name="bits per weight", unit="", limit=limit, estimate=Estimate(value=bits), verdict=verdict)

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.options import AsJson, Format, end_with_json, words_option
-from bitbench.cli.outcome import end_with_answer
+from bitbench.cli.json_answers import end_with_json
+from bitbench.cli.options import AsJson, Format, words_option
+from bitbench.cli.outcome import end_with_outcome_document
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.features.mix.search import mix as find_mix
-from bitbench.features.mix.types import Mix, parse_limits
+from bitbench.features.mix.types import Mix, parse_mix_limits
 from bitbench.features.mix.words import mixture_document
 from bitbench.measure.workplace import Workplace
 from bitbench.study.study_file import checked
@@ -55,7 +56,7 @@ def mix(
     command resumes an interrupted one. Exit code 0: every limit is met with confidence. 1: one is missed. 2:
     inconclusive.
     """
-    limits = checked(lambda: parse_limits(limit), about="--limit")
+    limits = checked(lambda: parse_mix_limits(limit), about="--limit")
     asked = checked(
         lambda: Mix.model_validate(
             {
@@ -79,4 +80,4 @@ def mix(
         found = find_mix(asked, into, display, Workplace())
     if as_json:
         end_with_json("mix", found, found.exit_code)
-    end_with_answer(mixture_document(found), console, found.exit_code, form, says_exit_code=True)
+    end_with_outcome_document(mixture_document(found), console, found.exit_code, form, says_exit_code=True)

@@ -13,33 +13,33 @@ from pathlib import Path
 from bitbench.analysis.quality import KL, summarize_quality
 from bitbench.analysis.results.estimate import Estimate, Finding
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.analysis.sequential import pair_tables, primary_metric_of
+from bitbench.analysis.sequential import pairs_at_mean_speed, primary_metric_of
 from bitbench.analysis.summarize import summarize
 from bitbench.features.mix.choice import (
     Swap,
     choose_mix,
-    divergence_difference,
+    chosen_mix_divergence_difference,
+    chosen_mix_types,
     group_tensors,
-    judge_bits,
-    judge_difference,
-    judge_divergence,
-    judge_speed,
+    judge_chosen_mix_bits,
+    judge_chosen_mix_difference,
+    judge_chosen_mix_divergence,
+    judge_chosen_mix_speed,
     mix_ceilings,
-    mix_front,
+    mix_choice_front,
+    mix_choice_weight_times,
     mix_options,
-    mix_types,
     mixed_recipe,
-    plan_swaps,
     plan_uniform,
     predict_mix,
-    weight_times,
-    wrong_types,
+    swaps_for_mix_choice,
+    tensors_unlike_mix_choice,
 )
 from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mix, MixSide, Mixture, TensorGroup, TypeTime
 from bitbench.features.mix.words import mixture_document
 from bitbench.measure import runner
 from bitbench.measure.plan import no_quality_of_random_weights
-from bitbench.measure.variants import make_variant, order_variant
+from bitbench.measure.variants import make_ordered_variant, order_variant
 from bitbench.measure.workplace import Workplace
 from bitbench.models import library
 from bitbench.ports import Observer
@@ -48,7 +48,7 @@ from bitbench.quantize.checkpoint import GgufTensor, read_gguf_tensors
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.html import vega_bundle
-from bitbench.reports.files import write_report_files
+from bitbench.reports.files import make_report_files
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config
 from bitbench.study.quality import Quality
@@ -74,9 +74,9 @@ def mix(asked: Mix, into: Path | None, observer: Observer, at: Workplace) -> Mix
     """Measure, choose, make, confirm; the same call again continues where it was interrupted. Fills the study folders
     `sensitivity`, `times` and `confirmation` and a `report` in `into`, by default ./mix-MODEL."""
     for reference in asked.references:
-        catalog.built_in_file(reference)  # raises where there is none
+        catalog.built_in_recipe_file(reference)  # raises where there is none
     found = _MixRun(asked, into or Path(f"mix-{Path(asked.model).name}"), observer, at).answer()
-    write_report_files(mixture_document(found), vega_bundle(at.home), Path(found.folder))
+    make_report_files(mixture_document(found), vega_bundle(at.home), Path(found.folder))
     return found
 
 
@@ -89,11 +89,11 @@ class _MixRun:
 
     def answer(self) -> Mixture:
         groups = self._groups
-        swaps = plan_swaps(groups, thorough=self.asked.thorough)
+        swaps = swaps_for_mix_choice(groups, thorough=self.asked.thorough)
         models = plan_uniform(groups, self.asked.types)
         divergences = self._measure_swaps(swaps)
         steps = self._measure_times(models)
-        weight_s = weight_times([(types, steps[f"all-{type}"].value) for type, types in models.items()])
+        weight_s = mix_choice_weight_times([(types, steps[f"all-{type}"].value) for type, types in models.items()])
         measured = {swap: divergences[swap.name] for swap in swaps}
         ceilings = mix_ceilings(
             self.asked.limits,
@@ -104,8 +104,8 @@ class _MixRun:
         options = mix_options(groups, measured, weight_s)
         choices = choose_mix(options, ceilings)
         recipe = self._chosen_recipe(choices)
-        file = SafeFolder(self.place).write(f"{recipe.name}.yaml", catalog.recipe_text(recipe))
-        self._make(recipe, mix_types(choices))
+        file = SafeFolder(self.place).write(f"{recipe.name}.yaml", catalog.recipe_file_text(recipe))
+        self._make(recipe, chosen_mix_types(choices))
         reference = self.asked.references[0]
         weights = sum(group.weights for group in groups)
         fits = {type: sum(group.weights for group in groups if type in group.types) / weights for type in models}
@@ -120,8 +120,8 @@ class _MixRun:
                 TypeTime(type=type, step=steps[f"all-{type}"], weight_s=weight_s[type], fits=fits[type])
                 for type in models
             ),
-            predicted=predict_mix(options, mix_types(choices)),
-            front=mix_front(options),
+            predicted=predict_mix(options, chosen_mix_types(choices)),
+            front=mix_choice_front(options),
             uniform={type: predict_mix(options, types) for type, types in models.items()},
             reference_predicted_s=_predicted_s(self._tensors_of(reference), groups, weight_s),
             reference_step=steps[reference],
@@ -149,7 +149,7 @@ class _MixRun:
     def _tensors_of(self, recipe: str | Recipe) -> tuple[GgufTensor, ...]:
         """Of a variant, which is made where it does not exist."""
         wanted = catalog.find_recipe(recipe) if isinstance(recipe, str) else recipe
-        made = make_variant(
+        made = make_ordered_variant(
             order_variant(self._model, wanted, self.at.home),
             self.at.home,
             lambda progress: self.observer.note(f"creating {wanted.name}: {progress.place}"),
@@ -219,18 +219,20 @@ class _MixRun:
         limits, found = self.asked.limits, []
         if limits.speed is not None:
             speed = _speed(records, self._config(name), self._config(limits.speed))
-            found.append(judge_speed(limits.speed, speed))
+            found.append(judge_chosen_mix_speed(limits.speed, speed))
         if limits.bits is not None and mix_side.bits is not None:
-            found.append(judge_bits(limits.bits, mix_side.bits))
+            found.append(judge_chosen_mix_bits(limits.bits, mix_side.bits))
         if isinstance(limits.divergence, str):
-            found.append(judge_difference(limits.divergence, self._difference(records, name, limits.divergence)))
+            found.append(
+                judge_chosen_mix_difference(limits.divergence, self._difference(records, name, limits.divergence))
+            )
         elif limits.divergence is not None:
-            found.append(judge_divergence(limits.divergence, mix_side.divergence))
+            found.append(judge_chosen_mix_divergence(limits.divergence, mix_side.divergence))
         return found
 
     def _difference(self, records: StudyRecords, name: str, reference: str) -> Estimate | None:
         configs = [self._config(recipe) for recipe in (name, reference, DENSE)]
-        return divergence_difference(records, *configs)
+        return chosen_mix_divergence_difference(records, *configs)
 
     def _side(self, summary: StudySummary, recipe: Recipe) -> MixSide:
         """Bits are of the groups: what is the same in every variant is not counted."""
@@ -248,14 +250,14 @@ class _MixRun:
 
     def _chosen_recipe(self, choices: Sequence[GroupChoice]) -> Recipe:
         """Named by its content, so that another choice is another config."""
-        types = mix_types(choices)
+        types = chosen_mix_types(choices)
         content = json.dumps([[*group.tensors, type] for group, type in types.items()])
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         used = sorted(set(types.values()))
         return mixed_recipe(f"mix-{digest}", types, f"{self._model.name}: {', '.join(used)} by measured time")
 
     def _make(self, recipe: Recipe, types: Mapping[TensorGroup, str]) -> None:
-        if wrong := wrong_types(self._tensors_of(recipe), types):
+        if wrong := tensors_unlike_mix_choice(self._tensors_of(recipe), types):
             raise QuantizeError(
                 f"llama-quantize made another file than {recipe.name} asks for: {wrong[0]} ({len(wrong)} tensors); "
                 "choose other --types"
@@ -295,7 +297,7 @@ class _MixRun:
     def _written(self, recipe: Recipe) -> str:
         """Its file, as the studies here name it."""
         name = f"{RECIPES}/{recipe.name}.yaml"
-        SafeFolder(self.place).write(name, catalog.recipe_text(recipe))
+        SafeFolder(self.place).write(name, catalog.recipe_file_text(recipe))
         return name
 
     def _config(self, recipe: str) -> Config:
@@ -304,7 +306,7 @@ class _MixRun:
     def _require_room(self, recipes: Sequence[Recipe]) -> None:
         """All swaps lie on the disk at once, each as large as the unquantized model."""
         home, orders = self.at.home, [order_variant(self._model, recipe, self.at.home) for recipe in recipes]
-        missing = sum(variants.find_variant(order, home) is None for order in orders)
+        missing = sum(variants.find_variant_on_disk(order, home) is None for order in orders)
         needed, free = missing * self._model.weight_bytes + ROOM_BESIDE_BYTES, shutil.disk_usage(home).free
         if free < needed:
             raise QuantizeError(
@@ -315,7 +317,7 @@ class _MixRun:
     def _remove(self, swaps: Sequence[Swap]) -> None:
         for swap in swaps:
             recipe = mixed_recipe(swap.name, swap.types)
-            there = variants.find_variant(order_variant(self._model, recipe, self.at.home), self.at.home)
+            there = variants.find_variant_on_disk(order_variant(self._model, recipe, self.at.home), self.at.home)
             if there is not None:
                 variants.remove_variant(there)
 
@@ -357,7 +359,7 @@ def _recipe_of(config: Config) -> str:
 
 def _speed(records: StudyRecords, mix: Config, reference: Config) -> Estimate | None:
     """Paired: above 1 where the mix is faster."""
-    table = pair_tables(records.trials, primary_metric_of(records.plan), reference).get(DECODE.name)
+    table = pairs_at_mean_speed(records.trials, primary_metric_of(records.plan), reference).get(DECODE.name)
     pair = table.between(mix, reference) if table else None
     return pair.ratio(records.study.measure.confidence) if pair else None
 

@@ -46,7 +46,7 @@ class MixLimits(Spec):
         return tuple(dict.fromkeys(recipe for recipe in named if isinstance(recipe, str)))
 
 
-def parse_limits(texts: Iterable[str]) -> MixLimits:
+def parse_mix_limits(texts: Iterable[str]) -> MixLimits:
     """From `speed=gguf-q4_k_m`, `bits=4.8` and the like; raises ValueError."""
     found: dict[str, str] = {}
     for text in texts:

@@ -9,7 +9,7 @@ from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture, TypeTime
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import Layer, channel
+from bitbench.reports.charts.figure import Layer, figure_channel
 from bitbench.reports.document.model import (
     Chart,
     CodeBlock,
@@ -28,7 +28,7 @@ from bitbench.reports.document.numbers import (
     estimated,
     finding_quantity,
     percent,
-    scale_for,
+    quantity_scale,
     shown,
     times,
 )
@@ -44,7 +44,7 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.reports.sections.quality import rounded_sentences
+from bitbench.reports.sections.quality import quality_rounding_sentences
 from bitbench.study.metrics import METRICS
 from bitbench.study.variant import tensor_type
 
@@ -60,7 +60,7 @@ LINE = 9  # pixels between a point's middle and each of its two lines
 def sensitivity_figure(found: Mixture) -> fig.Figure:
     most = max(*(choice.options[0].divergence for choice in found.groups), 1e-12)
     rows = [_row(choice, most) for choice in found.groups]
-    return fig.drawn_figure(
+    return fig.layered_figure(
         SENSITIVITY,
         "Divergence that a group of tensors causes alone in its smallest type, and the type that was chosen for it",
         (
@@ -96,9 +96,9 @@ def _layers(found: Mixture) -> list[Layer]:
     places = [*dict.fromkeys(layers for _, layers in bands)]
     if any(choice.group.first is None for choice in found.groups):
         places.append(OUTSIDE)
-    x = channel("layers:N", sort=places, title="layers", axis={"labelAngle": 0, "orient": "top"})
-    y = channel("kind:N", sort=[*dict.fromkeys(choice.group.kind for choice in found.groups)], title=None)
-    heat = channel("heat:Q", scale={"domain": [0, 1], "range": [FAINTEST, DARKEST], "clamp": True}, legend=None)
+    x = figure_channel("layers:N", sort=places, title="layers", axis={"labelAngle": 0, "orient": "top"})
+    y = figure_channel("kind:N", sort=[*dict.fromkeys(choice.group.kind for choice in found.groups)], title=None)
+    heat = figure_channel("heat:Q", scale={"domain": [0, 1], "range": [FAINTEST, DARKEST], "clamp": True}, legend=None)
     about = fig.tooltips(
         kind="Tensors",
         layers="Layers",
@@ -118,7 +118,7 @@ def _layers(found: Mixture) -> list[Layer]:
 
 def mixes_figure(found: Mixture) -> fig.Figure:
     """What is predicted for mixes under other limits on speed; the mix and the reference as they were measured."""
-    scale = scale_for(Unit.SECONDS, [point.step_s for point in found.front])
+    scale = quantity_scale(Unit.SECONDS, [point.step_s for point in found.front])
     rows = [_point("front", "", point.step_s, point.divergence, scale) for point in found.front]
     rows += [
         _point("type", type, predicted.step_s, predicted.divergence, scale) for type, predicted in found.uniform.items()
@@ -127,9 +127,9 @@ def mixes_figure(found: Mixture) -> fig.Figure:
     for kind, side in (("type", confirmed.reference), ("mix", confirmed.mix)) if confirmed else ():
         if side.step is not None and side.divergence is not None:
             rows.append(_point(kind, side.recipe, side.step.value, side.divergence.value, scale))
-    x = fig.axis_for(f"decoding step ({scale.unit}), less is better", fig.figure_numbers(rows, "x"))
-    y = fig.axis_for("divergence (nats), less is better", fig.figure_numbers(rows, "y"), zero=True)
-    return fig.drawn_figure(
+    x = fig.axis_for(f"decoding step ({scale.unit}), less is better", fig.figure_field_values(rows, "x"))
+    y = fig.axis_for("divergence (nats), less is better", fig.figure_field_values(rows, "y"), zero=True)
+    return fig.layered_figure(
         MIXES,
         "Divergence against time of a decoding step",
         (
@@ -155,7 +155,7 @@ def _point(kind: str, name: str, step_s: float, divergence: float, scale: Scale)
 
 def _mixes_layers(x: fig.ChartAxis, y: fig.ChartAxis) -> list[Layer]:
     about = fig.tooltips(name="Type or mix", step="Step", shown="Divergence")
-    line, types, best = (fig.figure_rows_where(f"datum.kind == '{kind}'") for kind in ("front", "type", "mix"))
+    line, types, best = (fig.figure_layer_where(f"datum.kind == '{kind}'") for kind in ("front", "type", "mix"))
     names = [
         text.encode(x=x.x(), y=y.y(), text="name:N")
         for layer, style in ((types, "dim"), (best, "bright"))
@@ -174,7 +174,9 @@ DIVERGENCE = MetricDefinition.of(METRICS["kl_mean"])
 
 
 def mixture_document(found: Mixture) -> Document:
-    rounded = rounded_sentences({found.model: found.rounded_before}) if found.rounded_before is not None else ()
+    rounded = (
+        quality_rounding_sentences({found.model: found.rounded_before}) if found.rounded_before is not None else ()
+    )
     return Document(
         say("Mixed precision: ", found.model),
         (paragraph("Asked for: ", _asked(found), "."), Paragraph(_verdict(found)), *map(Paragraph, rounded)),

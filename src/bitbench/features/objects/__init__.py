@@ -5,5 +5,8 @@ from bitbench.feature import Command, Feature
 FEATURE = Feature(
     name="objects",
     commands=(Command("pull", ".command:pull", "Copy a study from an object store to a folder."),),
-    offers={"stores": {"s3": ".remote_folder:open_folder"}, "catalogs": {"s3": ".remote_folder:open_catalog"}},
+    offers={
+        "stores": {"s3": ".remote_folder:open_remote_folder"},
+        "catalogs": {"s3": ".remote_folder:open_remote_catalog"},
+    },
 )

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bitbench.cli.terminal import Terminal
-from bitbench.features.objects.remote_folder import pull_study
+from bitbench.features.objects.remote_folder import pull_remote_study
 from bitbench.reports.document.words import plural
 
 
@@ -15,6 +15,6 @@ def pull(
     folder: Annotated[Path | None, typer.Argument(help="The folder to fill [default: ./STUDY].", metavar="DIR")] = None,
 ) -> None:
     """Copy a study from an object store to a folder."""
-    found = pull_study(url, folder)
+    found = pull_remote_study(url, folder)
     trials = plural(len(found.trials()), "trial")
     Terminal().print(f"Wrote {found.path} ({trials}). `bitbench report {found.path}` shows them.", soft_wrap=True)

@@ -43,7 +43,7 @@ from bitbench.features.objects.store import (
     ObjectStore,
     StoredObject,
 )
-from bitbench.records.arrow_tables import study_table, table_schema
+from bitbench.records.arrow_tables import study_arrow_table, table_schema
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.profile import OperatorProfile
 from bitbench.study.base import Record
@@ -57,15 +57,15 @@ _TAGS = b"bitbench.tags"
 _NAME = re.compile(r"[^/]+\.parquet")
 
 
-def write_tables(store: ObjectStore, name: str, tables: Mapping[str, pa.Table]) -> None:
+def write_remote_tables(store: ObjectStore, name: str, tables: Mapping[str, pa.Table]) -> None:
     """The tables of one study, by its name at this place."""
     for table, rows in tables.items():
-        write_table(store, table, name, rows)
+        write_remote_table(store, table, name, rows)
     if len(_changed(store, "studies")[0]) >= COMPACTED_FROM:
         compact_remote_tables(store)
 
 
-def write_table(store: ObjectStore, table: str, name: str, rows: pa.Table) -> None:
+def write_remote_table(store: ObjectStore, table: str, name: str, rows: pa.Table) -> None:
     place = rows.schema.get_field_index("folder")
     named = rows.set_column(place, "folder", pa.array([name] * rows.num_rows, pa.string()))
     store.write(f"{FOLDER}/{table}/{name}.parquet", _bytes(named))
@@ -88,7 +88,7 @@ def compact_remote_tables(store: ObjectStore) -> None:
             continue
 
 
-def open_catalog(place: str) -> "ObjectCatalog | None":
+def open_remote_catalog(place: str) -> "ObjectCatalog | None":
     """Return that of studies that bitbench wrote there; None where other means have to read what lies there."""
     if importlib.util.find_spec("obstore") is None:
         return None
@@ -166,12 +166,12 @@ _ROWS = {"trials": "requests_file", "quality": "scores_file"}
 _KEPT_ROWS = re.compile(r"requests/t\d{4,9}\.parquet|quality/q\d{4,9}\.parquet", re.ASCII)
 
 
-def open_folder(url: str, home: Path) -> "RemoteFolder":
+def open_remote_folder(url: str, home: Path) -> "RemoteFolder":
     """Return the study at s3://BUCKET/…/STUDY."""
     return RemoteFolder(_study_url(url), home)
 
 
-def pull_study(url: str, into: Path | None) -> StudyFolder:
+def pull_remote_study(url: str, into: Path | None) -> StudyFolder:
     """Copy a study from an object store, also one that is still running."""
     store = ObjectStore(_study_url(url))
     folder = StudyFolder(into or Path(store.url.rpartition("/")[2]))
@@ -242,7 +242,7 @@ class RemoteWriter(Writer):
     def _write_catalog(self) -> None:
         place, _, name = self._store.url.rpartition("/")
         records = self.folder.read()
-        write_tables(ObjectStore(place), name, {table: study_table(records, table) for table in TABLES})
+        write_remote_tables(ObjectStore(place), name, {table: study_arrow_table(records, table) for table in TABLES})
 
     def new_instance(self) -> tuple[str, Path]:
         """Its log exists in the store from now on, with the writer's epoch: two writers never have the same."""

@@ -17,9 +17,9 @@ from bitbench.cli.terminal import Terminal
 from bitbench.features.query.studies import Row, Studies
 from bitbench.features.query.tables import TABLES, sql_type
 from bitbench.reports.document.model import plain_text
-from bitbench.reports.document.words import listing, plain, plural
+from bitbench.reports.document.words import listing, plain_words, plural
 from bitbench.util.errors import UsageError
-from bitbench.util.units import UNKNOWN, significant
+from bitbench.util.units import UNKNOWN, show_significant
 
 MOST_PLACES = 5  # damaged lines that a warning names
 
@@ -82,12 +82,12 @@ def _table(names: Sequence[str], rows: Sequence[Row]) -> None:
     def cell(value: object) -> Text:
         if value is None:
             return Text(UNKNOWN)
-        return Text(significant(value, 4) if isinstance(value, float) else plain(str(value)))
+        return Text(show_significant(value, 4) if isinstance(value, float) else plain_words(str(value)))
 
     shown = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     for place, name in enumerate(names):
         is_number = any(isinstance(row[place], (int, float)) for row in rows)
-        shown.add_column(Text(plain(name)), justify="right" if is_number else "left", overflow="fold")
+        shown.add_column(Text(plain_words(name)), justify="right" if is_number else "left", overflow="fold")
     for row in rows:
         shown.add_row(*(cell(value) for value in row))
     console = Terminal()

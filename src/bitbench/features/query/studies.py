@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bitbench.feature import offered
-from bitbench.features.query.tables import TABLES, damaged_lines, damaged_rows, no_rows, request_dataset, sql_value
+from bitbench.features.query.tables import (
+    TABLES,
+    damaged_query_table_lines,
+    damaged_query_table_rows,
+    request_table_for_query,
+    sql_empty_table,
+    sql_value,
+)
 from bitbench.records.tables import StudyTable
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.util.errors import StoreError
@@ -151,7 +158,11 @@ class Studies:
         if isinstance(error, duckdb.PermissionException) or _LOCKED in str(error):
             return StoreError(REFUSED)
         is_about_the_sql = isinstance(error, (duckdb.ParserException, duckdb.BinderException, duckdb.CatalogException))
-        if self._rows is not None and not is_about_the_sql and (damage := damaged_rows(self._rows)) is not None:
+        if (
+            self._rows is not None
+            and not is_about_the_sql
+            and (damage := damaged_query_table_rows(self._rows)) is not None
+        ):
             return StoreError(damage)
         if (unknown := _UNKNOWN_TABLE.search(str(error))) is not None:
             hint = did_you_mean(unknown[1], TABLES)
@@ -195,7 +206,7 @@ class Studies:
     def _select(self, name: str, table: StudyTable) -> str:
         source = self._source(name, table)
         if source is None:
-            return no_rows(name)
+            return sql_empty_table(name)
         return f"SELECT {', '.join(sql_value(column) for column in table.columns)} FROM {source}"
 
     def _make_requests(self) -> None:
@@ -205,7 +216,7 @@ class Studies:
             f"SELECT filename, {self._folder('/requests/[^/]*$')}, regexp_extract(filename, '([^/]+)[.]parquet$', 1) "
             f"FROM (SELECT file AS filename FROM glob({_quoted(pattern)}))"
         )
-        self._rows = request_dataset(places, self._remote)
+        self._rows = request_table_for_query(places, self._remote)
         self._asked.register("request_rows", self._rows)
         columns = ", ".join(f'"{column.name}"' for column in TABLES["requests"].columns)
         self._asked.execute(f"CREATE VIEW requests AS SELECT {columns} FROM {_with_study('request_rows')}")
@@ -269,7 +280,7 @@ class Studies:
 
     def _kernels(self) -> str:
         """Of our own bench, and of tables that were imported: these give one time per column, and nothing else."""
-        parts = [no_rows("kernels")]
+        parts = [sql_empty_table("kernels")]
         if self._has(pattern := f"{self._place}/**/{TABLES['kernels'].files}"):
             read = self._json(pattern, _SOURCES["kernels"], lines=False)
             parts.append(
@@ -291,7 +302,7 @@ class Studies:
         self._reader.execute(f"CREATE TEMP TABLE {name}_lines AS SELECT DISTINCT * FROM ({read})")
         lines = f"SELECT filename, id FROM {name}_lines WHERE id IS"
         for file, _ in self._read(f"{lines} NULL GROUP BY ALL ORDER BY 1"):
-            self.damaged += damaged_lines(file, name, self._remote)
+            self.damaged += damaged_query_table_lines(file, name, self._remote)
         for file, record_id in self._read(f"{lines} NOT NULL GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 1"):
             raise StoreError(f"{file} has lines of id {record_id} with different content; remove all but one")
         return f"SELECT * FROM {name}_lines WHERE id IS NOT NULL"

@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from bitbench.records import tables
 from bitbench.records.quality import QUALITY_FORMAT, QualityRecord
-from bitbench.records.strict_reader import arrow_schema, parse_record
+from bitbench.records.strict_reader import parse_record, strict_reader_schema
 from bitbench.records.tables import REQUEST_COLUMNS, StudyTable, TableColumn
 from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.study.base import Record
@@ -49,7 +49,7 @@ def sql_value(column: TableColumn) -> str:
     return f'CAST({value} AS {sql_type(column)}) AS "{column.name}"'
 
 
-def no_rows(name: str) -> str:
+def sql_empty_table(name: str) -> str:
     """Return no row of the right types, as SQL: what is united with it has every column."""
     empty = ", ".join(f'CAST(NULL AS {sql_type(column)}) AS "{column.name}"' for column in TABLES[name].columns)
     return f"SELECT {empty} WHERE false"
@@ -93,10 +93,12 @@ class RequestDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has 
         return super().scanner(**{**options, "use_threads": False})
 
 
-def request_dataset(places: Iterable[tuple[str, str, str]], filesystem: Any | None) -> RequestDataset:
+def request_table_for_query(places: Iterable[tuple[str, str, str]], filesystem: Any | None) -> RequestDataset:
     """`places`: each file with the study folder and the trial that its rows are of. `filesystem`: fsspec's, if any."""
     schema = (
-        arrow_schema(REQUEST_COLUMNS).append(pa.field("folder", pa.string())).append(pa.field("trial", pa.string()))
+        strict_reader_schema(REQUEST_COLUMNS)
+        .append(pa.field("folder", pa.string()))
+        .append(pa.field("trial", pa.string()))
     )
     files = fs.LocalFileSystem() if filesystem is None else fs.PyFileSystem(fs.FSSpecHandler(filesystem))
     parquet = ds.ParquetFileFormat()
@@ -118,7 +120,7 @@ _KINDS: dict[str, tuple[type[Record], int]] = {
 }
 
 
-def damaged_lines(file: str, table: str, filesystem: Any | None) -> list[str]:
+def damaged_query_table_lines(file: str, table: str, filesystem: Any | None) -> list[str]:
     """`FILE:NUMBER` of each complete line of a file of this table that is no record. `filesystem`: fsspec's, if any."""
     with Path(file).open("rb") if filesystem is None else filesystem.open(file, "rb") as lines:
         return [f"{file}:{number}" for number in _damaged(lines, table)]
@@ -135,7 +137,7 @@ def _damaged(lines: Iterable[bytes], table: str) -> Iterator[int]:
             yield number
 
 
-def damaged_rows(rows: ds.FileSystemDataset) -> str | None:
+def damaged_query_table_rows(rows: ds.FileSystemDataset) -> str | None:
     """A sentence about the first file of request rows that cannot be read; None where all can."""
     for fragment in rows.get_fragments():
         try:

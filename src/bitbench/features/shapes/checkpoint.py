@@ -14,13 +14,13 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
-from bitbench.models.folder import MANIFEST, token_ids_of
+from bitbench.models.folder import MANIFEST, model_special_token_ids
 from bitbench.models.hub import OnProgress
 from bitbench.models.library import ExpectedModel, KnownModel
 from bitbench.models.shapes import SHAPES, Shape, shards, tensor_bytes
 from bitbench.util.errors import ModelError
 from bitbench.util.files import SafeFolder
-from bitbench.util.model_files import header_bytes
+from bitbench.util.model_files import safetensors_header_bytes
 from bitbench.util.text import did_you_mean
 from bitbench.util.units import show_bytes
 
@@ -32,7 +32,7 @@ def shape_reference(shape: Shape) -> str:
     return f"{_PREFIX}{shape.name}"
 
 
-def folder_name(shape: Shape) -> str:
+def shape_checkpoint_name(shape: Shape) -> str:
     """Also what reports call it: it goes into the names of files."""
     return f"shape-{shape.name}"
 
@@ -56,10 +56,10 @@ _CHAT_TEMPLATE = "{% for message in messages %}{{ message['content'] }}\\n{% end
 Json = dict[str, Any]
 
 
-def tokenizer_files(config: Mapping[str, Any]) -> dict[str, Json]:
+def shape_checkpoint_tokenizer(config: Mapping[str, Any]) -> dict[str, Json]:
     """Contents by file name, for the model with this config.json: with the special tokens that it names."""
     vocabulary_size: int = config["vocab_size"]
-    names = {token: f"<|{token}|>" for token in token_ids_of(config)}
+    names = {token: f"<|{token}|>" for token in model_special_token_ids(config)}
     added = {token: _added(name) for token, name in names.items()}
     words = islice(_words(), vocabulary_size - len(names))
     ordinary = (token for token in range(vocabulary_size) if token not in names)
@@ -88,7 +88,7 @@ def tokenizer_files(config: Mapping[str, Any]) -> dict[str, Json]:
             "merges": merges,
         },
     }
-    first, last = (names[token_ids_of({key: config[key]})[0]] for key in ("bos_token_id", "eos_token_id"))
+    first, last = (names[model_special_token_ids({key: config[key]})[0]] for key in ("bos_token_id", "eos_token_id"))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": first,
@@ -142,7 +142,7 @@ _UNFINISHED = ".making-"
 
 
 def _find_checkpoint(shape: Shape, home: Path) -> Path | None:
-    folder = home.absolute() / "models" / folder_name(shape)
+    folder = home.absolute() / "models" / shape_checkpoint_name(shape)
     return folder if (folder / MANIFEST).exists() else None
 
 
@@ -150,7 +150,7 @@ def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambd
     """Its folder, made now or before. If it is interrupted, no part of it is left that could be taken for a model."""
     if (there := _find_checkpoint(shape, home)) is not None:
         return there
-    files, name = SafeFolder(home.absolute() / "models"), folder_name(shape)
+    files, name = SafeFolder(home.absolute() / "models"), shape_checkpoint_name(shape)
     files.make_folder()
     _refuse_without_room(shape, files.root)
     began = time.monotonic()
@@ -169,7 +169,7 @@ def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambd
 
 
 def _write_weights(shape: Shape, folder: SafeFolder, on_progress: OnProgress) -> None:
-    from bitbench.features.shapes.weights import random_pieces  # numpy, for which no other command should wait
+    from bitbench.features.shapes.weights import random_shape_weights  # numpy, for which no other command should wait
 
     parts = shards(shape.tensors)
     total, done = tensor_bytes(shape.tensors), 0
@@ -181,9 +181,9 @@ def _write_weights(shape: Shape, folder: SafeFolder, on_progress: OnProgress) ->
         folder.write("model.safetensors.index.json", json.dumps(index, indent=1) + "\n")
     for name, part in zip(names, parts, strict=True):
         with folder.replacing(name) as file:
-            file.write(header_bytes(part))
+            file.write(safetensors_header_bytes(part))
             for tensor_name, tensor in part.items():
-                for piece in random_pieces(shape, tensor_name, tensor):
+                for piece in random_shape_weights(shape, tensor_name, tensor):
                     file.write(piece.astype("<u2", copy=False).data)
                     done += piece.nbytes
                     on_progress(done, total)
@@ -195,7 +195,7 @@ def _write_configuration(shape: Shape, folder: SafeFolder) -> None:
     contents = {
         "config.json": config,
         "generation_config.json": tokens,
-        **tokenizer_files(config),
+        **shape_checkpoint_tokenizer(config),
     }
     for name, content in contents.items():
         folder.write(name, json.dumps(content, indent=None if name == "tokenizer.json" else 2) + "\n")
@@ -234,7 +234,7 @@ class ShapeSource:
 
     def expect(self, reference: str) -> ExpectedModel:
         shape = find_shape(reference)
-        return ExpectedModel(folder_name(shape), shape.facts, shape.weight_bytes, shape.tensors)
+        return ExpectedModel(shape_checkpoint_name(shape), shape.facts, shape.weight_bytes, shape.tensors)
 
     def make(self, reference: str, home: Path, on_progress: OnProgress) -> list[str]:
         path = make_checkpoint(find_shape(reference), home, on_progress=on_progress)

@@ -21,7 +21,7 @@ _LEVELS = 2**16  # different values of a weight
 _ONES, _ZEROS = 0x3F80, 0x0000  # in bfloat16
 
 
-def random_pieces(shape: Shape, name: str, tensor: StoredTensor) -> Iterator[NDArray[np.uint16]]:
+def random_shape_weights(shape: Shape, name: str, tensor: StoredTensor) -> Iterator[NDArray[np.uint16]]:
     """The tensor's numbers in bfloat16, a piece at a time."""
     count = math.prod(tensor.shape)
     sizes = [min(_PIECE, count - start) for start in range(0, count, _PIECE)]

@@ -30,8 +30,8 @@ import numpy as np
 from bitbench.analysis.intervals import Resampler, Sample, mean_interval, resample_groups
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.sequential import PrimaryMetric, pair_tables
-from bitbench.analysis.unpaired import compare_speed, unpaired_ratio
+from bitbench.analysis.sequential import PrimaryMetric, pairs_at_mean_speed
+from bitbench.analysis.unpaired import unpaired_ratio, unpaired_speed_ratio
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Json, Record
@@ -105,7 +105,7 @@ def _families(plan: Plan) -> Iterator[_Family]:
         if config.engine in setups:
             alike.setdefault((config.variant, _but_for_drafts(setups[config.engine])), []).append(config)
     for configs in alike.values():
-        drafts = {config: about_drafts(setups[config.engine].args) for config in configs}
+        drafts = {config: speculation_arguments(setups[config.engine].args) for config in configs}
         names = {name for own in drafts.values() for name in own}
         axis = {name for name in names if len({repr(own.get(name)) for own in drafts.values()}) > 1}
         plain = [config for config, own in drafts.items() if all(own.get(name, False) in _OFF for name in axis)]
@@ -114,14 +114,14 @@ def _families(plan: Plan) -> Iterator[_Family]:
             yield _Family(plain[0] if plain else None, drafting)
 
 
-def about_drafts(args: Mapping[str, Argument]) -> dict[str, Argument]:
+def speculation_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
     """Under one spelling."""
     spelled = {name.lstrip("-").replace("_", "-"): value for name, value in args.items()}
     return {name: value for name, value in spelled.items() if name.startswith(_ABOUT_DRAFTS)}
 
 
 def _but_for_drafts(setup: EngineSetup) -> str:
-    drafts = about_drafts(setup.args)
+    drafts = speculation_arguments(setup.args)
     args = {name: value for name, value in setup.args.items() if name.lstrip("-").replace("_", "-") not in drafts}
     return setup.model_copy(update={"args": args, "name": setup.engine}).model_dump_json()
 
@@ -231,11 +231,11 @@ class _Known:
         if table is not None and (pair := table.between(config, plain)) is not None:
             return pair.ratio(self._confidence)
         own, other = self._step(config, workload), self._step(plain, workload)
-        return compare_speed(own, other, self._confidence, higher_is_better=False)
+        return unpaired_speed_ratio(own, other, self._confidence, higher_is_better=False)
 
     @cached_property
     def _pairs(self) -> Mapping[str, PairTable]:
-        return pair_tables(self._all, STEP, None)
+        return pairs_at_mean_speed(self._all, STEP, None)
 
     def _verify_cost(self, plain: Config | None, workload: Workload, times: float) -> float | None:
         """Of a step with so many times as many streams, beside one of this workload; never beyond what was measured."""
@@ -251,7 +251,7 @@ class _Known:
 
     def _draft_cost(self, config: Config, plain: Config | None, workload: Workload) -> float | None:
         """Of a draft model's step beside the target's; 0 without one, None where it was not measured by itself."""
-        named = draft_model(about_drafts(self._setups[config.engine].args))
+        named = speculation_draft_model(speculation_arguments(self._setups[config.engine].args))
         if named is None:
             return 0.0
         drafts = next((variant.name for variant in self._plan.variants if _is_named(variant, named)), None)
@@ -290,7 +290,7 @@ class _Known:
         return resample_groups(list(starts.values()), Resampler(np.random.default_rng(seed))) if starts else None
 
 
-def draft_model(drafts: Mapping[str, Argument]) -> str | None:
+def speculation_draft_model(drafts: Mapping[str, Argument]) -> str | None:
     """The model, or else the method, that a draft costs steps of; None where it is looked up in the text."""
     words: list[str] = []
     for name, value in drafts.items():

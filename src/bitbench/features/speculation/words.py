@@ -10,7 +10,7 @@ from bitbench.reports.document.words import (
     MAX_NAME,
     bullets,
     listing,
-    names,
+    name_phrases,
     number_column,
     ratio_column,
     say,
@@ -36,7 +36,11 @@ def speculation_sentences(found: Speculations, summary: StudySummary) -> Iterato
         tied = [labels[row.config] for row in own if _verdict(row) == "inconclusive"]
         if tied:
             yield say(
-                "Speculation on ", Name(workload), ": the difference is not significant for ", listing(names(tied)), "."
+                "Speculation on ",
+                Name(workload),
+                ": the difference is not significant for ",
+                listing(name_phrases(tied)),
+                ".",
             )
     yield from _by_variant(found, labels)
 

@@ -24,7 +24,7 @@ def tune(
     the baseline in a fresh study. `budget` overrides the file's; `trust` and `observer` as those of `run`."""
     at = Workplace()
     budget_s = None if budget is None else checked(lambda: parse_seconds(budget), about="budget")
-    source = search.tune_source(Path(study), budget_s)
+    source = search.tune_search_source(Path(study), budget_s)
     if trust:
         trust_in(source, at.home).give()
     return search.tune(source, None if into is None else Path(into), observer or LogObserver(), at)

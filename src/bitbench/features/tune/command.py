@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from bitbench.cli.options import AsJson, Format, end_with_json
+from bitbench.cli.json_answers import end_with_json
+from bitbench.cli.options import AsJson, Format
 
 
 def tune(
@@ -31,8 +32,8 @@ def tune(
     inconclusive, or no confirmed gain. 3: no config has a result.
     """
     from bitbench.cli.options import seconds_option
-    from bitbench.cli.outcome import end_with_answer
-    from bitbench.cli.plan import confirm_planned_uses
+    from bitbench.cli.outcome import end_with_outcome_document
+    from bitbench.cli.plan import confirm_plan_uses
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.features.tune import search
@@ -41,10 +42,10 @@ def tune(
     from bitbench.measure.workplace import Workplace
 
     at, console = Workplace(), Terminal(stderr=as_json or form is Format.MARKDOWN)
-    source = search.tune_source(study, None if budget is None else seconds_option(budget, "--budget"))
-    confirm_planned_uses(trust_in(source, at.home), console, trusts=trust)
+    source = search.tune_search_source(study, None if budget is None else seconds_option(budget, "--budget"))
+    confirm_plan_uses(trust_in(source, at.home), console, trusts=trust)
     with RunDisplay(console) as display:
         found = search.tune(source, into, display, at)
     if as_json:
         end_with_json("tune", found, found.exit_code)
-    end_with_answer(tuning_document(found), console, found.exit_code, form, says_exit_code=True)
+    end_with_outcome_document(tuning_document(found), console, found.exit_code, form, says_exit_code=True)

@@ -16,10 +16,10 @@ from math import ceil, floor, inf, log1p
 
 import numpy as np
 
-from bitbench.analysis.budget import BlockPlan, Design, measured_components, plan_confirmation
+from bitbench.analysis.budget import BlockPlan, Design, measured_variance_components, plan_confirmation_blocks
 from bitbench.analysis.intervals import normal_quantile
 from bitbench.analysis.quality import losses_of
-from bitbench.analysis.ranking import log_speeds_of, ranked_model_groups
+from bitbench.analysis.ranking import model_group_speeds, ranking_model_groups
 from bitbench.features.tune.types import Tune
 from bitbench.measure.budget import PROBE_AND_TOUCH_S, STOP_S
 from bitbench.measure.estimate import Estimator
@@ -35,7 +35,7 @@ POWER = 0.9
 LEAST_TIMES, MOST_TIMES = 4, 32
 
 
-def confirmation_windows(losses: Sequence[float], limit: float, confidence: float, most: int) -> int:
+def tune_confirmation_windows(losses: Sequence[float], limit: float, confidence: float, most: int) -> int:
     """A multiple of the windows that `losses` are of, so that those halfway between them are others; no more than
     `most`, and 0 where that is less than there were."""
     distance, scored = abs(log1p(limit) - float(np.mean(losses))), len(losses)
@@ -102,7 +102,7 @@ class ConfirmationPlanner:
         affordable = floor((QUALITY_SHARE * self.left_s - start_s) / max(window_s, 1e-6))
         # So many windows of the text lie between others and touch none of them; 0 where no text was scored.
         room = losses.record.corpus.room // 2 if losses.record.corpus else 0
-        windows = confirmation_windows(
+        windows = tune_confirmation_windows(
             losses.by_window.tolist(),
             tune.max_quality_loss,
             self.study.measure.confidence,
@@ -130,12 +130,12 @@ class ConfirmationPlanner:
         trials_s, warm_ups_s = sum(map(self.estimator.trial_s, points)), sum(map(self.estimator.warm_up_s, points))
         starts_s = sum(self.estimator.start_s(config.engine) + STOP_S for config in both)
         first_s = sum(self.estimator.first_start_s(config.engine) + STOP_S for config in both)
-        standings = {field: field.standing(self.searched.trials) for field in ranked_model_groups(plan)}
-        return plan_confirmation(
+        standings = {field: field.standing(self.searched.trials) for field in ranking_model_groups(plan)}
+        return plan_confirmation_blocks(
             Design(configs=2, starts_s=starts_s + warm_ups_s, round_s=trials_s + 2 * PROBE_AND_TOUCH_S),
             left_s - max(0.0, first_s - starts_s),  # a study's first starts take longer, and this is one of its own
             self.study.measure.confidence,
-            measured_components(log_speeds_of(standings)),
+            measured_variance_components(model_group_speeds(standings)),
             target=self.study.measure.target_precision,
         )
 

@@ -27,7 +27,7 @@ from bitbench.analysis.claims import Look
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import Judged
-from bitbench.analysis.sequential import PrimaryMetric, baseline_of, looks_taken, pair_tables
+from bitbench.analysis.sequential import PrimaryMetric, baseline_of, looks_taken, pairs_at_mean_speed
 from bitbench.features.tune.types import RaceEnd
 from bitbench.records.folder import StudyRecords
 from bitbench.study.plan import Config, Plan
@@ -82,12 +82,12 @@ def race_of(of: StudyRecords, judged: Iterable[Judged], primary_metric: PrimaryM
     looked = []
     for look, seen in looks_taken(of.plan, of.trials, of.starts_and_quality, baseline):
         alone = PairTable(tuple(dict.fromkeys(trial.point.config for trial in seen)), ())
-        looked.append((look, pair_tables(seen, primary_metric, baseline).get(workload.name, alone)))
+        looked.append((look, pairs_at_mean_speed(seen, primary_metric, baseline).get(workload.name, alone)))
     configs = dict.fromkeys(point.config for point in of.plan.points)
-    return race(looked, configs, admission(judged), within=within)
+    return race(looked, configs, race_admission(judged), within=within)
 
 
-def admission(judged: Iterable[Judged]) -> Admission:
+def race_admission(judged: Iterable[Judged]) -> Admission:
     """One whose trials failed in part is not able: it would fail in service, too."""
     able = [entry for entry in judged if entry.verdict is not Verdict.MISSED and not entry.failed_trials]
     fit = [entry for entry in able if all(_figure_meets(finding) for finding in entry.findings)]

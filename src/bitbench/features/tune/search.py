@@ -13,9 +13,9 @@ from bitbench.analysis.recommend import MEMORIES, recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits
 from bitbench.analysis.results.summary import MetricDefinition, StudySummary
-from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pair_tables, primary_metric_of
+from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_at_mean_speed, primary_metric_of
 from bitbench.analysis.summarize import summarize
-from bitbench.api.recommend import deploy_words
+from bitbench.api.recommend import recommended_deployment
 from bitbench.features.tune.confirmation import ConfirmationPlan, ConfirmationPlanner
 from bitbench.features.tune.race import Race, draw_race_configs, race_of
 from bitbench.features.tune.types import Confirmed, Fate, Goal, Tried, Tune, Tuning
@@ -38,7 +38,7 @@ SCREENINGS = STARTS_OF_A_BUDGET.min  # of every config before one may be dropped
 _FATES = list(Fate)
 
 
-def tune_source(file: Path, budget_s: float | None = None) -> StudySource:
+def tune_search_source(file: Path, budget_s: float | None = None) -> StudySource:
     """The file, checked for what a search needs beyond a study."""
     source = StudySource.of(file).with_budget(budget_s)
     if source.study.section(Tune) is None:
@@ -143,7 +143,7 @@ class _TuneRun:
             within=self._tune.within,
             confidence=self._study.measure.confidence,
             confirmed=confirmed,
-            deploy=() if chosen is None else deploy_words(found.records, chosen, self.at.home),
+            deploy=() if chosen is None else recommended_deployment(found.records, chosen, self.at.home),
             search_folder=str(folder.path),
             budget_s=self._budget_s,
             search_s=_elapsed_s(found.records),
@@ -289,7 +289,7 @@ def _judged(summary: StudySummary, limits: Limits, price: float | None = None) -
 
 
 def _table(records: StudyRecords, primary_metric: PrimaryMetric) -> PairTable | None:
-    return next(iter(pair_tables(records.trials, primary_metric, baseline_of(records.plan)).values()), None)
+    return next(iter(pairs_at_mean_speed(records.trials, primary_metric, baseline_of(records.plan)).values()), None)
 
 
 def _elapsed_s(records: StudyRecords) -> float:

@@ -8,9 +8,9 @@ from enum import StrEnum
 from pydantic import Field
 
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst_limit_check
-from bitbench.analysis.results.recommendation import Limits, verdict_of
+from bitbench.analysis.results.recommendation import Limits, recommendation_verdict
 from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.measure.plan import as_arguments
+from bitbench.measure.plan import planned_engine_setup
 from bitbench.ports import Engine
 from bitbench.study.base import Bytes, Fraction, Record
 from bitbench.study.plan import Config, Plan, Refusal
@@ -18,12 +18,12 @@ from bitbench.study.study import EngineSetup, Study, StudySection
 from bitbench.util.errors import ExitCode
 
 
-def alike_setups(study: Study, engines: Mapping[str, Engine]) -> tuple[tuple[str, ...], ...]:
+def alike_tune_setups(study: Study, engines: Mapping[str, Engine]) -> tuple[tuple[str, ...], ...]:
     """Names, in the order of the study; a setup that is like no other is in none of them."""
     found: dict[str, list[str]] = {}
     for index, setup in enumerate(study.engines):
         engine = engines[setup.engine]
-        found.setdefault(_deciding(as_arguments(setup, engine, index), engine), []).append(setup.name)
+        found.setdefault(_deciding(planned_engine_setup(setup, engine, index), engine), []).append(setup.name)
     return tuple(tuple(names) for names in found.values() if len(names) > 1)
 
 
@@ -69,7 +69,7 @@ class Tune(StudySection):
 
     def change_plan(self, plan: Plan, engines: Mapping[str, Engine]) -> Plan:
         """Let setups that cannot differ in what a model says share a measurement of its quality."""
-        return plan.model_copy(update={"alike_setups": alike_setups(plan.study, engines)})
+        return plan.model_copy(update={"alike_setups": alike_tune_setups(plan.study, engines)})
 
 
 class RaceEnd(StrEnum):
@@ -123,7 +123,7 @@ class Confirmed(Record):
     @property
     def verdict(self) -> Verdict:
         """Of all limits together."""
-        return verdict_of(self.figure, self.findings)
+        return recommendation_verdict(self.figure, self.findings)
 
 
 class Tuning(Record):

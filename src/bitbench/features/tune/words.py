@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS
 from bitbench.features.tune.types import Confirmed, Fate, Goal, RaceEnd, Tuning
-from bitbench.reports.answers.recommend import deployment_section, recommendation_asked_for, recommendation_limit
+from bitbench.reports.answers.recommend import deployment_section, recommendation_goal_phrase, recommendation_limit_text
 from bitbench.reports.document.model import (
     Document,
     Mark,
@@ -25,18 +25,18 @@ from bitbench.reports.document.numbers import (
     number,
     percent,
     quantity,
+    quantity_unit,
     times,
-    unit_of,
 )
 from bitbench.reports.document.words import (
     MAX_NAME,
     bullets,
     joined,
     listing,
-    names,
+    name_phrases,
     number_column,
     paragraph,
-    plain,
+    plain_words,
     plural,
     ratio_column,
     say,
@@ -70,7 +70,7 @@ def tuning_document(found: Tuning) -> Document:
 def _asked(found: Tuning) -> Phrase:
     most = "highest" if found.primary_metric.higher_is_better else "lowest"
     goal = "the lowest cost of output tokens" if found.goal is Goal.COST else f"the {most} {found.primary_metric.name}"
-    return say(recommendation_asked_for(goal, found.limits, "peak memory"), " on ", Name(found.workload))
+    return say(recommendation_goal_phrase(goal, found.limits, "peak memory"), " on ", Name(found.workload))
 
 
 def _searched(found: Tuning) -> Phrase:
@@ -83,7 +83,9 @@ def _searched(found: Tuning) -> Phrase:
     if found.shortfall == 0:
         return say(outcome, f" Every other one is worse than the best, or ruled out, with {confidence} confidence.")
     left = [tried for tried in found.tried if tried.fate is Fate.LEFT]
-    tied = say(" (", listing(names(tried.config.name for tried in left), most=FEW), ")") if len(left) <= FEW else ""
+    tied = (
+        say(" (", listing(name_phrases(tried.config.name for tried in left), most=FEW), ")") if len(left) <= FEW else ""
+    )
     may = f" {plural(len(left), 'other')} may be as good or better"
     bound = f", with {confidence} confidence by at most {percent(found.shortfall)}."
     return say(outcome, may, tied, bound)
@@ -184,7 +186,7 @@ def _held(finding: Finding, basis: str = "") -> Phrase:
     return say(
         f"{finding.name} ",
         finding_quantity(finding, basis),
-        f" against {recommendation_limit(finding.unit, finding.limit)}{why}",
+        f" against {recommendation_limit_text(finding.unit, finding.limit)}{why}",
     )
 
 
@@ -217,7 +219,7 @@ def _table(found: Tuning, labels: Labels) -> Table:
         ),
         number_column(
             found.primary_metric.label,
-            unit_of(found.primary_metric),
+            quantity_unit(found.primary_metric),
             lambda tried: estimated(tried.figure, found.primary_metric),
         ),
         number_column("Starts", Unit.COUNT, lambda tried: number(tried.starts, Unit.COUNT)),
@@ -254,7 +256,7 @@ def _ruled_out(found: Tuning) -> Iterator[Phrase]:
     reasons: dict[Phrase, list[str]] = {}
     for tried in found.tried:
         if tried.fate is Fate.NO_RESULT:
-            reason = say(f"no result ({plain(tried.reason, MAX_CAUSE)})")
+            reason = say(f"no result ({plain_words(tried.reason, MAX_CAUSE)})")
         elif tried.fate is Fate.RULED_OUT:
             broken = [_held(finding) for finding in tried.findings if finding.verdict is Verdict.MISSED]
             reason = joined([*([tried.reason] if tried.reason else []), *broken], "; ")
@@ -266,13 +268,13 @@ def _ruled_out(found: Tuning) -> Iterator[Phrase]:
 
 def _by_reason(head: str, reasons: Mapping[Phrase, Sequence[str]]) -> Iterator[Phrase]:
     for reason, configs in reasons.items():
-        yield say(head, listing(names(configs), most=FEW), ": ", reason, ".")
+        yield say(head, listing(name_phrases(configs), most=FEW), ": ", reason, ".")
 
 
 def _refused(found: Tuning) -> Iterator[Phrase]:
     reasons = Counter(refusal.reason for refusal in found.refused)
     for reason, configs in reasons.items():
-        yield say(f"Not applicable ({plural(configs, 'config')}): {plain(reason, MAX_CAUSE)}")
+        yield say(f"Not applicable ({plural(configs, 'config')}): {plain_words(reason, MAX_CAUSE)}")
 
 
 def _what_to_know(found: Tuning) -> tuple[Section, ...]:
@@ -284,5 +286,7 @@ def _what_to_know(found: Tuning) -> tuple[Section, ...]:
         notes.append(say("On one machine the lowest cost per token is the highest throughput."))
     took = f"Took {show_duration(found.search_s + found.confirmation_s)} of {show_duration(found.budget_s)}."
     folders = [found.search_folder, *([found.confirmed.folder] if found.confirmed else [])]
-    notes.append(say(took, " Reports: ", listing(names(f"{folder}/report/index.html" for folder in folders)), "."))
+    notes.append(
+        say(took, " Reports: ", listing(name_phrases(f"{folder}/report/index.html" for folder in folders)), ".")
+    )
     return (Section(say("What to know"), bullets(notes), in_terminal=True),)

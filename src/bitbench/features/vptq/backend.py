@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from bitbench.quantize.backends import QUANTIZE, Maker, OnProgress, QuantizeProgress, Work, run_worker
+from bitbench.quantize.backends import QUANTIZE, Maker, OnProgress, QuantizeProgress, Work, run_backend_worker
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.study.base import Fraction, Json
 from bitbench.study.recipe import BackendOptions
@@ -61,7 +61,7 @@ def _compress_vptq(work: Work, on_progress: OnProgress) -> WorkerFacts:
             on_progress(QuantizeProgress(event["name"]))
 
     on_progress(QuantizeProgress("loading the model"))
-    return run_worker(_WORKER, work, _job(work), maker="the VPTQ quantizer", on_event=show)
+    return run_backend_worker(_WORKER, work, _job(work), maker="the VPTQ quantizer", on_event=show)
 
 
 class _WeightsEstimate:

@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bitbench.features.kernels.case import KernelShape, Prepared, Traits, WeightPool, usable_isas
+from bitbench.features.kernels.case import KernelShape, Prepared, Traits, WeightPool, kernel_case_isas
 from bitbench.features.vptq import packed
-from bitbench.features.vptq.layout import WORD_BITS, VptqLayer, dequantize_layer, unpack_vptq_indices
-from bitbench.features.vptq.linear import multiply_native
+from bitbench.features.vptq.layout import WORD_BITS, VptqLayer, dequantize_layout, unpack_layout_indices
+from bitbench.features.vptq.linear import native_linear_product
 
 if TYPE_CHECKING:
     from bitbench.features.vptq.triton_layer import Segment
@@ -39,7 +39,7 @@ class VptqCase(Traits):
             import bitbench._native  # noqa: F401
         except ImportError as error:
             return f"the native part of bitbench cannot be loaded here ({error})"
-        usable = usable_isas()
+        usable = kernel_case_isas()
         if self.isa is not None and self.isa not in usable:
             return f"this processor does not run {self.isa}, only {', '.join(usable)}"
         return None
@@ -52,12 +52,14 @@ class VptqCase(Traits):
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
         matrices = [self._matrix(shape, copy * self.weight_bytes(shape), pool) for copy in range(copies)]
-        kernels = [packed.native_matrix(matrix) for matrix in matrices]
-        isa = self.isa or usable_isas()[0]
+        kernels = [packed.native_packed_matrix(matrix) for matrix in matrices]
+        isa = self.isa or kernel_case_isas()[0]
 
         def run(x: torch.Tensor, copy: int) -> torch.Tensor:
             bits, threads = self.activation_bits, pool.threads
-            return multiply_native(kernels[copy], x, shape.out_features, activation_bits=bits, threads=threads, isa=isa)
+            return native_linear_product(
+                kernels[copy], x, shape.out_features, activation_bits=bits, threads=threads, isa=isa
+            )
 
         return Prepared(run, lambda rows: self._reference(matrices[0], rows), self.weight_bytes(shape), isa)
 
@@ -67,11 +69,11 @@ class VptqCase(Traits):
 
     @property
     def _main_bits(self) -> int:
-        return packed.index_bits(self.main, packed.MAIN_BITS)
+        return packed.packed_index_bits(self.main, packed.MAIN_BITS)
 
     @property
     def _residual_bits(self) -> int:
-        return packed.index_bits(self.residual, packed.RESIDUAL_BITS)
+        return packed.packed_index_bits(self.residual, packed.RESIDUAL_BITS)
 
     def _matrix(self, shape: KernelShape, offset: int, pool: WeightPool) -> packed.PackedMatrix:
         stream_bytes = self._stream_bytes(shape)
@@ -170,7 +172,7 @@ class TritonVptq(Traits):
 def _reference(segment: "Segment", shape: KernelShape, rows: slice) -> npt.NDArray[np.float64]:
     last = shape.out_features if rows.stop is None else rows.stop
     words = segment.words[rows.start // VECTOR : -(-last // VECTOR)].cpu().numpy()
-    main, residual = unpack_vptq_indices(words, segment.columns, *segment.bits)
+    main, residual = unpack_layout_indices(words, segment.columns, *segment.bits)
     layer = VptqLayer(
         in_features=shape.in_features,
         out_features=last - rows.start,
@@ -179,7 +181,7 @@ def _reference(segment: "Segment", shape: KernelShape, rows: slice) -> npt.NDArr
         residual_centroids=segment.residual.float().cpu().numpy()[np.newaxis],
         residual_indices=None if residual is None else residual[np.newaxis],
     )
-    return dequantize_layer(layer)
+    return dequantize_layout(layer)
 
 
 def _triton_case(main: int, residual: int, *, on_request: bool) -> TritonVptq:

@@ -115,7 +115,7 @@ class Book:
         return _sums_by_place(vectors, self.places.ravel(), len(self.centroids)).astype(np.float32)
 
 
-def combine(books: Sequence[Book], entries: Sequence[Floats], shape: tuple[int, int]) -> Floats:
+def combine_codebooks(books: Sequence[Book], entries: Sequence[Floats], shape: tuple[int, int]) -> Floats:
     """The columns [in, outputs] that the books give together."""
     total = np.zeros(shape, dtype=np.float32)
     for book, values in zip(books, entries, strict=True):
@@ -123,11 +123,11 @@ def combine(books: Sequence[Book], entries: Sequence[Floats], shape: tuple[int, 
     return total
 
 
-def refit(books: Sequence[Book], columns: Floats, hessian: Floats, *, iterations: int) -> list[Floats]:
+def refit_codebooks(books: Sequence[Book], columns: Floats, hessian: Floats, *, iterations: int) -> list[Floats]:
     """New centroids, one array per book. Unused entries stay as they are."""
     system = _System(books, columns.shape, hessian)
     now = [book.centroids.copy() for book in books]
-    residual = system.spread(hessian @ (columns - combine(books, now, columns.shape)))
+    residual = system.spread(hessian @ (columns - combine_codebooks(books, now, columns.shape)))
     ahead = system.precondition(residual)
     direction, slope = ahead, _inner(residual, ahead)
     for _ in range(iterations):
@@ -153,7 +153,7 @@ class _System:
         return [book.gather(gradient[book.columns]) for book in self._books]
 
     def apply(self, entries: Sequence[Floats]) -> list[Floats]:
-        return self.spread(self._hessian @ combine(self._books, entries, self._shape))
+        return self.spread(self._hessian @ combine_codebooks(self._books, entries, self._shape))
 
     def precondition(self, entries: Sequence[Floats]) -> list[Floats]:
         return [np.divide(value, part, dtype=np.float32) for value, part in zip(entries, self._diagonal, strict=True)]

@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.quantizers.base import HfQuantizer
 
-from bitbench.features.vptq.layout import METHOD, QuantizationConfig, Tensor, config_of, read_layer
+from bitbench.features.vptq.layout import METHOD, QuantizationConfig, Tensor, vptq_layer_from_layout, vptq_layout_config
 from bitbench.features.vptq.linear import VptqLinear
 
 
@@ -47,7 +47,7 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
         self._files = [Path(file) for file in checkpoint_files or ()]
         self._configs = {}
         for name, module in list(model.named_modules()):
-            config = config_of(name, self._said())
+            config = vptq_layout_config(name, self._said())
             if isinstance(module, torch.nn.Linear) and config is not None:
                 model.set_submodule(name, VptqLinear(module.in_features, module.out_features))
                 self._configs[name] = config
@@ -57,7 +57,7 @@ class VptqQuantizer(HfQuantizer):  # type: ignore[misc]
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> Any:
         found = _read_tensors(self._files, self._configs)
         for name, config in self._configs.items():
-            layer = read_layer(found.pop(name, {}), config)
+            layer = vptq_layer_from_layout(found.pop(name, {}), config)
             model.get_submodule(name).fill(layer, model.dtype, self.device)
         return model
 

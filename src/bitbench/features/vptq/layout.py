@@ -50,7 +50,7 @@ class VptqLayer:
     bias: Floats | None = None  # per output
 
 
-def pack_vptq_indices(main: Indices, residual: Indices | None, main_bits: int, residual_bits: int) -> Words:
+def pack_layout_indices(main: Indices, residual: Indices | None, main_bits: int, residual_bits: int) -> Words:
     """Indices [..., columns] to words [..., ceil(columns * bits / 32)].
 
     The residual index stands above the main one; the bits of successive columns follow each other, lowest first, and
@@ -67,7 +67,7 @@ def pack_vptq_indices(main: Indices, residual: Indices | None, main_bits: int, r
     return np.packbits(flat, axis=-1, bitorder="little").view("<i4")
 
 
-def unpack_vptq_indices(
+def unpack_layout_indices(
     words: Words, columns: int, main_bits: int, residual_bits: int
 ) -> tuple[Indices, Indices | None]:
     """The inverse of `pack`; the residual is None where it has no bits."""
@@ -83,7 +83,7 @@ def _join(bits: npt.NDArray[np.uint8]) -> Indices:
     return np.asarray(bits @ weights, dtype=np.uint16)
 
 
-def dequantize_layer(layer: VptqLayer) -> Doubles:
+def dequantize_layout(layer: VptqLayer) -> Doubles:
     """W as [out, in], in original column order."""
     parts = [] if layer.outliers is None else [_look_up(layer.outliers.centroids, layer.outliers.indices, layer)]
     for group, (centroids, indices) in enumerate(zip(layer.centroids, layer.indices, strict=True)):
@@ -91,10 +91,12 @@ def dequantize_layer(layer: VptqLayer) -> Doubles:
         if layer.residual_centroids is not None and layer.residual_indices is not None:
             part = part + _look_up(layer.residual_centroids[group], layer.residual_indices[group], layer)
         parts.append(part)
-    return restore_columns(np.concatenate(parts, axis=1), layer.permutation, layer.weight_scale, layer.weight_bias)
+    return restore_layout_columns(
+        np.concatenate(parts, axis=1), layer.permutation, layer.weight_scale, layer.weight_bias
+    )
 
 
-def restore_columns(
+def restore_layout_columns(
     stored: Doubles,
     permutation: npt.NDArray[np.integer] | None,
     weight_scale: Floats | None,
@@ -142,7 +144,7 @@ class QuantizationConfig(TypedDict, total=False):
     shared_layer_config: Mapping[str, LayerConfig]  # by the last part of a layer's name
 
 
-def config_of(name: str, config: QuantizationConfig) -> LayerConfig | None:
+def vptq_layout_config(name: str, config: QuantizationConfig) -> LayerConfig | None:
     """What is said about a layer, by its own name or by that which it shares; None for one that is not quantized."""
     own, shared = config.get("config_for_layers") or {}, config.get("shared_layer_config") or {}
     return own.get(name) or shared.get(name.rpartition(".")[2])
@@ -169,7 +171,7 @@ def describe_vptq_layer(layer: VptqLayer) -> LayerConfig:
     )
 
 
-def tensors_of(layer: VptqLayer) -> dict[str, Tensor]:
+def layout_tensors(layer: VptqLayer) -> dict[str, Tensor]:
     """Name within the layer to what is stored: packed indices, everything else in half precision."""
     groups, entries, _ = layer.centroids.shape
     residual = layer.residual_centroids
@@ -184,7 +186,7 @@ def tensors_of(layer: VptqLayer) -> dict[str, Tensor]:
     if layer.outliers:
         found["outlier_centroids.weight"] = layer.outliers.centroids.reshape(1, -1)
     stored: dict[str, Tensor] = {name: value.astype(np.float16) for name, value in found.items() if value is not None}
-    stored["indices"] = pack_vptq_indices(layer.indices, layer.residual_indices, *bits)
+    stored["indices"] = pack_layout_indices(layer.indices, layer.residual_indices, *bits)
     if layer.outliers:
         stored["outlier_indices"] = layer.outliers.indices[np.newaxis].view(np.int16)
     if layer.permutation is not None:
@@ -192,7 +194,7 @@ def tensors_of(layer: VptqLayer) -> dict[str, Tensor]:
     return stored
 
 
-def read_layer(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
+def vptq_layer_from_layout(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
     """From the tensors by their names within the layer; raises ValueError where they do not fit the entry."""
     try:
         return _read(tensors, config)
@@ -208,7 +210,7 @@ def _read(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:
     blocks = -(-config["out_features"] // vector)
     if config["is_indice_packed"]:
         words = _view(tensors["indices"], np.int32)
-        main, second = unpack_vptq_indices(words, columns, _bits(entries), _bits(residual) if residual else 0)
+        main, second = unpack_layout_indices(words, columns, _bits(entries), _bits(residual) if residual else 0)
     else:
         main = _view(tensors["indices"], np.uint16)
         second = _view(tensors["res_indices"], np.uint16) if residual else None

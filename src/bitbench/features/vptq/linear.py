@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bitbench.features.kernels.case import usable_isas
+from bitbench.features.kernels.case import kernel_case_isas
 from bitbench.features.vptq import layout, packed
 from bitbench.features.vptq.layout import VptqLayer
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from bitbench.features.vptq.triton_layer import TritonLayer
 
 
-def multiply_native(
+def native_linear_product(
     kernel: "VptqMatrix", x: torch.Tensor, out_features: int, *, activation_bits: int, threads: int, isa: str = ""
 ) -> torch.Tensor:
     """x [..., in] times the matrix, [..., out], in the type of x. What is not bfloat16 is computed in float32.
 
-    Without `isa` on the best instruction set of `usable_isas`.
+    Without `isa` on the best instruction set of `kernel_case_isas`.
     """
     given = (x if x.dtype in (torch.bfloat16, torch.float32) else x.float()).contiguous()
     y = torch.empty((*x.shape[:-1], out_features), dtype=given.dtype)
@@ -45,14 +45,14 @@ TRITON_ROWS = 8  # as many as one program of the GPU kernel holds in its registe
 ACTIVATION_BITS = 16  # rounding activations to 8 bits would be quicker, but no longer plain weight-only arithmetic
 
 
-def isa() -> str | None:
+def vptq_linear_isa() -> str | None:
     """The instruction set that the native kernel uses here; None where there is no native part."""
-    return next(iter(usable_isas()), None)
+    return next(iter(kernel_case_isas()), None)
 
 
 def _native_fault(layer: VptqLayer) -> str | None:
     """Why the native kernel cannot multiply a layer; None where it can."""
-    if isa() is None:
+    if vptq_linear_isa() is None:
         return "no native part"
     vector = layer.centroids.shape[2]
     return None if vector == packed.VECTOR else f"vectors of {vector}"
@@ -95,13 +95,13 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
             self._fill_triton(layer)
         else:
             self.kind = (
-                f"{codebooks}, native kernel {isa()} with {ACTIVATION_BITS}-bit activations up to {KERNEL_ROWS} rows, "
-                "dense above"
+                f"{codebooks}, native kernel {vptq_linear_isa()} with {ACTIVATION_BITS}-bit activations "
+                f"up to {KERNEL_ROWS} rows, dense above"
             )
             self._fill_native(layer)
 
     def _fill_dense(self, layer: VptqLayer, dtype: torch.dtype) -> None:
-        self.register_buffer("weight", torch.from_numpy(layout.dequantize_layer(layer)).to(dtype), persistent=False)
+        self.register_buffer("weight", torch.from_numpy(layout.dequantize_layout(layer)).to(dtype), persistent=False)
         bias = None if layer.bias is None else torch.from_numpy(layer.bias).to(dtype)
         self.register_buffer("bias", bias, persistent=False)
 
@@ -112,7 +112,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
 
     def _fill_native(self, layer: VptqLayer) -> None:
         self._matrix = packed.pack_layer(layer)
-        self._kernel = packed.native_matrix(self._matrix)
+        self._kernel = packed.native_packed_matrix(self._matrix)
         for number, array in enumerate(_arrays(self._matrix)):
             self.register_buffer(f"part{number}", torch.from_numpy(array), persistent=False)  # counted, not copied
 
@@ -125,7 +125,9 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
             bias = None if self._matrix.bias is None else torch.from_numpy(self._matrix.bias).to(x.dtype)
             return functional.linear(x, self.dense().to(x.dtype), bias)
         threads = torch.get_num_threads()
-        return multiply_native(self._kernel, x, self.out_features, activation_bits=ACTIVATION_BITS, threads=threads)
+        return native_linear_product(
+            self._kernel, x, self.out_features, activation_bits=ACTIVATION_BITS, threads=threads
+        )
 
     def _forward_on_gpu(self, x: torch.Tensor, layer: "TritonLayer") -> torch.Tensor:
         if x.numel() > TRITON_ROWS * self.in_features:

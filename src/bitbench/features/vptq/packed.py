@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bitbench.features.kernels.case import Arena
-from bitbench.features.vptq.layout import Doubles, Floats, Indices, VptqLayer, restore_columns
+from bitbench.features.vptq.layout import Doubles, Floats, Indices, VptqLayer, restore_layout_columns
 
 if TYPE_CHECKING:
     from bitbench._native import VptqMatrix
@@ -77,7 +77,7 @@ def strip_bytes(main_bits: int, residual_bits: int) -> int:
     return _MAIN_BYTES[main_bits] + _RESIDUAL_BYTES[residual_bits]
 
 
-def index_bits(entries: int, choices: tuple[int, ...]) -> int:
+def packed_index_bits(entries: int, choices: tuple[int, ...]) -> int:
     """The narrowest index that the stream offers for a codebook of so many entries; raises ValueError."""
     for bits in choices:
         if entries <= 1 << bits:
@@ -141,10 +141,10 @@ def dequantize_packed(matrix: PackedMatrix, blocks: slice = slice(None)) -> Doub
     weight = np.concatenate(parts, axis=1)
     first, last, _ = blocks.indices(-(-matrix.out_features // VECTOR))
     weight = weight[: min(VECTOR * last, matrix.out_features) - VECTOR * first]
-    return restore_columns(weight, matrix.permutation, matrix.column_scale, matrix.column_bias)
+    return restore_layout_columns(weight, matrix.permutation, matrix.column_scale, matrix.column_bias)
 
 
-def native_matrix(matrix: PackedMatrix) -> "VptqMatrix":
+def native_packed_matrix(matrix: PackedMatrix) -> "VptqMatrix":
     """The kernel's own object, which reads the arrays where they are."""
     from bitbench._native import VptqMatrix
 
@@ -173,11 +173,11 @@ def native_matrix(matrix: PackedMatrix) -> "VptqMatrix":
 
 def _pack_group(layer: VptqLayer, group: int) -> PackedSegment:
     centroids, indices = layer.centroids[group], layer.indices[group]
-    main = pack_codebook(centroids, index_bits(len(centroids), MAIN_BITS))
+    main = pack_codebook(centroids, packed_index_bits(len(centroids), MAIN_BITS))
     residual, residual_indices = None, None
     if layer.residual_centroids is not None and layer.residual_indices is not None:
         second = layer.residual_centroids[group]
-        residual = pack_codebook(second, index_bits(len(second), RESIDUAL_BITS))
+        residual = pack_codebook(second, packed_index_bits(len(second), RESIDUAL_BITS))
         residual_indices = layer.residual_indices[group]
     stream = pack_stream(indices, residual_indices, main.bits, residual.bits if residual else 0)
     return PackedSegment(indices.shape[1], main, residual, _arena.place(stream))

@@ -15,8 +15,8 @@ from typing import TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.features.vptq.codebooks import Book, Coder, Dot, combine, kmeans, refit
-from bitbench.features.vptq.layout import Doubles, Floats, Outliers, VptqLayer, dequantize_layer
+from bitbench.features.vptq.codebooks import Book, Coder, Dot, combine_codebooks, kmeans, refit_codebooks
+from bitbench.features.vptq.layout import Doubles, Floats, Outliers, VptqLayer, dequantize_layout
 from bitbench.features.vptq.packed import INT8_MAX
 
 # Column number and what it should be, [outputs]; gives what it becomes.
@@ -107,10 +107,10 @@ def quantize_layer(
     columns = _padded(normal[:, order], settings.vector)
     coders = _solve(columns, np.ascontiguousarray(curvature[np.ix_(order, order)]), settings, rng, dot)
     layer = _as_layer(weight.shape, coders, order, scale=scale, offset=offset, bias=bias)
-    return Solved(layer, proxy_error(weight, dequantize_layer(layer), hessian))
+    return Solved(layer, solver_proxy_error(weight, dequantize_layout(layer), hessian))
 
 
-def proxy_error(weight: Floats | Doubles, quantized: Doubles, hessian: Doubles) -> float:
+def solver_proxy_error(weight: Floats | Doubles, quantized: Doubles, hessian: Doubles) -> float:
     """tr(D H D^T) / tr(W H W^T): the error of the layer's output relative to the output itself."""
     exact = weight.astype(np.float64)
     wrong = quantized - exact
@@ -162,11 +162,11 @@ def _solve(columns: Floats, hessian: Doubles, settings: Settings, rng: np.random
         now = _encode(columns, factor, coders)
     for _ in range(settings.rounds):
         books = _books(coders)
-        _replace(coders, refit(books, columns, curvature, iterations=_REFIT_ITERATIONS))
-        now = combine(books, [entries for coder in coders for entries in coder.stages], columns.shape)
+        _replace(coders, refit_codebooks(books, columns, curvature, iterations=_REFIT_ITERATIONS))
+        now = combine_codebooks(books, [entries for coder in coders for entries in coder.stages], columns.shape)
         now = _improve(columns, now, curvature, coders)
     _replace(coders, [_on_grid(entries) for coder in coders for entries in coder.stages])
-    now = combine(_books(coders), [entries for coder in coders for entries in coder.stages], columns.shape)
+    now = combine_codebooks(_books(coders), [entries for coder in coders for entries in coder.stages], columns.shape)
     _improve(columns, now, curvature, coders)
     return coders
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from bitbench.features.vptq.layout import WORD_BITS, Floats, Indices, VptqLayer, pack_vptq_indices
+from bitbench.features.vptq.layout import WORD_BITS, Floats, Indices, VptqLayer, pack_layout_indices
 from bitbench.features.vptq.triton_kernel import multiply_triton
 
 # The public checkpoints' own type; codebooks that are stored in bfloat16 lose nothing that counts in it.
@@ -26,7 +26,7 @@ class Segment(torch.nn.Module):  # type: ignore[misc]
         main: torch.Tensor,
         residual: torch.Tensor | None,
     ) -> None:
-        """`words` is int32 [rows, words of a row], as `layout.pack_vptq_indices` gives it; `bits` of a main and a
+        """`words` is int32 [rows, words of a row], as `layout.pack_layout_indices` gives it; `bits` of a main and a
         residual index."""
         super().__init__()
         self.columns, self.bits = columns, bits
@@ -95,8 +95,8 @@ class TritonLayer(torch.nn.Module):  # type: ignore[misc]
 
 
 def _segment(indices: Indices, centroids: Floats, residual_indices: Indices | None, residual: Floats | None) -> Segment:
-    bits = index_bits(len(centroids)), 0 if residual is None else index_bits(len(residual))
-    words = torch.from_numpy(pack_vptq_indices(indices, residual_indices, *bits))
+    bits = _index_bits(len(centroids)), 0 if residual is None else _index_bits(len(residual))
+    words = torch.from_numpy(pack_layout_indices(indices, residual_indices, *bits))
     return Segment(
         indices.shape[1], words, bits, _codebook(centroids), None if residual is None else _codebook(residual)
     )
@@ -106,5 +106,5 @@ def _codebook(centroids: Floats) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(centroids)).to(CODEBOOK_TYPE)
 
 
-def index_bits(entries: int) -> int:
+def _index_bits(entries: int) -> int:
     return max(1, (entries - 1).bit_length())

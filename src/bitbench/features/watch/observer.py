@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any, cast
 
-from bitbench.features.watch.words import REFRESH_S, Questions, RunProgress, live_page, watched_questions
+from bitbench.features.watch.words import REFRESH_S, Questions, RunProgress, live_page, watch_page_questions
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import TrialRecord
@@ -194,6 +194,6 @@ class WatchedRun:
         """What the complete blocks say, and the report of them."""
         assert self._folder is not None
         report = StudyReport(self._folder, self._home)
-        self._questions = watched_questions(report.summary)
+        self._questions = watch_page_questions(report.summary)
         self._server.publish("/report", "text/html", html_page(report.document, vega_bundle(self._home)))
         self._has_report = True

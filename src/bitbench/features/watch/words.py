@@ -12,8 +12,8 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Te
 from markupsafe import Markup
 
 from bitbench.analysis.results.summary import AgainstBaseline, Ranking, RankingEntry, StudySummary
-from bitbench.reports.charts.figure import DARK, LIGHT, css
-from bitbench.reports.document.words import plain
+from bitbench.reports.charts.figure import DARK, LIGHT, figure_colours_css
+from bitbench.reports.document.words import plain_words
 from bitbench.reports.labels import Labels
 from bitbench.util.units import show_duration
 
@@ -51,7 +51,7 @@ REFRESH_S = 5
 NONE = "–"
 
 
-def watched_questions(summary: StudySummary) -> tuple[Questions, ...]:
+def watch_page_questions(summary: StudySummary) -> tuple[Questions, ...]:
     """Sort them by what may be claimed of each config after the blocks that are complete."""
     labels = Labels.of(summary)
     return tuple(_questions(ranking, labels) for ranking in summary.rankings)
@@ -61,7 +61,7 @@ def live_page(name: str, progress: RunProgress, rows: tuple[Questions, ...], *, 
     """Write the page. Nothing of a study is HTML in it: the template escapes every string."""
     template, style = _template()
     return template.render(
-        name=plain(name),
+        name=plain_words(name),
         progress=progress,
         rows=rows,
         has_report=has_report,
@@ -75,14 +75,14 @@ def _template() -> tuple[Template, Markup]:
     """Read once: a page is made before each trial."""
     loader = ChoiceLoader([PackageLoader("bitbench.features.watch"), PackageLoader("bitbench.reports.document")])
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    style = environment.get_template("page.css").render(light=css(LIGHT), dark=css(DARK))
+    style = environment.get_template("page.css").render(light=figure_colours_css(LIGHT), dark=figure_colours_css(DARK))
     return environment.get_template("live.html"), Markup(style)
 
 
 def _questions(ranking: Ranking, labels: Labels) -> Questions:
     compared = [entry for entry in ranking.entries if entry.config != ranking.baseline]
     still_open = ", ".join(labels[entry.config] for entry in compared if not _is_decided(entry))
-    return Questions(plain(ranking.workload), "; ".join(_decided(ranking, labels)) or NONE, still_open or NONE)
+    return Questions(plain_words(ranking.workload), "; ".join(_decided(ranking, labels)) or NONE, still_open or NONE)
 
 
 def _decided(ranking: Ranking, labels: Labels) -> Iterator[str]:

@@ -247,10 +247,10 @@ def survey_gpus() -> GpuSurvey:
     if nvml is None:
         loaded = "An NVIDIA driver is loaded, but its library NVML does not answer." if _LOADED.exists() else None
         return GpuSurvey(problem=loaded)
-    return survey(nvml, engine_child_variables({}))
+    return survey_nvml(nvml, engine_child_variables({}))
 
 
-def survey(nvml: Nvml, variables: Mapping[str, str], initialize: Callable[[], str] | None = None) -> GpuSurvey:
+def survey_nvml(nvml: Nvml, variables: Mapping[str, str], initialize: Callable[[], str] | None = None) -> GpuSurvey:
     """Through this library; `initialize` says what cuInit answers."""
     try:
         gpus = nvml.gpus()
@@ -353,7 +353,7 @@ def processes_on(gpus: Iterable[Gpu]) -> list[GpuProcess] | None:
     return found
 
 
-def memory_of(pids: Collection[int], gpus: Iterable[Gpu]) -> int | None:
+def nvml_process_memory(pids: Collection[int], gpus: Iterable[Gpu]) -> int | None:
     """Bytes that these processes hold, on all devices together; None where NVML does not show all of it, as in a
     container, where it may see the host's process ids instead of ours."""
     held = [process.used_bytes for process in processes_on(gpus) or () if process.pid in pids]

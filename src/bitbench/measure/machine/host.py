@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 
 from bitbench.measure.machine.gpus import survey_gpus
-from bitbench.measure.machine.watches import process_tree
+from bitbench.measure.machine.watches import watched_process_tree
 from bitbench.records.lock import HostFacts
 from bitbench.records.trial import Failure, Outcome
-from bitbench.study.hardware import Level, level_of
+from bitbench.study.hardware import Level, hardware_level
 from bitbench.util.child_processes import engine_child_variables
 from bitbench.util.errors import UsageError
 
@@ -23,6 +23,11 @@ TELLING_FLAGS = (
     "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2",
 )  # fmt: skip
 LEVEL_VARIABLE = "BITBENCH_LEVEL"  # plans as if the processor were of this level; records keep its real flags
+
+
+def available_memory() -> int:
+    """Bytes that new processes may take without swapping."""
+    return int(psutil.virtual_memory().available)
 
 
 def collect_host_facts() -> HostFacts:
@@ -46,11 +51,11 @@ def collect_host_facts() -> HostFacts:
     )
 
 
-def processor_level() -> Level | None:
+def host_processor_level() -> Level | None:
     """What engines and types are chosen by; None where the flags say nothing."""
     forced = os.environ.get(LEVEL_VARIABLE)
     if not forced:
-        return level_of(_flags(_cpu_info()))
+        return hardware_level(_flags(_cpu_info()))
     if forced not in tuple(Level):
         raise UsageError(f"unknown {LEVEL_VARIABLE} {forced}; use {', '.join(Level)}")
     return Level(forced)
@@ -125,7 +130,7 @@ class OtherWork:
         # Not what a hypervisor gave to other machines (steal): nobody here could end that, and it is seldom so much.
         idle_s = sum(getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "steal"))
         busy_s = float(sum(times) - idle_s)
-        own = {process for pid in (os.getpid(), self._engine_pid) for process in process_tree(pid)}
+        own = {process for pid in (os.getpid(), self._engine_pid) for process in watched_process_tree(pid)}
         return busy_s - sum(_used_s(process, with_ended=True) for process in own)
 
 
@@ -136,9 +141,9 @@ def cores_in_use(look_s: float = LOOK_S) -> float:
     return others.cores
 
 
-def cores_of(pids: Sequence[int], look_s: float = 0.5) -> float:
+def host_cores_used_by(pids: Sequence[int], look_s: float = 0.5) -> float:
     """How many cores these processes and all that they started keep busy."""
-    trees = [process for pid in pids for process in process_tree(pid)]
+    trees = [process for pid in pids for process in watched_process_tree(pid)]
     before = sum(_used_s(process) for process in trees)
     time.sleep(look_s)
     return max(0.0, sum(_used_s(process) for process in trees) - before) / look_s

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from bitbench.measure.machine.gpus import Gpu, memory_of, processes_on, visible_gpus
+from bitbench.measure.machine.gpus import Gpu, nvml_process_memory, processes_on, visible_gpus
 from bitbench.records.trial import Failure, GpuUse, Memory, Outcome
 from bitbench.util.units import show_bytes
 
@@ -18,15 +18,10 @@ WATCH_PERIOD_S = 0.1
 EXACT_PERIOD_S = 1.0
 
 
-def available_memory() -> int:
-    """Bytes that new processes may take without swapping."""
-    return int(psutil.virtual_memory().available)
-
-
 def read_memory(root_pid: int | None) -> Memory:
     """Now and at its peak so far; None where this system does not tell."""
     resident, peak, seen = 0, 0, False
-    for process in process_tree(root_pid):
+    for process in watched_process_tree(root_pid):
         status = _fields(process.pid, "status")
         rollup = _fields(process.pid, "smaps_rollup")
         if "VmRSS" not in status:
@@ -94,7 +89,7 @@ class MemoryWatch:
     def _held_above(self, limit_bytes: int) -> int | None:
         """What is held, where it is above the limit: by the quick figure, which counts shared pages once for each
         process, and then by the exact one."""
-        quick = sum(_resident_bytes(process) for process in process_tree(self._root_pid))
+        quick = sum(_resident_bytes(process) for process in watched_process_tree(self._root_pid))
         if quick <= limit_bytes or time.monotonic() < self._exact_at:
             return None
         self._exact_at = time.monotonic() + EXACT_PERIOD_S
@@ -102,17 +97,17 @@ class MemoryWatch:
         return held if held > limit_bytes else None
 
     def _sample_devices(self) -> int | None:
-        used = memory_of(_process_ids(self._root_pid), self._gpus) if self._gpus else None
+        used = nvml_process_memory(_process_ids(self._root_pid), self._gpus) if self._gpus else None
         if used is not None:
             self._device_peak_bytes = max(used, self._device_peak_bytes or 0)
         return used
 
 
 def _process_ids(root_pid: int | None) -> set[int]:
-    return {process.pid for process in process_tree(root_pid)}
+    return {process.pid for process in watched_process_tree(root_pid)}
 
 
-def process_tree(root_pid: int | None) -> Iterator[psutil.Process]:
+def watched_process_tree(root_pid: int | None) -> Iterator[psutil.Process]:
     """A process and all that it started."""
     if root_pid is None:
         return

@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from job_worker import Json, Reports, run_worker_job  # type: ignore[import-not-found]
+from job_worker import Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 
-def work(job: Json, _: Reports) -> Json:
+def _work(job: Json, _: Reports) -> Json:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -27,4 +27,4 @@ def work(job: Json, _: Reports) -> Json:
 
 
 if __name__ == "__main__":
-    sys.exit(run_worker_job(sys.argv[1], work))
+    sys.exit(run_as_job_worker(sys.argv[1], _work))

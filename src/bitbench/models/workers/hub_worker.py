@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from job_worker import JobError, Json, Reports, run_worker_job  # type: ignore[import-not-found]
+from job_worker import JobError, Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 AT_ONCE = 4  # files
 TOLD_EVERY_S = 0.5
@@ -51,14 +51,14 @@ SENTENCES = {
 }
 
 
-def work(job: Json, reports: Reports) -> Json:
+def _work(job: Json, reports: Reports) -> Json:
     guard(job)
     try:
         return _list_files(job) if job["task"] == "list" else download(job, reports)
     except JobError:
         raise
     except Exception as error:
-        raise JobError(explained(error, job)) from error
+        raise JobError(_error_sentence(error, job)) from error
 
 
 def guard(job: Json) -> None:
@@ -66,11 +66,11 @@ def guard(job: Json) -> None:
     from huggingface_hub import constants, set_client_factory
     from huggingface_hub.utils import _http
 
-    hub = origin(constants.ENDPOINT)
+    hub = _origin(constants.ENDPOINT)
     told = {"endpoint": constants.ENDPOINT, "repository": job["repository"]}
 
     def keep_token(request: Any) -> None:
-        if origin(str(request.url)) != hub:
+        if _origin(str(request.url)) != hub:
             request.headers.pop("Authorization", None)
 
     def check(response: Any) -> None:
@@ -83,7 +83,7 @@ def guard(job: Json) -> None:
                 raise JobError(SENTENCES["no name"].format(header=header, **told))
         # Where native code asks for access with the token; huggingface_hub puts HF_ENDPOINT for the usual address.
         for route in (response.headers.get("X-Xet-Refresh-Route"), response.links.get("xet-auth", {}).get("url")):
-            if route and origin(route) != hub and not route.startswith(constants.HUGGINGFACE_CO_URL_HOME):
+            if route and _origin(route) != hub and not route.startswith(constants.HUGGINGFACE_CO_URL_HOME):
                 raise JobError(SENTENCES["another host"].format(**told))
 
     def client() -> Any:
@@ -95,7 +95,7 @@ def guard(job: Json) -> None:
     set_client_factory(client)
 
 
-def origin(url: str) -> tuple[str, str | None, int | None] | None:
+def _origin(url: str) -> tuple[str, str | None, int | None] | None:
     """Scheme, host and port; None of what is no URL."""
     try:
         parts = urlsplit(url)
@@ -158,7 +158,7 @@ def download(job: Json, reports: Reports) -> Json:
 
     missing = [file for file in job["files"] if not _is_cached(job["repository"], job["commit"], file)]
     progress = DownloadProgress(reports, total=sum(file["size_bytes"] for file in missing))
-    refuse_without_room(progress.total)
+    _refuse_without_room(progress.total)
 
     class Counted(tqdm):  # type: ignore[misc]
         def update(self, n: float | None = 1) -> bool | None:
@@ -217,7 +217,7 @@ def _is_cached(repository: str, commit: str, file: Json) -> bool:
     return stored is not None and (_repository_folder(repository) / "blobs" / stored).exists()
 
 
-def refuse_without_room(needed: int) -> None:
+def _refuse_without_room(needed: int) -> None:
     from huggingface_hub import constants
 
     place = Path(constants.HF_HUB_CACHE)
@@ -231,30 +231,30 @@ def refuse_without_room(needed: int) -> None:
         )
 
 
-def explained(error: Exception, job: Json) -> str:
+def _error_sentence(error: Exception, job: Json) -> str:
     """In a sentence of ours: what a server says may repeat what it was sent."""
     from huggingface_hub import constants, get_token
 
-    causes = chain(error)
+    causes = _error_causes(error)
     first_line = (str(error).strip().splitlines() or ["no message"])[0].replace(get_token() or "\n", "***")
-    return SENTENCES[kind_of(causes)].format(
+    return SENTENCES[_kind_of(causes)].format(
         repository=job["repository"],
         revision=job["revision"],
         endpoint=constants.ENDPOINT,
         cache=constants.HF_HUB_CACHE,
-        status=next(iter(statuses(causes)), None),
+        status=next(iter(_statuses(causes)), None),
         said=f"{type(error).__name__}: {first_line}",
     )
 
 
-def kind_of(causes: list[BaseException]) -> str:
+def _kind_of(causes: list[BaseException]) -> str:
     """Which of `SENTENCES` fits; the most special first."""
     from huggingface_hub import errors, get_token
 
     def is_among(kind: type[BaseException]) -> bool:
         return any(isinstance(cause, kind) for cause in causes)
 
-    answered = statuses(causes)
+    answered = _statuses(causes)
     tests = {
         "gated": is_among(errors.GatedRepoError) and get_token() is None,
         "no access": is_among(errors.GatedRepoError),
@@ -269,13 +269,13 @@ def kind_of(causes: list[BaseException]) -> str:
     return next((kind for kind, fits in tests.items() if fits), "other")
 
 
-def statuses(causes: list[BaseException]) -> list[int]:
+def _statuses(causes: list[BaseException]) -> list[int]:
     from huggingface_hub.errors import HfHubHTTPError
 
     return [cause.response.status_code for cause in causes if isinstance(cause, HfHubHTTPError)]
 
 
-def chain(error: BaseException) -> list[BaseException]:
+def _error_causes(error: BaseException) -> list[BaseException]:
     """The error and what caused it."""
     found: list[BaseException] = []
     cause: BaseException | None = error
@@ -294,4 +294,4 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(run_worker_job(sys.argv[1], work))
+    sys.exit(run_as_job_worker(sys.argv[1], _work))

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from job_worker import Json, Reports, run_worker_job  # type: ignore[import-not-found]
+from job_worker import Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 PLAIN = {"user": "Message", "assistant": "Answer"}  # how a conversation looks without a template
 
 
-def work(job: Json, _: Reports) -> Json:
+def _work(job: Json, _: Reports) -> Json:
     from transformers import AutoTokenizer
 
     place = Path(job["tokenizer"])
@@ -28,7 +28,7 @@ def work(job: Json, _: Reports) -> Json:
     begins = whole[: len(whole) - len(plain)] if whole != plain and whole[: len(plain)] != plain else []
     return {
         "texts": [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in job["texts"]],
-        "questions": [ask(tokenizer, question) for question in job["questions"]],
+        "questions": [tokenize_question(tokenizer, question) for question in job["questions"]],
         "conversations": [
             [_converse(tokenizer, conversation["asks"], messages) for messages in conversation["turns"]]
             for conversation in job["conversations"]
@@ -38,7 +38,7 @@ def work(job: Json, _: Reports) -> Json:
     }
 
 
-def ask(tokenizer: Any, question: str) -> Any:
+def tokenize_question(tokenizer: Any, question: str) -> Any:
     if tokenizer.chat_template is None:
         return tokenizer(question)["input_ids"]
     return _in_template(tokenizer, [{"role": "user", "content": question}])
@@ -59,4 +59,4 @@ def _in_template(tokenizer: Any, messages: list[dict[str, str]]) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(run_worker_job(sys.argv[1], work))
+    sys.exit(run_as_job_worker(sys.argv[1], _work))

@@ -8,7 +8,7 @@ from typing import Any
 Json = dict[str, Any]
 
 
-def calibration_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
+def calibration_text_pieces(job: Json, tokenizer: Any) -> list[list[int]]:
     """Conversations each by itself, plain text cut into pieces of equal length; so many of them, drawn by the seed."""
     length = job["tokens"]
     pieces: list[list[int]] = []

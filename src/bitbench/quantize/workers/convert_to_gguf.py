@@ -15,13 +15,13 @@ from typing import Any
 
 def main(converter: Path, checkpoint: Path, target: str, type: str) -> None:
     sys.path[:0] = [str(converter.parent), str(converter.parent / "gguf-py")]
-    if splits_like_gpt2(checkpoint):
+    if is_converted_as_gpt2(checkpoint):
         _accept_gpt2()
     sys.argv = [str(converter), str(checkpoint), "--outfile", target, "--outtype", type]
     runpy.run_path(str(converter), run_name="__main__")
 
 
-def splits_like_gpt2(checkpoint: Path) -> bool:
+def is_converted_as_gpt2(checkpoint: Path) -> bool:
     try:
         tokenizer = json.loads((checkpoint / "tokenizer.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

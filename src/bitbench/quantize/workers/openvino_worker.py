@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from job_worker import Json, Reports, peak_memory_bytes, run_worker_job  # type: ignore[import-not-found]
+from job_worker import Json, Reports, job_worker_peak_bytes, run_as_job_worker  # type: ignore[import-not-found]
 
 REPORTED_PACKAGES = ("nncf", "openvino", "optimum-intel", "torch", "transformers")
 # For the server, which turns tokens into text.
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja")
 
 
-def work(job: Json, reports: Reports) -> Json:  # noqa: ARG001
+def _work(job: Json, reports: Reports) -> Json:  # noqa: ARG001
     os.environ["HF_HUB_OFFLINE"] = "1"
     from optimum.intel import OVModelForCausalLM
 
@@ -40,7 +40,7 @@ def work(job: Json, reports: Reports) -> Json:  # noqa: ARG001
     return {
         "facts": {
             "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
-            "peak_memory_bytes": peak_memory_bytes(),
+            "peak_memory_bytes": job_worker_peak_bytes(),
         }
     }
 
@@ -57,4 +57,4 @@ def _how_to_round(job: Json) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(run_worker_job(sys.argv[1], work))
+    sys.exit(run_as_job_worker(sys.argv[1], _work))

@@ -13,7 +13,7 @@ from bitbench.analysis.results.comparison import (
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.reports.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
-from bitbench.reports.document.numbers import estimated, percent, share, times, unit_of
+from bitbench.reports.document.numbers import estimated, percent, quantity_unit, share, times
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
@@ -21,7 +21,7 @@ from bitbench.reports.document.words import (
     bullets,
     joined,
     listing,
-    names,
+    name_phrases,
     number_column,
     paragraph,
     ratio_column,
@@ -72,7 +72,7 @@ def _verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
         if len(alike) == len(points) > MAX_NAMED:
             said.append(f"{verdict.value} on all {len(alike)} points")
         elif alike:
-            found = names(f"{labels[point.config]} · {point.workload}" for point in alike)
+            found = name_phrases(f"{labels[point.config]} · {point.workload}" for point in alike)
             said.append(say(f"{verdict.value} (", listing(found, most=MAX_NAMED), ")"))
     what = say(_title(comparison, metric), " against ", Name(comparison.baseline), ": ")
     return say(what, joined(said, "; ") or "no point has a result on both sides", ".")
@@ -111,8 +111,8 @@ def _metric_section(comparison: Comparison, metric: str, points: Sequence[Compar
     figures = table(
         points,
         *_names(points, labels),
-        number_column("Before", unit_of(definition), lambda point: estimated(point.before, definition)),
-        number_column("After", unit_of(definition), lambda point: estimated(point.after, definition)),
+        number_column("Before", quantity_unit(definition), lambda point: estimated(point.before, definition)),
+        number_column("After", quantity_unit(definition), lambda point: estimated(point.after, definition)),
         ratio_column(_ratio_title(comparison, points), lambda point: times(point.decisive)),
         number_column("Starts before", Unit.COUNT, lambda point: _starts(point.before), shown_from=110),
         number_column("Starts after", Unit.COUNT, lambda point: _starts(point.after), shown_from=110),

@@ -16,7 +16,7 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import estimated, number, unit_of
+from bitbench.reports.document.numbers import estimated, number, quantity_unit
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
@@ -33,10 +33,10 @@ from bitbench.reports.document.words import (
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.failures import cached_remarks, remarks
 from bitbench.reports.sections.lead import lead
-from bitbench.reports.sections.quality import rounded_sentences
+from bitbench.reports.sections.quality import quality_rounding_sentences
 from bitbench.reports.sections.ranked import versus_column
 from bitbench.study.plan import Config
-from bitbench.study.workload import show_length
+from bitbench.study.workload import workload_length_text
 from bitbench.util.units import written_seconds
 
 SLO_FACTOR = 2  # of the first token's median: a limit that a server can meet under load
@@ -47,7 +47,7 @@ OUTPUT, TTFT = "output_throughput", "ttft_p50_s"
 def quick_server_document(summary: StudySummary, url: str, growth: float) -> Document:
     """Means over trials. `growth`: what more streams must bring, as a ratio, to count as more."""
     shape, server = summary.study.workloads[0], summary.study.engines[0]
-    asked = f"{show_length(shape.input_tokens)} tokens in, {show_length(shape.output_tokens)} out"
+    asked = f"{workload_length_text(shape.input_tokens)} tokens in, {workload_length_text(shape.output_tokens)} out"
     points = sorted(summary.points, key=lambda point: _streams(summary, point))
     known = [point for point in points if OUTPUT in point.metrics and TTFT in point.metrics]
     return Document(
@@ -113,7 +113,7 @@ def quick_comparison_document(summary: StudySummary) -> Document:
     losses = [_loss(summary, row, labels) for row in known]
     answer = [paragraph(found.phrase)] if found else []
     if losses:
-        answer += map(Paragraph, rounded_sentences(summary.rounded_before))
+        answer += map(Paragraph, quality_rounding_sentences(summary.rounded_before))
         answer.append(paragraph("Quality, beside the baseline: ", listing(losses), "."))
     return Document(
         say(labels.shared or summary.study.name),
@@ -160,7 +160,7 @@ def _table(summary: StudySummary, labels: Labels) -> Table:
         dict.fromkeys(point.point.config for point in summary.points),
         words_column("Config", lambda config: Name(labels[config])),
         *(versus_column(say("Speed on ", Name(ranking.workload)), ranking) for ranking in summary.rankings),
-        number_column("KL divergence", unit_of(divergence) if divergence else "", quality, intervals_from=WIDE),
+        number_column("KL divergence", quantity_unit(divergence) if divergence else "", quality, intervals_from=WIDE),
         number_column("Memory peak", Unit.BYTES, peak),
         *(_speed_column(summary, workload.name) for workload in summary.study.workloads),
         mark=lambda config: Mark.ALARM if config in flagged else None,

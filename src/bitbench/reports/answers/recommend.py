@@ -25,9 +25,9 @@ from bitbench.reports.document.numbers import (
     finding_quantity,
     percent,
     quantity,
+    quantity_unit,
     size,
     times,
-    unit_of,
 )
 from bitbench.reports.document.words import (
     MAX_NAME,
@@ -36,10 +36,10 @@ from bitbench.reports.document.words import (
     bullets,
     joined,
     listing,
-    names,
+    name_phrases,
     number_column,
     paragraph,
-    plain,
+    plain_words,
     ratio_column,
     say,
     strong,
@@ -54,10 +54,12 @@ from bitbench.util.units import show_bytes
 
 def deployment_section(what: Words, command: tuple[str, ...]) -> Section:
     about = paragraph("As it was measured, prefix caching off; size context and concurrency for your own requests.")
-    return Section(say("To deploy ", what), (about, CodeBlock(tuple(command_lines(command)))), in_terminal=True)
+    return Section(
+        say("To deploy ", what), (about, CodeBlock(tuple(deployment_section_lines(command)))), in_terminal=True
+    )
 
 
-def command_lines(words: tuple[str, ...]) -> list[str]:
+def deployment_section_lines(words: tuple[str, ...]) -> list[str]:
     """A line for each option, so that it can be read and copied at any width."""
     lines: list[list[str]] = [[]]
     for word in words:
@@ -88,7 +90,7 @@ def recommendation_document(found: Recommendation) -> Document:
     return Document(
         say("What to run: ", found.study),
         (
-            paragraph("Asked for: ", recommendation_asked_for(goal, found.limits, found.memory_name), "."),
+            paragraph("Asked for: ", recommendation_goal_phrase(goal, found.limits, found.memory_name), "."),
             *(Paragraph(_verdict(found, choice)) for choice in found.choices),
             *([] if found.choices else [paragraph(_NO_WORKLOADS)]),
             *(Paragraph(words) for words in _on_every_workload(found)),
@@ -97,18 +99,19 @@ def recommendation_document(found: Recommendation) -> Document:
     )
 
 
-def recommendation_asked_for(goal: str, limits: Limits, memory_name: str) -> Phrase:
+def recommendation_goal_phrase(goal: str, limits: Limits, memory_name: str) -> Phrase:
     asked = [
-        f"{objective.name} of at most {recommendation_limit('s', objective.limit)}" for objective in limits.objectives
+        f"{objective.name} of at most {recommendation_limit_text('s', objective.limit)}"
+        for objective in limits.objectives
     ]
     if limits.memory_bytes is not None:
-        asked.append(f"{memory_name} of at most {recommendation_limit('bytes', limits.memory_bytes)}")
+        asked.append(f"{memory_name} of at most {recommendation_limit_text('bytes', limits.memory_bytes)}")
     if limits.quality_loss is not None:
-        asked.append(f"quality loss of at most {recommendation_limit('share', limits.quality_loss)}")
+        asked.append(f"quality loss of at most {recommendation_limit_text('share', limits.quality_loss)}")
     return say(goal, " with ", listing(asked)) if asked else say(goal, ", without limits")
 
 
-def recommendation_limit(unit: str, limit: float) -> str:
+def recommendation_limit_text(unit: str, limit: float) -> str:
     """As a person would write it: 4 GB stays 4 GB, although figures are in MiB."""
     if unit == Unit.SHARE:
         return percent(limit)
@@ -151,7 +154,7 @@ def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
 
 def _caution(judged: Judged) -> str:
     failed = f"{judged.failed_trials} of its {judged.trials} trials failed" if judged.failed_trials else ""
-    quality = f"its quality {plain(judged.quality_doubt, MAX_CAUSE)}" if judged.quality_doubt else ""
+    quality = f"its quality {plain_words(judged.quality_doubt, MAX_CAUSE)}" if judged.quality_doubt else ""
     cautions = [caution for caution in (failed, quality) if caution]
     return f" Caution: {'; '.join(cautions)}." if cautions else ""
 
@@ -176,7 +179,7 @@ def _ties(choice: Choice, chosen: Judged) -> Phrase:
     mean, smallest = min(known, key=lambda pair: pair[0], default=(0.0, chosen))
     if any(mean < (1 - LESS_MEMORY) * other for other, _ in known):
         least = say("; of these ", Name(smallest.config.name), " takes the least memory (", size(mean), ")")
-    return say(" Tied with ", listing(names(judged.config.name for judged in tied)), gain, least, ".")
+    return say(" Tied with ", listing(name_phrases(judged.config.name for judged in tied)), gain, least, ".")
 
 
 def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
@@ -203,7 +206,7 @@ def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
         return
     if found.for_all:
         verb = "is" if len(found.for_all) == 1 else "are each"
-        chosen = listing(names(config.name for config in found.for_all))
+        chosen = listing(name_phrases(config.name for config in found.for_all))
         yield say("One for all workloads: ", chosen, f" {verb} the choice, or tied with it, on every one.")
     elif found.exit_code is ExitCode.DONE:
         yield say("No single config is the choice, or tied with it, on every workload.")
@@ -235,14 +238,14 @@ def _ruled_out(choice: Choice) -> Iterator[Phrase]:
     reasons: dict[Phrase, list[str]] = {}
     for judged in choice.with_verdict(Verdict.MISSED):
         if judged.figure is None:
-            reason = say(f"no result ({plain(judged.why_no_result, MAX_CAUSE)})")
+            reason = say(f"no result ({plain_words(judged.why_no_result, MAX_CAUSE)})")
         elif judged.config == choice.nearest:  # the verdict says why
             continue
         else:
             reason = _missed(judged, Verdict.MISSED)
         reasons.setdefault(reason, []).append(judged.config.name)
     for reason, configs in reasons.items():
-        yield say("Ruled out: ", listing(names(configs)), ": ", reason, ".")
+        yield say("Ruled out: ", listing(name_phrases(configs)), ": ", reason, ".")
 
 
 def _missed(judged: Judged, verdict: Verdict) -> Phrase:
@@ -251,7 +254,7 @@ def _missed(judged: Judged, verdict: Verdict) -> Phrase:
     for finding in judged.findings:
         if finding.verdict is verdict:
             why = f" ({finding.reason})" if finding.reason else ""
-            limit = f" against {recommendation_limit(finding.unit, finding.limit)}{why}"
+            limit = f" against {recommendation_limit_text(finding.unit, finding.limit)}{why}"
             known = say(f"{finding.name} ", finding_quantity(finding), _without_cache(judged, finding), limit)
             said.append(say(f"{finding.name}: {finding.reason}") if finding.value is None else known)
     return joined(said, "; ")
@@ -289,7 +292,7 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
         words_column("Config", lambda judged: Name(labels[judged.config])),
         number_column(
             found.primary_metric.label,
-            unit_of(found.primary_metric),
+            quantity_unit(found.primary_metric),
             lambda judged: estimated(judged.figure, found.primary_metric),
         ),
         *limits,

@@ -8,25 +8,33 @@ from functools import partial
 from bitbench.analysis.results.estimate import MEDIAN
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import MOST_SERIES, Layer, Spec, absent_from, channel, figure_constant, legend
+from bitbench.reports.charts.figure import (
+    MOST_SERIES,
+    Layer,
+    Spec,
+    absent_from_figure,
+    figure_channel,
+    figure_constant,
+    legend,
+)
 from bitbench.reports.document.model import Quantity, Unit
 from bitbench.reports.document.numbers import (
     ROUGH,
     Scale,
     estimated,
     point_quantity,
-    scale_for,
-    setting,
+    quantity_scale,
+    quantity_unit,
+    setting_quantity,
     shown,
     starts_and_trials,
-    unit_of,
 )
 from bitbench.reports.labels import Labels, grouped
 from bitbench.reports.sections.ranked import ranked_metric_definition
-from bitbench.reports.sections.sweep import LOAD, shape_without, sweep_level, tail_of
+from bitbench.reports.sections.sweep import LOAD, sweep_level, sweep_shape_without, sweep_tail_metric
 from bitbench.study.metrics import METRICS, OBJECTIVES
 from bitbench.study.plan import Config, Point
-from bitbench.study.workload import Workload, show_length
+from bitbench.study.workload import Workload, workload_length_text
 from bitbench.util.units import UNKNOWN
 
 HEIGHT = 320
@@ -73,7 +81,7 @@ def _lines_figure(
 
     def figure(*, direct: bool) -> fig.Figure:
         layers = [*_guides(x, y, guides), *_layers(x, y, at, series, direct=direct, marked=marked)]
-        return fig.drawn_figure(
+        return fig.layered_figure(
             name, title, caption, layers, [*drawn_rows, *(guide.row for guide in guides)], height=HEIGHT
         )
 
@@ -83,9 +91,9 @@ def _lines_figure(
 def _layers(
     x: fig.ChartAxis, y: fig.ChartAxis, at: str, names: Sequence[str], *, direct: bool, marked: bool
 ) -> list[Layer]:
-    base = fig.figure_rows_where("isValid(datum.series)")
-    colour = channel("series:N", sort=list(names), legend=None if direct or len(names) == 1 else legend())
-    shape = channel("series:N", sort=list(names), legend=None)
+    base = fig.figure_layer_where("isValid(datum.series)")
+    colour = figure_channel("series:N", sort=list(names), legend=None if direct or len(names) == 1 else legend())
+    shape = figure_channel("series:N", sort=list(names), legend=None)
     width, opacity = (
         {"condition": {"test": "datum.stands_out", "value": much}, "value": little}
         for much, little in ((THICK, THIN), (1.0, FAINT))
@@ -115,10 +123,10 @@ def _loads(base: Layer, x: fig.ChartAxis, y: fig.ChartAxis, series: str) -> list
 
 def _line_names(x: fig.ChartAxis, y: fig.ChartAxis, colour: Spec) -> list[Layer]:
     """Right of the figure, with a thin line to where their own line ends."""
-    leader = fig.figure_rows_where("datum.is_end").mark("rule", style="leader")
+    leader = fig.figure_layer_where("datum.is_end").mark("rule", style="leader")
     named = [leader.encode(x=x.x(), x2=figure_constant("width"), y=y.y(), y2="label_y", color=colour)]
     for condition, style in (("datum.stands_out", "pair-name"), ("!datum.stands_out", "line-name")):
-        name = fig.figure_rows_where(f"datum.is_end && {condition}").mark("text", style=style, dx=6, limit=LABEL_ROOM)
+        name = fig.figure_layer_where(f"datum.is_end && {condition}").mark("text", style=style, dx=6, limit=LABEL_ROOM)
         named.append(name.encode(x=figure_constant("width"), y=y.y("label_y"), text="series:N", color=colour))
     return named
 
@@ -127,15 +135,15 @@ def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[Guide]) -> list
     """Behind the lines. A label stands where its guide meets the edge."""
     layers: list[Layer] = []
     if any(guide.x_low is not None for guide in guides):
-        band = fig.figure_rows_where("isValid(datum.guide_low)").mark("rect", style="answer")
+        band = fig.figure_layer_where("isValid(datum.guide_low)").mark("rect", style="answer")
         layers.append(band.encode(x=x.x("guide_low"), x2="guide_high"))
     if any(guide.x is not None for guide in guides):
-        upright = fig.figure_rows_where("isValid(datum.guide_x)")
+        upright = fig.figure_layer_where("isValid(datum.guide_x)")
         layers.append(upright.mark("rule", style="baseline").encode(x=x.x("guide_x")))
         texts = fig.halo(upright, "dim", align="right", dx=-6, dy=10)
         layers += [text.encode(x=x.x("guide_x"), y=figure_constant(0), text="guide:N") for text in texts]
     if any(guide.y is not None for guide in guides):
-        lying = fig.figure_rows_where("isValid(datum.guide_y)")
+        lying = fig.figure_layer_where("isValid(datum.guide_y)")
         layers.append(lying.mark("rule", style="limit").encode(y=y.y("guide_y")))
         texts = fig.halo(lying, "change", align="left", dx=4, dy=-8)
         layers += [text.encode(x=figure_constant(0), y=y.y("guide_y"), text="guide:N") for text in texts]
@@ -145,7 +153,7 @@ def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[Guide]) -> list
 def _with_ends(rows: Sequence[fig.Row], axis: fig.ChartAxis) -> list[fig.Row]:
     """The last point of each line carries its name, as high as it lies and where no other name is."""
     places = {row["series"]: number for number, row in enumerate(rows)}.values()
-    of_row = dict(zip(places, axis.apart(fig.figure_numbers((rows[place] for place in places), "y")), strict=True))
+    of_row = dict(zip(places, axis.apart(fig.figure_field_values((rows[place] for place in places), "y")), strict=True))
     return [{**row, "is_end": number in of_row, "label_y": of_row.get(number)} for number, row in enumerate(rows)]
 
 
@@ -161,17 +169,17 @@ def curves_by_input_length(workloads: Sequence[Workload]) -> list[list[Workload]
         for workload in workloads
         if isinstance(workload.input_tokens, int) and "input_tokens" not in workload.unknown
     ]
-    return _groups(fixed, ["input_tokens"], input_length)
+    return _groups(fixed, ["input_tokens"], curve_input_length)
 
 
-def input_length(workload: Workload) -> float:
+def curve_input_length(workload: Workload) -> float:
     return float(workload.input_tokens) if isinstance(workload.input_tokens, int) else 0.0
 
 
 def _groups(
     workloads: Sequence[Workload], differing: Sequence[str], place: Callable[[Workload], float]
 ) -> list[list[Workload]]:
-    alike = grouped(workloads, partial(shape_without, differing))
+    alike = grouped(workloads, partial(sweep_shape_without, differing))
     ordered = [sorted(group, key=place) for group in alike.values()]
     return [group for group in ordered if len({place(workload) for workload in group}) > 1]
 
@@ -189,7 +197,7 @@ class _Line:
     metric: str
 
 
-def load_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
+def load_curve_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
     """Latency over throughput, a point per load. Of one config its times and its throughput over the load, with the
     limits of the study and what a search found."""
     alone = len(summary.configs) == 1
@@ -202,7 +210,7 @@ def load_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
     return [figure for figure in found if figure is not None]
 
 
-def length_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
+def length_curve_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
     """The primary metric over the length of the prompt, and the time to first token."""
     found = [
         _length_figure(summary, group, metric, labels)
@@ -218,13 +226,15 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     if not drawn:
         return None
     throughput, latency = summary.definitions[THROUGHPUT], summary.definitions["latency_s"]
-    x_scale = scale_for(unit_of(throughput), [point.metrics[THROUGHPUT].value for _, point in drawn])
+    x_scale = quantity_scale(quantity_unit(throughput), [point.metrics[THROUGHPUT].value for _, point in drawn])
     y_scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
     for line, point in drawn:
         load = sweep_level(summary.study.workload(point.point.workload))
         x_values = fig.place_on_axis("x", estimated(point.metrics[THROUGHPUT], throughput), x_scale)
-        rows.append({**_point(summary, line, point, y_scale), **x_values, "order": load, "at": shown(setting(load))})
+        rows.append(
+            {**_point(summary, line, point, y_scale), **x_values, "order": load, "at": shown(setting_quantity(load))}
+        )
     unit = "requests/s" if group[0].open_loop else "requests in flight"
     pair = _pair(summary, lines)
     said = f"A point per load ({unit}, as written at the first line), with its intervals, cut off at the edge."
@@ -232,7 +242,7 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
         f"load-{group[0].name}",
         f"{latency.name.capitalize()} against throughput, {_shape(group)}",
         (said, "Best is the lower right.", _said_of_pair(pair, lines), left_out,
-         absent_from(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
+         absent_from_figure(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
         rows,
         x=fig.axis_of(fig.axis_title(throughput, x_scale), rows, "x", zero=True),
         y=fig.axis_of(fig.axis_title(latency, y_scale), rows, "y", zero=True),
@@ -245,7 +255,10 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
 def _over_load(summary: StudySummary) -> dict[str, dict[str, str]]:
     """By what is shown over the load: its lines, those of the objectives among them."""
     found = {
-        "ttft": {metric: ranked_metric_definition(summary, metric).label for metric in ("ttft_p50_s", tail_of(summary))}
+        "ttft": {
+            metric: ranked_metric_definition(summary, metric).label
+            for metric in ("ttft_p50_s", sweep_tail_metric(summary))
+        }
     }
     for objective in summary.study.objectives:
         metric = OBJECTIVES[objective.name]
@@ -267,16 +280,18 @@ def _level_figure(
     rows: list[fig.Row] = []
     for line, point in drawn:
         load = sweep_level(summary.study.workload(point.point.workload))
-        rows.append({**_point(summary, line, point, scale), "x": load, "order": load, "at": shown(setting(load))})
+        rows.append(
+            {**_point(summary, line, point, scale), "x": load, "order": load, "at": shown(setting_quantity(load))}
+        )
     limits = _limits(summary, shows, scale)
     guides = [*limits, *_answer(summary.search)]
     words, better = (METRICS[shows].words, "less") if shows in METRICS else ("output throughput", "more")
     over, unit = ("offered rate", "requests/s") if group[0].open_loop else ("concurrency", "requests in flight")
     loads = [
-        *fig.figure_numbers(rows, "x"),
+        *fig.figure_field_values(rows, "x"),
         *(end for guide in guides for end in (guide.x_low, guide.x_high) if end is not None),
     ]
-    heights = [*fig.figure_numbers(rows, "y"), *(guide.y for guide in limits if guide.y is not None)]
+    heights = [*fig.figure_field_values(rows, "y"), *(guide.y for guide in limits if guide.y is not None)]
     band = (
         "Band: the interval of the highest rate that meets the limit."
         if summary.search and guides[len(limits) :]
@@ -291,7 +306,7 @@ def _level_figure(
         y=fig.axis_for(
             f"{words} ({scale.unit}), {better} is better",
             heights,
-            fig.figure_numbers(rows, "y_low", "y_high"),
+            fig.figure_field_values(rows, "y_low", "y_high"),
             zero=True,
         ),
         at=unit,
@@ -319,7 +334,9 @@ def _answer(search: RateAnswer | None) -> list[Guide]:
 
 
 def _shape(group: Sequence[Workload]) -> str:
-    return f"{show_length(group[0].input_tokens)} tokens in, {show_length(group[0].output_tokens)} out"
+    return (
+        f"{workload_length_text(group[0].input_tokens)} tokens in, {workload_length_text(group[0].output_tokens)} out"
+    )
 
 
 def _names(group: Sequence[Workload]) -> set[str]:
@@ -358,18 +375,18 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
     scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
     for line, point in _drawn(summary, lines, group):
-        length = input_length(summary.study.workload(point.point.workload))
+        length = curve_input_length(summary.study.workload(point.point.workload))
         rows.append({**_point(summary, line, point, scale), "x": length, "order": length, "at": f"{length:,.0f}"})
-    lengths = sorted(set(fig.figure_numbers(rows, "x")))
+    lengths = sorted(set(fig.figure_field_values(rows, "x")))
     if len(lengths) < 2:  # nothing to see along a length
         return None
     definition, pair = summary.definitions[metric], _pair(summary, lines)
-    same = f"Concurrency {group[0].concurrency}, {show_length(group[0].output_tokens)} tokens out."
+    same = f"Concurrency {group[0].concurrency}, {workload_length_text(group[0].output_tokens)} tokens out."
     return _lines_figure(
         f"length-{metric}-{group[0].name}",
         f"{definition.name.capitalize()} over input length",
         (same, "Bars are intervals, cut off at the edge.", _said_of_pair(pair, lines), left_out,
-         absent_from(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
+         absent_from_figure(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
         rows,
         x=fig.axis_for("input tokens", lengths, ticks=lengths if len(lengths) <= FEW_LENGTHS else []),
         y=fig.axis_of(fig.axis_title(definition, scale), rows, "y", zero=True),
@@ -415,7 +432,9 @@ def _y_scale(summary: StudySummary, lines: Sequence[_Line], group: Sequence[Work
     figures = (
         point_quantity(point, line.metric, definitions[line.metric]) for line, point in _drawn(summary, lines, group)
     )
-    return scale_for(unit_of(definitions[lines[0].metric]), [figure.value for figure in figures if figure is not None])
+    return quantity_scale(
+        quantity_unit(definitions[lines[0].metric]), [figure.value for figure in figures if figure is not None]
+    )
 
 
 def _point(summary: StudySummary, line: _Line, point: PointSummary, scale: Scale) -> fig.Row:

@@ -16,9 +16,9 @@ from typing import Any, Literal
 from bitbench.analysis.results.summary import MetricDefinition, StudySummary
 from bitbench.reports.document.model import Quantity, plain_text
 from bitbench.reports.document.numbers import Scale
-from bitbench.reports.document.words import listing, plain
+from bitbench.reports.document.words import listing, plain_words
 from bitbench.reports.labels import Labels, grouped
-from bitbench.reports.sections.ranked import has_result, outcomes_of
+from bitbench.reports.sections.ranked import has_ranked_result, ranked_point_outcomes
 from bitbench.study.base import Json
 from bitbench.study.plan import Config
 
@@ -49,7 +49,7 @@ class Layer:
 
     def encode(self, **channels: str | Spec | Sequence[Spec]) -> "Layer":
         """A text is a field with its type (`x:Q`); that of `x2` and `y2` has none, since they share that of x and y."""
-        read = {name: channel(what) if isinstance(what, str) else what for name, what in channels.items()}
+        read = {name: figure_channel(what) if isinstance(what, str) else what for name, what in channels.items()}
         return replace(self, encoding=self.encoding | read)
 
     @property
@@ -58,7 +58,7 @@ class Layer:
         return made | ({"transform": list(self.transform)} if self.transform else {})
 
 
-def channel(shown: str, **options: Json) -> Spec:
+def figure_channel(shown: str, **options: Json) -> Spec:
     """`x:Q` is the field x, a quantity; N names, O has an order."""
     name, _, kind = shown.partition(":")
     return {"field": name, **({"type": TYPES[kind]} if kind else {}), **options}
@@ -96,7 +96,7 @@ class Figure:
     narrow: dict[str, Json] | None = None
 
 
-def drawn_figure(
+def layered_figure(
     name: str,
     title: str,
     caption: Iterable[str],
@@ -109,7 +109,7 @@ def drawn_figure(
     spec: Spec = {
         "layer": [layer.spec for layer in layers],
         "data": {"name": ROWS},
-        "description": plain(title),
+        "description": plain_words(title),
         "height": height,
         "width": "container",
         "$schema": SCHEMA,
@@ -129,17 +129,17 @@ def place_on_axis(field: str, quantity: Quantity | None, scale: Scale) -> Row:
 EVERY_ROW = Layer()
 
 
-def figure_rows_where(condition: str) -> Layer:
+def figure_layer_where(condition: str) -> Layer:
     """Those rows of a figure for which it holds."""
     return EVERY_ROW.where(condition)
 
 
 def tooltips(**titles: str) -> list[Spec]:
     """What a pointer shows of a mark: words of these fields."""
-    return [channel(f"{field}:N", title=title) for field, title in titles.items()]
+    return [figure_channel(f"{field}:N", title=title) for field, title in titles.items()]
 
 
-def figure_numbers(rows: Iterable[Row], *fields: str) -> list[float]:
+def figure_field_values(rows: Iterable[Row], *fields: str) -> list[float]:
     """Every value of these fields that is known."""
     known = (row.get(field) for row in rows for field in fields)
     return [float(value) for value in known if isinstance(value, (int, float))]
@@ -169,7 +169,7 @@ class ChartAxis:
         # What lies beyond ends at the edge.
         scale = {"type": kind, "domain": [self.low, self.high], "nice": False, "clamp": True}
         axis = {"values": ticks, "format": ",~g"} if ticks else {}
-        return channel(f"{field}:Q", title=words, scale=scale, axis=axis)
+        return figure_channel(f"{field}:Q", title=words, scale=scale, axis=axis)
 
     def y(self, field: str = "y") -> Spec:
         return self.x(field)
@@ -218,8 +218,8 @@ def halo(
 def error_bars(x: ChartAxis, y: ChartAxis, *, colour: Spec | None = None, **look: Any) -> list[Layer]:
     """Intervals along both axes, cut off at the edge."""
     colours: dict[str, Any] = {} if colour is None else {"color": colour}
-    upright = figure_rows_where("isValid(datum.y_low)").mark("rule", clip=True, **look)
-    lying = figure_rows_where("isValid(datum.x_low)").mark("rule", clip=True, **look)
+    upright = figure_layer_where("isValid(datum.y_low)").mark("rule", clip=True, **look)
+    lying = figure_layer_where("isValid(datum.x_low)").mark("rule", clip=True, **look)
     return [
         upright.encode(x=x.x(), y=y.y("y_low"), y2="y_high", **colours),
         lying.encode(x=x.x("x_low"), x2="x_high", y=y.y(), **colours),
@@ -258,8 +258,8 @@ def axis_for(
 
 def axis_of(title: str, rows: Sequence[Row], field: str, *, zero: bool = False, least_span: float = 0.0) -> ChartAxis:
     """For marks that `place` put along it."""
-    ends = figure_numbers(rows, f"{field}_low", f"{field}_high")
-    return axis_for(title, figure_numbers(rows, field), ends, zero=zero, least_span=least_span)
+    ends = figure_field_values(rows, f"{field}_low", f"{field}_high")
+    return axis_for(title, figure_field_values(rows, field), ends, zero=zero, least_span=least_span)
 
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', sans-serif"
@@ -289,12 +289,12 @@ MOST_SERIES = len(SERIES)  # more lines than this cannot be told apart
 CSS_COLOURS = {role: f"var(--{role})" for role in LIGHT}
 
 
-def css(palette: Mapping[str, str]) -> str:
+def figure_colours_css(palette: Mapping[str, str]) -> str:
     """`--ink: #1b1f24; …`"""
     return " ".join(f"--{role}: {colour};" for role, colour in palette.items())
 
 
-def config(colours: Mapping[str, str]) -> dict[str, Json]:
+def figure_config(colours: Mapping[str, str]) -> dict[str, Json]:
     """For Vega-Lite: nothing but type, thin lines and the roles that specifications name."""
     text = {"font": FONT, "labelFont": FONT, "titleFont": FONT}
     return {
@@ -361,7 +361,7 @@ def config(colours: Mapping[str, str]) -> dict[str, Json]:
 MOST_NAMED = 6
 
 
-def absent_from(
+def absent_from_figure(
     summary: StudySummary, workloads: Collection[str], shown: Collection[Config], labels: Labels, *, lacks: str = ""
 ) -> str:
     """`Not shown: broken (unsupported).` `lacks`: what those have not that have a result, such as "quality unknown".
@@ -372,7 +372,7 @@ def absent_from(
     for point in summary.points:
         config = point.point.config
         if point.point.workload in workloads and config not in shown:
-            missing[config] = lacks if has_result(summary, point) else outcomes_of(point) or "not run"
+            missing[config] = lacks if has_ranked_result(summary, point) else ranked_point_outcomes(point) or "not run"
     engines = {config.engine for config in shown}
     for refusal in summary.refusals:
         config = refusal.point.config

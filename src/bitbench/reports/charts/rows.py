@@ -5,22 +5,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from bitbench.analysis.results.estimate import carries
+from bitbench.analysis.results.estimate import is_estimate_carried
 from bitbench.analysis.results.summary import PointSummary, Ranking, RequestSpread, StudySummary
 from bitbench.records.trial import Outcome
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import Layer, Spec, absent_from, channel, figure_constant
+from bitbench.reports.charts.figure import Layer, Spec, absent_from_figure, figure_channel, figure_constant
 from bitbench.reports.document.model import Quantity, Unit
-from bitbench.reports.document.numbers import Scale, estimated, scale_for, shown, starts_and_trials, unit_of
-from bitbench.reports.document.words import MAX_NAME, plain
+from bitbench.reports.document.numbers import Scale, estimated, quantity_scale, quantity_unit, shown, starts_and_trials
+from bitbench.reports.document.words import MAX_NAME, plain_words
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.reports.sections.ranked import (
-    by_speed,
-    entry_of,
-    has_result,
-    points_in_ranked_order,
+    has_ranked_result,
     rank_text,
+    ranked_configs,
+    ranked_entry,
     ranked_places,
+    ranked_points,
     ranked_ratio_to_baseline,
 )
 from bitbench.study.plan import Config
@@ -42,7 +42,7 @@ def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
     if not rankings:
         return None
     drawn = rankings[:MOST_WORKLOADS]
-    known = [config for config in by_speed(summary) if any(_has_mark(ranking, config) for ranking in drawn)]
+    known = [config for config in ranked_configs(summary) if any(_has_mark(ranking, config) for ranking in drawn)]
     configs = _with_room(known, summary, labels, max(3, MOST_LANES // len(drawn)))
     rows = [_row(ranking, config, labels) for config in configs for ranking in drawn if _has_mark(ranking, config)]
     definition = summary.definitions[summary.primary_metric]
@@ -51,7 +51,7 @@ def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
         _meaning([labels[config] for config in configs]),
         f"Shown are {len(configs)} of {len(known)} configs." if len(configs) < len(known) else "",
         f"Shown are {len(drawn)} of {len(rankings)} workloads." if len(drawn) < len(rankings) else "",
-        absent_from(summary, {ranking.workload for ranking in drawn}, known, labels),
+        absent_from_figure(summary, {ranking.workload for ranking in drawn}, known, labels),
         labels.shared,
     )
     title = f"{definition.name.capitalize()} against the baseline"
@@ -60,14 +60,14 @@ def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
 
 def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row], words: str) -> fig.Figure:
     """One row per `config` and a colour per `workload`: `value` with its ends, around 1."""
-    values = [1.0, *fig.figure_numbers(rows, "value")]
-    ends = fig.figure_numbers(rows, "value_low", "value_high")
+    values = [1.0, *fig.figure_field_values(rows, "value")]
+    ends = fig.figure_field_values(rows, "value_low", "value_high")
     near = [end for end in ends if min(values) / FAR <= end <= max(values) * FAR]
     axis = fig.axis_for(words, [*values, *near])
     firsts = {row["config"]: place for place, row in reversed([*enumerate(rows)])}.values()
     rows = [row | {"heading": row["config"] if place in firsts else ""} for place, row in enumerate(rows)]
     rows = [
-        row | {"end": min(axis.high, *fig.figure_numbers([row], "end"))} for row in rows
+        row | {"end": min(axis.high, *fig.figure_field_values([row], "end"))} for row in rows
     ]  # of what is cut off, the edge
     axis = replace(axis, high=axis.value(1 + ROOM))
     names, groups = ([str(each) for each in dict.fromkeys(row[of] for row in rows)] for of in ("config", "workload"))
@@ -76,7 +76,9 @@ def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row
 
     def figure(*, narrow: bool) -> fig.Figure:
         layers = _layers(axis, names, groups, narrow=narrow)
-        return fig.drawn_figure(name, title, caption, layers, rows, height=height + narrow * (LANE + GAP) * len(names))
+        return fig.layered_figure(
+            name, title, caption, layers, rows, height=height + narrow * (LANE + GAP) * len(names)
+        )
 
     return replace(figure(narrow=False), narrow=figure(narrow=True).spec)
 
@@ -129,11 +131,11 @@ def _layers(axis: fig.ChartAxis, names: Sequence[str], workloads: Sequence[str],
         "title": None, "labelLimit": NAMES, "labelFlush": False, "ticks": False, "domain": False, "grid": False,
         "labelPadding": 8, "labelFontSize": 12.5, "labelFontWeight": weight,
     }  # fmt: skip
-    y = channel("config:N", sort=list(names), axis=None if narrow else beside)
-    lanes = channel("workload:N", scale={"domain": [*([NAME_LANE] if narrow else []), *workloads]})
+    y = figure_channel("config:N", sort=list(names), axis=None if narrow else beside)
+    lanes = figure_channel("workload:N", scale={"domain": [*([NAME_LANE] if narrow else []), *workloads]})
     base = fig.EVERY_ROW.encode(y=y, **({"yOffset": lanes} if several or narrow else {}))
     top: Spec = {"title": None, "orient": "top", "direction": "horizontal"}
-    colour = channel("workload:N", sort=list(workloads), legend=top if several else None)
+    colour = figure_channel("workload:N", sort=list(workloads), legend=top if several else None)
     faint = {"condition": {"test": "datum.is_flagged", "value": 0.45}, "value": 1}
     about = fig.tooltips(config="Config", workload="Workload", whole="vs. baseline")
     layers = [
@@ -160,18 +162,20 @@ NAME_UP, MARKS_DOWN = -9, 10
 
 def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fig.Figure | None:
     """None where no config has a result."""
-    points = [point for point in points_in_ranked_order(summary, ranking) if has_result(summary, point)]
+    points = [point for point in ranked_points(summary, ranking) if has_ranked_result(summary, point)]
     if not points:
         return None
     definition = summary.definitions[ranking.metric]
-    scale = scale_for(unit_of(definition), [point.metrics[ranking.metric].value for point in points])
+    scale = quantity_scale(quantity_unit(definition), [point.metrics[ranking.metric].value for point in points])
     rows: list[fig.Row] = []
     for point in points:
         rows += [_mean_row(summary, ranking, point, scale, labels), *_trial_rows(ranking, point, scale, labels)]
-    axis = fig.axis_for(fig.axis_title(definition, scale), fig.figure_numbers(rows, "value", "value_low", "value_high"))
+    axis = fig.axis_for(
+        fig.axis_title(definition, scale), fig.figure_field_values(rows, "value", "value_low", "value_high")
+    )
     about_trial = [
         *fig.tooltips(trial="Trial", config="Config"),
-        channel("value:Q", title=f"{definition.label} ({scale.unit})", format=",.4~r"),
+        figure_channel("value:Q", title=f"{definition.label} ({scale.unit})", format=",.4~r"),
         *fig.tooltips(instance="Start", block="Block", note="Outcome"),
     ]
     about_mean = fig.tooltips(
@@ -181,9 +185,9 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
         versus="vs. baseline",
         counts="Starts / trials",
     )
-    means, trials = fig.figure_rows_where("datum.kind == 'mean'"), fig.figure_rows_where("datum.kind == 'trial'")
+    means, trials = fig.figure_layer_where("datum.kind == 'mean'"), fig.figure_layer_where("datum.kind == 'trial'")
     x = axis.x("value")
-    y = channel("config:N", sort=[labels[point.point.config] for point in points], axis=None)
+    y = figure_channel("config:N", sort=[labels[point.point.config] for point in points], axis=None)
     text = means.encode(y=y)
     layers = [
         means.where("datum.baseline").mark("rule", style="baseline").encode(x=x),
@@ -204,17 +208,17 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     caption = (
         "Dot and line: mean and interval; ticks: single trials; dashed: the baseline. The number before a name is its "
         "rank; tied configs share a range of ranks, and n = 1 has none.",
-        absent_from(summary, {ranking.workload}, [point.point.config for point in points], labels),
+        absent_from_figure(summary, {ranking.workload}, [point.point.config for point in points], labels),
         labels.shared,
         "Diamonds: trials flagged as outliers (still included in the means)." if flagged else "",
     )
     title = f"{ranking.workload}: {definition.name}"
-    return fig.drawn_figure(f"trials-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})
+    return fig.layered_figure(f"trials-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})
 
 
 def _mean_row(summary: StudySummary, ranking: Ranking, point: PointSummary, scale: Scale, labels: Labels) -> fig.Row:
     config, estimate = point.point.config, point.metrics[ranking.metric]
-    entry, ratio = entry_of(ranking, config), ranked_ratio_to_baseline(ranking, config)
+    entry, ratio = ranked_entry(ranking, config), ranked_ratio_to_baseline(ranking, config)
     figure = estimated(estimate, summary.definitions[ranking.metric])
     is_baseline = config == ranking.baseline
     return {
@@ -237,8 +241,8 @@ def _trial_rows(ranking: Ranking, point: PointSummary, scale: Scale, labels: Lab
             "kind": "trial",
             "config": labels[point.point.config],
             "value": run.metrics[ranking.metric] / scale.factor,
-            "trial": plain(run.trial_id, MAX_NAME),
-            "instance": plain(run.instance_id, MAX_NAME),
+            "trial": plain_words(run.trial_id, MAX_NAME),
+            "instance": plain_words(run.instance_id, MAX_NAME),
             "block": run.block,
             "note": f"{run.outcome.value}, outlier" if run.trial_id in flagged else run.outcome.value,
             "flagged": run.trial_id in flagged,
@@ -264,27 +268,27 @@ def _figure(
     summary: StudySummary, ranking: Ranking, spreads: Sequence[RequestSpread], metric: str, labels: Labels
 ) -> fig.Figure:
     definition = summary.definitions[metric]
-    scale = scale_for(Unit.SECONDS, [spread.p50 for spread in spreads])
+    scale = quantity_scale(Unit.SECONDS, [spread.p50 for spread in spreads])
     rows: list[fig.Row] = [
         {
             "config": labels[spread.point.config],
             **{field: getattr(spread, field) / scale.factor for field in FIELDS},
             "shown": f"{_time(spread.p50)}, {_tail(spread)}",
             "requests": spread.requests,
-            "slowest": f"{plain(spread.highest_trial, MAX_NAME)}, request {spread.highest_request}",
+            "slowest": f"{plain_words(spread.highest_trial, MAX_NAME)}, request {spread.highest_request}",
         }
         for spread in spreads
     ]
-    axis = fig.axis_for(fig.axis_title(definition, scale), fig.figure_numbers(rows, *FIELDS))
+    axis = fig.axis_for(fig.axis_title(definition, scale), fig.figure_field_values(rows, *FIELDS))
     order = {entry.config: place for place, entry in enumerate(ranking.entries)}
     ordered = sorted(spreads, key=lambda spread: order.get(spread.point.config, len(order)))
-    y = channel("config:N", sort=[labels[spread.point.config] for spread in ordered], axis=None)
+    y = figure_channel("config:N", sort=[labels[spread.point.config] for spread in ordered], axis=None)
     base = fig.EVERY_ROW
     about = [
-        channel("config:N", title="Config"),
-        *(channel(f"{field}:Q", title=f"{field} ({scale.unit})", format=",.4~r") for field in FIELDS),
-        channel("requests:Q", title="Requests", format=","),
-        channel("slowest:N", title="Slowest"),
+        figure_channel("config:N", title="Config"),
+        *(figure_channel(f"{field}:Q", title=f"{field} ({scale.unit})", format=",.4~r") for field in FIELDS),
+        figure_channel("requests:Q", title="Requests", format=","),
+        figure_channel("slowest:N", title="Slowest"),
     ]
     line: dict[str, Any] = {"yOffset": MARKS_DOWN, "y2Offset": MARKS_DOWN}
     layers = [
@@ -300,19 +304,21 @@ def _figure(
     caption = (
         "Dot: median; broad bar: 5th to 95th percentile; red tick: 99th percentile; thin line: up to the slowest.",
         "Over every request of the trials that count.",
-        absent_from(
+        absent_from_figure(
             summary, {ranking.workload}, [spread.point.config for spread in spreads], labels, lacks="few requests"
         ),
         labels.shared,
     )
     title = f"{ranking.workload}: {definition.name} of single requests"
-    return fig.drawn_figure(
+    return fig.layered_figure(
         f"requests-{metric}-{ranking.workload}", title, caption, layers, rows, height={"step": STEP}
     )
 
 
 def _tail(spread: RequestSpread) -> str:
-    return f"p99 {_time(spread.p99)}" if carries(spread.requests, 99) else f"slowest {_time(spread.highest)}"
+    return (
+        f"p99 {_time(spread.p99)}" if is_estimate_carried(spread.requests, 99) else f"slowest {_time(spread.highest)}"
+    )
 
 
 def _time(seconds: float) -> str:

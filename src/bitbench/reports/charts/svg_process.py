@@ -10,7 +10,7 @@ from typing import Any
 
 import vl_convert
 
-from bitbench.util.child_processes import read_frame, write_frame
+from bitbench.util.child_processes import read_child_frame, write_child_frame
 
 VEGA_LITE = "6.4"  # of the versions that vl-convert brings, the newest
 EMPTY = {"mark": "point", "data": {"values": []}}
@@ -22,8 +22,10 @@ def draw_svg(specification: dict[str, Any]) -> str:
 
 def main() -> None:
     draw_svg(EMPTY)
-    specifications = json.loads(read_frame(sys.stdin.buffer))
-    write_frame(sys.stdout.buffer, json.dumps([draw_svg(specification) for specification in specifications]).encode())
+    specifications = json.loads(read_child_frame(sys.stdin.buffer))
+    write_child_frame(
+        sys.stdout.buffer, json.dumps([draw_svg(specification) for specification in specifications]).encode()
+    )
 
 
 if __name__ == "__main__":

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 from bitbench.analysis.results.summary import ConfigQuality, MetricDefinition, PointSummary, Ranking, StudySummary
 from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import Layer, absent_from
+from bitbench.reports.charts.figure import Layer, absent_from_figure
 from bitbench.reports.document.model import Quantity, Unit, plain_text
-from bitbench.reports.document.numbers import estimated, over_instances, scale_for, shown, unit_of
+from bitbench.reports.document.numbers import estimated, quantity_scale, quantity_unit, shown, spread_quantity
 from bitbench.reports.document.words import listing
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.ranked import entry_of, has_result, points_in_ranked_order, rank_text
+from bitbench.reports.sections.ranked import has_ranked_result, rank_text, ranked_entry, ranked_points
 from bitbench.study.plan import Config
 from bitbench.util.units import UNKNOWN
 
@@ -36,7 +36,7 @@ class _Measure:
         return [self.sign * end for end in (quantity.value, quantity.low, quantity.high) if end is not None]
 
 
-def beats(other: Sequence[Sequence[float]], own: Sequence[Sequence[float]]) -> bool:
+def is_pareto_better(other: Sequence[Sequence[float]], own: Sequence[Sequence[float]]) -> bool:
     """By the `ends` of the same measures. One worse only within noise stays on the Pareto front."""
     pairs = list(zip(other, own, strict=True))
     return all(a[0] >= b[0] for a, b in pairs) and any(min(a) > max(b) for a, b in pairs)
@@ -44,7 +44,7 @@ def beats(other: Sequence[Sequence[float]], own: Sequence[Sequence[float]]) -> b
 
 def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
     """One figure per cost that is known of at least two configs with a result."""
-    points = [point for point in points_in_ranked_order(summary, ranking) if has_result(summary, point)]
+    points = [point for point in ranked_points(summary, ranking) if has_ranked_result(summary, point)]
     configs = [point.point.config for point in points]
     costs = [
         cost
@@ -56,7 +56,7 @@ def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> li
         return []
     measures = [_speed(summary, ranking, known), *costs]
     ends = {point.point.config: [measure.ends(point.point.config) for measure in measures] for point in known}
-    front = {config: not any(beats(other, own) for other in ends.values()) for config, own in ends.items()}
+    front = {config: not any(is_pareto_better(other, own) for other in ends.values()) for config, own in ends.items()}
     return [_figure(summary, ranking, measures, cost, front=front, labels=labels) for cost in costs]
 
 
@@ -64,14 +64,16 @@ def _speed(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummar
     definition = summary.definitions[ranking.metric]
     found = {point.point.config: estimated(point.metrics[ranking.metric], definition) for point in points}
     of = {config: figure for config, figure in found.items() if figure is not None}
-    return _Measure("speed", definition.name, unit_of(definition), of, 1.0 if definition.higher_is_better else -1.0)
+    return _Measure(
+        "speed", definition.name, quantity_unit(definition), of, 1.0 if definition.higher_is_better else -1.0
+    )
 
 
 def _memory(summary: StudySummary) -> _Measure | None:
     on_device = any(config.memory.device_peak_bytes for config in summary.configs)
     of = {}
     for config in summary.configs:
-        peak = over_instances(config.memory.device_peak_bytes if on_device else config.memory.peak_bytes, Unit.BYTES)
+        peak = spread_quantity(config.memory.device_peak_bytes if on_device else config.memory.peak_bytes, Unit.BYTES)
         if peak is not None:
             of[config.config] = peak
     return _Measure("memory", "peak device memory" if on_device else "peak memory", Unit.BYTES, of) if of else None
@@ -84,13 +86,13 @@ def _divergence(summary: StudySummary) -> _Measure | None:
             definition = summary.quality_definitions[key]
             found = {row.config: _quality(row, key, definition) for row in summary.quality}
             of = {config: figure for config, figure in found.items() if figure is not None}
-            return _Measure("quality", definition.name, unit_of(definition), of)
+            return _Measure("quality", definition.name, quantity_unit(definition), of)
     return None
 
 
 def _quality(row: ConfigQuality, key: str, definition: MetricDefinition) -> Quantity | None:
     if key not in row.estimates and key == "kl_mean" and row.baseline in (None, row.config):
-        return Quantity(0.0, unit_of(definition))  # the baseline does not differ from itself
+        return Quantity(0.0, quantity_unit(definition))  # the baseline does not differ from itself
     return estimated(row.estimates.get(key), definition)
 
 
@@ -105,7 +107,7 @@ def _figure(
 ) -> fig.Figure:
     speed, definition = measures[0], summary.definitions[ranking.metric]
     y_scale, x_scale = (
-        scale_for(measure.unit, [measure.of[each].value for each in front]) for measure in (speed, cost)
+        quantity_scale(measure.unit, [measure.of[each].value for each in front]) for measure in (speed, cost)
     )
     rows: list[fig.Row] = [
         {
@@ -113,7 +115,7 @@ def _figure(
             **fig.place_on_axis("x", cost.of[config], x_scale),
             "shown": shown(speed.of[config]),
             "cost": shown(cost.of[config]),
-            "rank": rank_text(entry_of(ranking, config)) or UNKNOWN,
+            "rank": rank_text(ranked_entry(ranking, config)) or UNKNOWN,
             "config": labels[config],
             "front": is_on,
         }
@@ -128,10 +130,10 @@ def _figure(
     # Of a config that has a speed: `memory or quality unknown`.
     lacking = f"{plain_text(listing([measure.key for measure in measures[1:]], 'or'))} unknown"
     is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
-    return fig.drawn_figure(
+    return fig.layered_figure(
         f"{cost.key}-{ranking.workload}",
         f"{ranking.workload}: speed against {cost.key}",
-        (caption, absent_from(summary, {ranking.workload}, front, labels, lacks=lacking), labels.shared),
+        (caption, absent_from_figure(summary, {ranking.workload}, front, labels, lacks=lacking), labels.shared),
         _layers(x, y, cost, line=is_plane, up=-speed.sign * BESIDE),
         _placed(rows, x, y, speed.sign),
         height=HEIGHT,
@@ -140,9 +142,9 @@ def _figure(
 
 def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, up: float) -> list[Layer]:
     """`up`: pixels by which names are moved, downwards where that is more."""
-    best, beaten = fig.figure_rows_where("datum.front"), fig.figure_rows_where("!datum.front")
+    best, beaten = fig.figure_layer_where("datum.front"), fig.figure_layer_where("!datum.front")
     about = fig.tooltips(config="Config", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
-    right, left = (fig.figure_rows_where(f"datum.side == '{side}'") for side in ("right", "left"))
+    right, left = (fig.figure_layer_where(f"datum.side == '{side}'") for side in ("right", "left"))
     names = [
         text.where(shown).encode(x=x.x(), y=y.y("label_y"), text="config:N")
         for shown, style in (("datum.front", "bright"), ("!datum.front && datum.is_labelled", "dim"))
@@ -152,7 +154,7 @@ def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, u
         )
     ]
     front = (
-        fig.figure_rows_where("datum.edge")
+        fig.figure_layer_where("datum.edge")
         .mark("line", style="front", interpolate="step-after")
         .encode(x=x.x(), y=y.y())
     )
@@ -167,7 +169,7 @@ def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, u
 
 def _placed(rows: list[fig.Row], x: fig.ChartAxis, y: fig.ChartAxis, better: float) -> list[fig.Row]:
     """Labels beside their marks, on the side where there is room, none over another."""
-    label_y = y.apart(fig.figure_numbers(rows, "y"))
+    label_y = y.apart(fig.figure_field_values(rows, "y"))
     return [
         {
             **row,
@@ -176,11 +178,11 @@ def _placed(rows: list[fig.Row], x: fig.ChartAxis, y: fig.ChartAxis, better: flo
             "is_labelled": len(rows) <= fig.MOST_LABELS,
             "edge": not any(_beyond(other, row, better) for other in rows),
         }
-        for row, place, value in zip(rows, label_y, fig.figure_numbers(rows, "x"), strict=True)
+        for row, place, value in zip(rows, label_y, fig.figure_field_values(rows, "x"), strict=True)
     ]
 
 
 def _beyond(other: fig.Row, row: fig.Row, better: float) -> bool:
     """Whether the front by means alone passes beyond this row. More is `better` (1) or less is (-1)."""
-    (x, y), (own_x, own_y) = fig.figure_numbers([other], "x", "y"), fig.figure_numbers([row], "x", "y")
+    (x, y), (own_x, own_y) = fig.figure_field_values([other], "x", "y"), fig.figure_field_values([row], "x", "y")
     return other is not row and x <= own_x and better * y >= better * own_y and (x, y) != (own_x, own_y)

@@ -10,10 +10,10 @@ from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.trial import Memory, TrialMetrics, TrialRecord
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.model import Document
-from bitbench.reports.document.words import one_line
+from bitbench.reports.document.words import words_in_one_line
 from bitbench.study.base import Json
 from bitbench.study.secrets import is_secret
-from bitbench.study.workload import Length, show_length
+from bitbench.study.workload import Length, workload_length_text
 
 DOCUMENT_FORMAT = 1  # 1: first published form
 
@@ -21,12 +21,12 @@ DOCUMENT_FORMAT = 1  # 1: first published form
 def document_data(document: doc.Document) -> dict[str, Json]:
     return {
         "format": DOCUMENT_FORMAT,
-        "title": one_line(doc.plain_text(document.title)),
-        "facts": {label: one_line(value) for label, value in document.facts},
+        "title": words_in_one_line(doc.plain_text(document.title)),
+        "facts": {label: words_in_one_line(value) for label, value in document.facts},
         "answer": [_block(block) for block in document.answer],
         "sections": [
             {
-                "title": one_line(doc.plain_text(section.title)),
+                "title": words_in_one_line(doc.plain_text(section.title)),
                 "anchor": section.anchor,
                 "blocks": [_block(block) for block in section.blocks],
             }
@@ -42,17 +42,19 @@ def _block(block: doc.Block) -> dict[str, Json]:
         case doc.Bullets(items):
             return {"kind": "bullets", "items": [_phrase(item) for item in items]}
         case doc.CodeBlock(lines):
-            return {"kind": "code", "lines": [one_line(line) for line in lines]}
+            return {"kind": "code", "lines": [words_in_one_line(line) for line in lines]}
         case doc.Heading(phrase):
             return {"kind": "heading", "text": _phrase(phrase)}
         case doc.Table(columns, rows):
-            titles = [{"title": one_line(doc.plain_text(column.title)), "unit": column.unit} for column in columns]
+            titles = [
+                {"title": words_in_one_line(doc.plain_text(column.title)), "unit": column.unit} for column in columns
+            ]
             cells = [[_cell(cell) for cell in row.cells] for row in rows]
             return {"kind": "table", "columns": titles, "rows": cells}
         case doc.Chart(figure):
-            return {"kind": "chart", "name": figure.name, "title": one_line(figure.title), "rows": figure.rows}
+            return {"kind": "chart", "name": figure.name, "title": words_in_one_line(figure.title), "rows": figure.rows}
         case doc.Details(title, blocks):
-            return {"kind": "details", "title": one_line(title), "blocks": [_block(inner) for inner in blocks]}
+            return {"kind": "details", "title": words_in_one_line(title), "blocks": [_block(inner) for inner in blocks]}
 
 
 def _cell(cell: doc.TableCell) -> Json:
@@ -68,14 +70,14 @@ def _cell(cell: doc.TableCell) -> Json:
 def _phrase(phrase: doc.Phrase) -> Json:
     """A string where it is nothing but words; else its parts, so that no number has to be read out of a sentence."""
     if all(not isinstance(part, doc.Quantity) for part in phrase):
-        return one_line(doc.plain_text(phrase))
+        return words_in_one_line(doc.plain_text(phrase))
     return [_part(part) for part in phrase]
 
 
 def _part(part: doc.Part) -> Json:
     match part:
         case str() | doc.Name() | doc.Link():
-            return one_line(doc.plain_text((part,)))
+            return words_in_one_line(doc.plain_text((part,)))
         case doc.Strong(inner) | doc.Emphasis(inner):
             return _phrase(inner)
         case doc.Quantity():
@@ -94,7 +96,7 @@ HIDDEN = "•••"
 _FORMULA = ("=", "+", "-", "@")
 
 
-def trial_columns() -> list[str]:
+def csv_trial_columns() -> list[str]:
     return [*_NAMES, *TrialMetrics.model_fields, *Memory.model_fields, *_ENDING]
 
 
@@ -144,13 +146,13 @@ def _csv_trial_rows(summary: StudySummary, trials: Sequence[TrialRecord]) -> lis
 
 
 def _length(tokens: Length) -> int | str:
-    return tokens if isinstance(tokens, int) else show_length(tokens)
+    return tokens if isinstance(tokens, int) else workload_length_text(tokens)
 
 
 def csv_text(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
     """Empty points are what is not known."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, trial_columns(), lineterminator="\n")
+    writer = csv.DictWriter(text, csv_trial_columns(), lineterminator="\n")
     writer.writeheader()
     for row in _csv_trial_rows(summary, trials):
         writer.writerow({name: _harmless(value) for name, value in row.items()})
@@ -161,7 +163,7 @@ def _harmless(value: Json) -> Json:
     """Neither a formula to a spreadsheet nor a command to a terminal."""
     if not isinstance(value, str):
         return value
-    text = one_line(value)
+    text = words_in_one_line(value)
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 

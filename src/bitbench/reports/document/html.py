@@ -19,11 +19,11 @@ import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, ROWS, Figure, config, css
+from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, ROWS, Figure, figure_colours_css, figure_config
 from bitbench.reports.charts.svg_process import VEGA_LITE, draw_svg
 from bitbench.reports.document import model as doc
-from bitbench.reports.document.numbers import Scale, Written, scales_of, shown, written_in
-from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline, plain
+from bitbench.reports.document.numbers import Scale, Written, column_quantity_scales, shown, written_quantity_in_column
+from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 from bitbench.study.base import Json
 from bitbench.util.errors import StoreError
 from bitbench.util.files import SafeFolder
@@ -41,14 +41,16 @@ def html_page(document: doc.Document, bundle: str, drawings: Mapping[str, str] |
     parts = body.parts(document.sections)
     behaviour = loader.get_source(environment, "page.js")[0]
     return environment.get_template("page.html").render(
-        title=plain(doc.plain_text(document.title)),
+        title=plain_words(doc.plain_text(document.title)),
         heading=body.phrase(document.title),
         answer=body.blocks(document.answer),
         parts=[part for part in parts if not part.is_folded],
         folded=[part for part in parts if part.is_folded],
-        facts=[(label, plain(value)) for label, value in document.facts],
-        style=Markup(environment.get_template("page.css").render(light=css(LIGHT), dark=css(DARK))),
-        config=_script_json(config(CSS_COLOURS)),
+        facts=[(label, plain_words(value)) for label, value in document.facts],
+        style=Markup(
+            environment.get_template("page.css").render(light=figure_colours_css(LIGHT), dark=figure_colours_css(DARK))
+        ),
+        config=_script_json(figure_config(CSS_COLOURS)),
         behaviour=Markup(behaviour),
         bundle=Markup(bundle),
         policy=_policy(behaviour, bundle),
@@ -101,7 +103,7 @@ class _Body:
                 lines = Markup("\n").join(Markup("<li>{}</li>").format(self.phrase(item)) for item in items)
                 return Markup("<ul>\n{}\n</ul>").format(lines)
             case doc.CodeBlock(lines):
-                text = "\n".join(plain(line, MAX_LOG_LINE) for line in lines)
+                text = "\n".join(plain_words(line, MAX_LOG_LINE) for line in lines)
                 return Markup('<pre tabindex="0"><code>{}</code></pre>').format(text)
             case doc.Heading(phrase):
                 return Markup("<h3>{}</h3>").format(self.phrase(phrase))
@@ -114,7 +116,7 @@ class _Body:
                 return Markup(self._chart.render(figure=figure, image=image, data=_script_json(_packed(figure))))
             case doc.Details(title, inner):
                 fold = Markup("<details><summary>{}</summary>\n{}\n</details>")
-                return fold.format(plain(title), self.blocks(inner))
+                return fold.format(plain_words(title), self.blocks(inner))
 
     def phrase(self, phrase: doc.Phrase) -> Markup:
         return Markup("").join(self._inline(part) for part in phrase)
@@ -122,9 +124,9 @@ class _Body:
     def _inline(self, part: doc.Part) -> Markup:
         match part:
             case str():
-                return escape(inline(part))
+                return escape(inline_words(part))
             case doc.Name(text):
-                return Markup("<code>{}</code>").format(plain(text, MAX_NAME))
+                return Markup("<code>{}</code>").format(plain_words(text, MAX_NAME))
             case doc.Strong(inner):
                 return Markup("<strong>{}</strong>").format(self.phrase(inner))
             case doc.Emphasis(inner):
@@ -135,7 +137,7 @@ class _Body:
                 return escape(shown(part))
 
     def _table(self, table: doc.Table) -> Markup:
-        scales = scales_of(table)
+        scales = column_quantity_scales(table)
         heads = Markup("").join(self._head(*pair) for pair in zip(table.columns, scales, strict=True))
         rows = Markup("\n").join(self._row(row, table.columns, scales) for row in table.rows)
         return Markup(
@@ -161,7 +163,7 @@ class _Body:
                 return Markup('<td class="{}" data-sort="">{}</td>').format(number, UNKNOWN)
             case doc.Quantity():
                 key = "" if cell.value is None else cell.value
-                text = _figure(written_in(column, scale, cell))
+                text = _figure(written_quantity_in_column(column, scale, cell))
                 return Markup('<td class="{}" data-sort="{}">{}</td>').format(number, key, text)
             case _:
                 words = "words" if len(doc.plain_text(cell)) >= PROSE else number
@@ -224,16 +226,16 @@ WIDTH = 760
 
 
 def html_chart_svg(figure: Figure, width: int = WIDTH) -> str:
-    return draw_svg(standing_alone(figure, width))
+    return draw_svg(html_chart_spec(figure, width))
 
 
-def standing_alone(figure: Figure, width: int = WIDTH) -> dict[str, Json]:
+def html_chart_spec(figure: Figure, width: int = WIDTH) -> dict[str, Json]:
     """Its specification with all that a page gives it."""
     return {
         **figure.spec,
         "width": width,
         "padding": 16,
         "title": figure.title,
-        "config": config(LIGHT),
+        "config": figure_config(LIGHT),
         "datasets": {ROWS: figure.rows},
     }

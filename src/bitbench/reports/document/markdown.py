@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from bitbench.reports.document import model as doc
-from bitbench.reports.document.numbers import shown, text_cells
-from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline, plain
+from bitbench.reports.document.numbers import cells_with_units, shown
+from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 
 FIGURES = "figures"  # the folder of its charts, beside it
 _ESCAPED = str.maketrans({char: f"\\{char}" for char in "\\`*_[]|~#"} | {"&": "&amp;", "<": "&lt;", ">": "&gt;"})
@@ -16,17 +16,17 @@ def markdown(document: doc.Document) -> str:
     """The whole document; `level` one is its title."""
     parts = [f"# {markdown_phrase(document.title)}", *_blocks(document.answer)]
     for section in document.sections:
-        parts += section_parts(section)
+        parts += markdown_section_parts(section)
     return "\n\n".join(parts) + "\n"
 
 
-def section_parts(section: doc.Section, level: int = 2) -> list[str]:
+def markdown_section_parts(section: doc.Section, level: int = 2) -> list[str]:
     return [f"{'#' * level} {markdown_phrase(section.title)}", *_blocks(section.blocks, level)]
 
 
 def _escape_markdown(text: str) -> str:
     """As it is, to a reader of the rendered page."""
-    return _escaped(inline(text))
+    return _escaped(inline_words(text))
 
 
 def _escaped(line: str) -> str:
@@ -50,7 +50,7 @@ def _is_harmless(char: str, before: str, after: str) -> bool:
 
 def markdown_code(text: str, limit: int = MAX_NAME) -> str:
     """A name in code type, or escaped where it could break out of it."""
-    line = plain(text, limit)
+    line = plain_words(text, limit)
     is_tame = bool(line) and all(char.isalnum() or char in _TAME for char in line)
     return f"`{line}`" if is_tame else _escaped(line)
 
@@ -92,7 +92,7 @@ def _blocks(blocks: Sequence[doc.Block], level: int = 2) -> Iterator[str]:
             case doc.Heading(phrase):
                 yield f"{'#' * (level + 1)} {markdown_phrase(phrase)}"
             case doc.Table():
-                yield table_text(block)
+                yield markdown_table(block)
             case doc.Chart(figure):
                 title, caption = _escape_markdown(figure.title), _escape_markdown(figure.caption)
                 yield f"![{title}]({FIGURES}/{figure.name}.svg)\n\n*{caption}*"
@@ -101,15 +101,15 @@ def _blocks(blocks: Sequence[doc.Block], level: int = 2) -> Iterator[str]:
 
 
 def _code_block(lines: Sequence[str]) -> str:
-    body = [plain(line, MAX_LOG_LINE) for line in lines]
+    body = [plain_words(line, MAX_LOG_LINE) for line in lines]
     runs = (list(run) for line in body for char, run in groupby(line) if char == "`")
     longest = max(map(len, runs), default=0)
     fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}text", *body, fence])
 
 
-def table_text(table: doc.Table) -> str:
-    titles, rows = text_cells(table, markdown_phrase, _number)
+def markdown_table(table: doc.Table) -> str:
+    titles, rows = cells_with_units(table, markdown_phrase, _number)
     header = [title or " " for title in titles]
     widths = [max(len(line[place]) for line in (header, *rows)) for place in range(len(header))]
     marks = [

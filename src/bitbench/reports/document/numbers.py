@@ -29,7 +29,7 @@ class Scale:
     factor: float = 1.0
 
 
-def scale_for(unit: str, values: Iterable[float | None]) -> Scale:
+def quantity_scale(unit: str, values: Iterable[float | None]) -> Scale:
     """The smallest value decides, so that none is written with leading zeros."""
     smallest = min((abs(value) for value in values if value and isfinite(value)), default=1.0)
     match unit:
@@ -59,11 +59,11 @@ class Written:
         return " ".join(part for part in (self.value, self.limits, self.unit, self.note) if part)
 
 
-def written(quantity: Quantity, scale: Scale | None = None, *, interval: bool = True) -> Written:
+def written_quantity(quantity: Quantity, scale: Scale | None = None, *, interval: bool = True) -> Written:
     """In its own unit; where a `scale` is given, in that one, which the column names in its title."""
     if quantity.value is None:
         return Written(UNKNOWN, note=quantity.note)
-    own = scale or scale_for(quantity.unit, [quantity.value])
+    own = scale or quantity_scale(quantity.unit, [quantity.value])
     value = _number(quantity.value, quantity, own)
     return Written(
         f"{value}×" if quantity.unit == Unit.RATIO else value,
@@ -75,13 +75,13 @@ def written(quantity: Quantity, scale: Scale | None = None, *, interval: bool = 
 
 def shown(quantity: Quantity) -> str:
     """`29.6 [24.8, 34.1] tok/s`"""
-    return written(quantity).text
+    return written_quantity(quantity).text
 
 
-def scales_of(table: Table) -> list[Scale]:
+def column_quantity_scales(table: Table) -> list[Scale]:
     """One per column, from all of its values: the figures of a column can be compared at a glance."""
     return [
-        scale_for(
+        quantity_scale(
             column.unit,
             (cell.value for row in table.rows if isinstance(cell := row.cells[place], Quantity)),
         )
@@ -89,16 +89,16 @@ def scales_of(table: Table) -> list[Scale]:
     ]
 
 
-def written_in(column: Column, scale: Scale, quantity: Quantity, *, interval: bool = True) -> Written:
+def written_quantity_in_column(column: Column, scale: Scale, quantity: Quantity, *, interval: bool = True) -> Written:
     """As a cell. One of another unit than its column's says so itself."""
-    return written(quantity, scale if quantity.unit == column.unit else None, interval=interval)
+    return written_quantity(quantity, scale if quantity.unit == column.unit else None, interval=interval)
 
 
-def text_cells(
+def cells_with_units(
     table: Table, words: Callable[[Phrase], str], number: Callable[[str], str] = str
 ) -> tuple[list[str], list[list[str]]]:
     """Titles, with the unit of a column, and rows, for renderers that write text: `words` and `number` escape."""
-    scales = scales_of(table)
+    scales = column_quantity_scales(table)
     titles = [
         words((*column.title, f" ({scale.unit})") if scale.unit else column.title)
         for column, scale in zip(table.columns, scales, strict=True)
@@ -106,7 +106,7 @@ def text_cells(
 
     def cell(content: TableCell, column: Column, scale: Scale) -> str:
         if isinstance(content, Quantity):
-            return number(written_in(column, scale, content).text)
+            return number(written_quantity_in_column(column, scale, content).text)
         return number(UNKNOWN) if content is None else words(content)
 
     rows = [[cell(*each) for each in zip(row.cells, table.columns, scales, strict=True)] for row in table.rows]
@@ -168,7 +168,7 @@ ROUGH = 3  # significant digits of a figure without an interval that nobody read
 _WITH_RULES_OF_THEIR_OWN = (Unit.SHARE, Unit.RATIO, Unit.COUNT)  # about digits
 
 
-def unit_of(definition: MetricDefinition) -> str:
+def quantity_unit(definition: MetricDefinition) -> str:
     return Unit.SHARE if definition.unit == "%" else definition.unit
 
 
@@ -191,7 +191,7 @@ def finding_quantity(finding: Finding, note: str = "") -> Quantity:
 
 def estimated(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
     """In the unit of its metric."""
-    return quantity(estimate, unit_of(definition))
+    return quantity(estimate, quantity_unit(definition))
 
 
 def point_quantity(point: PointSummary, metric: str, definition: MetricDefinition) -> Quantity | None:
@@ -204,12 +204,12 @@ def point_quantity(point: PointSummary, metric: str, definition: MetricDefinitio
     return replace(shown, note="(per trial)") if is_tail and shown is not None else shown
 
 
-def mean_of(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
+def mean_quantity(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
     """Without its interval, which of a size can be far narrower than anybody cares for."""
-    return None if estimate is None else Quantity(estimate.value, unit_of(definition))
+    return None if estimate is None else Quantity(estimate.value, quantity_unit(definition))
 
 
-def half_width(estimate: Estimate | None) -> Quantity | None:
+def half_width_quantity(estimate: Estimate | None) -> Quantity | None:
     """Relative: `± 1.2 %` without the sign."""
     return share(estimate.basis.relative_half_width) if estimate and estimate.basis else None
 
@@ -224,7 +224,7 @@ def times(ratio: Estimate | None) -> Quantity | None:
     return quantity(ratio, Unit.RATIO)
 
 
-def over_instances(spread: Estimate | None, unit: str) -> Quantity | None:
+def spread_quantity(spread: Estimate | None, unit: str) -> Quantity | None:
     """`12.3 (11.9 – 12.8)`: the mean, the lowest and the highest."""
     return quantity(spread, unit, digits=ROUGH)
 
@@ -252,13 +252,13 @@ def number(value: float | None, unit: str = Unit.NONE, digits: int = ROUGH) -> Q
     return Quantity(value, unit, digits=None if unit in _WITH_RULES_OF_THEIR_OWN else digits)
 
 
-def setting(value: float, unit: str = Unit.NONE) -> Quantity:
+def setting_quantity(value: float, unit: str = Unit.NONE) -> Quantity:
     """What a person asked for, with the digits that it has: `10 req/s`, `0.5 req/s`."""
     digits = f"{value:.4g}".partition("e")[0].replace(".", "").lstrip("0")
     return Quantity(value, unit, digits=len(digits) or 1)
 
 
-def median_and_extremes(values: Sequence[float], unit: str, decimals: int) -> Quantity | None:
+def median_quantity(values: Sequence[float], unit: str, decimals: int) -> Quantity | None:
     if not values:
         return None
     return Quantity(median(values), unit, min(values), max(values), "extremes", decimals=decimals)

@@ -8,8 +8,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from bitbench.reports.document import model as doc
-from bitbench.reports.document.numbers import Scale, scales_of, shown, written_in
-from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline, plain
+from bitbench.reports.document.numbers import Scale, column_quantity_scales, shown, written_quantity_in_column
+from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 from bitbench.util.units import UNKNOWN
 
 WIDEST_RANK = 11  # characters of a cell of words that is never broken: `12–14 (tie)`
@@ -50,9 +50,9 @@ def _terminal_phrase(of: doc.Phrase) -> Text:
 def _part(part: doc.Part) -> Text:
     match part:
         case str():
-            return Text(inline(part))
+            return Text(inline_words(part))
         case doc.Name(text):
-            return Text(plain(text, MAX_NAME))
+            return Text(plain_words(text, MAX_NAME))
         case doc.Strong(inner):
             return Text.assemble(_terminal_phrase(inner), style="bold")
         case doc.Emphasis(inner):
@@ -76,7 +76,7 @@ def _blocks(blocks: tuple[doc.Block, ...], console: Console) -> None:
                 console.print(Text.assemble(_terminal_phrase(words), style="dim"))
             case doc.CodeBlock(lines):
                 for line in lines:  # the terminal itself wraps them, so that what is copied has no breaks of ours
-                    console.print(Text(f"  {plain(line, MAX_LOG_LINE)}"), soft_wrap=True)
+                    console.print(Text(f"  {plain_words(line, MAX_LOG_LINE)}"), soft_wrap=True)
             case doc.Table():
                 console.print(_table(block, console))
             case _:
@@ -104,7 +104,9 @@ class _Shown:
 
 def _table(table: doc.Table, console: Console) -> RichTable:
     shown_table = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, GAP, 0, 0))
-    columns = _fitting([_column(table, place, scale, console) for place, scale in enumerate(scales_of(table))], console)
+    columns = _fitting(
+        [_column(table, place, scale, console) for place, scale in enumerate(column_quantity_scales(table))], console
+    )
     for column in columns:
         justify: Literal["left", "right"] = "left" if column.is_words else "right"
         shown_table.add_column(column.title, justify=justify, overflow="fold", no_wrap=column.is_rigid)
@@ -142,6 +144,6 @@ def _cell(cell: doc.TableCell, column: doc.Column, scale: Scale, width: int) -> 
         case None:
             return Text(UNKNOWN)
         case doc.Quantity():
-            return Text(written_in(column, scale, cell, interval=width >= column.intervals_from).text)
+            return Text(written_quantity_in_column(column, scale, cell, interval=width >= column.intervals_from).text)
         case _:
             return _terminal_phrase(cell)

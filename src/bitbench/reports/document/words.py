@@ -39,7 +39,7 @@ def strong(*parts: Words) -> Phrase:
     return (Strong(say(*parts)),)
 
 
-def names(texts: Iterable[str]) -> list[Phrase]:
+def name_phrases(texts: Iterable[str]) -> list[Phrase]:
     return [(Name(text),) for text in texts]
 
 
@@ -88,20 +88,20 @@ MAX_LOG_LINE = 300
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
-def one_line(text: str) -> str:
+def words_in_one_line(text: str) -> str:
     """Without colours and movements of the cursor, and with what a reader could not see spelled out."""
     return visible(" ".join(_ANSI.sub("", text).split()))
 
 
-def plain(text: str, limit: int = MAX_TEXT) -> str:
+def plain_words(text: str, limit: int = MAX_TEXT) -> str:
     """The same, not longer than `limit`."""
-    line = one_line(text)
+    line = words_in_one_line(text)
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
-def inline(text: str, limit: int = 4 * MAX_TEXT) -> str:
+def inline_words(text: str, limit: int = 4 * MAX_TEXT) -> str:
     """A part of a phrase: the spaces at its ends stay, since they belong to the sentence."""
-    line = plain(text, limit)
+    line = plain_words(text, limit)
     if not line:
         return " " if text[:1].isspace() else ""
     return f"{' ' if text[0].isspace() else ''}{line}{' ' if text[-1].isspace() else ''}"

@@ -20,7 +20,7 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import over_instances, percent, share, size, times
+from bitbench.reports.document.numbers import percent, share, size, spread_quantity, times
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
@@ -28,7 +28,7 @@ from bitbench.reports.document.words import (
     bullets,
     joined,
     listing,
-    names,
+    name_phrases,
     number_column,
     paragraph,
     plural,
@@ -39,7 +39,7 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import Labels, grouped
 from bitbench.reports.sections import memory
-from bitbench.reports.sections.ranked import entry_of
+from bitbench.reports.sections.ranked import ranked_entry
 from bitbench.reports.sections.workloads import OCCASIONAL_METRICS
 from bitbench.study.plan import ImportSource, Support
 from bitbench.study.secrets import is_secret
@@ -47,13 +47,13 @@ from bitbench.study.study import EngineSetup
 from bitbench.util.units import UNKNOWN, show_duration
 
 
-def source(origin: ImportSource) -> Phrase:
+def conditions_source_phrase(origin: ImportSource) -> Phrase:
     """`result.json` of vllm"""
-    return say(listing(names(file.name for file in origin.files)), f" of {origin.tool}")
+    return say(listing(name_phrases(file.name for file in origin.files)), f" of {origin.tool}")
 
 
-def imported_conditions(origin: ImportSource) -> Paragraph:
-    return paragraph(strong("Imported"), ", not measured by bitbench: ", source(origin), ".")
+def conditions_source_paragraph(origin: ImportSource) -> Paragraph:
+    return paragraph(strong("Imported"), ", not measured by bitbench: ", conditions_source_phrase(origin), ".")
 
 
 SHOWN_HASH = 16  # hexadecimal digits: enough to tell variants apart by eye
@@ -105,7 +105,7 @@ def _engine(setup: EngineSetup, config: ConfigSummary) -> Iterator[Words]:
     for label, chosen in (("arguments", setup.args), ("environment", setup.env)):
         if chosen:
             shown = (f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items())
-            yield say(f"{label}: ", joined(names(shown), ", "))
+            yield say(f"{label}: ", joined(name_phrases(shown), ", "))
 
 
 def _kernels(config: ConfigSummary) -> Iterator[Words]:
@@ -134,7 +134,7 @@ def _same_weights(summary: StudySummary) -> Iterator[Phrase]:
             for config in group:
                 kernels = dict.fromkeys(choice.kernel for choices in config.kernel_choices for choice in choices)
                 chosen.append(say(Name(config.config.name), " ", listing(list(kernels))))
-            all_names = listing(names(config.config.name for config in group))
+            all_names = listing(name_phrases(config.config.name for config in group))
             yield say(all_names, " run the same weights on different kernels: ", joined(chosen, "; "))
 
 
@@ -184,10 +184,10 @@ def warm_up_section(summary: StudySummary) -> Section | None:
         summary.configs,
         words_column("Config", lambda config: Name(config.config.name)),
         number_column("Ready", Unit.NONE, lambda config: say(f"{config.instances_ready} of {config.instances}")),
-        number_column("Start to ready", Unit.SECONDS, lambda config: over_instances(config.ready_s, Unit.SECONDS)),
-        number_column("Weights", Unit.SECONDS, lambda config: over_instances(config.weight_load_s, Unit.SECONDS)),
-        number_column("Compile", Unit.SECONDS, lambda config: over_instances(config.compile_s, Unit.SECONDS)),
-        number_column("Memory idle", Unit.BYTES, lambda config: over_instances(config.idle_memory_bytes, Unit.BYTES)),
+        number_column("Start to ready", Unit.SECONDS, lambda config: spread_quantity(config.ready_s, Unit.SECONDS)),
+        number_column("Weights", Unit.SECONDS, lambda config: spread_quantity(config.weight_load_s, Unit.SECONDS)),
+        number_column("Compile", Unit.SECONDS, lambda config: spread_quantity(config.compile_s, Unit.SECONDS)),
+        number_column("Memory idle", Unit.BYTES, lambda config: spread_quantity(config.idle_memory_bytes, Unit.BYTES)),
     )
     blocks: list[Block] = [
         paragraph("Not included in the figures above. Mean over spawned starts (lowest – highest)."),
@@ -226,7 +226,7 @@ def host_section(lock: Lock) -> Section:
     ]
     environments = []
     for name, versions in lock.environments.items():
-        packages = joined(names(f"{package} {version}" for package, version in versions.items()), ", ")
+        packages = joined(name_phrases(f"{package} {version}" for package, version in versions.items()), ", ")
         environments.append(paragraph("Environment ", Name(name), ": ", packages or UNKNOWN))
     known = table(facts, words_column("Fact", lambda fact: fact[0]), words_column("Value", lambda fact: fact[1]))
     return Section(say("Where it was measured"), (known, *environments))
@@ -302,7 +302,7 @@ def _confirmed(summary: StudySummary) -> Iterator[Phrase]:
     """Beside the ratio that the choice was made by, which is the largest of several and so rather too large."""
     labels = Labels.of(summary, MAX_NAME)
     for ranking in summary.rankings:
-        if (found := ranking.confirmed) is None or (entry := entry_of(ranking, found.config)) is None:
+        if (found := ranking.confirmed) is None or (entry := ranked_entry(ranking, found.config)) is None:
             continue
         where = say(" on ", Name(ranking.workload), ": ")
         yield say("Confirmed with fresh starts, ", Name(labels[found.config]), where, times(found.ratio),

@@ -14,9 +14,9 @@ from bitbench.reports.document.words import (
     bullets,
     joined,
     listing,
-    names,
+    name_phrases,
     paragraph,
-    plain,
+    plain_words,
     plural,
     say,
     small_print,
@@ -26,13 +26,13 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import Labels, grouped
 from bitbench.reports.sections.lead import MAX_NAMED
-from bitbench.reports.sections.ranked import has_result
+from bitbench.reports.sections.ranked import has_ranked_result
 from bitbench.study.plan import Config, Point, Refusal
 
 _NUMBER = re.compile(r"\d[\d.,]*")
 
 
-def configs_by_workloads(points: Iterable[Point]) -> list[tuple[list[Config], list[str]]]:
+def failures_by_workloads(points: Iterable[Point]) -> list[tuple[list[Config], list[str]]]:
     """Of points that share a cause: the configs that it meets on the same workloads."""
     workloads: dict[Config, tuple[str, ...]] = {
         config: tuple(point.workload for point in own)
@@ -44,8 +44,8 @@ def configs_by_workloads(points: Iterable[Point]) -> list[tuple[list[Config], li
 def _affected(points: Iterable[Point], labels: Labels) -> Phrase:
     """`a and b on x and y; c on x`"""
     groups = [
-        say(listing(names(labels[config] for config in configs)), " on ", listing(names(workloads)))
-        for configs, workloads in configs_by_workloads(points)
+        say(listing(name_phrases(labels[config] for config in configs)), " on ", listing(name_phrases(workloads)))
+        for configs, workloads in failures_by_workloads(points)
     ]
     return joined(groups, "; ")
 
@@ -88,13 +88,13 @@ def failures_section(summary: StudySummary) -> Section:
 
 
 def _sentence(outcome: str, many: str, affected: Phrase, cause: str) -> Phrase:
-    return say(strong(outcome), many, ": ", affected, ": ", plain(cause, MAX_CAUSE))
+    return say(strong(outcome), many, ": ", affected, ": ", plain_words(cause, MAX_CAUSE))
 
 
 def _evidence(failure: Failure, ids: Sequence[str]) -> Details:
     whole = f": {failure.cause}" if len(failure.cause) > MAX_CAUSE else ""
     log = [CodeBlock(failure.log_lines[-MAX_LOG_LINES:])] if failure.log_lines else []
-    where = paragraph("In ", listing(names(ids), most=MAX_IDS), whole, ":" if log else ".")
+    where = paragraph("In ", listing(name_phrases(ids), most=MAX_IDS), whole, ":" if log else ".")
     return Details(f"Trials and log lines: {failure.outcome.value}", (where, *log))
 
 
@@ -105,14 +105,14 @@ def refusals_section(summary: StudySummary) -> Section | None:
         for reason, points in refusals_by_reason(
             refusal for refusal in summary.refusals if not refusal.was_tried
         ).items()
-        for configs, workloads in configs_by_workloads(points)
+        for configs, workloads in failures_by_workloads(points)
     ]
     labels = Labels.of(summary, MAX_NAME)
     reasons = table(
         alike,
         words_column("Reason", lambda row: row[0]),
-        words_column("Configs", lambda row: listing(names(labels[config] for config in row[1]))),
-        words_column("Workloads", lambda row: listing(names(row[2]))),
+        words_column("Configs", lambda row: listing(name_phrases(labels[config] for config in row[1]))),
+        words_column("Workloads", lambda row: listing(name_phrases(row[2]))),
     )
     return Section(say("Refused up front"), (reasons,), in_terminal=True) if alike else None
 
@@ -130,7 +130,7 @@ def cached_remarks(summary: StudySummary) -> Iterator[Phrase]:
         return
     low, high = min(found.share for _, found in cached), max(found.share for _, found in cached)
     shares = say(share(high)) if f"{low:.2f}" == f"{high:.2f}" else say(share(low), " to ", share(high))
-    workloads = listing(names(dict.fromkeys(point.workload for point, _ in cached)), most=MAX_NAMED)
+    workloads = listing(name_phrases(dict.fromkeys(point.workload for point, _ in cached)), most=MAX_NAMED)
     trials = plural(sum(found.trials for _, found in cached), "trial")
     yield say(
         strong("Cached prompts:"), " on ", workloads, " a prefix cache answered ", shares,
@@ -144,20 +144,20 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
     if failed := _failed(summary, labels):
         yield say("Failed: ", joined(failed, "; "), ".")
     if not_made := [refusal.point.config for refusal in summary.refusals if refusal.was_tried]:
-        variants = listing(names(dict.fromkeys(config.variant for config in not_made)))
+        variants = listing(name_phrases(dict.fromkeys(config.variant for config in not_made)))
         yield say("Could not be made: ", variants, "; run the study again to retry.")
     if refused := [refusal.point for refusal in summary.refusals if not refusal.was_tried]:
         configs = list(dict.fromkeys(labels[point.config] for point in refused))
-        named = listing(names(configs)) if len(configs) <= MAX_NAMED else say(f"{len(configs)} configs")
+        named = listing(name_phrases(configs)) if len(configs) <= MAX_NAMED else say(f"{len(configs)} configs")
         whole = [workload.name for workload in summary.study.workloads if not summary.points_of(workload.name)]
         if whole and {point.workload for point in refused} <= set(whole):
-            named = say("every config on ", listing(names(whole)))
+            named = say("every config on ", listing(name_phrases(whole)))
         yield say(f"Refused up front: {plural(len(refused), 'point')} of ", named, ".")
     for dtype, noted in grouped(
         [processor_note for processor_note in summary.processor_notes if processor_note.dtype], lambda note: note.dtype
     ).items():
         affected = list(dict.fromkeys(labels[note.config] for note in noted))
-        who = listing(names(affected)) if len(affected) <= MAX_NAMED else say(f"{len(affected)} configs")
+        who = listing(name_phrases(affected)) if len(affected) <= MAX_NAMED else say(f"{len(affected)} configs")
         why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."
         asked = say(" ", Name("dtype: bfloat16"), " in the engine's args measures bf16.")
         yield say(f"Computed in {dtype}: ", who, why, asked)
@@ -169,7 +169,7 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
     if summary.idle_share is not None:
         idle = say(share(summary.idle_share), " of the processors' energy is what they take when idle")
         yield say("CPU energy: ", idle, "; the rest is the engine's and the client's.")
-    estimates = [point.metrics[summary.primary_metric] for point in summary.points if has_result(summary, point)]
+    estimates = [point.metrics[summary.primary_metric] for point in summary.points if has_ranked_result(summary, point)]
     if any(not estimate.covers_starts for estimate in estimates):
         remedy = "" if summary.imported_from else " Set `starts` to 3 or more."
         yield (
@@ -180,17 +180,17 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
 
 def _failed(summary: StudySummary, labels: Labels) -> list[Phrase]:
     """`a and b on all 3 workloads tried (unsupported)`: those that failed alike are named together."""
-    without = [point for point in summary.points if point.failures and not has_result(summary, point)]
+    without = [point for point in summary.points if point.failures and not has_ranked_result(summary, point)]
     failed = grouped(without, lambda point: point.point.config)
 
     def how(config: Config) -> Phrase:
         points = failed[config]
         tried = sum(point.point.config == config for point in summary.points)
-        where = listing(names(point.point.workload for point in points))
+        where = listing(name_phrases(point.point.workload for point in points))
         if len(points) == tried > 2:
             where = say(f"all {tried} workloads tried")
         outcomes = ", ".join(sorted({group.failure.outcome.value for point in points for group in point.failures}))
         return say(" on ", where, f" ({outcomes})")
 
     alike = grouped(failed, how)
-    return [say(listing(names(labels[config] for config in configs)), where) for where, configs in alike.items()]
+    return [say(listing(name_phrases(labels[config] for config in configs)), where) for where, configs in alike.items()]

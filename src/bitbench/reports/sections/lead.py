@@ -6,20 +6,20 @@ from typing import Any, Literal
 
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.summary import AgainstBaseline, MemorySummary, Ranking, RankingEntry, StudySummary
-from bitbench.feature import Offer, ReportPlace, report_parts, sparing
+from bitbench.feature import Offer, ReportPlace, feature_errors_as_warnings, report_parts
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import Name, Phrase, Quantity, Unit
 from bitbench.reports.document.numbers import number, percent, size
-from bitbench.reports.document.words import MAX_NAME, Words, joined, listing, names, plural, say, strong
+from bitbench.reports.document.words import MAX_NAME, Words, joined, listing, name_phrases, plural, say, strong
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.ranked import (
     LESS_MEMORY,
-    confirmed_ratio,
-    entry_of,
-    estimate_of,
-    may_be_best,
     objectives_in_words,
-    quoted_ratio,
+    ranked_confirmed_ratio,
+    ranked_entry,
+    ranked_estimate,
+    ranked_possible_bests,
+    ranked_quoted_ratio,
     ranked_ratio_to_baseline,
 )
 from bitbench.study.plan import Config
@@ -74,7 +74,7 @@ class _Found:
         return Name(self._labels[config])
 
     def names(self, configs: Iterable[Config]) -> list[Phrase]:
-        return names(self._labels[config] for config in configs)
+        return name_phrases(self._labels[config] for config in configs)
 
 
 def lead(summary: StudySummary) -> Lead | None:
@@ -91,7 +91,7 @@ def lead(summary: StudySummary) -> Lead | None:
     if not found.compared:
         return None
     entries = [(ranking, entry) for ranking in found.compared for entry in ranking.entries]
-    if not any(estimate_of(summary, *of).interval for of in entries):
+    if not any(ranked_estimate(summary, *of).interval for of in entries):
         why = "Each point has a single trial, so its spread is unknown; the tables show the best means."
         return Lead(say("No ranking: n = 1."), (say(why),))
     sound = _Found(summary, [_without(ranking, found.flagged) for ranking in found.answered])
@@ -108,7 +108,7 @@ def lead_parts_of_features(
     for part, feature in report_parts():
         target = getattr(part, asked)
         if target is not None and part.name in summary.parts and place in (None, part.place):
-            with sparing(feature):
+            with feature_errors_as_warnings(feature):
                 said = Offer(feature, target).load()(summary.parts[part.name], summary)
                 yield from said if asked == "sentences" else [said]
 
@@ -127,7 +127,7 @@ def _without(ranking: Ranking, flagged: Container[Config]) -> Ranking:
     kept = tuple(entry for entry in ranking.entries if entry.config not in flagged or entry.config == ranking.baseline)
     if len(kept) == len(ranking.entries):
         return ranking
-    top = may_be_best(ranking)
+    top = ranked_possible_bests(ranking)
     bests = [entry.config for entry in kept if entry.config in top]
     if len(bests) < len(top):
         bests = [entry.config for place, entry in enumerate(kept) if _leads(entry, kept[:place])]
@@ -151,7 +151,7 @@ def _faster_but_flagged(found: _Found, sound: _Found) -> Iterator[Phrase]:
 
 def _ahead(ranking: Ranking) -> list[Config]:
     """Those that may be the best and are significantly better than the baseline; without one, than any other."""
-    top = may_be_best(ranking)
+    top = ranked_possible_bests(ranking)
     if ranking.baseline is None:
         return top if len(top) < len(ranking.entries) else []
     faster = [entry.config for entry in ranking.entries if entry.against_baseline is AgainstBaseline.FASTER]
@@ -167,7 +167,7 @@ def _never_behind(found: _Found) -> list[Config]:
 
     entries = [entry for ranking in found.answered for entry in ranking.entries]
     behind = {entry.config for entry in entries if is_behind(entry.ratio_to_baseline)}
-    first, *others = [may_be_best(ranking) for ranking in found.answered]
+    first, *others = [ranked_possible_bests(ranking) for ranking in found.answered]
     return [config for config in first if config not in behind and all(config in top for top in others)]
 
 
@@ -175,7 +175,7 @@ def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> L
     def merit(config: Config) -> tuple[bool, int, int, int]:
         """Not flagged; then significantly ahead on more workloads; then confirmed on more; then better places."""
         places = [[entry.config for entry in ranking.entries].index(config) for ranking in found.compared]
-        confirmed = sum(confirmed_ratio(ranking, config) is not None for ranking in found.compared)
+        confirmed = sum(ranked_confirmed_ratio(ranking, config) is not None for ranking in found.compared)
         return config not in found.flagged, len(found.where_ahead(config)), confirmed, -sum(places)
 
     best = max(choices, key=merit)
@@ -200,7 +200,7 @@ def _of_ties(found: _Found, best: Config, tied: Sequence[Config]) -> Iterator[Ph
     won = [ranking.workload for ranking in found.where_ahead(best) if ranking.baseline is not None]
     for config in tied:
         if doubtful := [workload for workload in won if config not in found.ahead[workload]]:
-            on = listing(names(doubtful))
+            on = listing(name_phrases(doubtful))
             yield say(found.name(config), " is not significantly faster than the baseline on ", on, ".")
     if least := _least_memory(found, tied, best):
         yield say("Of these ", least, ".")
@@ -262,10 +262,10 @@ def _no_winner(found: _Found) -> Lead:
         return Lead(say("Tie."), (say("The differences are not significant ", where, "."),))
     own = found.name(baseline)
     if without := [ranking.workload for ranking in found.answered if ranking.baseline is None]:
-        others = listing(names(without))
+        others = listing(name_phrases(without))
         reason = say("Where the baseline ", own, " has a result, no config is significantly faster; on ", others)
         return Lead(say("It depends on the workload."), (say(reason, " it has none, and others have."),))
-    won = [ranking for ranking in found.compared if may_be_best(ranking) == [baseline]]
+    won = [ranking for ranking in found.compared if ranked_possible_bests(ranking) == [baseline]]
     if won:
         rest = [ranking for ranking in found.compared if ranking not in won]
         reasons = [say("It is significantly faster ", _on(won) if rest else where, ".")]
@@ -300,7 +300,7 @@ def _by_workload(found: _Found) -> Lead:
         elif len(ranking.entries) == 1:
             reasons.append(say(on, "only ", found.name(ranking.entries[0].config), " has a result."))
     if undecided := [ranking.workload for ranking in found.compared if ranking.workload not in found.ahead]:
-        on = say("On ", listing(names(undecided)))
+        on = say("On ", listing(name_phrases(undecided)))
         reasons.append(say(on, " no config is significantly faster than the baseline."))
     leading = len(reasons)
     reasons += [*cautions, *_to_measure_quality(found, list(chosen))]
@@ -314,8 +314,8 @@ def _by_workload(found: _Found) -> Lead:
 
 def _chosen_by(ranking: Ranking, best: Config) -> Quantity | None:
     """Of a confirmed ratio, the one that it was chosen by: the one of the tables."""
-    entry = entry_of(ranking, best)
-    if confirmed_ratio(ranking, best) is None or entry is None or entry.ratio_to_baseline is None:
+    entry = ranked_entry(ranking, best)
+    if ranked_confirmed_ratio(ranking, best) is None or entry is None or entry.ratio_to_baseline is None:
         return None
     return number(entry.ratio_to_baseline.value, Unit.RATIO)
 
@@ -350,7 +350,7 @@ def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
         *([plural(len(ahead) - MAX_NAMED, "more workload")] if len(ahead) > MAX_NAMED else []),
     ]
     yield say(listing(parts), ".")
-    if confirmed := [ranking for ranking in ahead if confirmed_ratio(ranking, best)]:
+    if confirmed := [ranking for ranking in ahead if ranked_confirmed_ratio(ranking, best)]:
         where = () if len(confirmed) == 1 else say(" ", _on(confirmed))
         before = [ratio for ranking in confirmed if (ratio := _chosen_by(ranking, best))]
         yield say("Confirmed by fresh starts after the choice", where, "; the blocks that chose it gave ",
@@ -361,7 +361,7 @@ def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
 
 def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:
     """`1.31× (95 % CI 1.27× to 1.36×) the output throughput of a`"""
-    ratio = quoted_ratio(ranking, best)
+    ratio = ranked_quoted_ratio(ranking, best)
     assert ratio is not None  # it is ahead
     assert ranking.baseline is not None
     ends = [number(end, Unit.RATIO) for end in ratio.interval or ()]
@@ -384,7 +384,7 @@ def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Confi
     if len(rankings) > 2:
         return say(f"On the other {len(rankings)} workloads the difference is not significant", shown, ".")
     better = summary.definitions[summary.primary_metric].higher_is_better
-    on = say("On ", listing(names(ranking.workload for ranking in rankings)))
+    on = say("On ", listing(name_phrases(ranking.workload for ranking in rankings)))
     if values and all((value > 1) is better and abs(value - 1) >= 0.005 for value in values):
         return say(on, " it looks faster", shown, ", but the difference is not significant.")
     return say(on, " the difference is not significant", shown, ".")
@@ -402,4 +402,4 @@ def _takes(summary: StudySummary, best: Config) -> Iterator[Phrase]:
 
 
 def _on(some: list[Ranking]) -> Phrase:
-    return say("on ", listing(names(ranking.workload for ranking in some)))
+    return say("on ", listing(name_phrases(ranking.workload for ranking in some)))

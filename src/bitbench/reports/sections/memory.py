@@ -127,10 +127,12 @@ def engine_metrics_section(summary: StudySummary) -> Section | None:
     workload: ColumnOf[PointSummary] = words_column("Workload", lambda point: Name(point.point.workload))
     config: ColumnOf[PointSummary] = words_column("Config", lambda point: Name(labels[point.point.config]))
     points = [point for point in summary.points if point.engine is not None]
-    return Section(TITLE, engine_blocks(points, lambda point: point.engine, workload, config)) if points else None
+    return (
+        Section(TITLE, engine_counters_table(points, lambda point: point.engine, workload, config)) if points else None
+    )
 
 
-def engine_blocks(
+def engine_counters_table(
     items: Iterable[Item], engine: Callable[[Item], EngineSummary | None], *first: ColumnOf[Item]
 ) -> tuple[Block, ...]:
     """The figures that some engine has, and what they mean."""

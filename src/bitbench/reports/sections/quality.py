@@ -27,7 +27,7 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_minus, quantity, unit_of
+from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_minus, quantity, quantity_unit
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
@@ -35,10 +35,10 @@ from bitbench.reports.document.words import (
     bullets,
     joined,
     listing,
-    names,
+    name_phrases,
     number_column,
     paragraph,
-    plain,
+    plain_words,
     say,
     small_print,
     strong,
@@ -225,7 +225,7 @@ def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
     """For the answer above all tables: what lost too much, and what could not be measured."""
     labels = Labels.of(summary, MAX_NAME)
     if summary.quality:
-        yield from rounded_sentences(summary.rounded_before)
+        yield from quality_rounding_sentences(summary.rounded_before)
     for row in summary.quality:
         if row.flagged:
             yield say("Quality: ", Name(labels[row.config]), f" is flagged: {row.reason}.")
@@ -237,13 +237,13 @@ def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
     measured = [row for row in summary.quality if row.outcome is Outcome.OK and row.config not in lossless]
     if alone := [labels[row.config] for row in measured if not row.is_known]:
         why = " is unknown: the unquantized model on the same engine has no result to compare it with."
-        yield say("Quality: that of ", listing(names(alone)), why)
+        yield say("Quality: that of ", listing(name_phrases(alone)), why)
     compared = [row for row in summary.quality if row.baseline not in (None, row.config)]
     fine = [labels[row.config] for row in compared if row.is_known and not _mark(row)]
     if fine:
         verb = "does" if len(fine) == 1 else "do"
         limits = f" {verb} not significantly exceed the limits ({_limits(summary)})."
-        yield say("Quality: ", listing(names(fine)), limits)
+        yield say("Quality: ", listing(name_phrases(fine)), limits)
     yield from _task_sentences(summary, labels)
 
 
@@ -260,7 +260,7 @@ def quality_section(summary: StudySummary) -> Section | None:
     return Section(say("Quality"), tuple(blocks), in_terminal=True)
 
 
-def rounded_sentences(rounded_before: Mapping[str, str]) -> Iterator[Phrase]:
+def quality_rounding_sentences(rounded_before: Mapping[str, str]) -> Iterator[Phrase]:
     """Of models whose unquantized weights are not the original ones: what their figures of quality compare with."""
     for model, rounded in rounded_before.items():
         yield say(
@@ -280,7 +280,7 @@ def _limits(summary: StudySummary) -> str:
 
 def _figures(summary: StudySummary) -> Iterator[Block]:
     if summary.quality:
-        yield from map(Paragraph, rounded_sentences(summary.rounded_before))
+        yield from map(Paragraph, quality_rounding_sentences(summary.rounded_before))
     yield _basis(summary)
     if summary.quality:
         labels = Labels.of(summary, MAX_NAME)
@@ -296,7 +296,7 @@ def _shared(summary: StudySummary, labels: Labels) -> Iterator[Block]:
     if rows:
         measured = grouped(rows, lambda row: row.measured_as)
         told = [
-            say(listing(names(labels[row.config] for row in alike), most=FEW), " as ", Name(labels[config]))
+            say(listing(name_phrases(labels[row.config] for row in alike), most=FEW), " as ", Name(labels[config]))
             for config, alike in measured.items()
             if config is not None
         ]
@@ -346,7 +346,9 @@ def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ConfigQuality]:
         return replace(found, is_signed=key == "perplexity_rise", digits=1 if is_exact else None)
 
     shown_from = WIDE if key == "kl_p99" else 0
-    return number_column(definition.label, unit_of(definition), figure, shown_from=shown_from, intervals_from=WIDEST)
+    return number_column(
+        definition.label, quantity_unit(definition), figure, shown_from=shown_from, intervals_from=WIDEST
+    )
 
 
 def _mark(row: ConfigQuality) -> str:
@@ -383,7 +385,9 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
 
 def _refused(summary: StudySummary) -> Iterator[Block]:
     for reason, alike in grouped(summary.quality_refusals, lambda refusal: refusal.reason).items():
-        yield paragraph("Not measured: ", listing(names(refusal.config.name for refusal in alike)), f": {reason}")
+        yield paragraph(
+            "Not measured: ", listing(name_phrases(refusal.config.name for refusal in alike)), f": {reason}"
+        )
 
 
 def _answers(summary: StudySummary) -> Iterator[Block]:
@@ -405,7 +409,7 @@ def _answers(summary: StudySummary) -> Iterator[Block]:
 def _answer(row: ConfigQuality, answer: AnswerComparison) -> Words:
     is_other = row.baseline != row.config and answer.baseline_text is not None
     same = is_other and answer.first_difference is None
-    return Emphasis(say("as the baseline")) if same else plain(answer.text, MAX_ANSWER)
+    return Emphasis(say("as the baseline")) if same else plain_words(answer.text, MAX_ANSWER)
 
 
 def _differences(answer: AnswerComparison) -> Iterator[str]:

@@ -21,11 +21,11 @@ from bitbench.reports.document.numbers import (
     ROUGH,
     estimated,
     finding_quantity,
-    over_instances,
     percent,
     point_quantity,
+    quantity_unit,
+    spread_quantity,
     times,
-    unit_of,
 )
 from bitbench.reports.document.words import (
     MAX_NAME,
@@ -56,38 +56,38 @@ LESS_MEMORY = 0.05  # a smaller difference is no reason to choose among ties
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
 
 
-def rankings_by_model(summary: StudySummary) -> Iterator[tuple[StudySummary, Ranking]]:
+def ranked_parts_by_model(summary: StudySummary) -> Iterator[tuple[StudySummary, Ranking]]:
     """Each with the part of the summary that it is of."""
     for part in summary.by_model:
         yield from ((part, ranking) for ranking in part.rankings)
 
 
-def titled(title: Words, summary: StudySummary) -> Phrase:
+def ranked_section_title(title: Words, summary: StudySummary) -> Phrase:
     """With the model that a part of a study is about, where that has several."""
     return say(title, ", ", Name(summary.model)) if summary.model else say(title)
 
 
-def has_result(summary: StudySummary, point: PointSummary) -> bool:
+def has_ranked_result(summary: StudySummary, point: PointSummary) -> bool:
     return summary.primary_metric in point.metrics
 
 
-def outcomes_of(point: PointSummary) -> str:
+def ranked_point_outcomes(point: PointSummary) -> str:
     """`crashed (2), oom`: what a point has instead of figures."""
     return counted(group.failure.outcome.value for group in point.failures for _ in group.ids)
 
 
-def estimate_of(summary: StudySummary, ranking: Ranking, entry: RankingEntry) -> Estimate:
+def ranked_estimate(summary: StudySummary, ranking: Ranking, entry: RankingEntry) -> Estimate:
     point = Point(config=entry.config, workload=ranking.workload)
     return next(measured for measured in summary.points if measured.point == point).metrics[ranking.metric]
 
 
-def points_in_ranked_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
+def ranked_points(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
     """Best first; those without a result last."""
     place = {entry.config: number for number, entry in enumerate(ranking.entries)}
     return sorted(summary.points_of(ranking.workload), key=lambda point: place.get(point.point.config, len(place)))
 
 
-def by_speed(summary: StudySummary) -> list[Config]:
+def ranked_configs(summary: StudySummary) -> list[Config]:
     """Every config, the best place on all its workloads first, one without a result last."""
 
     def place(config: Config) -> float:
@@ -102,23 +102,23 @@ def by_speed(summary: StudySummary) -> list[Config]:
     return sorted((config.config for config in summary.configs), key=place)
 
 
-def entry_of(ranking: Ranking, config: Config) -> RankingEntry | None:
+def ranked_entry(ranking: Ranking, config: Config) -> RankingEntry | None:
     return next((entry for entry in ranking.entries if entry.config == config), None)
 
 
-def may_be_best(ranking: Ranking) -> list[Config]:
+def ranked_possible_bests(ranking: Ranking) -> list[Config]:
     """Those that may be the best; without claims, those that share the first rank."""
     return list(ranking.possible_bests) or [entry.config for entry in ranking.entries if entry.rank_low == 1]
 
 
-def versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Words:
+def ranked_versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Words:
     if entry is None:
         return None
     return "baseline" if entry.config == ranking.baseline else times(entry.ratio_to_baseline)
 
 
 def versus_column(title: Words, ranking: Ranking) -> ColumnOf[Config]:
-    return ratio_column(title, lambda config: versus_baseline(ranking, entry_of(ranking, config)))
+    return ratio_column(title, lambda config: ranked_versus_baseline(ranking, ranked_entry(ranking, config)))
 
 
 def rank_text(entry: RankingEntry | None) -> str | None:
@@ -137,33 +137,33 @@ def ranked_places(entry: RankingEntry) -> str:
     return "–".join(str(place) for place in dict.fromkeys((entry.rank_low, entry.rank_high)))
 
 
-def quoted_ratio(ranking: Ranking, config: Config) -> Estimate | None:
+def ranked_quoted_ratio(ranking: Ranking, config: Config) -> Estimate | None:
     """To the baseline: the confirmed one where there is one, since the choice itself made the other look better."""
-    if (confirmed := confirmed_ratio(ranking, config)) is not None:
+    if (confirmed := ranked_confirmed_ratio(ranking, config)) is not None:
         return confirmed
-    entry = entry_of(ranking, config)
+    entry = ranked_entry(ranking, config)
     return entry.ratio_to_baseline if entry else None
 
 
-def confirmed_ratio(ranking: Ranking, config: Config) -> Estimate | None:
+def ranked_confirmed_ratio(ranking: Ranking, config: Config) -> Estimate | None:
     found = ranking.confirmed
     return found.ratio if found is not None and found.config == config else None
 
 
 def ranked_ratio_to_baseline(ranking: Ranking, config: Config) -> Quantity | None:
-    return times(quoted_ratio(ranking, config))
+    return times(ranked_quoted_ratio(ranking, config))
 
 
 def ranked_memory_metric(summary: StudySummary) -> str:
     """The memory that stands beside speed: that of the device where one was used."""
-    return next(iter(device_metrics(summary)), "peak_bytes")
+    return next(iter(ranked_device_metrics(summary)), "peak_bytes")
 
 
-def device_metrics(summary: StudySummary) -> tuple[str, ...]:
+def ranked_device_metrics(summary: StudySummary) -> tuple[str, ...]:
     return tuple(metric for metric in DEVICE_METRICS if any(metric in point.metrics for point in summary.points))
 
 
-def metric_column(
+def ranked_metric_column(
     summary: StudySummary, metric: str, *, shown_from: int = 0, intervals_from: int = 130
 ) -> ColumnOf[PointSummary]:
     """It and its interval in each point."""
@@ -172,7 +172,7 @@ def metric_column(
         {"shown_from": shown_from, "intervals_from": intervals_from},
     )
     return number_column(
-        definition.label, unit_of(definition), lambda point: point_quantity(point, metric, definition), **room
+        definition.label, quantity_unit(definition), lambda point: point_quantity(point, metric, definition), **room
     )
 
 
@@ -190,7 +190,9 @@ def results_section(summary: StudySummary, labels: Labels) -> Section | None:
     """None where nothing was measured. `labels`: marked with what the answer says of each."""
     if not any(ranking.entries for ranking in summary.rankings):
         return None
-    return Section(titled("Results", summary), (_table(summary, labels), small_print(*_how_to_read(summary))))
+    return Section(
+        ranked_section_title("Results", summary), (_table(summary, labels), small_print(*_how_to_read(summary)))
+    )
 
 
 def _table(summary: StudySummary, labels: Labels) -> Table:
@@ -198,13 +200,13 @@ def _table(summary: StudySummary, labels: Labels) -> Table:
     memory = {config.config: config.memory for config in summary.configs}
 
     return table(
-        by_speed(summary),
+        ranked_configs(summary),
         words_column(
             "Config",
             lambda config: say(f"{labels.mark(config)} " if labels.mark(config) else "", Name(labels.name(config))),
         ),
         *(column for ranking in summary.rankings for column in _of_workload(summary, ranking)),
-        number_column("Peak memory", Unit.BYTES, lambda config: over_instances(memory[config].peak, Unit.BYTES)),
+        number_column("Peak memory", Unit.BYTES, lambda config: spread_quantity(memory[config].peak, Unit.BYTES)),
         *([_quality_column(summary, qualities)] if summary.quality else []),
         mark=lambda config: Mark.BEST if labels.mark(config) == CHOSEN else None,
         drop_empty=True,
@@ -220,11 +222,11 @@ def _of_workload(summary: StudySummary, ranking: Ranking) -> list[ColumnOf[Confi
         point = of.get(config)
         if point is None:
             return None
-        return estimated(point.metrics.get(ranking.metric), definition) or outcomes_of(point) or None
+        return estimated(point.metrics.get(ranking.metric), definition) or ranked_point_outcomes(point) or None
 
     title = say(Name(ranking.workload), f" {definition.label}")
     has_ratio = any(entry.ratio_to_baseline for entry in ranking.entries)
-    figures = [number_column(title, unit_of(definition), figure)]
+    figures = [number_column(title, quantity_unit(definition), figure)]
     if not has_ratio:
         return figures
     compared = versus_column(say(Name(ranking.workload), " vs. baseline"), ranking)
@@ -244,7 +246,7 @@ def _quality_column(summary: StudySummary, rows: dict[Config, ConfigQuality]) ->
             return row.outcome.value
         return estimated(row.estimates.get(key), definition) or ("baseline" if row.baseline == config else None)
 
-    return number_column(definition.label, unit_of(definition), quality)
+    return number_column(definition.label, quantity_unit(definition), quality)
 
 
 def _how_to_read(summary: StudySummary) -> list[Words]:
@@ -280,22 +282,29 @@ def objectives_section(summary: StudySummary) -> Section | None:
         words_column("Verdict", lambda point: point.verdict.value if point.verdict else None),
         mark=_mark,
     )
-    asked = paragraph("Promised: ", promise(summary), ", of all trials of a point together. ", SYMBOLS)
+    asked = paragraph(
+        "Promised: ", promised_objectives_in_words(summary), ", of all trials of a point together. ", SYMBOLS
+    )
     return Section(say("Objectives"), (asked, verdicts, *bullets(_open(points))), in_terminal=summary.search is None)
 
 
-def objectives_verdict(summary: StudySummary) -> Phrase | None:
+def objectives_sentence(summary: StudySummary) -> Phrase | None:
     """`Objectives (ttft_p99 ≤ 200 ms): 2 points met, 1 missed.`; None where nothing is promised, or of a search."""
     found = [point.verdict for point in summary.points]
     if summary.search is not None or not summary.is_measured or not any(found):
         return None
     counts = [f"{found.count(verdict)} {verdict.value}" for verdict in Verdict if verdict in found]
     return say(
-        strong("Objectives"), " (", promise(summary), f"): of {plural(len(found), 'point')} ", listing(counts), "."
+        strong("Objectives"),
+        " (",
+        promised_objectives_in_words(summary),
+        f"): of {plural(len(found), 'point')} ",
+        listing(counts),
+        ".",
     )
 
 
-def promise(summary: StudySummary) -> Phrase:
+def promised_objectives_in_words(summary: StudySummary) -> Phrase:
     """`ttft_p99 ≤ 200 ms and tpot_p99 ≤ 20.0 ms`"""
     return objectives_in_words(summary.study.objectives)
 

@@ -20,13 +20,13 @@ from bitbench.reports.document.model import (
     Unit,
     plain_text,
 )
-from bitbench.reports.document.numbers import percent, point_quantity, setting, share, shown, times
+from bitbench.reports.document.numbers import percent, point_quantity, setting_quantity, share, shown, times
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
     counted,
     listing,
-    names,
+    name_phrases,
     number_column,
     paragraph,
     plural,
@@ -38,8 +38,12 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import Labels, grouped
 from bitbench.reports.sections.failures import cached_remarks
-from bitbench.reports.sections.ranked import metric_column, promise, ranked_metric_definition
-from bitbench.study.workload import Workload, mean_rate, show_length
+from bitbench.reports.sections.ranked import (
+    promised_objectives_in_words,
+    ranked_metric_column,
+    ranked_metric_definition,
+)
+from bitbench.study.workload import Workload, mean_arrival_rate, workload_length_text
 from bitbench.util.units import show_seconds
 
 RATE_METRICS = ("offered_rate", "achieved_rate", "output_throughput", "ttft_p50_s")
@@ -55,7 +59,7 @@ def sweep_points(summary: StudySummary, *, was_running: bool = False) -> list[Po
     """The points by rising load, of a study that asks one config for the same at several loads, or a server that
     `was_running` already at one; else nothing."""
     workloads = summary.study.workloads
-    shapes = {shape_without(LOAD, workload) for workload in workloads}
+    shapes = {sweep_shape_without(LOAD, workload) for workload in workloads}
     if summary.refusals or len(summary.configs) != 1 or len(shapes) != 1:
         return []
     if len(workloads) < 2 and summary.search is None and not was_running:
@@ -73,10 +77,10 @@ def _level(summary: StudySummary, point: PointSummary) -> float:
 
 def sweep_level(workload: Workload) -> float:
     """Requests per second, or requests in flight."""
-    return mean_rate(workload.arrival) or float(workload.concurrency)
+    return mean_arrival_rate(workload.arrival) or float(workload.concurrency)
 
 
-def shape_without(differing: Iterable[str], workload: Workload) -> str:
+def sweep_shape_without(differing: Iterable[str], workload: Workload) -> str:
     """All of it but its length in time and these: the kind of arrival stays."""
     content = workload.model_dump(exclude={"name", "requests", "duration", *differing})
     return f"{content} {workload.arrival.kind}"
@@ -96,8 +100,8 @@ def _asked(summary: StudySummary) -> Phrase:
     how = f"{workload.arrival.kind} arrivals" if workload.open_loop else "closed loop"
     length = f" of {show_seconds(workload.duration)}" if workload.duration else ""
     texts = say(", texts from ", Name(workload.text.file)) if workload.text else ()
-    tokens = f"{show_length(workload.input_tokens)} tokens in, {show_length(workload.output_tokens)} tokens out"
-    return say(f"{tokens}, {how}{length}", texts, ".")
+    said, answered = workload_length_text(workload.input_tokens), workload_length_text(workload.output_tokens)
+    return say(f"{said} tokens in, {answered} tokens out, {how}{length}", texts, ".")
 
 
 def _table(summary: StudySummary) -> Table:
@@ -105,14 +109,16 @@ def _table(summary: StudySummary) -> Table:
     points = _points(summary)
     by_rate = summary.study.workloads[0].open_loop
     goodput = ["goodput"] if summary.study.objectives else []
-    metrics = dict.fromkeys([*(RATE_METRICS if by_rate else STREAM_METRICS), tail_of(summary), "tpot_s", *goodput])
+    metrics = dict.fromkeys(
+        [*(RATE_METRICS if by_rate else STREAM_METRICS), sweep_tail_metric(summary), "tpot_s", *goodput]
+    )
     title, unit = ("Rate", "req/s") if by_rate else ("In flight", Unit.NONE)
     return table(
         points,
-        number_column(title, unit, lambda point: setting(_level(summary, point), unit)),
+        number_column(title, unit, lambda point: setting_quantity(_level(summary, point), unit)),
         words_column("Outcome", lambda point: counted(_verdicts(point)) or "not run"),
         *(
-            metric_column(
+            ranked_metric_column(
                 summary, metric, shown_from=WIDE if metric == "offered_rate" else 0, intervals_from=INTERVALS_FIT
             )
             for metric in metrics
@@ -122,7 +128,7 @@ def _table(summary: StudySummary) -> Table:
     )
 
 
-def tail_of(summary: StudySummary) -> str:
+def sweep_tail_metric(summary: StudySummary) -> str:
     """The highest percentile of the time to first token for which every point has enough requests."""
     tails = [point.tails for point in summary.points]
     known = {metric: [of[metric] for of in tails if metric in of] for metric in TAILS}
@@ -158,7 +164,9 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
     if flawed:
         causes = [group.failure.cause for point in flawed for group in point.failures]
         why = f": {causes[0]}" if causes else "."
-        sentences.append(say("Requests failed on ", listing(names(point.point.workload for point in flawed)), why))
+        sentences.append(
+            say("Requests failed on ", listing(name_phrases(point.point.workload for point in flawed)), why)
+        )
     return [
         *sentences,
         *cached_remarks(summary),
@@ -167,19 +175,21 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
 
 
 def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
-    limits = promise(summary)
+    limits = promised_objectives_in_words(summary)
     if found.rate is None and found.high is None:
         runs = [run for point in summary.points for run in point.runs]  # the machine may have spoiled them
         why = f"none of {plural(len(runs), 'trial')} counts" if runs else "no trial was finished"
         resumed = ". The same command with --into resumes the search."
         return say("No rate was tested against ", limits, f": {why}{resumed}")
     if found.rate is None:
-        lowest = setting(found.high or 0.0, REQUESTS)
+        lowest = setting_quantity(found.high or 0.0, REQUESTS)
         said = say(limits, " is not met, not even at ", lowest, ", the lowest rate that was tried.")
         return say(said, _not_at_an_end(found, "lower"))
     if found.high is None:
         advice = "; --max-rate allows more" if found.stop is SearchStop.HIGHEST else ""
-        said = say(limits, " is met even at ", setting(found.rate, REQUESTS), f", the highest rate tried{advice}.")
+        said = say(
+            limits, " is met even at ", setting_quantity(found.rate, REQUESTS), f", the highest rate tried{advice}."
+        )
         return say(said, _not_at_an_end(found, "higher"))
     rate = Quantity(found.rate, REQUESTS, found.low, found.high)
     return say(
@@ -215,14 +225,14 @@ def _most_output(summary: StudySummary) -> Phrase:
     if not known:
         return say("No point has a result.")
     best = max(known, key=lambda point: point.metrics["output_throughput"].value)
-    output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, tail_of(summary))
-    time = f", with a {ranked_metric_definition(summary, tail_of(summary)).label} of "
+    output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, sweep_tail_metric(summary))
+    time = f", with a {ranked_metric_definition(summary, sweep_tail_metric(summary)).label} of "
     return say("The most output: ", strong(output), " at ", _load(summary, best), time, ttft, ".")
 
 
 def _load(summary: StudySummary, point: PointSummary) -> Quantity:
     by_rate = summary.study.workloads[0].open_loop
-    return setting(_level(summary, point), REQUESTS if by_rate else "in flight")
+    return setting_quantity(_level(summary, point), REQUESTS if by_rate else "in flight")
 
 
 def _figure(summary: StudySummary, point: PointSummary, metric: str) -> Quantity | None:
@@ -230,7 +240,7 @@ def _figure(summary: StudySummary, point: PointSummary, metric: str) -> Quantity
 
 
 def _highest_met(summary: StudySummary) -> Phrase:
-    limits = promise(summary)
+    limits = promised_objectives_in_words(summary)
     met = [point for point in _points(summary) if _meets(point)]
     if not met:
         return say("No point met ", limits, " in every trial.")
@@ -293,16 +303,16 @@ def _crossover_table(group: Sequence[Crossover], labels: Labels) -> Table:
 
 def _series_title(axis: CrossoverAxis, workload: Workload) -> str:
     """What is the same in all workloads of a series."""
-    out = show_length(workload.output_tokens)
+    out = workload_length_text(workload.output_tokens)
     if axis is CrossoverAxis.CONCURRENCY:
-        return f"Along concurrency, {show_length(workload.input_tokens)} tokens in and {out} out"
+        return f"Along concurrency, {workload_length_text(workload.input_tokens)} tokens in and {out} out"
     return f"Along input length, concurrency {workload.concurrency} and {out} tokens out"
 
 
 def crossover_words(crossover: Crossover) -> str:
     """In a few words: where it changes sides, or that it does not in the range measured."""
     if crossover.crossings:
-        return "; ".join(crossing(found, crossover) for found in crossover.crossings)
+        return "; ".join(crossing_words(found, crossover) for found in crossover.crossings)
     side = "faster" if crossover.points[0].speed.value > 1 else "slower"
     reached = f"{crossover.points[0].at:,} to {crossover.points[-1].at:,}"
     gaps = [stretch for stretch in crossover.stretches if stretch.standing is CrossoverSide.UNSURE]
@@ -329,7 +339,7 @@ def _side(point: CrossoverPoint) -> str:
     return "faster" if point.speed.is_above(1) else "slower"
 
 
-def crossing(found: Crossing, of: Crossover) -> str:
+def crossing_words(found: Crossing, of: Crossover) -> str:
     """`faster up to about 23 [20, 27] requests at once, then slower; measured at 16 and 32`. An interval as wide as the
     gap between the two points says no more than that it is somewhere between them."""
     side, unit = "slower" if found.becomes is CrossoverSide.FASTER else "faster", UNITS[of.axis]

@@ -21,7 +21,14 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import estimated, half_width, mean_of, percent, starts_and_trials, unit_of
+from bitbench.reports.document.numbers import (
+    estimated,
+    half_width_quantity,
+    mean_quantity,
+    percent,
+    quantity_unit,
+    starts_and_trials,
+)
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
@@ -52,7 +59,7 @@ from bitbench.study.workload import (
     ShapePart,
     Trace,
     Workload,
-    show_length,
+    workload_length_text,
 )
 from bitbench.util.units import UNKNOWN, show_seconds
 
@@ -68,8 +75,8 @@ def workload_shape(workload: Workload) -> Phrase:
 
     parts: list[Words] = [
         *([] if workload.open_loop else [f"concurrency {known('concurrency', f'{workload.concurrency:,}')}"]),
-        f"input {known('input_tokens', most + show_length(workload.input_tokens))} tokens",
-        f"output {known('output_tokens', most_out + show_length(workload.output_tokens))} tokens",
+        f"input {known('input_tokens', most + workload_length_text(workload.input_tokens))} tokens",
+        f"output {known('output_tokens', most_out + workload_length_text(workload.output_tokens))} tokens",
         *_prompts(workload),
         f"arrival {UNKNOWN}" if "arrival" in workload.unknown else _arrival(workload.arrival, what),
         f"{_amount(workload)} per trial",
@@ -132,16 +139,18 @@ WIDE = 110  # columns of a terminal from which all main figures fit beside a con
 
 
 def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[Figure] = ()) -> Section:
-    points, labels = ranked.points_in_ranked_order(summary, ranking), Labels.of(summary, MAX_NAME)
+    points, labels = ranked.ranked_points(summary, ranking), Labels.of(summary, MAX_NAME)
     main = _main_table(summary, ranking, points, labels)
     more: list[Block] = []
-    if with_result := [point for point in points if ranked.has_result(summary, point)]:
+    if with_result := [point for point in points if ranked.has_ranked_result(summary, point)]:
         occasional = [metric for metric in OCCASIONAL_METRICS if any(metric in point.metrics for point in points)]
-        metrics = dict.fromkeys((*occasional, *_with_carried(points, MORE_METRICS), *ranked.device_metrics(summary)))
+        metrics = dict.fromkeys(
+            (*occasional, *_with_carried(points, MORE_METRICS), *ranked.ranked_device_metrics(summary))
+        )
         further = table(
             with_result,
             words_column("Config", lambda point: Name(labels[point.point.config])),
-            *(ranked.metric_column(summary, metric) for metric in metrics),
+            *(ranked.ranked_metric_column(summary, metric) for metric in metrics),
         )
         more += [paragraph("Further metrics, in the same order:"), further]
     if any(point.outliers for point in points):
@@ -150,7 +159,7 @@ def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[
     if points:
         more += [paragraph("Why no more trials were run:"), *bullets(_why_stopped(summary, points, labels))]
     return Section(
-        ranked.titled(say("Workload ", Name(ranking.workload)), summary),
+        ranked.ranked_section_title(say("Workload ", Name(ranking.workload)), summary),
         (
             Paragraph(workload_shape(summary.study.workload(ranking.workload))),
             *(Chart(figure) for figure in figures),
@@ -194,10 +203,10 @@ class _Row:
 def _rows(summary: StudySummary, ranking: Ranking, points: Sequence[PointSummary]) -> Iterator[_Row]:
     """Best first; then what was refused here although its config was tried elsewhere."""
     for point in points:
-        words = ranked.outcomes_of(point) or "not run"
-        if ranked.has_result(summary, point):
+        words = ranked.ranked_point_outcomes(point) or "not run"
+        if ranked.has_ranked_result(summary, point):
             words = starts_and_trials(point.metrics[summary.primary_metric])
-        yield _Row(point.point.config, words, point, ranked.entry_of(ranking, point.point.config))
+        yield _Row(point.point.config, words, point, ranked.ranked_entry(ranking, point.point.config))
     tried = {point.point.config for point in summary.points}  # what no workload tries is listed once, after the tables
     for refusal in summary.refusals:
         if refusal.point.workload == ranking.workload and (refusal.point.config in tried or refusal.was_tried):
@@ -211,16 +220,18 @@ def _main_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointS
     def column(metric: str) -> ColumnOf[_Row]:
         shown, shown_from = summary.definitions[metric], 0 if metric == ranking.metric else WIDE
         return number_column(
-            shown.label, unit_of(shown), lambda row: estimated(row.metric(metric), shown), shown_from=shown_from
+            shown.label, quantity_unit(shown), lambda row: estimated(row.metric(metric), shown), shown_from=shown_from
         )
 
     return table(
         _rows(summary, ranking, points),
         words_column("Rank", lambda row: ranked.rank_text(row.entry)),
         words_column("Config", lambda row: Name(labels[row.config])),
-        ratio_column("vs. baseline", lambda row: ranked.versus_baseline(ranking, row.entry)),
+        ratio_column("vs. baseline", lambda row: ranked.ranked_versus_baseline(ranking, row.entry)),
         *map(column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
-        number_column(definition.label, unit_of(definition), lambda row: mean_of(row.metric(memory), definition)),
+        number_column(
+            definition.label, quantity_unit(definition), lambda row: mean_quantity(row.metric(memory), definition)
+        ),
         words_column("Starts / trials", lambda row: row.words),
         mark=lambda row: Mark.BEST if row.entry and row.entry.rank_low == 1 else None,
     )
@@ -230,7 +241,7 @@ def _outliers(summary: StudySummary, points: Sequence[PointSummary], labels: Lab
     """Each value in its own unit."""
 
     def unit(metric: str) -> str:
-        return unit_of(summary.definitions[metric])
+        return quantity_unit(summary.definitions[metric])
 
     return table(
         [(point, outlier) for point in points for outlier in point.outliers],
@@ -240,7 +251,9 @@ def _outliers(summary: StudySummary, points: Sequence[PointSummary], labels: Lab
         number_column("Value", Unit.NONE, lambda row: Quantity(row[1].value, unit(row[1].metric))),
         number_column("Median", Unit.NONE, lambda row: Quantity(row[1].median, unit(row[1].metric))),
         number_column(
-            "Mean", Unit.NONE, lambda row: mean_of(row[0].metrics[row[1].metric], summary.definitions[row[1].metric])
+            "Mean",
+            Unit.NONE,
+            lambda row: mean_quantity(row[0].metrics[row[1].metric], summary.definitions[row[1].metric]),
         ),
         number_column(
             "Mean without outliers", Unit.NONE, lambda row: Quantity(row[1].mean_without, unit(row[1].metric))
@@ -260,26 +273,26 @@ def _why_stopped(summary: StudySummary, points: Sequence[PointSummary], labels: 
     }
     stopped: dict[StopReason, list[Words]] = {reason: [] for reason in reasons}
     for point in points:
-        width = half_width(point.metrics.get(summary.primary_metric))
+        width = half_width_quantity(point.metrics.get(summary.primary_metric))
         precision = say(" (± ", width, ")") if width else ()
         stopped[point.stop_reason].append(say(Name(labels[point.point.config]), precision))
     return [say(f"{words}: ", listing(stopped[reason])) for reason, words in reasons.items() if stopped[reason]]
 
 
-def runs_section(summary: StudySummary) -> Section | None:
+def workload_runs_section(summary: StudySummary) -> Section | None:
     """Every measured trial by its own name."""
     blocks: list[Block] = []
-    for part, ranking in ranked.rankings_by_model(summary):
-        runs = [(point, run) for point in ranked.points_in_ranked_order(part, ranking) for run in point.runs]
+    for part, ranking in ranked.ranked_parts_by_model(summary):
+        runs = [(point, run) for point in ranked.ranked_points(part, ranking) for run in point.runs]
         if runs:
-            blocks += [Heading(ranked.titled(Name(ranking.workload), part)), _runs(summary, runs)]
+            blocks += [Heading(ranked.ranked_section_title(Name(ranking.workload), part)), _runs(summary, runs)]
     return Section(say("Single runs"), tuple(blocks)) if blocks else None
 
 
 def _runs(summary: StudySummary, runs: Sequence[tuple[PointSummary, Run]]) -> Table:
     def column(metric: str) -> ColumnOf[tuple[PointSummary, Run]]:
         definition = summary.definitions[metric]
-        unit = unit_of(definition)
+        unit = quantity_unit(definition)
 
         def figure(row: tuple[PointSummary, Run]) -> Quantity | None:
             value = row[1].metrics.get(metric) if row[1].outcome is Outcome.OK else None

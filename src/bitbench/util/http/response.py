@@ -54,7 +54,7 @@ class AnswerLimits(NamedTuple):
         )
 
 
-def trial_decoding_s(output_tokens: int) -> float:
+def responses_decoding_s(output_tokens: int) -> float:
     """For all answers of a trial together."""
     return _TRIAL_DECODING_S + _DECODING_S_PER_TOKEN * output_tokens
 
@@ -144,7 +144,7 @@ except ImportError:  # no compiler when it was installed
 Parts = PythonParts | NativeParts  # while the response comes
 
 
-def new_parts(limit_bytes: int) -> Parts:
+def new_response_parts(limit_bytes: int) -> Parts:
     return PythonParts(limit_bytes) if NativeParts is None else NativeParts(limit_bytes)
 
 
@@ -186,7 +186,7 @@ class ResponseReader:
 
     def __init__(self, parts: Parts | None = None) -> None:
         # Whoever sees a whole chunk while `between_chunks` may put it here himself.
-        self.parts = new_parts(PLAIN_BYTES) if parts is None else parts
+        self.parts = new_response_parts(PLAIN_BYTES) if parts is None else parts
         self._held: Parts | CompressedParts = self.parts
         self.between_chunks = False
         self._state = _HEAD
@@ -246,7 +246,7 @@ class ResponseReader:
 
     def compress(self) -> None:
         """Nothing more comes: hold it in less memory."""
-        self._held, self.parts = CompressedParts(self._held), new_parts(self.parts.limit_bytes)
+        self._held, self.parts = CompressedParts(self._held), new_response_parts(self.parts.limit_bytes)
 
     @property
     def held_bytes(self) -> int:

@@ -34,27 +34,27 @@ class JobError(Exception):
     """Why the job could not be done, in words that need no name of a type before them."""
 
 
-def run_worker_job(job_file: str, work: Callable[[Json, Reports], Json]) -> int:
+def run_as_job_worker(job_file: str, work: Callable[[Json, Reports], Json]) -> int:
     """Do the job and say how it ended, with what `work` returns. Returns the exit code."""
     reports = Reports()
     try:
         job = json.loads(Path(job_file).read_text(encoding="utf-8"))
-        die_with(job["parent"])
+        end_job_worker_with(job["parent"])
         reports.send("done", **work(job, reports))
     except Exception as error:
         traceback.print_exc()
-        reports.send("failed", cause=sentence(error))
+        reports.send("failed", cause=job_worker_cause(error))
         return 1
     return 0
 
 
-def die_with(parent: int) -> None:
+def end_job_worker_with(parent: int) -> None:
     """Ends with its parent, even after `kill -9`: its result would be of no use."""
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or os.getppid() != parent:
         os._exit(1)
 
 
-def peak_memory_bytes() -> int | None:
+def job_worker_peak_bytes() -> int | None:
     """High-water mark of this program alone; getrusage would count what the parent had when it forked."""
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
@@ -62,7 +62,7 @@ def peak_memory_bytes() -> int | None:
     return None
 
 
-def sentence(error: Exception) -> str:
+def job_worker_cause(error: Exception) -> str:
     """Its first line, after the name of its type unless it is a JobError."""
     if isinstance(error, JobError):
         return str(error)

@@ -5,11 +5,11 @@ from bitbench.features.interop.readers.reading import (
     Reading,
     imported_count,
     imported_field,
+    imported_json_object,
     imported_number,
-    imported_object,
-    imported_words,
+    imported_text,
+    imported_text_or,
     imported_workload,
-    text_or_none,
 )
 from bitbench.records.trial import TrialMetrics
 from bitbench.study.base import Json
@@ -21,7 +21,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 
 def read(text: str) -> Reading:
-    report = imported_object(text, TOOL, ("request_throughput",))
+    report = imported_json_object(text, TOOL, ("request_throughput",))
     reading = Reading(notes=["The file does not name the engine."])
     if failed := imported_count(imported_field(report, "error_request_count", "avg")):
         reading.notes.append(f"{failed} requests failed; figures are computed from the others.")
@@ -32,7 +32,7 @@ def read(text: str) -> Reading:
     concurrency = imported_count(imported_field(load, "concurrency"))
     reading.runs.append(
         ImportedRun(
-            imported_words(_model(settings), "unknown model"),
+            imported_text_or(_model(settings), "unknown model"),
             EngineSetup(name=UNKNOWN_ENGINE, engine=UNKNOWN_ENGINE),
             imported_workload(
                 concurrency=concurrency,
@@ -51,7 +51,7 @@ def read(text: str) -> Reading:
                 request_throughput=imported_number(imported_field(report, "request_throughput", "avg")),
             ),
             requests=completed or 0,
-            started_at=text_or_none(report.get("start_time")),
+            started_at=imported_text(report.get("start_time")),
             duration_s=_time(report, "benchmark_duration"),
             cause="No request was completed."
             if completed is None and not imported_field(report, "request_latency")

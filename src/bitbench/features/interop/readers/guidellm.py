@@ -5,9 +5,9 @@ from bitbench.features.interop.readers.reading import (
     Reading,
     imported_count,
     imported_field,
+    imported_json_object,
     imported_number,
-    imported_object,
-    imported_words,
+    imported_text_or,
     imported_workload,
 )
 from bitbench.records.trial import TrialMetrics
@@ -22,7 +22,7 @@ ONE_AT_A_TIME = "synchronous"
 
 
 def read(text: str) -> Reading:
-    report = imported_object(text, TOOL, ("benchmarks",))
+    report = imported_json_object(text, TOOL, ("benchmarks",))
     benchmarks = report["benchmarks"] if isinstance(report["benchmarks"], list) else []
     reading = Reading(notes=["Figures are means over successful requests; the file does not name the engine."])
     for number_of, benchmark in enumerate(benchmarks, start=1):
@@ -45,7 +45,7 @@ def _run(report: Json, benchmark: Json) -> ImportedRun:
     )
     percentiles = imported_field(metrics, "inter_token_latency_ms", "successful", "percentiles")
     return ImportedRun(
-        imported_words(model, "unknown model"),
+        imported_text_or(model, "unknown model"),
         EngineSetup(name=UNKNOWN_ENGINE, engine=UNKNOWN_ENGINE),
         _shape(benchmark, completed),
         TrialMetrics(

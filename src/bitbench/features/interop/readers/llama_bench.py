@@ -11,12 +11,12 @@ from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
     imported_count,
+    imported_json_objects,
     imported_name,
     imported_number,
-    imported_objects,
-    imported_words,
+    imported_text,
+    imported_text_or,
     imported_workload,
-    text_or_none,
 )
 from bitbench.records.trial import InstanceFacts, TrialMetrics
 from bitbench.study.base import Json
@@ -28,10 +28,10 @@ ARGUMENTS = ("n_threads", "n_gpu_layers", "n_batch", "n_ubatch", "type_k", "type
 
 
 def read(text: str) -> Reading:
-    found = imported_objects(text, TOOL, ("model_filename", "n_prompt", "n_gen", "avg_ns"))
+    found = imported_json_objects(text, TOOL, ("model_filename", "n_prompt", "n_gen", "avg_ns"))
     first = found[0]
-    host: dict[str, Json] = {"cpu_model": text_or_none(first.get("cpu_info"))}
-    if gpu := text_or_none(first.get("gpu_info")):
+    host: dict[str, Json] = {"cpu_model": imported_text(first.get("cpu_info"))}
+    if gpu := imported_text(first.get("gpu_info")):
         host["accelerators"] = [{"name": gpu}]
     notes = ["No server and no requests: a test is one batch of tokens, without sampling or tokenizing."]
     if not all(test.get("samples_ns") for test in found):
@@ -51,18 +51,18 @@ def _runs(test: Mapping[str, Json]) -> Iterator[ImportedRun]:
     arguments: dict[str, Argument] = {
         name: test[name] for name in ARGUMENTS if isinstance(test.get(name), (bool, int, float, str))
     }
-    backend = imported_words(test.get("backends"), "unknown backend")
+    backend = imported_text_or(test.get("backends"), "unknown backend")
     for nanoseconds in test.get("samples_ns") or [test["avg_ns"]]:
         seconds = imported_number(nanoseconds, NANOSECOND)
         yield ImportedRun(
-            PurePosixPath(imported_words(test["model_filename"], "unknown model")).name,
+            PurePosixPath(imported_text_or(test["model_filename"], "unknown model")).name,
             EngineSetup(name=f"llama.cpp, {backend}", engine="llama.cpp", args=arguments),
             shape,
             _metrics(prompt, generated, seconds),
             facts=InstanceFacts(engine_version=_version(test), kernels=(backend,)),
             requests=1,
             weight_bytes=imported_count(test.get("model_size")),
-            started_at=text_or_none(test.get("test_time")),
+            started_at=imported_text(test.get("test_time")),
             duration_s=seconds,
         )
 

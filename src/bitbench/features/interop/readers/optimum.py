@@ -10,11 +10,11 @@ from bitbench.features.interop.readers.reading import (
     Reading,
     imported_count,
     imported_field,
+    imported_json_object,
     imported_number,
-    imported_object,
-    imported_words,
+    imported_text,
+    imported_text_or,
     imported_workload,
-    text_or_none,
 )
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.study.base import Json
@@ -26,15 +26,15 @@ ARGUMENTS = ("device", "torch_dtype", "attn_implementation", "torch_compile", "q
 
 
 def read(text: str) -> Reading:
-    content = imported_object(text, TOOL, ("config", "report"))
+    content = imported_json_object(text, TOOL, ("config", "report"))
     config, report = content["config"], content["report"]
     backend, inputs = imported_field(config, "backend"), imported_field(config, "scenario", "input_shapes")
     batch = imported_count(imported_field(inputs, "batch_size"))
     generated = imported_count(imported_field(config, "scenario", "generate_kwargs", "max_new_tokens"))
     prompt = imported_count(imported_field(inputs, "sequence_length"))
-    model = imported_words(imported_field(backend, "model"), "unknown model")
+    model = imported_text_or(imported_field(backend, "model"), "unknown model")
     scheme = imported_field(backend, "quantization_scheme")
-    name = imported_words(imported_field(backend, "name"), "unknown")
+    name = imported_text_or(imported_field(backend, "name"), "unknown")
     arguments: dict[str, Argument] = {
         key: value
         for key in ARGUMENTS
@@ -54,7 +54,7 @@ def read(text: str) -> Reading:
                 _metrics(prefill, decode, batch, prompt, generated),
                 memory=_memory(report),
                 facts=InstanceFacts(
-                    engine_version=text_or_none(imported_field(backend, "version")),
+                    engine_version=imported_text(imported_field(backend, "version")),
                     weight_load_s=imported_number(imported_field(report, "load_model", "latency", "mean")),
                 ),
                 requests=batch or 0,
@@ -106,10 +106,10 @@ def _host(environment: Json) -> dict[str, Json]:
     gpus = imported_field(environment, "gpu")
     megabytes = imported_number(imported_field(environment, "cpu_ram_mb"), MEGABYTE)
     return {
-        "cpu_model": text_or_none(imported_field(environment, "cpu")),
+        "cpu_model": imported_text(imported_field(environment, "cpu")),
         "threads": imported_count(imported_field(environment, "cpu_count")),
         "memory_bytes": round(megabytes) if megabytes else None,
-        "os": text_or_none(imported_field(environment, "platform")),
-        "python": text_or_none(imported_field(environment, "python_version")),
+        "os": imported_text(imported_field(environment, "platform")),
+        "python": imported_text(imported_field(environment, "python_version")),
         "accelerators": [{"name": str(gpu)} for gpu in gpus] if isinstance(gpus, list) else [],
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from math import inf
 
-from bitbench.analysis.roofline import operator_group_table
+from bitbench.analysis.roofline import operator_group_rules
 from bitbench.records.profile import Operator, PublishedKernel
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.study.base import Json
@@ -50,7 +50,7 @@ SMALLEST, LARGEST = 1e-18, 1e18  # of any figure, in any unit
 MIS_ENCODED = "Its text was UTF-8 that had been read as Windows-1252; it was repaired."
 
 
-def decoded(content: bytes) -> tuple[str, bool]:
+def decode_imported_text(content: bytes) -> tuple[str, bool]:
     """The text, and whether its encoding had to be repaired."""
     text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     repaired = "\n".join(_repaired(line) if _TRACES.search(line) else line for line in text.split("\n"))
@@ -72,7 +72,7 @@ def _repaired(line: str) -> str:
         return line
 
 
-def table_row(line: str) -> list[str]:
+def imported_row_cells(line: str) -> list[str]:
     """The cells of a line of a Markdown table or of a grid table."""
     return [cell.strip() for cell in line.strip().strip("|").split("|")]
 
@@ -81,10 +81,10 @@ def imported_figure(text: str) -> float | None:
     """`1,526.74 tok/s` → 1526.74; None for `N/A`, `-` and 0.00, which stands for "not measured"."""
     found = re.match(r"\s*([0-9][0-9,]*\.?[0-9]*)", text)
     value = float(found.group(1).replace(",", "")) if found else 0.0
-    return measurable(value) if value else None
+    return plausible_imported_number(value) if value else None
 
 
-def measurable(value: float) -> float:
+def plausible_imported_number(value: float) -> float:
     """Raises ImportFileError for what nothing can measure, and sums and squares could not hold."""
     if not SMALLEST <= value <= LARGEST:
         shown = (
@@ -106,7 +106,7 @@ class ProfileTable:
     self_device_s: float | None
 
 
-def read_profile(lines: list[str]) -> ProfileTable | None:
+def imported_profile_table(lines: list[str]) -> ProfileTable | None:
     """None where there is no such table."""
     place = next((place for place, line in enumerate(lines) if "Self CPU %" in line), None)
     if place is None:
@@ -124,7 +124,7 @@ def _row(line: str, titles: list[str]) -> Operator | None:
         return None
     row = dict(zip(titles, cells, strict=True))
     return Operator(
-        group=operator_group_table().group_of(row["Name"])[0],
+        group=operator_group_rules().group_of(row["Name"])[0],
         name=row["Name"],
         calls=int(row["# of Calls"]),
         self_cpu_s=parse_seconds(row["Self CPU"]),
@@ -233,15 +233,15 @@ def _name(shape: Workload, rate: float | None) -> str:
     return imported_name("-".join(numbers), "unspecified")
 
 
-def imported_object(text: str, tool: str, needed: Sequence[str]) -> Mapping[str, Json]:
+def imported_json_object(text: str, tool: str, needed: Sequence[str]) -> Mapping[str, Json]:
     """A JSON object that has all `needed` keys."""
-    found = imported_objects(text, tool, needed)
+    found = imported_json_objects(text, tool, needed)
     if len(found) != 1:
         raise ImportFileError(f"the file contains {len(found)} JSON objects; {tool} writes one per file")
     return found[0]
 
 
-def imported_objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Json]]:
+def imported_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Json]]:
     """The objects of a JSON file, of a JSON array, or of one object per line."""
     try:
         content = _parsed(text)
@@ -285,10 +285,10 @@ def imported_number(value: Json, factor: float = 1.0) -> float | None:
     """A positive number × factor; the tools write 0, NaN or infinity for what they did not measure."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < inf:
         return None
-    return measurable(value) * factor
+    return plausible_imported_number(value) * factor
 
 
-def text_or_none(value: Json) -> str | None:
+def imported_text(value: Json) -> str | None:
     return value.strip() or None if isinstance(value, str) else None
 
 
@@ -297,5 +297,5 @@ def imported_count(value: Json) -> int | None:
     return None if known is None else round(known)
 
 
-def imported_words(value: Json, fallback: str) -> str:
+def imported_text_or(value: Json, fallback: str) -> str:
     return value if isinstance(value, str) and value.strip() else fallback

@@ -5,10 +5,10 @@ import re
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
+    imported_profile_table,
+    imported_row_cells,
     imported_workload,
-    measurable,
-    read_profile,
-    table_row,
+    plausible_imported_number,
 )
 from bitbench.records.trial import InstanceFacts, TrialMetrics
 from bitbench.study.study import EngineSetup
@@ -18,13 +18,15 @@ _FIELDS = {"TTFT": "ttft_s", "TPOT": "tpot_s", "Latency": "latency_s"}
 _INTERVAL = re.compile(r"\[[^]]*\]")
 
 
-def is_meant(text: str) -> bool:
+def has_vendor_backends(text: str) -> bool:
     return "**Backend**" in text
 
 
 def read(text: str) -> Reading:
     lines = text.split("\n")
-    rows = {cells[0].strip("* "): cells[1:] for line in lines if (cells := table_row(line)) and "**" in cells[0]}
+    rows = {
+        cells[0].strip("* "): cells[1:] for line in lines if (cells := imported_row_cells(line)) and "**" in cells[0]
+    }
     versions, device = _versions(lines)
     reading = Reading(host={"accelerators": [{"name": device}]} if device else {})
     shape = imported_workload(concurrency=None, input_tokens=None, output_tokens=None)
@@ -46,7 +48,7 @@ def read(text: str) -> Reading:
             )
         )
     reading.notes.append("The file does not give token counts or concurrency.")
-    reading.profile = read_profile(lines)
+    reading.profile = imported_profile_table(lines)
     if reading.profile is not None:
         reading.notes.append(
             f"Its operator profile ({len(reading.profile.operators)} rows) is kept beside the study: "
@@ -57,7 +59,7 @@ def read(text: str) -> Reading:
 
 def _seconds(cell: str) -> float | None:
     """`12.3ms`, or `12.3 [11.9, 12.8] ms` as bitbench itself writes it; None where it is unknown."""
-    return None if cell == UNKNOWN else measurable(parse_seconds(_INTERVAL.sub("", cell)))
+    return None if cell == UNKNOWN else plausible_imported_number(parse_seconds(_INTERVAL.sub("", cell)))
 
 
 def _name_and_kernel(backend: str) -> tuple[str, str | None]:

@@ -13,8 +13,8 @@ from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
     imported_figure,
+    imported_row_cells,
     imported_workload,
-    table_row,
 )
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.study.study import Argument, EngineSetup
@@ -38,7 +38,7 @@ class _Table:
     rows: tuple[Row, ...]
 
 
-def is_meant(text: str) -> bool:
+def has_vendor_grids(text: str) -> bool:
     return "+====" in text
 
 
@@ -75,9 +75,9 @@ def _tables(lines: list[str]) -> Iterator[_Table]:
                 yield _Table(title, engine, tuple(rows))
             header, rows, previous = None, [], []
         elif line.startswith("|") and place + 1 < len(lines) and lines[place + 1].startswith("+="):
-            header = table_row(line)
+            header = imported_row_cells(line)
         elif line.startswith("|") and header:
-            cells = table_row(line)
+            cells = imported_row_cells(line)
             filled = [cell or (previous[column] if previous else "") for column, cell in enumerate(cells)]
             previous = filled
             rows.append(dict(zip(header, filled, strict=False)))

@@ -2,7 +2,7 @@
 
 import re
 
-from bitbench.features.interop.readers.reading import Reading, imported_figure, table_row
+from bitbench.features.interop.readers.reading import Reading, imported_figure, imported_row_cells
 from bitbench.records.profile import PublishedKernel
 
 _NEEDED = {"in_features", "out_features"}
@@ -10,20 +10,20 @@ _MILLISECONDS = re.compile(r"^(.+) \(ms\)$")
 _SHAPE = ("batch_size", "in_features", "out_features")
 
 
-def is_meant(text: str) -> bool:
+def has_vendor_kernels(text: str) -> bool:
     return _header(text.split("\n")) is not None
 
 
 def _header(lines: list[str]) -> int | None:
-    return next((place for place, line in enumerate(lines) if set(table_row(line)) >= _NEEDED), None)
+    return next((place for place, line in enumerate(lines) if set(imported_row_cells(line)) >= _NEEDED), None)
 
 
 def read(text: str) -> Reading:
     lines = text.split("\n")
     place = _header(lines)
     assert place is not None  # is_meant was asked before
-    header = table_row(lines[place])
-    rows = [dict(zip(header, table_row(line), strict=False)) for line in lines[place + 1 :] if "|" in line]
+    header = imported_row_cells(lines[place])
+    rows = [dict(zip(header, imported_row_cells(line), strict=False)) for line in lines[place + 1 :] if "|" in line]
     kernels = [_kernel(row) for row in rows if not set(row["in_features"]) <= set("-: ")]
     return Reading(
         kernels=kernels,

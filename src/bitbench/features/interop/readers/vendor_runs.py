@@ -58,7 +58,7 @@ class _Configuration:
     models: list[_Model] = field(default_factory=list)
 
 
-def is_meant(text: str) -> bool:
+def has_vendor_runs(text: str) -> bool:
     return any(_CONFIGURATION.match(line) for line in text.split("\n"))
 
 

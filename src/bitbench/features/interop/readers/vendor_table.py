@@ -6,10 +6,10 @@ from bitbench.features.interop.readers import vendor_backends, vendor_grids, ven
 from bitbench.features.interop.readers.reading import ImportFileError, Reading
 
 FORMS: tuple[tuple[Callable[[str], bool], Callable[[str], Reading]], ...] = (
-    (vendor_runs.is_meant, vendor_runs.read),
-    (vendor_backends.is_meant, vendor_backends.read),
-    (vendor_grids.is_meant, vendor_grids.read),
-    (vendor_kernels.is_meant, vendor_kernels.read),
+    (vendor_runs.has_vendor_runs, vendor_runs.read),
+    (vendor_backends.has_vendor_backends, vendor_backends.read),
+    (vendor_grids.has_vendor_grids, vendor_grids.read),
+    (vendor_kernels.has_vendor_kernels, vendor_kernels.read),
 )
 
 

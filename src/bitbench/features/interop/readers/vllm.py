@@ -7,9 +7,9 @@ from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
     imported_count,
+    imported_json_objects,
     imported_number,
-    imported_objects,
-    imported_words,
+    imported_text_or,
     imported_workload,
 )
 from bitbench.records.trial import TrialMetrics
@@ -22,7 +22,7 @@ MILLISECOND = 1e-3
 
 
 def read(text: str) -> Reading:
-    found = imported_objects(text, TOOL, ("model_id", "completed", "duration", "request_throughput"))
+    found = imported_json_objects(text, TOOL, ("model_id", "completed", "duration", "request_throughput"))
     reading = Reading(runs=[_run(result) for result in found])
     for result in found:
         if failed := imported_count(result.get("failed")):
@@ -34,13 +34,13 @@ def read(text: str) -> Reading:
 
 
 def _run(result: Mapping[str, Json]) -> ImportedRun:
-    backend = imported_words(result.get("label") or result.get("backend"), "unknown")
+    backend = imported_text_or(result.get("label") or result.get("backend"), "unknown")
     completed = imported_count(result.get("completed"))
     return ImportedRun(
-        imported_words(result["model_id"], "unknown model"),
+        imported_text_or(result["model_id"], "unknown model"),
         EngineSetup(name=backend, engine=backend),
-        served_shape(result, completed),
-        served_metrics(result, latency="mean_e2el_ms", overall="total_token_throughput"),
+        imported_vllm_workload(result, completed),
+        imported_vllm_metrics(result, latency="mean_e2el_ms", overall="total_token_throughput"),
         requests=completed or 0,
         started_at=_date(result.get("date")),
         duration_s=imported_number(result.get("duration")),
@@ -48,7 +48,7 @@ def _run(result: Mapping[str, Json]) -> ImportedRun:
     )
 
 
-def served_shape(result: Mapping[str, Json], completed: int | None) -> Workload:
+def imported_vllm_workload(result: Mapping[str, Json], completed: int | None) -> Workload:
     """As vllm and sglang write it: a limit of requests in flight, or a rate, or all at once; lengths as means."""
     prompts = imported_count(result.get("num_prompts")) or completed
     rate = imported_number(result.get("request_rate"))  # "inf" is none
@@ -62,7 +62,7 @@ def served_shape(result: Mapping[str, Json], completed: int | None) -> Workload:
     )
 
 
-def served_metrics(result: Mapping[str, Json], *, latency: str, overall: str) -> TrialMetrics:
+def imported_vllm_metrics(result: Mapping[str, Json], *, latency: str, overall: str) -> TrialMetrics:
     """As vllm and sglang write them, but for the names of two fields."""
     return TrialMetrics(
         latency_s=imported_number(result.get(latency), MILLISECOND),

@@ -16,14 +16,14 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[3] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
 from bitbench_package import load_bitbench_module  # type: ignore[import-not-found]
-from job_worker import Json, Reports, run_worker_job, sentence  # type: ignore[import-not-found]
+from job_worker import Json, Reports, job_worker_cause, run_as_job_worker  # type: ignore[import-not-found]
 
 ALIGNMENT = 64  # bytes: a cache line
 CHECKED_ROWS = 64  # at either end: enough to meet every path of a kernel, and its padding
 COLD_CACHES = 4  # weights that a case rotates over, as a multiple of the device's last cache
 
 
-def work(job: Json, reports: Reports) -> Json:
+def _work(job: Json, reports: Reports) -> Json:
     make_importable("bitbench", job["packages"])
     _load_native(job["native"])
     KernelBench(job, reports).run()
@@ -57,28 +57,28 @@ class FilledPool:
         self._bytes = torch.empty(size_bytes, dtype=torch.uint8, device=device)
         self._bfloat16 = torch.empty(size_bytes // 2, dtype=torch.bfloat16, device=device)
         numbers = torch.randint(0, 256, (self.PIECE + 64,), generator=generator, dtype=torch.uint8)
-        fill(self._bytes, numbers.to(device))
-        fill(self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16().to(device))
+        _fill(self._bytes, numbers.to(device))
+        _fill(self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16().to(device))
         # Of two bfloat16 numbers the second gives sign, exponent and upper digits, the first only further digits.
         self._float32 = self._bfloat16[: size_bytes // 4 * 2].view(torch.float32)
         self._huge_pages: Any = None
         self._from_numpy = torch.from_numpy
 
     def bytes_at(self, offset: int, count: int) -> Any:
-        return cut(self._bytes, offset, count)
+        return _cut(self._bytes, offset, count)
 
     def huge_page_bytes_at(self, offset: int, count: int) -> Any:
         if self._huge_pages is None:
             from bitbench.features.kernels.case import Arena
 
             self._huge_pages = self._from_numpy(Arena().place(self._bytes.numpy()))
-        return cut(self._huge_pages, offset, count)
+        return _cut(self._huge_pages, offset, count)
 
     def bfloat16_at(self, offset: int, count: int) -> Any:
-        return cut(self._bfloat16, offset, count)
+        return _cut(self._bfloat16, offset, count)
 
     def float32_at(self, offset: int, count: int) -> Any:
-        return cut(self._float32, offset, count)
+        return _cut(self._float32, offset, count)
 
 
 class PoolPart:
@@ -101,13 +101,13 @@ class PoolPart:
         return self._pool.float32_at(self._first_byte // 4 + offset, count)
 
 
-def fill(target: Any, piece: Any) -> None:
+def _fill(target: Any, piece: Any) -> None:
     for start in range(0, target.numel(), piece.numel()):
         end = min(start + piece.numel(), target.numel())
         target[start:end] = piece[: end - start]
 
 
-def cut(source: Any, offset: int, count: int) -> Any:
+def _cut(source: Any, offset: int, count: int) -> Any:
     """From a cache line on, wrapping around where the end is too near."""
     step = ALIGNMENT // source.element_size()
     room = source.numel() - count
@@ -147,7 +147,7 @@ class KernelBench:
             except Exception as error:
                 if self._job["all_cases"]:
                     raise
-                self._reports.send("unusable", case=number, cause=sentence(error))
+                self._reports.send("unusable", case=number, cause=job_worker_cause(error))
 
     def run(self) -> None:
         from bitbench.features.kernels.device import measure_device_roof
@@ -262,4 +262,4 @@ class KernelBench:
 
 
 if __name__ == "__main__":
-    sys.exit(run_worker_job(sys.argv[1], work))
+    sys.exit(run_as_job_worker(sys.argv[1], _work))

@@ -8,7 +8,7 @@ from typing import Any
 Json = dict[str, Any]
 
 
-def blocks_of(model: Any) -> Any:
+def vptq_calibration_blocks(model: Any) -> Any:
     """The list of blocks that repeat: the one that holds most of the weights."""
     from torch.nn import ModuleList
 
@@ -32,7 +32,7 @@ class FirstBlockReached(Exception):
     """Nothing behind it is needed."""
 
 
-def first_calls(model: Any, block: Any, samples: list[list[int]]) -> list[Call]:
+def vptq_calibration_calls(model: Any, block: Any, samples: list[list[int]]) -> list[Call]:
     import torch
 
     calls: list[Call] = []
@@ -51,13 +51,13 @@ def first_calls(model: Any, block: Any, samples: list[list[int]]) -> list[Call]:
     return calls
 
 
-def pass_on(block: Any, calls: list[Call]) -> None:
+def advance_vptq_calibration(block: Any, calls: list[Call]) -> None:
     """Each sample through the block, as it is now: what the next one is called with."""
     for call in calls:
-        call.hidden = output_of(call.of(block))
+        call.hidden = _output_of(call.of(block))
 
 
-def observe(block: Any, layers: dict[str, Any], calls: list[Call]) -> dict[str, Any]:
+def vptq_calibration_hessians(block: Any, layers: dict[str, Any], calls: list[Call]) -> dict[str, Any]:
     """E[x x^T] of each layer's inputs. Layers that are given the same tensor share one."""
     import torch
 
@@ -88,5 +88,5 @@ def observe(block: Any, layers: dict[str, Any], calls: list[Call]) -> dict[str, 
     return {name: sums[sharing[name]] / tokens for name in layers}
 
 
-def output_of(result: Any) -> Any:
+def _output_of(result: Any) -> Any:
     return result[0] if isinstance(result, tuple) else result

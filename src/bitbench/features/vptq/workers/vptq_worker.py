@@ -25,21 +25,21 @@ from typing import Any
 sys.path += [str(Path(__file__).parents[3] / place) for place in ("util/isolated", "quantize/workers")]
 sys.path.append(str(Path(__file__).parent))
 from bitbench_package import make_importable  # type: ignore[import-not-found]
-from calibration_text import calibration_pieces  # type: ignore[import-not-found]
-from job_worker import Json, Reports, peak_memory_bytes, run_worker_job  # type: ignore[import-not-found]
+from calibration_text import calibration_text_pieces  # type: ignore[import-not-found]
+from job_worker import Json, Reports, job_worker_peak_bytes, run_as_job_worker  # type: ignore[import-not-found]
 from vptq_calibration import (  # type: ignore[import-not-found]
     Call,
-    blocks_of,
-    first_calls,
-    observe,
-    pass_on,
+    advance_vptq_calibration,
+    vptq_calibration_blocks,
+    vptq_calibration_calls,
+    vptq_calibration_hessians,
 )
 
 REPORTED_PACKAGES = ("numpy", "torch", "transformers")
 ERROR = "proxy_error"  # in the header of a kept file
 
 
-def work(job: Json, reports: Reports) -> Json:
+def _work(job: Json, reports: Reports) -> Json:
     make_importable()
     return {"facts": Quantizer(job, reports).run()}
 
@@ -57,7 +57,7 @@ class Quantizer:
         self._tokenizer = AutoTokenizer.from_pretrained(job["model"], local_files_only=True)
         self._model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.bfloat16, local_files_only=True)
         self._model.eval().requires_grad_(False)
-        self._blocks = blocks_of(self._model)
+        self._blocks = vptq_calibration_blocks(self._model)
         self._names = {module: name for name, module in self._model.named_modules()}
         self._layers = [self._linear_layers(block) for block in self._blocks]
         if not any(self._layers):
@@ -68,19 +68,19 @@ class Quantizer:
 
     def run(self) -> Json:
         self._reports.send("stage", name="calibrating")
-        samples = calibration_pieces(self._job, self._tokenizer)
+        samples = calibration_text_pieces(self._job, self._tokenizer)
         with self._torch.inference_mode():
-            calls = first_calls(self._model, self._blocks[0], samples)
+            calls = vptq_calibration_calls(self._model, self._blocks[0], samples)
             self._report()
             for block, layers in zip(self._blocks, self._layers, strict=True):
                 self._solve_block(block, layers, calls)
-                pass_on(block, calls)
+                advance_vptq_calibration(block, calls)
             self._reports.send("stage", name="writing the checkpoint")
             self._write()
         print(self._bits.sentence(), file=sys.stderr)
         return {
             "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
-            "peak_memory_bytes": peak_memory_bytes(),
+            "peak_memory_bytes": job_worker_peak_bytes(),
             "samples": len(samples),
             "tokens": sum(len(sample) for sample in samples),
             "layer_errors": self._errors,
@@ -101,7 +101,7 @@ class Quantizer:
     def _solve_block(self, block: Any, layers: dict[str, Any], calls: list[Call]) -> None:
         missing = {name: module for name, module in layers.items() if not self._file(name).exists()}
         if missing:
-            hessians = observe(block, missing, calls)
+            hessians = vptq_calibration_hessians(block, missing, calls)
             by_size = sorted(missing, key=lambda name: missing[name].weight.numel(), reverse=True)
             workers = min(len(by_size), self._torch.get_num_threads())
             with ThreadPoolExecutor(workers, initializer=self._torch.set_num_threads, initargs=(1,)) as pool:
@@ -128,7 +128,7 @@ class Quantizer:
         )
         whole = {"config": json.dumps(self._layout.describe_vptq_layer(solved.layer)), ERROR: repr(solved.proxy_error)}
         unfinished = self._file(name).with_suffix(".tmp")
-        save_file(self._layout.tensors_of(solved.layer), unfinished, metadata=whole)
+        save_file(self._layout.layout_tensors(solved.layer), unfinished, metadata=whole)
         unfinished.rename(self._file(name))
         took = time.monotonic() - began
         print(f"{name}: proxy error {solved.proxy_error:.5f}, {took:.1f} s", file=sys.stderr, flush=True)
@@ -145,7 +145,7 @@ class Quantizer:
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
             said = file.metadata()
         config = json.loads(said["config"])
-        weight = self._layout.dequantize_layer(self._layout.read_layer(tensors, config))
+        weight = self._layout.dequantize_layout(self._layout.vptq_layer_from_layout(tensors, config))
         module.weight.copy_(self._torch.from_numpy(weight))
         self._configs[name] = config
         self._errors.append({"layer": name, "method": "VPTQ proxy", "error": float(said[ERROR])})
@@ -201,4 +201,4 @@ def is_ignored(layer: str, ignore: list[str]) -> bool:
 
 
 if __name__ == "__main__":
-    sys.exit(run_worker_job(sys.argv[1], work))
+    sys.exit(run_as_job_worker(sys.argv[1], _work))
