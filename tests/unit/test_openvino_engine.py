@@ -277,7 +277,7 @@ def port(modules: types.SimpleNamespace, model: Any) -> Iterator[int]:
 
     def serve() -> None:
         with suppress(SystemExit):  # of a test that lets the process end
-            modules.server.serve(model, running.jobs)
+            modules.server.serve_openvino(model, running.jobs)
 
     threading.Thread(target=serve, daemon=True).start()
     yield running.server_address[1]

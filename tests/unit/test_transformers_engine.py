@@ -79,7 +79,7 @@ def test_loaded_bytes_are_parameters_and_buffers() -> None:
         return lambda: (types.SimpleNamespace(nbytes=size) for size in sizes)
 
     model = types.SimpleNamespace(parameters=tensors(100, 10), buffers=tensors(4))
-    assert sys.modules["transformers_model"].loaded_bytes(model) == 114
+    assert sys.modules["transformers_model"].transformers_model_bytes(model) == 114
 
 
 class Decoder:
@@ -183,7 +183,7 @@ def model() -> RoteModel:
 def port(server: types.ModuleType, model: RoteModel) -> Iterator[int]:
     running = server.TransformersServer(0, KEY, model)
     threading.Thread(target=running.serve_forever, args=(0.02,), daemon=True).start()
-    threading.Thread(target=server.serve, args=(model, running.jobs), daemon=True).start()
+    threading.Thread(target=server.serve_transformers, args=(model, running.jobs), daemon=True).start()
     yield running.server_address[1]
     running.shutdown()
     running.server_close()

@@ -288,11 +288,6 @@ def _speed(row: _Row) -> Quantity | None:
     return Quantity(estimate.value, "tokens/s", estimate.low, estimate.high, decimals=DECIMALS)
 
 
-def _starts_and_trials(row: _Row) -> str | None:
-    speed = row.estimate("output_throughput")
-    return starts_and_trials(speed) if speed else None
-
-
 def _devices(setup: EngineSetup, lock: Lock) -> str | None:
     """As many as its arguments say; one where the machine has some; else the processor."""
     counts = [str(setup.args[name]) for name in DEVICE_COUNTS if name in setup.args]
