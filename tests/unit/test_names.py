@@ -1,12 +1,14 @@
 """Names lead to one place."""
 
 import ast
-from collections import defaultdict
+import re
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import bitbench
 
 PACKAGE = Path(bitbench.__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_class_name_occurs_once() -> None:
@@ -32,4 +34,17 @@ def test_no_variable_is_called_one() -> None:
         for name, line in (*names, *arguments):
             if name == "one":
                 places.append(f"{path.relative_to(PACKAGE).as_posix()}:{line}")
+    assert places == []
+
+
+def test_what_only_its_own_file_uses_has_a_private_name() -> None:
+    paths = [*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("scripts/*"), ROOT / "pyproject.toml"]
+    words = [{*re.findall(r"\w+", path.read_text(encoding="utf-8"))} for path in paths if path.is_file()]
+    users = Counter(word for found in words for word in found)
+    places = [
+        f"{path.relative_to(PACKAGE).as_posix()}: {node.name}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and users[node.name] == 1
+    ]
     assert places == []
