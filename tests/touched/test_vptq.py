@@ -41,7 +41,7 @@ with torch.inference_mode():
     made_dense = model(ids).logits
     linear.KERNEL_ROWS = 128
     answer = model.generate(ids, max_new_tokens=8, do_sample=False)[0, ids.shape[1]:]
-    linear.isa = lambda: None
+    linear.vptq_linear_isa = lambda: None
     without_native = hugging_face.load_vptq_model(folder, torch.float32)
     dense = without_native(ids).logits
 print(json.dumps({
