@@ -38,7 +38,7 @@ def test_no_variable_is_called_one() -> None:
 
 
 def test_what_only_its_own_file_uses_has_a_private_name() -> None:
-    paths = [*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("scripts/*"), ROOT / "pyproject.toml"]
+    paths = [*PACKAGE.rglob("*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("scripts/*"), *ROOT.glob("*.md")]
     words = [{*re.findall(r"\w+", path.read_text(encoding="utf-8"))} for path in paths if path.is_file()]
     users = Counter(word for found in words for word in found)
     places = [

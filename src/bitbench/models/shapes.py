@@ -50,7 +50,7 @@ def shards(tensors: Mapping[str, StoredTensor]) -> list[Shard]:
     return found
 
 
-def shard_file_bytes(tensors: Mapping[str, StoredTensor]) -> int:
+def _shard_file_bytes(tensors: Mapping[str, StoredTensor]) -> int:
     """What their files take, headers included."""
     return sum(len(safetensors_header_bytes(shard)) + tensor_bytes(shard) for shard in shards(tensors))
 
@@ -105,7 +105,7 @@ class Shape:
     @property
     def weight_bytes(self) -> int:
         """What its files of weights take, headers included."""
-        return shard_file_bytes(self.tensors)
+        return _shard_file_bytes(self.tensors)
 
     @cached_property
     def facts(self) -> ModelFacts:

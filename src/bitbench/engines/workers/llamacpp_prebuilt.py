@@ -55,7 +55,7 @@ def load() -> tuple[Path, ctypes.CDLL]:
     return folder, llama
 
 
-def serve_prebuilt(arguments: list[str]) -> int:
+def _serve_prebuilt(arguments: list[str]) -> int:
     folder, _ = load()
     server = ctypes.CDLL(str(folder / "libllama-server-impl.so"), mode=os.RTLD_NOW | os.RTLD_GLOBAL)
     words = [os.fsencode(word) for word in ("llama-server", *map(prebuilt_server_argument, arguments))]
@@ -99,4 +99,4 @@ def prebuilt_tensor_types(options: list[str], known: Any) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit({"llama-server": serve_prebuilt, "llama-quantize": _quantize_prebuilt}[sys.argv[1]](sys.argv[2:]))
+    sys.exit({"llama-server": _serve_prebuilt, "llama-quantize": _quantize_prebuilt}[sys.argv[1]](sys.argv[2:]))

@@ -15,7 +15,7 @@ def export(study: ExportedStudy, url: str | None) -> str:
     place = f"{url.rstrip('/')}/v1/metrics" if url else None
     exporter = OTLPMetricExporter(endpoint=place, timeout=_PATIENCE_S)
     try:
-        result = exporter.export(otel_metrics(study))
+        result = exporter.export(_otel_metrics(study))
     finally:
         exporter.shutdown()
     if result is not MetricExportResult.SUCCESS:
@@ -23,7 +23,7 @@ def export(study: ExportedStudy, url: str | None) -> str:
     return f"sent {len(study.points)} points to {place or 'the collector that OTEL_EXPORTER_OTLP_ENDPOINT names'}\n"
 
 
-def otel_metrics(study: ExportedStudy) -> MetricsData | None:
+def _otel_metrics(study: ExportedStudy) -> MetricsData | None:
     """Facts of the study are its resource, those of a point attributes of its points."""
     reader = InMemoryMetricReader()
     resource = Resource.create({"service.name": "bitbench", "bitbench.study": study.name, **study.facts})

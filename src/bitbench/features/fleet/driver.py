@@ -264,10 +264,10 @@ class FleetStatus:
 
 
 def fleet_executor(where: str, *, without_token: bool) -> Executor:
-    return partial(drive_study, roster_of(where, without_token=without_token))
+    return partial(_drive_study, roster_of(where, without_token=without_token))
 
 
-def drive_study(roster: Roster, study: StudyRun) -> None:
+def _drive_study(roster: Roster, study: StudyRun) -> None:
     """Drive it, and measure nothing here; the study is resolved as on every machine."""
     refuse_what_one_machine_does(study.plan, registered_engines_of(study.plan.study))
     with study.folder.writing() as writer, closing(Fleet(roster, writer, study.observer)) as fleet:

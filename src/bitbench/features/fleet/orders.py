@@ -116,7 +116,7 @@ def make_order(
         quality=quality,
         history=history,
         excused=tuple(trial.id for trial in history if trial.id in excused),
-        environments=fleet_order_hashes(lock.environments),
+        environments=_fleet_order_hashes(lock.environments),
         variants={name: found for name, found in lock.variants.items() if found is not None},
         files=lock.files,
     )
@@ -129,13 +129,13 @@ def fleet_order_differences(order: BlockOrder, found: Lock, plan: Plan) -> list[
     return [
         *([] if is_same else [f"bitbench {found.bitbench} instead of {order.bitbench}"]),
         *(f"variant {name} is missing" for name in sorted(missing)),
-        *_differing("environment", order.environments, fleet_order_hashes(found.environments)),
+        *_differing("environment", order.environments, _fleet_order_hashes(found.environments)),
         *_differing("variant", order.variants, found.variants),
         *_differing("file", order.files, found.files),
     ]
 
 
-def fleet_order_hashes(versions: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+def _fleet_order_hashes(versions: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
     """Of the package versions of environments, by name."""
     return {
         name: hashlib.sha256(json.dumps(packages, sort_keys=True).encode()).hexdigest()

@@ -32,7 +32,7 @@ def shape_reference(shape: Shape) -> str:
     return f"{_PREFIX}{shape.name}"
 
 
-def shape_checkpoint_name(shape: Shape) -> str:
+def _shape_checkpoint_name(shape: Shape) -> str:
     """Also what reports call it: it goes into the names of files."""
     return f"shape-{shape.name}"
 
@@ -142,7 +142,7 @@ _UNFINISHED = ".making-"
 
 
 def _find_checkpoint(shape: Shape, home: Path) -> Path | None:
-    folder = home.absolute() / "models" / shape_checkpoint_name(shape)
+    folder = home.absolute() / "models" / _shape_checkpoint_name(shape)
     return folder if (folder / MANIFEST).exists() else None
 
 
@@ -150,7 +150,7 @@ def make_checkpoint(shape: Shape, home: Path, *, on_progress: OnProgress = lambd
     """Its folder, made now or before. If it is interrupted, no part of it is left that could be taken for a model."""
     if (there := _find_checkpoint(shape, home)) is not None:
         return there
-    files, name = SafeFolder(home.absolute() / "models"), shape_checkpoint_name(shape)
+    files, name = SafeFolder(home.absolute() / "models"), _shape_checkpoint_name(shape)
     files.make_folder()
     _refuse_without_room(shape, files.root)
     began = time.monotonic()
@@ -234,7 +234,7 @@ class ShapeSource:
 
     def expect(self, reference: str) -> ExpectedModel:
         shape = find_shape(reference)
-        return ExpectedModel(shape_checkpoint_name(shape), shape.facts, shape.weight_bytes, shape.tensors)
+        return ExpectedModel(_shape_checkpoint_name(shape), shape.facts, shape.weight_bytes, shape.tensors)
 
     def make(self, reference: str, home: Path, on_progress: OnProgress) -> list[str]:
         path = make_checkpoint(find_shape(reference), home, on_progress=on_progress)

@@ -22,13 +22,13 @@ def _work(job: Json, reports: Reports) -> Json:
 
     reports.send("versions", versions={"lm-eval": lm_eval.__version__})
     try:
-        return evaluate_with_lm_eval(job)
+        return _evaluate_with_lm_eval(job)
     except (Exception, SystemExit) as error:
         last = str(error).strip().splitlines()[-1:] or [""]  # the first ones say what it was doing
         raise JobError(f"{type(error).__name__}: {last[0]}") from error
 
 
-def evaluate_with_lm_eval(job: Json) -> Json:
+def _evaluate_with_lm_eval(job: Json) -> Json:
     import lm_eval
     from lm_eval.tasks import TaskManager
 
@@ -42,7 +42,7 @@ def evaluate_with_lm_eval(job: Json) -> Json:
         _refuse_likelihoods(manager.load([task])["tasks"].values())
     cut: set[str] = set()
     found = lm_eval.simple_evaluate(
-        model=lm_eval_client(job, cut),
+        model=_lm_eval_client(job, cut),
         tasks=[task],
         limit=job["limit"],
         task_manager=manager,
@@ -51,12 +51,14 @@ def evaluate_with_lm_eval(job: Json) -> Json:
         log_samples=True,
     )
     return {
-        "results": [row for name, metrics in found["results"].items() for row in lm_eval_results(name, metrics, found)],
-        "answers": [answer for name, kept in found["samples"].items() for answer in lm_eval_answers(name, kept, cut)],
+        "results": [
+            row for name, metrics in found["results"].items() for row in _lm_eval_results(name, metrics, found)
+        ],
+        "answers": [answer for name, kept in found["samples"].items() for answer in _lm_eval_answers(name, kept, cut)],
     }
 
 
-def lm_eval_client(job: Json, cut: set[str]) -> Any:
+def _lm_eval_client(job: Json, cut: set[str]) -> Any:
     """lm-eval's own client of the endpoint, which notes in `cut` the texts that ended at the length limit."""
     from lm_eval.api.registry import get_model
 
@@ -84,7 +86,7 @@ def lm_eval_client(job: Json, cut: set[str]) -> Any:
     )
 
 
-def lm_eval_answers(name: str, kept: Iterable[Json], cut: set[str]) -> Iterable[Json]:
+def _lm_eval_answers(name: str, kept: Iterable[Json], cut: set[str]) -> Iterable[Json]:
     """Of each sample the metrics that are right or wrong."""
     for sample in kept:
         said = sample["resps"][0][0]
@@ -110,7 +112,7 @@ def _refuse_likelihoods(tasks: Iterable[Any]) -> None:
         )
 
 
-def lm_eval_results(name: str, metrics: Json, found: Json) -> list[Json]:
+def _lm_eval_results(name: str, metrics: Json, found: Json) -> list[Json]:
     """`acc,none` and `acc_stderr,none` stand beside each other."""
     better = found.get("higher_is_better", {}).get(name, {})
     samples = found.get("n-samples", {}).get(name, {}).get("effective")

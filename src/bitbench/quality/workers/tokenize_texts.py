@@ -28,7 +28,7 @@ def _work(job: Json, _: Reports) -> Json:
     begins = whole[: len(whole) - len(plain)] if whole != plain and whole[: len(plain)] != plain else []
     return {
         "texts": [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in job["texts"]],
-        "questions": [tokenize_question(tokenizer, question) for question in job["questions"]],
+        "questions": [_tokenize_question(tokenizer, question) for question in job["questions"]],
         "conversations": [
             [_converse(tokenizer, conversation["asks"], messages) for messages in conversation["turns"]]
             for conversation in job["conversations"]
@@ -38,7 +38,7 @@ def _work(job: Json, _: Reports) -> Json:
     }
 
 
-def tokenize_question(tokenizer: Any, question: str) -> Any:
+def _tokenize_question(tokenizer: Any, question: str) -> Any:
     if tokenizer.chat_template is None:
         return tokenizer(question)["input_ids"]
     return _in_template(tokenizer, [{"role": "user", "content": question}])

@@ -44,15 +44,15 @@ def _make_gguf(job: Json, reports: Reports) -> Json:
     target.parent.mkdir()
     fallbacks: Counter[str] = Counter()
     if wanted in BY_THE_CONVERTER:
-        make_dense_gguf(job, target, wanted.lower(), reports)
+        _make_dense_gguf(job, target, wanted.lower(), reports)
     else:
         converted = target.with_name("converted.gguf")
         if job["dense"] is None:
-            make_dense_gguf(job, converted, "bf16", reports)
+            _make_dense_gguf(job, converted, "bf16", reports)
         dense = Path(job["dense"] or converted)
         options = [
-            *gguf_imatrix_options(job, dense, target.with_name(IMPORTANCES), reports),
-            *gguf_tensor_type_options(job, target.parent),
+            *_gguf_imatrix_options(job, dense, target.with_name(IMPORTANCES), reports),
+            *_gguf_tensor_type_options(job, target.parent),
         ]
         show = _show_quantization(wanted, fallbacks, reports)
         run_tool([job["quantize"], *options, str(dense), str(target), wanted], "llama-quantize", target, show)
@@ -73,12 +73,12 @@ def versions() -> dict[str, str]:
     return found
 
 
-def make_dense_gguf(job: Json, target: Path, floats: str, reports: Reports) -> None:
+def _make_dense_gguf(job: Json, target: Path, floats: str, reports: Reports) -> None:
     command = [sys.executable, "-I", str(CONVERT), job["converter"], job["model"], str(target), floats]
     run_tool(command, "its converter", target, _show_conversion(reports))
 
 
-def gguf_imatrix_options(job: Json, dense: Path, table: Path, reports: Reports) -> list[str]:
+def _gguf_imatrix_options(job: Json, dense: Path, table: Path, reports: Reports) -> list[str]:
     """The option that names the table of what matters, made now from a text; none where the recipe wants no table."""
     if "imatrix" not in job:
         return []
@@ -88,7 +88,7 @@ def gguf_imatrix_options(job: Json, dense: Path, table: Path, reports: Reports) 
     return ["--imatrix", str(table)]
 
 
-def gguf_tensor_type_options(job: Json, folder: Path) -> list[str]:
+def _gguf_tensor_type_options(job: Json, folder: Path) -> list[str]:
     """The option that names the file of types by name; none where the recipe leaves them to llama-quantize."""
     if not job["tensors"]:
         return []
@@ -115,7 +115,7 @@ def run_tool(command: Sequence[str], name: str, result: Path, on_line: Callable[
             recent.append(line.strip())
             on_line(line)
     if tool.returncode != 0 or not result.exists():
-        raise JobError(f"{name} {_ended(tool.returncode)}{gguf_tool_error(recent)}")
+        raise JobError(f"{name} {_ended(tool.returncode)}{_gguf_tool_error(recent)}")
 
 
 class StepProgress:
@@ -172,7 +172,7 @@ def _ended(exit_code: int) -> str:
     return f"ended with signal {-exit_code}" if exit_code < 0 else f"ended with {exit_code}"
 
 
-def gguf_tool_error(lines: Sequence[str]) -> str:
+def _gguf_tool_error(lines: Sequence[str]) -> str:
     """The line that says what went wrong, the last of them."""
     spoken = [line for line in lines if line]
     telling = [line for line in spoken if TELLING.search(line)] or spoken

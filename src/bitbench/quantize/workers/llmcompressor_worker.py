@@ -23,7 +23,7 @@ REPORTED_PACKAGES = ("llmcompressor", "compressed-tensors", "torch", "transforme
 
 def _work(job: Json, reports: Reports) -> Json:
     return {
-        "facts": _compress_by_file(job, reports) if job.get("by_file") else compress_with_llmcompressor(job, reports)
+        "facts": _compress_by_file(job, reports) if job.get("by_file") else _compress_with_llmcompressor(job, reports)
     }
 
 
@@ -51,7 +51,7 @@ def _compress_by_file(job: Json, reports: Reports) -> Json:
     }
 
 
-def compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
+def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
     import torch
     from llmcompressor import oneshot
     from llmcompressor.modeling.moe.linearize import linearize_moe

@@ -169,10 +169,10 @@ def curves_by_input_length(workloads: Sequence[Workload]) -> list[list[Workload]
         for workload in workloads
         if isinstance(workload.input_tokens, int) and "input_tokens" not in workload.unknown
     ]
-    return _groups(fixed, ["input_tokens"], curve_input_length)
+    return _groups(fixed, ["input_tokens"], _curve_input_length)
 
 
-def curve_input_length(workload: Workload) -> float:
+def _curve_input_length(workload: Workload) -> float:
     return float(workload.input_tokens) if isinstance(workload.input_tokens, int) else 0.0
 
 
@@ -375,7 +375,7 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
     scale = _y_scale(summary, lines, group)
     rows: list[fig.Row] = []
     for line, point in _drawn(summary, lines, group):
-        length = curve_input_length(summary.study.workload(point.point.workload))
+        length = _curve_input_length(summary.study.workload(point.point.workload))
         rows.append({**_point(summary, line, point, scale), "x": length, "order": length, "at": f"{length:,.0f}"})
     lengths = sorted(set(fig.figure_field_values(rows, "x")))
     if len(lengths) < 2:  # nothing to see along a length

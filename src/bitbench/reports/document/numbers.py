@@ -59,7 +59,7 @@ class Written:
         return " ".join(part for part in (self.value, self.limits, self.unit, self.note) if part)
 
 
-def written_quantity(quantity: Quantity, scale: Scale | None = None, *, interval: bool = True) -> Written:
+def _written_quantity(quantity: Quantity, scale: Scale | None = None, *, interval: bool = True) -> Written:
     """In its own unit; where a `scale` is given, in that one, which the column names in its title."""
     if quantity.value is None:
         return Written(UNKNOWN, note=quantity.note)
@@ -75,7 +75,7 @@ def written_quantity(quantity: Quantity, scale: Scale | None = None, *, interval
 
 def shown(quantity: Quantity) -> str:
     """`29.6 [24.8, 34.1] tok/s`"""
-    return written_quantity(quantity).text
+    return _written_quantity(quantity).text
 
 
 def column_quantity_scales(table: Table) -> list[Scale]:
@@ -91,7 +91,7 @@ def column_quantity_scales(table: Table) -> list[Scale]:
 
 def written_quantity_in_column(column: Column, scale: Scale, quantity: Quantity, *, interval: bool = True) -> Written:
     """As a cell. One of another unit than its column's says so itself."""
-    return written_quantity(quantity, scale if quantity.unit == column.unit else None, interval=interval)
+    return _written_quantity(quantity, scale if quantity.unit == column.unit else None, interval=interval)
 
 
 def cells_with_units(

@@ -312,7 +312,7 @@ def _series_title(axis: CrossoverAxis, workload: Workload) -> str:
 def crossover_words(crossover: Crossover) -> str:
     """In a few words: where it changes sides, or that it does not in the range measured."""
     if crossover.crossings:
-        return "; ".join(crossing_words(found, crossover) for found in crossover.crossings)
+        return "; ".join(_crossing_words(found, crossover) for found in crossover.crossings)
     side = "faster" if crossover.points[0].speed.value > 1 else "slower"
     reached = f"{crossover.points[0].at:,} to {crossover.points[-1].at:,}"
     gaps = [stretch for stretch in crossover.stretches if stretch.standing is CrossoverSide.UNSURE]
@@ -339,7 +339,7 @@ def _side(point: CrossoverPoint) -> str:
     return "faster" if point.speed.is_above(1) else "slower"
 
 
-def crossing_words(found: Crossing, of: Crossover) -> str:
+def _crossing_words(found: Crossing, of: Crossover) -> str:
     """`faster up to about 23 [20, 27] requests at once, then slower; measured at 16 and 32`. An interval as wide as the
     gap between the two points says no more than that it is somewhere between them."""
     side, unit = "slower" if found.becomes is CrossoverSide.FASTER else "faster", UNITS[of.axis]
