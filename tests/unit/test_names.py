@@ -45,6 +45,8 @@ def test_what_only_its_own_file_uses_has_a_private_name() -> None:
         f"{path.relative_to(PACKAGE).as_posix()}: {node.name}"
         for path in PACKAGE.rglob("*.py")
         for node in ast.parse(path.read_text(encoding="utf-8")).body
-        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_") and users[node.name] == 1
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and not node.name.startswith("_")
+        and users[node.name] == 1
     ]
     assert places == []

@@ -57,7 +57,7 @@ _ADDRESS = re.compile(r"(?<![\w./])(?!127\.)(?:\d{1,3}\.){3}\d{1,3}(?=:\d)")
 _OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
-def _record_without_machine(record: AnyRecord, secrets: Collection[str] = ()) -> AnyRecord:
+def _record_without_machine(record: AnyRecord, secrets: Collection[str]) -> AnyRecord:
     """The same record: paths end in `…/` and their last part, a host that is not this machine is `…`, and none of these
     secrets is in any text."""
     content = _clean(record.model_dump(mode="json"), lambda text: _publishable_text(text, secrets))
