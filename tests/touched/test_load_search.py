@@ -25,7 +25,7 @@ def test_the_search_finds_the_known_capacity_and_goes_on_after_a_kill(tmp_path: 
     with running(CAPABLE, tmp_path) as null:
         variables = {**os.environ, "OPENAI_API_KEY": null.api_key}
         first = start(command, ["load", null.url, *asked], cwd=tmp_path, env=variables, streams={1: Path(os.devnull)})
-        assert wait_for(lambda: lines.exists() and lines.read_text().count('"outcome":"ok"') > 1, 300)
+        assert wait_for(lambda: lines.exists() and lines.read_text().count("\n") > 1, 300)
         first.kill()
         first.join()
         kept = lines.read_text().splitlines()[:2]

@@ -4,9 +4,11 @@ import errno
 import os
 import socket
 import sys
+from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from bitbench.engines import server
@@ -15,7 +17,7 @@ from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.loadgen import health
 from bitbench.loadgen.client import run_job
 from bitbench.loadgen.connection import ConnectionPool
-from bitbench.loadgen.health import WallClock
+from bitbench.loadgen.health import StolenTime, WallClock
 from bitbench.loadgen.verdict import load_verdict
 from bitbench.measure import runner
 from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
@@ -161,6 +163,18 @@ def test_a_look_that_lost_its_core_is_not_a_step() -> None:
     watch = WallClock(clock.monotonic, clock.wall)
     clock.pauses = iter((0.05, 0.05, 0.0, 0.05, 0.05))
     assert watch.step_s() == pytest.approx(0.0, abs=5e-6)
+
+
+def test_what_a_hypervisor_takes_is_a_share_of_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    def times(user: float, idle: float, steal: float) -> None:
+        monkeypatch.setattr(psutil, "cpu_times", lambda: scputimes(user, idle, steal))
+
+    scputimes = namedtuple("scputimes", "user idle steal")
+    times(10.0, 20.0, 5.0)
+    watch = StolenTime()
+    assert watch.share() == 0.0
+    times(16.0, 22.0, 7.0)
+    assert watch.share() == pytest.approx(0.2)
 
 
 @pytest.fixture

@@ -140,6 +140,14 @@ def test_a_late_client_is_client_bound(sent_s: float, client: ClientHealth, coun
         assert "client too slow (+" in failure.cause
 
 
+@pytest.mark.parametrize(("stolen", "said"), [(0.06, "; a hypervisor took 6.0 % of the processors)"), (0.01, "ms)")])
+def test_a_late_client_on_a_machine_that_lost_its_processors_says_so(stolen: float, said: str) -> None:
+    late = health(mean_lag_s=0.003).model_copy(update={"stolen_share": stolen})
+    failure = verdict(row(0), row(1), health=late)
+    assert failure is not None
+    assert failure.cause.endswith(said)
+
+
 def test_long_gaps_do_not_hide_a_late_first_token() -> None:
     slow = {"chunk_s": [0.1, 0.5, 0.9], "last_token_s": 0.9, "end_s": 0.9}
     late = health(p99_lag_s=0.030)  # a small part of a gap, a large one of the time to first token

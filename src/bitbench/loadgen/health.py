@@ -1,5 +1,5 @@
-"""The client watches itself: how late it sends and notices things, how much of a core it takes, and whether the wall
-clock was set."""
+"""The client watches itself: how late it sends and notices things, how much of a core it takes, whether the wall clock
+was set, and what a hypervisor took away."""
 
 import asyncio
 import random
@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import psutil
 
 from bitbench.loadgen.connection import Exchange
 from bitbench.records.trial import ClientHealth, WorkerHealth
@@ -46,6 +47,22 @@ class WallClock:
         return after - before, wall - (before + after) / 2
 
 
+class StolenTime:
+    """Begins to watch when it is made what a hypervisor gives to other machines."""
+
+    def __init__(self) -> None:
+        self._stolen_s, self._all_s = self._times()
+
+    def share(self) -> float:
+        """Of all processors' time since then; 0.0 where the system does not tell."""
+        stolen_s, all_s = self._times()
+        return max(0.0, stolen_s - self._stolen_s) / max(all_s - self._all_s, 1e-9)
+
+    def _times(self) -> tuple[float, float]:
+        times = psutil.cpu_times()
+        return getattr(times, "steal", 0.0), sum(times)
+
+
 # Mean time between two looks. Each one wakes the process, which took 70 µs of a core where it was measured: at 50 a
 # second 0.35 % of it, which an engine that computes on all cores loses. A trial of two seconds still has a p99.
 PROBE_INTERVAL_S = 0.020
@@ -69,6 +86,7 @@ class HealthMonitor:
         self._random = random.Random(0)
         self._lags: list[float] = []
         self._wall_clock = WallClock()
+        self._stolen_time = StolenTime()
         self._due = 0.0
         self._started = 0.0
         self._cpu_started = 0.0
@@ -106,6 +124,7 @@ class HealthMonitor:
             loop_lag_mean_s=max(_mean(self._lags), unread_mean_s),
             cpu_share=cpu_share,
             clock_step_s=self._wall_clock.step_s(),
+            stolen_share=self._stolen_time.share(),
             kernel_times=all(not exchange.unread_step_s for exchange in exchanges if exchange.unread_s is not None),
         )
 
@@ -132,6 +151,7 @@ def worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
         loop_lag_mean_s=max(worker.loop_lag_mean_s or 0.0 for worker in workers),
         cpu_share=max(worker.cpu_share for worker in workers),
         clock_step_s=max((worker.clock_step_s for worker in workers), key=abs),
+        stolen_share=max(worker.stolen_share for worker in workers),
         kernel_times=all(worker.kernel_times for worker in workers),
     )
 

@@ -7,7 +7,7 @@ from bitbench.records.request_rows import RequestRows, request_rows_statistic
 from bitbench.records.trial import ClientHealth, Failure, Outcome
 from bitbench.study.base import Json
 from bitbench.study.workload import Workload
-from bitbench.util.units import show_seconds
+from bitbench.util.units import show_percent, show_seconds
 
 # A wall clock that was set by as much may have changed the kernel's times by as much. Half of what a mean may be off is
 # far above what two readings of the clocks differ by themselves, some microseconds.
@@ -31,6 +31,9 @@ TAIL_LAG_SHARE = 0.5
 TAIL_TTFT_SHARE = 0.1
 # Two or three slices of the scheduler (3 to 4 ms each): one such hiccup in a short trial is its p99.
 TAIL_LAG_FLOOR_S = 0.010
+# An idle virtual machine loses up to 1 % of its processors' time; where it loses twice as much, that is said as the
+# reason.
+STOLEN_SHARE = 0.02
 
 _OUTCOME_OF_STATUS = {
     "refused": Outcome.CRASHED,
@@ -141,6 +144,8 @@ def _client_bound(requests: pa.Table, health: ClientHealth) -> Failure | None:
         ("ITL p99", lag_p99_s, max(TAIL_LAG_FLOOR_S, TAIL_LAG_SHARE * gap_p99_s)),
     ):
         if added_s > allowed_s:
-            cause = f"client too slow (+{show_seconds(added_s)} on {what}, limit {show_seconds(allowed_s)})"
+            stolen = f"; a hypervisor took {show_percent(health.stolen_share)} of the processors"
+            reason = stolen if health.stolen_share >= STOLEN_SHARE else ""
+            cause = f"client too slow (+{show_seconds(added_s)} on {what}, limit {show_seconds(allowed_s)}{reason})"
             return Failure(outcome=Outcome.CLIENT_BOUND, cause=cause)
     return None

@@ -88,6 +88,7 @@ class WorkerHealth(Record):
     loop_lag_mean_s: float | None = None
     cpu_share: float  # of one core, while the trial ran
     clock_step_s: float = 0.0  # by how much the wall clock was set meanwhile; forward is positive
+    stolen_share: float = 0.0  # of its machine's processors, that a hypervisor gave to other machines meanwhile
     # Tokens have the time at which the kernel received them, so that noticing them late does not lengthen their times.
     kernel_times: bool = False
 
