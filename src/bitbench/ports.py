@@ -153,6 +153,7 @@ class Engine(Protocol):
     start_s: float  # a typical time to ready on two cores, for estimates before anything was measured
     overhead_bytes: int  # typical memory beside the weights, likewise
     scoring: Scoring | None  # how it gives log-probabilities of a text, for quality; None: it does not
+    scoring_reads_cache: bool  # whether they show what a quantized KV cache loses
     # Whether an instance with a trace folder answers POST /start_profile and /stop_profile, and marks its steps as
     # `profiling.steps` reads them.
     can_profile: bool

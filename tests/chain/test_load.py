@@ -156,6 +156,8 @@ def test_a_search_that_ended_is_taken_up_by_the_same_command_and_by_no_other(tmp
         again = load(null, tmp_path, *asked, "--trials", "2")
         assert again.returncode == ExitCode.DONE, again.stdout + again.stderr
         assert "resuming after" in again.stdout
+        wider = load(null, tmp_path, "--max-rate", "16", *shared, "--trials", "3")
+        assert "rate-16" in wider.stdout, wider.stdout  # the limit is that of the command at hand
         for other, said in (
             (
                 [*asked, "--output-tokens", "9"],

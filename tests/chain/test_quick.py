@@ -94,6 +94,7 @@ def test_a_server_that_takes_no_token_ids_is_asked_in_words(
     assert answer.exit_code == 0, answer.err
     points = StudyFolder.existing(Path("first")).read().study.workloads
     assert {point.api for point in points} == {Api.CHAT}
+    assert "--api chat --no-ignore-eos --text first/prompts.txt --slo" in " ".join(answer.out.split())
 
 
 class FasterInEightBits(NullEngineWithModel):

@@ -241,6 +241,11 @@ def test_arguments_and_shapes_are_facts() -> None:
     other = with_study(after, study)
     with pytest.raises(CannotCompareError, match=r"none and enforce-eager=True.*--allow arguments"):
         against(before, other)
+    cached = after.plan.study.model_copy(
+        update={"engines": (EngineSetup(name="engine", engine="null", kv_cache="q4_0"),)}
+    )
+    with pytest.raises(CannotCompareError, match=r"none and kv_cache=q4_0.*--allow arguments"):
+        against(before, with_study(after, cached))
     keyed = EngineSetup(name="engine", engine="null", env={"HF_TOKEN": "hf_abc"})
     study = after.plan.study.model_copy(update={"engines": (keyed,)})
     other = with_study(after, study)

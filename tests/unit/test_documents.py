@@ -151,10 +151,12 @@ def test_what_scripts_write_into_documents_is_current(script: str) -> None:
 
 
 def test_the_picture_of_a_report_is_of_the_page_in_the_gallery() -> None:
-    shown = hashlib.sha256((ROOT / "examples" / "gallery" / "cpu-shootout" / "report" / "index.html").read_bytes())
+    shown = hashlib.sha256(
+        (ROOT / "examples" / "gallery" / "cpu-shootout-avx512" / "report" / "index.html").read_bytes()
+    )
     picture = (ROOT / "docs" / "images" / "report.png").read_bytes()
     assert b"tEXtsource\0" + shown.hexdigest().encode() in picture, (
-        "scripts/screenshot examples/gallery/cpu-shootout/report/index.html docs/images/report.png takes it again"
+        "scripts/screenshot examples/gallery/cpu-shootout-avx512/report/index.html docs/images/report.png takes it"
     )
 
 

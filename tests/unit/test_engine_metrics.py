@@ -203,7 +203,8 @@ def trial(answer: Answerer, tmp_path: Path) -> TrialRecord:
             SimpleNamespace(failure=None, read=Memory),  # type: ignore[arg-type]
         )
         observer = SimpleNamespace(trial_started=lambda *_, **__: None, trial_running=lambda _: None)
-        context = SimpleNamespace(plan=SimpleNamespace(study=study), load=Client(), folder=tmp_path, observer=observer)
+        plan = SimpleNamespace(study=study)
+        context = SimpleNamespace(plan=plan, load=Client(), folder=tmp_path, observer=observer, on_device=False)
         alone = workload.model_copy(update={"concurrency": 1})
         return run_trial(ready, alone, "measured", 0, context).record  # type: ignore[arg-type]
 

@@ -110,6 +110,18 @@ def test_what_is_there_is_not_made_again_unless_the_lock_changed(uv: FakeUv, hom
     assert len(uv.calls) == 4
 
 
+def test_one_whose_python_was_removed_is_made_again(uv: FakeUv, home: Path) -> None:
+    made = create(home)
+    python = made.path / "bin" / "python"
+    python.unlink(missing_ok=True)
+    python.symlink_to(home / "python-of-an-older-system")
+    with pytest.raises(EngineEnvironmentError, match=r"is incomplete .* bitbench env create transformers"):
+        environment_python("transformers", home)
+    assert not any(info.complete for info in installed_environments(home))
+    assert create(home).complete
+    assert len(uv.calls) == 4
+
+
 def test_an_interrupted_creation_is_not_taken_for_an_environment(uv: FakeUv, home: Path) -> None:
     uv.write(install="kill -9 $$")
     with pytest.raises(EngineEnvironmentError):

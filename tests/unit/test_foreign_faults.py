@@ -4,11 +4,9 @@ import errno
 import os
 import socket
 import sys
-from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from bitbench.engines import server
@@ -20,6 +18,7 @@ from bitbench.loadgen.connection import ConnectionPool
 from bitbench.loadgen.health import StolenTime, WallClock
 from bitbench.loadgen.verdict import load_verdict
 from bitbench.measure import runner
+from bitbench.measure.machine import host
 from bitbench.ports import Endpoint, InstanceFailed, LoadJob, Vocabulary
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, Outcome
 from bitbench.study.study_file import starter
@@ -106,6 +105,31 @@ def test_the_kernel_counts_in_our_own_group_too(
     assert server.count_oom_kills() == 2
 
 
+@pytest.mark.parametrize(
+    ("group", "folder", "names"),
+    [
+        ("0::/a/b", "a", ("memory.max", "memory.current", "inactive_file")),
+        ("4:memory:/a/b", "memory/a", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+    ],
+    ids=["cgroup 2", "cgroup 1"],
+)
+def test_the_memory_of_a_container_is_what_its_groups_may_have(
+    group: str, folder: str, names: tuple[str, str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").write_text(f"{group}\n")
+    place = tmp_path / "groups" / folder
+    (place / "b").mkdir(parents=True)
+    limit, used, dropped = names
+    (place / "b" / limit).write_text("max\n")
+    (place / limit).write_text("8000\n")
+    (place / used).write_text("5000\n")
+    (place / "memory.stat").write_text(f"anon 1\n{dropped} 2000\n")
+    monkeypatch.setattr(server, "_OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(server, "_GROUPS", tmp_path / "groups")
+    assert list(server.memory_of_groups()) == [(8000, 3000)]
+    assert host.available_memory() == 5000
+
+
 def test_an_engine_that_ends_on_a_full_disk_is_not_to_blame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(**_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -165,16 +189,15 @@ def test_a_look_that_lost_its_core_is_not_a_step() -> None:
     assert watch.step_s() == pytest.approx(0.0, abs=5e-6)
 
 
-def test_what_a_hypervisor_takes_is_a_share_of_all_processors(monkeypatch: pytest.MonkeyPatch) -> None:
-    def times(user: float, idle: float, steal: float) -> None:
-        monkeypatch.setattr(psutil, "cpu_times", lambda: scputimes(user, idle, steal))
-
-    scputimes = namedtuple("scputimes", "user idle steal")
-    times(10.0, 20.0, 5.0)
-    watch = StolenTime()
+def test_what_a_hypervisor_takes_is_a_share_of_all_processors(tmp_path: Path) -> None:
+    statistics = tmp_path / "stat"
+    statistics.write_text("cpu  1000 0 0 2000 0 0 0 500 7 7\ncpu0 1 2 3\n")
+    watch = StolenTime(statistics)
     assert watch.share() == 0.0
-    times(16.0, 22.0, 7.0)
+    statistics.write_text("cpu  1600 0 0 2200 0 0 0 700 9 9\ncpu0 1 2 3\n")
     assert watch.share() == pytest.approx(0.2)
+    statistics.unlink()
+    assert StolenTime(statistics).share() == 0.0
 
 
 @pytest.fixture

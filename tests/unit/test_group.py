@@ -131,7 +131,7 @@ def run(
     group = progress.next_group()
     assert group is not None
     client, tunes = load or Load(tape, deadly), load is not None
-    context = RunContext(plan, {"null": Engine(tape)}, lambda _: tmp_path, client, Silent(), tunes_kernels=tunes)  # type: ignore[dict-item,arg-type]
+    context = RunContext(plan, {"null": Engine(tape)}, lambda _: tmp_path, client, Silent(), on_device=tunes)  # type: ignore[dict-item,arg-type]
     ids = (f"i{number:04d}" for number in range(1, 100))
     trials = []
     for draft in run_group(group, context, progress, lambda: (next(ids), tmp_path / "log")):

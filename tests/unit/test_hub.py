@@ -193,6 +193,19 @@ def test_without_huggingface_hub_the_command_to_get_it_is_named(home: Path, monk
         hub_python(home)
 
 
+def test_a_file_stays_where_another_of_its_repository_is_downloaded_later(
+    python: Path, server: HubServer, home: Path
+) -> None:
+    files = {name: name.encode() for name in ("Tiny-Q4_K_M.gguf", "Tiny-Q8_0.gguf")}
+    repository = Repository({FIRST: files, SECOND: files}, {"main": FIRST})
+    server.repositories["acme/Tiny-GGUF"] = repository
+    get(python, home, "acme/Tiny-GGUF:q4_k_m")
+    repository.branches["main"] = SECOND
+    get(python, home, "acme/Tiny-GGUF:q8_0")
+    found = [hub.find_hub_model(HubReference("acme/Tiny-GGUF", file=kind), home) for kind in ("q4_k_m", "q8_0")]
+    assert [model and model.commit for model in found] == [FIRST, SECOND]
+
+
 def test_one_file_of_a_gguf_repository(python: Path, server: HubServer, home: Path) -> None:
     names = [
         "Tiny-Q4_K_M.gguf",

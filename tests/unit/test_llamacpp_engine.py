@@ -79,6 +79,7 @@ def test_every_slot_holds_the_longest_request(model: Path, context_tokens: int, 
     ("args", "expected", "unexpected"),
     [
         ({"ctx_size": 4096}, "--ctx-size 4096", "2048"),
+        ({"parallel": 16}, f"--ctx-size {16 * 256}", "2048"),  # each of the slots holds a request
         ({"cache-prompt": True}, "--cache-prompt", "--no-cache-prompt"),
         ({"no-cont-batching": True}, "--no-cont-batching", " --cont-batching"),
         ({"threads": 2}, "--threads 2", "\0"),
@@ -122,3 +123,12 @@ def test_a_gguf_runs_before_and_after_it_is_made_unless_it_is_too_long(model: Pa
     assert engine.refuse(SETUP, variant(model), short) is None
     assert engine.refuse(SETUP, variant(None), short) is None
     assert "supports 8,192" in (engine.refuse(SETUP, variant(model), BUILT_IN_WORKLOADS["long_context"]) or "")
+
+
+def test_a_folder_with_several_files_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    for name in ("m-Q4_K_M.gguf", "m-Q8_0.gguf"):
+        (tmp_path / name).touch()
+    setup = EngineSetup(name="llamacpp", engine="llamacpp")
+    reason = LlamaCppEngine().refuse(setup, variant(tmp_path), BUILT_IN_WORKLOADS["interactive"])
+    assert reason is not None
+    assert "several" in reason

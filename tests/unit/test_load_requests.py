@@ -1,6 +1,7 @@
 """The plan of a trial: exact lengths, shares, histories and times, the same for the same seed."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,16 @@ def body(request: PlannedRequest) -> Json:
 
 def prompts(requests: list[PlannedRequest]) -> list[Json]:
     return [body(request)["prompt"] for request in requests]
+
+
+def test_an_answer_that_may_end_early_is_not_forced() -> None:
+    forced = replace(job(concurrency=1).endpoint, extra_body={"ignore_eos": True, "cache_prompt": False})
+    for output_forced, expected in (
+        (True, {"ignore_eos": True, "cache_prompt": False}),
+        (False, {"cache_prompt": False}),
+    ):
+        (request,) = plan_requests(replace(job(concurrency=1, output_forced=output_forced), endpoint=forced))
+        assert {name: body(request)[name] for name in forced.extra_body if name in body(request)} == expected
 
 
 def test_a_batch_is_due_at_once_on_a_stream_each() -> None:

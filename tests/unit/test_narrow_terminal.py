@@ -3,11 +3,13 @@
 import io
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
 
 from bitbench.analysis.results.summary import StudySummary
+from bitbench.cli import progress
 from bitbench.cli.load import load_trial_line
 from bitbench.cli.plan import plan_uses_table
 from bitbench.cli.progress import RunDisplay
@@ -16,6 +18,7 @@ from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.reports.document.model import Bullets, plain_text
 from bitbench.reports.sections.failures import failures_section
 from bitbench.study.environment import Use, UseKind
+from bitbench.study.plan import Group, Member
 from bitbench.study.study_file import StudySource
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.command_line import bitbench
@@ -50,6 +53,22 @@ def test_the_line_of_a_trial_fits() -> None:
         RunDisplay(console).trial_finished(record)
         assert max(map(len, stream.getvalue().splitlines())) <= width
         assert ("TPOT" in stream.getvalue()) is has_times
+
+
+def test_a_log_is_never_silent_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))
+    console, stream = drawn(120)
+    display, plan = RunDisplay(console), make_plan(["null"], [WORKLOAD])
+    member = Member(config=plan.configs[0], workloads=())
+    display.group_started(Group(block=0, members=(member,), rounds=0), 90.0)
+    for now in (110.0, 129.0, 131.0, 140.0, 162.0, 193.0):
+        display.quality_running(plan.configs[0], f"window {now:.0f} of 999")
+    assert stream.getvalue().splitlines() == [
+        f"  {plan.configs[0].name}: quality, window 131 of 999 (about 59 s left)",
+        f"  {plan.configs[0].name}: quality, window 162 of 999 (about 28 s left)",
+        f"  {plan.configs[0].name}: quality, window 193 of 999",
+    ]
 
 
 def test_a_command_of_the_doctor_stays_whole(

@@ -72,9 +72,9 @@ def test_the_default_corpus_is_the_same_each_time_and_not_what_recipes_were_fitt
 
 def test_files_that_a_user_names(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("some text")
-    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n\n{"text": "two"}\n')
+    (tmp_path / "b.jsonl").write_text('{"text": "one"}\n\n{"text": "two\u2028lines"}\n', encoding="utf-8")
     corpus = read_corpus(("a.txt", "b.jsonl"), tmp_path)
-    assert corpus.parts == ("some text", "one\n\ntwo")
+    assert corpus.parts == ("some text", "one\n\ntwo\u2028lines")
     assert "a.txt" in corpus.description
     assert corpus.text_hash != read_corpus(("a.txt",), tmp_path).text_hash
 
@@ -213,6 +213,10 @@ def test_quality_is_measured_where_only_speed_means_nothing() -> None:
     floor = planned("bf16", noise_floor=True)
     assert planned_engine_loads(floor, setup, scoring)[1:] == (Load(8, 257),)  # or the engine would not batch them
     assert planned_engine_loads(floor, setup, Scoring.NEXT_TOKEN) == (Load(1, 256 + 48),)
+    elsewhere = plan.model_copy(update={"quality": ()})  # the part of a plan that a machine of a fleet has
+    assert planned_engine_loads(elsewhere, setup, scoring) == ()  # and no point either
+    asked = planned("bf16", tasks=({"name": "gsm8k", "concurrency": 8},))
+    assert planned_engine_loads(asked, setup, scoring) == (Load(8, 2048),)
 
 
 def test_llama_cpp_is_measured_against_its_own_unquantized_file() -> None:
@@ -237,6 +241,20 @@ def test_the_command_adds_the_baseline_that_its_engine_can_load(
 ) -> None:
     options = QualityOptions(model="m", recipes=("gguf-q4_0",), engine=engine)
     assert quality_study(options, tmp_path, "cpu").recipes == recipes
+
+
+def test_a_recipe_file_of_ones_own_counts_from_where_the_command_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = QualityOptions(model="m", recipes=("w4a16-gptq", "own.yaml"))
+    study = quality_study(options, Path("quality-m"), "cpu")
+    assert study.recipes == ("bf16", "w4a16-gptq", "../own.yaml")
+
+
+def test_a_revision_of_a_hubs_model_gets_a_name_that_a_study_may_have(tmp_path: Path) -> None:
+    options = QualityOptions(model="Qwen/Qwen3-0.6B@main", recipes=())
+    assert quality_study(options, tmp_path, "cpu").name == "quality-Qwen3-0.6B-main"
 
 
 def test_more_top_tokens_than_vllm_gives_are_asked_for_at_its_start() -> None:

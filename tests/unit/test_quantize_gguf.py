@@ -19,7 +19,7 @@ from bitbench.quantize.backends import QuantizeProgress, Work, maker_of
 from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.checkpoint import read_gguf_tensors
 from bitbench.quantize.manifest import StoredBits, WorkerFacts, stored_bits
-from bitbench.quantize.workers.convert_to_gguf import is_converted_as_gpt2
+from bitbench.quantize.workers.convert_to_gguf import _without_trust, is_converted_as_gpt2
 from bitbench.study.recipe import TensorRule
 from bitbench.util.errors import ModelError, QuantizeError
 from tests.unit.stand_in_environment import stand_in_python
@@ -356,3 +356,8 @@ def test_a_header_that_cannot_be_read_is_an_error(content: bytes, problem: str, 
     (tmp_path / "model.gguf").write_bytes(content)
     with pytest.raises(ModelError, match=problem):
         read_gguf_tensors(tmp_path / "model.gguf")
+
+
+def test_the_converter_cannot_ask_for_code_of_the_checkpoint() -> None:
+    load = _without_trust(lambda folder, **named: (folder, named))
+    assert load("m", trust_remote_code=True, revision="x") == ("m", {"trust_remote_code": False, "revision": "x"})

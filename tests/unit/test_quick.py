@@ -101,11 +101,18 @@ def test_what_this_machine_spoiled_is_tried_again_and_then_given_up() -> None:
     assert [trial.point.workload for trial in rejected] == TRIALS * ["c-1"]
 
 
+def test_it_climbs_on_after_a_trial_that_this_machine_spoiled() -> None:
+    outcomes = iter([Outcome.CLIENT_BOUND])
+    study, _, _ = climb(lambda streams: 80.0 * min(streams, 6), outcome=lambda _: next(outcomes, Outcome.OK))
+    assert levels(study) == [1, 2, 4, 8, 16]
+
+
 def server_text(throughput: dict[int, float]) -> str:
     points = [endpoint_workload_with_streams(LIKE, streams, 0.1) for streams in throughput]
     plan = make_plan(["a"], points)
     trials = [trial_of(point, served, 0) for point, served in zip(points, throughput.values(), strict=True)]
-    return " ".join(markdown(quick_server_document(summarize(plan, trials, []), "http://h:1", GROWTH)).split())
+    answer = quick_server_document(summarize(plan, trials, []), "http://h:1", GROWTH, Path("quick"))
+    return " ".join(markdown(answer).split())
 
 
 def test_the_answer_says_where_throughput_ends_to_grow() -> None:

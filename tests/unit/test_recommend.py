@@ -185,7 +185,16 @@ def test_inconclusive_has_an_exit_code_of_its_own() -> None:
     assert "**Inconclusive: ttft_p99 on `interactive`.** No config is certain to meet it; one may." in page(found)
     assert "To decide, run the study again with a larger budget or more starts." in page(found)
     unknown = recommend(study(), Limits(quality_loss=0.01), workloads=["interactive"])
-    assert "To decide, add quality: {} to the study and run it again." in page(unknown)
+    assert "To decide, add quality: {} to the study and run it into a new folder." in page(unknown)
+    vague = with_quality({"greedy": (0.005, 0.008, 0.012)})
+    text = page(recommend(vague, Limits(quality_loss=0.01), workloads=["interactive"], engines=["greedy"]))
+    assert "To decide, measure quality with more `windows` or a longer `corpus`, into a new folder." in text
+
+
+def test_where_nothing_is_ranked_all_are_tied() -> None:
+    once = Measure(starts=Count(min=1, max=1), trials=Count(min=1, max=1))
+    choice = only(recommend(study(measure=once), Limits(), workloads=["interactive"]))
+    assert {choice.chosen, *choice.ties} == {named(engine) for engine in ("plain", "greedy", "quick", "twin")}
 
 
 def test_one_start_decides_nothing() -> None:
@@ -237,6 +246,16 @@ def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
     text = page(found)
     assert "Ruled out: `greedy`: quality loss 3.0 [2.0, 4.0] % against 1 %." in text
     assert "its quality is unknown (it died)" in text
+
+
+def test_a_quantized_baseline_is_held_against_the_unquantized_model() -> None:
+    lossy = ConfigQuality(
+        config=named("plain"), baseline=named("twin"), outcome=Outcome.OK, flagged=True, reason="perplexity +20 %",
+        estimates={RISE: Estimate(value=0.2, low=0.19, high=0.21, confidence=0.95)},
+    )  # fmt: skip
+    summary = study().model_copy(update={"quality": (lossy,)})
+    choice = only(recommend(summary, Limits(quality_loss=0.01), workloads=["interactive"]))
+    assert {one.config.engine: one.verdict for one in choice.judged}["plain"] is Verdict.MISSED
 
 
 def test_a_quantized_cache_is_judged_by_its_divergence() -> None:

@@ -260,6 +260,10 @@ def test_one_whose_quality_is_flagged_is_never_recommended() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     found = led(with_quality(summary, base=None, quick="perplexity +900 %"))
     assert found.verdict == "quick is the fastest, but its quality is flagged: perplexity +900 %."
+    slower = with_quality(study({"base": (100.0, 200.0), "slow": (50.0, 100.0)}), base="perplexity +900 %", slow=None)
+    assert led(slower).verdict == "The baseline base is the fastest, but its quality is flagged: perplexity +900 %."
+    assert (found_lead := lead(slower)) is not None
+    assert not found_lead.chosen
 
 
 def test_of_equals_the_one_that_is_not_flagged_is_to_be_used() -> None:

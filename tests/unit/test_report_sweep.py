@@ -96,6 +96,7 @@ def test_the_answer_names_the_highest_point_that_held() -> None:
     sentences = answer_of(summary_of())
     assert "The highest point that met `ttft_p99` ≤ 200 ms in every trial: 40 requests/s" in sentences
     assert "Requests failed on `rate-160`: HTTP 429: no." in sentences
+    assert "Over all its requests that is inconclusive: " in sentences
 
 
 def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:

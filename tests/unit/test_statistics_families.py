@@ -163,6 +163,12 @@ def test_looks_spend_by_the_time() -> None:
     assert [look.is_last for look in made] == [False, False, True]
 
 
+def test_there_is_no_look_before_the_blocks_that_are_run_in_any_case() -> None:
+    """Else the last one could come before the last block."""
+    made = claim_looks([150, 300, 450, 600], 500, 0.05, fewest_blocks=4)
+    assert made == [Look(blocks=4, alpha=0.05, is_last=True)]
+
+
 def test_the_last_look_takes_what_is_left() -> None:
     made = claim_looks([200, 400], 500, 0.05)
     assert made == [Look(blocks=2, alpha=0.05, is_last=True)]

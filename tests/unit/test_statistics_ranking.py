@@ -51,6 +51,24 @@ def test_a_tie_between_a_winner_and_a_loser() -> None:
     assert made.entries[0].config.name == "fast"
 
 
+def test_none_stands_before_one_that_is_claimed_to_be_faster() -> None:
+    """`early` left after two blocks, before the machine became slower: its mean is the largest, and no reason."""
+    plan = make_plan(["base", "early", "best"], [WORKLOAD], Measure.model_validate({"starts": 6, "trials": 3}))
+    figures = {
+        "base": [50.0, 50.1, 35.0, 35.1, 34.9, 35.0],
+        "early": [100.0, 100.2],
+        "best": [110.0, 110.2, 77.0, 77.1, 76.9, 77.0],
+    }
+    trials = [
+        make_trial(point, block, index, metrics=TrialMetrics(output_throughput=value))
+        for point in plan.points
+        for block, value in enumerate(figures[point.config.engine])
+        for index in range(3)
+    ]
+    made = summarize(plan, trials, []).rankings[0]
+    assert [entry.config.name for entry in made.entries] == ["best", "early", "base"]
+
+
 def test_single_trials_are_not_ranked_and_not_counted_in_the_ranks_of_others() -> None:
     plan = make_plan([*SPEEDS, "single"], [WORKLOAD], Measure.model_validate({"starts": 3, "trials": 3}))
     figures = {**SPEEDS, "single": [400.0]}

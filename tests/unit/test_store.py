@@ -14,7 +14,7 @@ from bitbench.study.plan import Config, Point
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import StoreError
 from tests.strangers import KINDS, Trap
-from tests.unit.synthetic import make_lock, make_plan, make_trial, request_rows
+from tests.unit.synthetic import make_instance, make_lock, make_plan, make_trial, request_rows
 
 DRAFT = TrialRecord(
     id="",
@@ -169,6 +169,14 @@ def test_instance_ids_are_never_used_twice_even_after_a_kill(tmp_path: Path) -> 
         second, log = writer.new_instance()
     assert (first, second) == ("i0001", "i0002")
     assert log.exists()
+
+
+def test_instance_ids_go_on_where_the_logs_were_removed(tmp_path: Path) -> None:
+    folder = a_study(tmp_path / "s")
+    with folder.writing() as writer:
+        writer.append_instance(make_instance(DRAFT.point.config, 0, id="i0007"))
+    with folder.writing() as writer:
+        assert writer.new_instance()[0] == "i0008"
 
 
 def test_a_damaged_line_is_named(tmp_path: Path) -> None:

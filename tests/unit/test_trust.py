@@ -13,6 +13,7 @@ from bitbench.measure.offers import LogObserver
 from bitbench.measure.runner import STUDY_FILE, QualityOptions, measure_quality_study
 from bitbench.measure.trust import FOLDER, Trust, trust_in
 from bitbench.measure.workplace import Workplace
+from bitbench.models.folder import has_code
 from bitbench.records.folder import StudyFolder
 from bitbench.study.study import Argument, EngineSetup, Study
 from bitbench.study.study_file import StudySource, starter
@@ -116,6 +117,24 @@ def test_files_ask_where_they_did_not_come_with_the_study(tmp_path: Path) -> Non
             """,
         )
         assert found == ({str(tmp_path / "secret.txt"): "its text is sent to the engines"} if is_asked else {}), name
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"modeling.py": ""},
+        {"sub/evil.py": ""},
+        {"tokenizer_config.json": '{"auto_map": {}}'},
+        {"config.1.0.0.json": '{"auto_map": {}}'},
+    ],
+)
+def test_code_of_a_model_is_found_wherever_it_is_loaded_from(files: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert not has_code(tmp_path)
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert has_code(tmp_path)
 
 
 def test_recipes_corpora_tasks_and_models_are_looked_at_too(tmp_path: Path) -> None:

@@ -181,15 +181,17 @@ def claim_looks(
     alpha: float,
     kept_back_s: Sequence[float] | None = None,
     *,
+    fewest_blocks: int = FIRST_LOOK,
     most_blocks: int | None = None,
 ) -> list[Look]:
     """The looks after the blocks that are complete, by the time since the first start at which each ended.
 
     None follows the last one, even if a block was completed after it. `kept_back_s`: of the budget, for what follows
-    the last look, as each block shows it. `most_blocks`: no more are run, whatever the budget has left.
+    the last look, as each block shows it. `fewest_blocks` are run in any case, and looked at together; `most_blocks`:
+    no more are run, whatever the budget has left.
     """
     moments = []
-    for blocks in range(FIRST_LOOK, len(block_ends_s) + 1):
+    for blocks in range(max(FIRST_LOOK, fewest_blocks), len(block_ends_s) + 1):
         elapsed_s = block_ends_s[blocks - 1]
         next_s = elapsed_s - block_ends_s[blocks - 2] + (kept_back_s[blocks - 1] if kept_back_s else 0.0)
         is_last = not another_block_fits(elapsed_s, next_s, budget_s) or blocks == most_blocks

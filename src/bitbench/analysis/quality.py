@@ -108,8 +108,6 @@ def _divergence(baseline: Scores, other: Scores) -> Floats:
     return np.asarray(np.maximum(terms, 0.0))  # below zero only by rounding
 
 
-# Types of a KV cache that round nothing but to 16 bits, as engines call them; all others are quantized.
-WHOLE_CACHES = frozenset({"auto", "f32", "f16", "bf16", "float16", "bfloat16"})
 FIRST_STRETCH = 64  # tokens of a window, before stretches that double
 DRAWS = 1000  # of the 99th percentile, each over all tokens
 # The end of an answer is one piece over and over: at least so many times, and at least so many tokens in all. A list
@@ -219,12 +217,12 @@ def _with_whole_cache(config: Config, plan: Plan) -> set[str]:
         return alike
     measured = [plan.study.engine(other.engine) for other in plan.quality if plan.variant(other.variant).is_dense]
     own = _but_cache(plan.study.engine(config.engine))
-    whole = {setup.name for setup in measured if _is_whole(setup) and _but_cache(setup) == own}
+    whole = {setup.name for setup in measured if not setup.has_quantized_cache and _but_cache(setup) == own}
     return whole or alike
 
 
 def has_quantized_cache(config: Config, study: Study) -> bool:
-    return any(setup.name == config.engine and not _is_whole(setup) for setup in study.engines)
+    return any(setup.name == config.engine and setup.has_quantized_cache for setup in study.engines)
 
 
 def loses_quality_by_cache(config: Config, baseline: Config | None, study: Study) -> bool:
@@ -232,10 +230,6 @@ def loses_quality_by_cache(config: Config, baseline: Config | None, study: Study
     if baseline is None or baseline == config or baseline.variant != config.variant:
         return False
     return has_quantized_cache(config, study)
-
-
-def _is_whole(setup: EngineSetup) -> bool:
-    return setup.kv_cache is None or setup.kv_cache in WHOLE_CACHES
 
 
 def _but_cache(setup: EngineSetup) -> EngineSetup:

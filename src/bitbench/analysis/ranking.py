@@ -109,11 +109,12 @@ def rank_configs(
     confidence: float,
 ) -> Ranking:
     """Rank the configs of one workload; `samples` are of the primary metric."""
-    order = sorted(samples, key=lambda config: samples[config].mean, reverse=found.primary_metric.higher_is_better)
+    by_mean = sorted(samples, key=lambda config: samples[config].mean, reverse=found.primary_metric.higher_is_better)
     reference = baseline if baseline in samples else None
-    ranked = [config for config in order if samples[config].n_trials > 1]
     claims = found.claims.get(workload)
-    apart = claims.ordered if claims else _of_one_start(order, samples, confidence)
+    apart = claims.ordered if claims else _of_one_start(by_mean, samples, confidence)
+    order = _in_claimed_order(by_mean, apart)
+    ranked = [config for config in order if samples[config].n_trials > 1]
 
     def ratio(config: Config) -> Estimate | None:
         if reference is None or config == reference:
@@ -136,6 +137,16 @@ def rank_configs(
         ),
         possible_bests=tuple(config for config in order if config in claims.possible_bests) if claims else (),
     )
+
+
+def _in_claimed_order(by_mean: Sequence[Config], apart: frozenset[Ordered]) -> list[Config]:
+    """The best mean first, but none before one that is claimed to be better: they may have run in other blocks."""
+    left, order = list(by_mean), list[Config]()
+    while left:
+        best = next((config for config in left if not any((other, config) in apart for other in left)), left[0])
+        order.append(best)
+        left.remove(best)
+    return order
 
 
 def _ranks(config: Config, ranked: Sequence[Config], apart: frozenset[Ordered]) -> dict[str, Any]:

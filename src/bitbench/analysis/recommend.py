@@ -11,7 +11,15 @@ from math import expm1, inf
 from bitbench.analysis.objectives import CONTAINS, judge_mean_objective, judge_objective
 from bitbench.analysis.quality import KL, RISE, has_quantized_cache, loses_quality_by_cache
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, check_against_limit
-from bitbench.analysis.results.recommendation import MEMORY, QUALITY_LOSS, Choice, Judged, Limits, Recommendation
+from bitbench.analysis.results.recommendation import (
+    MEMORY,
+    QUALITY_LOSS,
+    QUALITY_NOT_MEASURED,
+    Choice,
+    Judged,
+    Limits,
+    Recommendation,
+)
 from bitbench.analysis.results.summary import ConfigQuality, PointSummary, Ranking, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.study.plan import Config
@@ -139,18 +147,20 @@ def _findings(summary: StudySummary, point: PointSummary, limits: Limits, memory
 def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
     """The rise of perplexity over that of the same model without quantization on the same engine.
 
-    The study's baseline itself has lost nothing. What is flagged without a figure gave no finite numbers. The same
-    weights with a quantized KV cache are judged by their divergence: see `_loss`.
+    The study's baseline itself has lost nothing, unless it is quantized and measured against another. What is flagged
+    without a figure gave no finite numbers. The same weights with a quantized KV cache are judged by their divergence:
+    see `_loss`.
     """
     found = next((quality for quality in summary.quality if quality.config == config), None)
     known = _loss(found, summary.study) if found else None
+    is_flagged = found is not None and found.flagged
     verdict, reason = Verdict.INCONCLUSIVE, ""
     if not summary.quality:
-        reason = "quality was not measured in this study"
-    elif config == summary.baseline:
+        reason = QUALITY_NOT_MEASURED
+    elif config == summary.baseline and (found is None or found.baseline in (None, config)) and not is_flagged:
         known, verdict = Estimate(value=0.0), Verdict.MET
-    elif found is not None and found.flagged and known is None:
-        verdict, reason = Verdict.MISSED, found.reason or "it is flagged"
+    elif is_flagged and known is None:
+        verdict, reason = Verdict.MISSED, (found.reason if found else None) or "it is flagged"
     elif known is None:
         cause = (found.cause or found.reason) if found else None
         reason = f"its quality is unknown{f' ({cause})' if cause else ''}"
@@ -192,7 +202,9 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -
     met = [own.config for own in judged if own.verdict is Verdict.MET]
     chosen = met[0] if met else None
     entry = next((entry for entry in ranking.entries if entry.config == chosen), None)
-    ties = tuple(config for config in met if entry is not None and config in entry.tied_with)
+    unranked = {other.config for other in ranking.entries if other.rank_low is None}  # not told apart from any
+    tied = () if entry is None else entry.tied_with
+    ties = tuple(config for config in met[1:] if config in tied or not unranked.isdisjoint((config, met[0])))
     return Choice(
         workload=ranking.workload,
         model=ranking.model,

@@ -289,7 +289,8 @@ def _looks(plan: Plan, baseline: Config | None, rounds: Mapping[int, int], elaps
     done = [rounds[block] for block in timed]
     ends_s = [found[block] for block in timed]
     kept_s = [kept_back_s(plan, baseline, elapsed, block, done[: place + 1]) for place, block in enumerate(timed)]
-    return claim_looks(ends_s, measure.budget, alpha, kept_s, most_blocks=measure.starts.max)
+    starts = measure.starts
+    return claim_looks(ends_s, measure.budget, alpha, kept_s, fewest_blocks=starts.min, most_blocks=starts.max)
 
 
 def kept_back(plan: Plan) -> float:

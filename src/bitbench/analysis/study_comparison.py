@@ -68,8 +68,10 @@ def _facts(
     before: StudyRecords, after: StudyRecords, pairs: Sequence[tuple[Config, Config]]
 ) -> Iterator[tuple[Fact, str, Shown, Shown]]:
     yield Fact.TOOL, "", compared_tool(before), compared_tool(after)
-    for name in TELLING_FACTS:
-        yield Fact.HOST, name, before.lock.host.shown(name), after.lock.host.shown(name)
+    hosts = (before.lock.host, after.lock.host)
+    differing = hosts[0].differences(hosts[1])
+    for name in TELLING_FACTS:  # memory differs a little from boot to boot
+        yield Fact.HOST, name, hosts[0].shown(name), hosts[name in differing].shown(name)
     packages = [side.lock.environments for side in (before, after)]
     for environment in packages[0].keys() & packages[1].keys():
         for package in sorted(packages[0][environment].keys() | packages[1][environment].keys()):
@@ -110,7 +112,8 @@ def _arguments(side: StudyRecords, config: Config) -> Shown:
     setup = side.plan.study.engine(config.engine)
     dtype = side.plan.chosen_dtypes.get(config)
     environment = {f"${name}": value for name, value in setup.env.items()}
-    given = {**({"dtype": dtype} if dtype else {}), **setup.args, **environment}
+    own = {name: value for name, value in (("dtype", dtype), ("kv_cache", setup.kv_cache)) if value}
+    given = {**own, **setup.args, **environment}
     chosen = {name: value for name, value in given.items() if not is_secret(name)}  # a key changes no figure
     if side.was_running(config):
         chosen.pop("url", None)  # nor does the port that a server listens on

@@ -7,7 +7,7 @@ from pathlib import Path
 from bitbench.api.results import Results
 from bitbench.measure import runner
 from bitbench.measure.load_study import API_KEY_ENV, LoadOptions, prepare_load
-from bitbench.measure.offers import LogObserver, executor_at, load_client
+from bitbench.measure.offers import LogObserver, executor_at, folder_at, load_client
 from bitbench.measure.plan import plan_study
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace, default_home
@@ -47,7 +47,7 @@ def run(
     if trust:
         trust_in(source, at.home).give()
     executor = None if on is None else executor_at(on)
-    place = None if into is None else Path(into)
+    place = None if into is None else folder_at(str(into), at.home)
     return Results(runner.measure_study(source, place, observer or LogObserver(), at, on=executor), at.home)
 
 

@@ -14,7 +14,7 @@ from bitbench.ports import Deployable, Launch
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config
-from bitbench.study.secrets import is_secret
+from bitbench.study.secrets import is_secret, without_secret_options
 from bitbench.study.study_file import checked, checked_objectives
 from bitbench.study.variant import Variant
 from bitbench.util.errors import EngineEnvironmentError, ModelError, StudyFileError
@@ -53,7 +53,7 @@ def recommended_deployment(records: StudyRecords, config: Config, home: Path) ->
     except ModelError:
         return ()
     shown = [f"{name}={'•••' if is_secret(name) else shlex.quote(value)}" for name, value in variables.items()]
-    return (*shown, *map(_quoted, words))
+    return (*shown, *map(_quoted, without_secret_options(words)))
 
 
 def _python(environment: str | None, variant: Variant, home: Path) -> Path | None:

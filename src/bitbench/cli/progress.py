@@ -13,6 +13,7 @@ from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.util.units import show_bytes, show_duration, show_seconds, show_significant
 
 WIDE = 80  # characters from which a line may hold all figures of a trial, and is wrapped where names are long
+SILENT_S = 30.0  # after which a log, which has no live line, gets one that says what is being done
 
 
 def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
@@ -30,12 +31,13 @@ def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
 
 
 class RunDisplay:
-    """An Observer: a live line at the bottom of a terminal, one line per event above it (or in a log)."""
+    """An Observer: a live line at the bottom of a terminal, one line per event above it (or in a log, where a line now
+    and then takes the place of the live one)."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._remaining_s: float | None = None
-        self._told_at = time.monotonic()
+        self._told_at = self._printed_at = time.monotonic()
         self._is_narrow = console.width < WIDE
         bar = [] if self._is_narrow else [BarColumn(bar_width=24)]
         self._progress = progress_bar(console, *bar, MofNCompleteColumn())
@@ -49,10 +51,11 @@ class RunDisplay:
         self._progress.stop()
 
     def study_started(self, plan: Plan, trials_done: int) -> None:
-        """The bar counts the minimum; trials that precision asks for on top make it longer as they come."""
+        """The bar counts the minimum; trials that precision asks for on top make it longer as they come. It is never
+        full, since its clock would stand still."""
         measure = plan.study.measure
         minimum = len(plan.points) * measure.starts.min * measure.trials.min
-        self._progress.update(self._task, total=max(minimum, trials_done), completed=trials_done)
+        self._progress.update(self._task, total=max(minimum, trials_done + 1), completed=trials_done)
         if trials_done:
             self._print(f"resuming after {plural(trials_done, 'trial')}")
 
@@ -80,7 +83,9 @@ class RunDisplay:
     def trial_finished(self, record: TrialRecord) -> None:
         if record.kind == "warmup":
             return
-        self._progress.advance(self._task)
+        (task,) = self._progress.tasks
+        done = int(task.completed) + 1
+        self._progress.update(self._task, completed=done, total=max(task.total or 0, done + 1))
         name = f"{record.point.config.name}  {record.point.workload}"
         if record.outcome is Outcome.OK:
             metrics = record.metrics
@@ -102,8 +107,9 @@ class RunDisplay:
             self._print(f"  {record.id} {name}  quality: ", (record.outcome, "yellow"), f": {record.cause or ''}")
 
     def note(self, message: str) -> None:
-        self._describe(message)
-        if not self._console.is_terminal:
+        if self._console.is_terminal:
+            self._describe(message)
+        else:
             self._print(message)
 
     def say_url(self, url: str) -> None:
@@ -113,12 +119,13 @@ class RunDisplay:
         self._print(("warning:", "yellow"), f" {message}")
 
     def _describe(self, text: str) -> None:
-        left = ""
-        if self._remaining_s is not None:
-            remaining = max(self._remaining_s - (time.monotonic() - self._told_at), 0.0)
-            left = f"about {show_duration(remaining)} left"
+        remaining_s = (self._remaining_s or 0.0) - (time.monotonic() - self._told_at)
+        left = f"about {show_duration(remaining_s)} left" if remaining_s > 0 else ""
         self._progress.update(self._task, description=text, left=left)
+        if not self._console.is_terminal and time.monotonic() - self._printed_at >= SILENT_S:
+            self._print(f"  {text}", f" ({left})" if left else "")
 
     def _print(self, *parts: str | tuple[str, str]) -> None:
         """Texts, each alone or with its style."""
+        self._printed_at = time.monotonic()
         self._console.print(Text.assemble(*parts), soft_wrap=True)

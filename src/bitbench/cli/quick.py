@@ -98,7 +98,7 @@ def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
 
     def answer(summary: StudySummary, records: StudyRecords) -> None:
         console.print()
-        render_whole_in_terminal(quick_server_document(summary, server.url, GROWTH), console)
+        render_whole_in_terminal(quick_server_document(summary, server.url, GROWTH, place), console)
         console.print(quick_chart(records.trials, console.width))
         if (said := outcome_advice(records)) is not None:
             console.print(said)

@@ -229,6 +229,8 @@ class LlamaCppEngine(EngineDefaults):
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         if variant.form is not None and not variant.form.startswith("gguf"):
             return "llama.cpp runs only GGUF files; add a recipe gguf-…, or name a GGUF repository under `variants`."
+        if variant.path is not None and variant.path.exists() and llamacpp_gguf_file(variant.path) is None:
+            return "Its folder holds no .gguf file, or several; llama.cpp needs exactly one: name the file itself."
         return refuse_long_context(variant, workload)
 
     def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
@@ -298,12 +300,14 @@ def _server(python: Path | None) -> Path:
 
 def _options(launch: Launch) -> dict[str, Argument]:
     slot = math.ceil((launch.context_tokens + 1) / _KV_PAGE) * _KV_PAGE
+    chosen = spelled_arguments(launch.setup.args)
+    slots = asked if isinstance(asked := chosen.get("parallel"), int) else launch.concurrency
     return {
         "parallel": launch.concurrency,
-        "ctx-size": launch.concurrency * slot,  # llama-server divides it among its slots
+        "ctx-size": max(slots, launch.concurrency) * slot,  # llama-server divides it among its slots
         "cont-batching": True,
         "cache-prompt": False,
         "cache-ram": 0,  # MiB for prompts that have left their slot
         "verbosity": _LOG_LEVEL,
-        **spelled_arguments(launch.setup.args),
+        **chosen,
     }

@@ -67,6 +67,7 @@ class OpenvinoEngine(EngineDefaults):
     )
     environment: str | None = "openvino"
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS
+    scoring_reads_cache = False  # the runtime computes a text in one pass
     start_s = 10.0
     overhead_bytes = 300 * 2**20
     kv_cache_types = _KV_CACHE_TYPES

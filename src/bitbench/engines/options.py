@@ -119,7 +119,10 @@ def refuse_context_argument(setup: EngineSetup, option: str, workload: Workload)
 
 
 def refuse_text(engine: str, workload: Workload) -> str | None:
-    """Why a server that takes nothing but token ids cannot be asked this, or None."""
+    """Why a server that takes nothing but token ids, and answers as many as it is asked for, cannot be asked this, or
+    None."""
+    if not workload.output_forced:
+        return f"{workload.name} may end early, but the {engine} engine answers all tokens; remove `output_forced`."
     if workload.text is None and workload.api is Api.COMPLETIONS:
         return None
     return f"{workload.name} sends text, but the {engine} engine takes only token ids; remove `text` and `api`."

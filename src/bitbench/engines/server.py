@@ -4,11 +4,13 @@ killer included), stop.
 An engine's own file says the rest: command line, environment variables, endpoint, and how to read its log.
 """
 
+import contextlib
 import json
 import re
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -51,6 +53,19 @@ def _group_files() -> Iterator[Path]:
             yield _GROUPS / path.lstrip("/") / "memory.events"
         elif "memory" in controllers.split(","):
             yield _GROUPS / "memory" / path.lstrip("/") / "memory.oom_control"
+
+
+def memory_of_groups() -> Iterator[tuple[int, int]]:
+    """The limit and the use, in bytes, of our own control group and of those around it, where there is a limit. What is
+    kept of files and can be dropped is not in use."""
+    names = {"memory.events": ("memory.max", "memory.current")}
+    for events in _group_files():
+        limit, used = names.get(events.name, ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+        for folder in takewhile(lambda place: place != _GROUPS.parent, events.parents):
+            with contextlib.suppress(OSError, ValueError):  # none there, or `max`
+                most, taken = (int((folder / name).read_text(encoding="ascii")) for name in (limit, used))
+                found = re.search(r"^(?:total_)?inactive_file (\d+)$", (folder / "memory.stat").read_text(), re.M)
+                yield most, taken - (int(found[1]) if found else 0)
 
 
 def _counted(path: Path) -> int:
@@ -97,6 +112,7 @@ class EngineDefaults:
     own_environment: Environment | None = None
     needs_model = True
     scoring: Scoring | None = None
+    scoring_reads_cache = True
     can_profile = False
     quick_args = NO_ARGUMENTS
     kv_cache_types = NO_KV_CACHE_TYPES

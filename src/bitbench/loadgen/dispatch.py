@@ -249,6 +249,7 @@ class Dispatcher:
         task.add_done_callback(self._tasks.discard)
 
     async def _connect_and_send(self, exchange: Exchange) -> None:
+        began = exchange.sent or monotonic()  # from here on it waits for the server, which closed what was open
         try:
             connection = await self._pool.open()
         except OSError as problem:  # includes TimeoutError
@@ -262,6 +263,7 @@ class Dispatcher:
         else:
             self.in_flight[exchange.number] = (exchange, connection)
             connection.send(exchange)
+            exchange.sent = began
 
     def _give_up(self, error: LoadError) -> None:
         """The fault is this machine's: no request of this trial says anything about the server."""

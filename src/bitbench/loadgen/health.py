@@ -5,9 +5,9 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
-import psutil
 
 from bitbench.loadgen.connection import Exchange
 from bitbench.records.trial import ClientHealth, WorkerHealth
@@ -48,19 +48,24 @@ class WallClock:
 
 
 class StolenTime:
-    """Begins to watch when it is made what a hypervisor gives to other machines."""
+    """Begins to watch when it is made what a hypervisor gives to other machines. `statistics`: as /proc/stat."""
 
-    def __init__(self) -> None:
-        self._stolen_s, self._all_s = self._times()
+    def __init__(self, statistics: Path = Path("/proc/stat")) -> None:
+        self._statistics = statistics
+        self._stolen, self._all = self._ticks()
 
     def share(self) -> float:
         """Of all processors' time since then; 0.0 where the system does not tell."""
-        stolen_s, all_s = self._times()
-        return max(0.0, stolen_s - self._stolen_s) / max(all_s - self._all_s, 1e-9)
+        stolen, all_ticks = self._ticks()
+        return max(0, stolen - self._stolen) / max(all_ticks - self._all, 1)
 
-    def _times(self) -> tuple[float, float]:
-        times = psutil.cpu_times()
-        return getattr(times, "steal", 0.0), sum(times)
+    def _ticks(self) -> tuple[int, int]:
+        """Stolen, and all: user, nice, system, idle, iowait, irq, softirq, steal."""
+        try:
+            _, *ticks = self._statistics.read_text(encoding="ascii").partition("\n")[0].split()[:9]
+        except (OSError, ValueError):
+            return 0, 0
+        return int(ticks[7]) if len(ticks) > 7 else 0, sum(map(int, ticks))
 
 
 # Mean time between two looks. Each one wakes the process, which took 70 µs of a core where it was measured: at 50 a

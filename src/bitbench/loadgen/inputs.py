@@ -93,7 +93,7 @@ def _items(path: Path, content: str) -> Iterator[tuple[str, Json]]:
             ) from problem
         yield from ((f"item {number}", item) for number, item in enumerate(whole, start=1))
     elif start == "{":
-        for number, line in enumerate(content.splitlines(), start=1):
+        for number, line in enumerate(content.split("\n"), start=1):
             if line.strip():
                 try:
                     yield f"line {number}", json.loads(line)

@@ -3,7 +3,7 @@ workload and the seed alone."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 from zlib import crc32
 
@@ -275,10 +275,14 @@ def plan_requests(
     batch_size = None if workload.open_loop else workload.concurrency
     own = [(number, slot) for number, slot in enumerate(slots) if owns(number, slot.stream)]
     wanted = {slot.ask for _, slot in own}
+    endpoint = job.endpoint
+    if not workload.output_forced:
+        extra = {name: value for name, value in endpoint.extra_body.items() if name != "ignore_eos"}
+        endpoint = replace(endpoint, extra_body=extra)
     # One after the other: as a list of numbers a prompt takes several times the room that its bytes do.
     made = {
         place: (
-            request_bytes(job.endpoint, ask, api=workload.api, batch_size=batch_size),
+            request_bytes(endpoint, ask, api=workload.api, batch_size=batch_size),
             ask.input_tokens,
             ask.output_tokens,
         )

@@ -155,11 +155,11 @@ class StudyPace:
             return 0
         if measure.budget is None:
             return measure.trials.min
-        if block < self._newest_block and (done := self._done(block)):  # complete: no later estimate opens it again
-            return done
         if block not in self._rounds:
             self._rounds[block] = self._to_confirm(block) if confirms else self._to_select(block)
-        return self._rounds[block].rounds()
+        rounds = self._rounds[block].rounds()
+        done = self._done(block) if block < self._newest_block else 0
+        return min(rounds, done) if done else rounds  # complete: no later estimate opens it again
 
     def is_open(self, point: Point, block: int) -> bool:
         confirms = self.purpose(block) is Purpose.CONFIRMATION

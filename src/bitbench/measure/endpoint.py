@@ -43,6 +43,7 @@ from bitbench.util.machine_faults import require_linux
 from bitbench.util.units import show_seconds
 
 BLOCK = 0  # the endpoint is not started anew, so there is only one
+RESUMES = "; the same command with --into resumes"
 FREE_IT = "free a core, or send from another machine (--on), then resume with --into"
 
 
@@ -60,6 +61,7 @@ class EndpointRun:
         recorded = writer.folder.trials()
         self._trials = [trial for trial in recorded if trial.kind == "measured"]
         self._warm_ups = Counter(trial.point for trial in recorded if trial.kind == "warmup")
+        self._visit = len(writer.folder.instances())  # what earlier runs sent last may not be recorded
         self._warm: set[Point] = set()  # by this run: the server may have been started again since the last
         pace = OneBlock(run.plan.study.measure.trials.min)
         self._progress = Progress(run.plan, pace, excused=progress_excuses(self._trials))
@@ -82,7 +84,14 @@ class EndpointRun:
         """Trials at the points that `next_point` asks for; each new one becomes a workload of the study."""
         ready = self._begin()
         while (workload := next_point(self._plan.study, self._trials)) is not None:
-            self._trial(self._added(workload), ready)
+            try:
+                self._trial(self._added(workload), ready)
+            except LoadError as gone:
+                cause, outcomes = str(gone).removesuffix(RESUMES), [trial.outcome for trial in self._trials]
+                if outcomes[-1:] != [Outcome.CRASHED] or Outcome.OK not in outcomes:
+                    raise LoadError(cause) from None
+                self._run.observer.warn(cause)  # it died under this load, which is a part of the answer
+                return
 
     def search(self, limits: SearchLimits) -> None:
         """Trials at the rates that `analysis.rate_search` asks for; each new rate becomes a workload of the study."""
@@ -142,7 +151,7 @@ class EndpointRun:
         try:
             return instance.wait_ready(self._plan.study.limits.start)
         except InstanceFailed as failed:
-            raise LoadError(f"{failed.failure.cause}; the same command with --into resumes") from None
+            raise LoadError(f"{failed.failure.cause}{RESUMES}") from None
 
     def _point(self, workload: Workload) -> Point:
         return Point(config=self._plan.configs[0], workload=workload.name)
@@ -180,7 +189,8 @@ class EndpointRun:
     def _draft(self, workload: Workload, ready: ReadyInstance, kind: TrialKind) -> TrialDraft:
         point = self._point(workload)
         index = len(self._progress.trials_of(point, BLOCK))
-        return run_trial(ready, workload, kind, index, self._run, warm_up_round=self._warm_ups[point])
+        warm_ups = self._warm_ups[point]
+        return run_trial(ready, workload, kind, index, self._run, warm_up_round=warm_ups, visit=self._visit)
 
     def _added(self, workload: Workload) -> Workload:
         """A new one is added to the plan and to the study on disk before it is tried."""
@@ -314,7 +324,7 @@ class Ladder:
         if not top.tried:
             return top.workload
         left_s = self._ends_s - self._clock()
-        if len(top.tried) == 1 or not top.counted:
+        if len(top.counted) <= 1:
             if not top.counted and len(top.tried) < TRIALS:  # the machine's fault: once more
                 return top.workload if top.trial_s < left_s else None
             if top.grows(lower) and top.workload.concurrency < MOST_STREAMS:

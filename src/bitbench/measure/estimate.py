@@ -94,7 +94,7 @@ def _round_s(variant: Variant, workload: Workload, streams: int, speed: Assumed)
         typical_length(workload.output_tokens),
         workload.turns,
     )
-    if variant.facts.parameters is None or variant.weight_bytes is None:
+    if variant.facts.parameters is None:
         return answered * NULL_TOKEN_S
     prompt_tokens = (turns + 1) / 2 * said + (turns - 1) / 2 * answered  # with the history, over all turns
     prefill_s = _token_flops(variant) * prompt_tokens * streams / speed.flops_per_s
@@ -103,8 +103,8 @@ def _round_s(variant: Variant, workload: Workload, streams: int, speed: Assumed)
 
 
 def _read_bytes(variant: Variant, tokens: int) -> int:
-    """Of the weights, in a step of so many tokens."""
-    known = variant.weight_bytes or 0
+    """Of the weights, in a step of so many tokens; of a variant that is not created yet, 16 bits each."""
+    known = variant.weight_bytes or 2 * (variant.facts.parameters or 0)
     return active_weight_bytes(variant.facts, known, tokens) or known
 
 

@@ -239,7 +239,8 @@ class _Servers:
         instance = self.run.start(config, log_file, occasion=str(self.group.block))
         stack.callback(instance.stop)
         limits = self.run.plan.study.limits
-        watch = stack.enter_context(MemoryWatch(instance.pid, limits.memory, instance.stop, visible_gpus()))
+        gpus = visible_gpus() if self.run.on_device else ()
+        watch = stack.enter_context(MemoryWatch(instance.pid, limits.memory, instance.stop, gpus))
         record = InstanceRecord(
             id=instance_id,
             config=config,
@@ -285,7 +286,7 @@ class _Servers:
     def _warm_up(self, member: Member, ready: ReadyInstance) -> Iterator[Draft]:
         """Once per workload, or until it is steady where the first requests may compile or tune something; a warm-up
         that fails is the result of its point."""
-        until_steady = self.run.tunes_kernels or ready.instance.facts().was_running
+        until_steady = self.run.on_device or ready.instance.facts().was_running
         with self.residents.turn(ready):
             for workload in member.workloads:
                 rounds: list[TrialRecord] = []

@@ -58,7 +58,7 @@ class Schedule:
         elif record.outcome is Outcome.LOST:
             self.hosts.pop(record.block, None)
         else:
-            self.hosts[record.block] = record.host or THIS_HOST
+            self.hosts.setdefault(record.block, record.host or THIS_HOST)
 
     @property
     def measured(self) -> int:

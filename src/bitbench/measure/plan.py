@@ -111,6 +111,10 @@ def _no_quality(
         return no_quality_of_random_weights(variant.model)
     if engine.scoring is None:
         return f"The {engine.name} engine returns no log-probabilities, which quality needs."
+    if not engine.scoring_reads_cache and setup.has_quantized_cache:
+        return (
+            f"{engine.name} gives log-probabilities without its KV cache: they do not show what {setup.kv_cache} loses."
+        )
     if row is not None and row.refuse and row.verdict is Support.DOES_NOT_RUN:
         return row.why
     longest = Workload(name="quality", concurrency=1, input_tokens=quality.context_tokens - 1, output_tokens=1)
@@ -245,8 +249,11 @@ def planned_engine_loads(plan: Plan, setup: EngineSetup, scoring: Scoring | None
     workloads = [plan.study.workload(name) for name in names]
     loads = [Load(workload.concurrency, workload.context_tokens) for workload in workloads]
     quality = plan.study.quality
-    if quality is not None and any(config.engine == setup.name for config in plan.quality):
-        loads.append(Load(1, quality.context_tokens))
+    refused = {refusal.config for refusal in plan.quality_refusals}
+    # Not only where this part of the plan asks for quality: all starts of a study have the same options.
+    if quality is not None and any(config.engine == setup.name and config not in refused for config in plan.configs):
+        at_once = max((task.concurrency for task in quality.lm_eval_tasks), default=1)
+        loads.append(Load(at_once, quality.context_tokens))
         if quality.noise_floor and scoring is not None and can_be_asked_together(scoring):
             loads.append(Load(TOGETHER, quality.window_tokens + 1))
     return tuple(loads)

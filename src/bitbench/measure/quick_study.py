@@ -20,11 +20,11 @@ from bitbench.models.hub import parse_hub_reference
 from bitbench.models.library import GGUF, source_of
 from bitbench.ports import Engine
 from bitbench.quantize import catalog
-from bitbench.quantize.backends import MAKERS, guess_backend_s
+from bitbench.quantize.backends import guess_backend_s, maker_of
 from bitbench.study.model_cost import expected_weight_bytes
 from bitbench.study.plan import Config, Support
 from bitbench.study.quality import Quality
-from bitbench.study.recipe import DENSE_GGUF_TYPES, Recipe
+from bitbench.study.recipe import DENSE_GGUF_TYPES, Backend, Recipe
 from bitbench.study.study import Checkpoint, EngineSetup, Measure, Study
 from bitbench.study.study_file import StudySource, study_file_text
 from bitbench.study.variant import DENSE, AtLoad, ModelFacts, Variant, is_dense_variant_form
@@ -129,7 +129,7 @@ def missing_for_quick_study(field: QuickField, at: Workplace) -> list[MissingPar
     for a model that its hub does not have."""
     models = [model for model in field.models if (found := _found(model, at.home)) is None or found.path is None]
     made = list(_missing_variants(field, at))
-    makers = {MAKERS[catalog.find_recipe(variant.name).backend].environment for variant in made}
+    makers = {maker_of(catalog.find_recipe(variant.name)).environment for variant in made}
     engines = registry.engines()
     needed = {environment for name in field.engines if (environment := engines[name].environment)}
     problems = readiness({*needed, *makers}, models, at.home, device=at.device).environments
@@ -256,11 +256,12 @@ def _engine_for(name: str, form: str, at_load: AtLoad | None, at: Workplace) -> 
 
 
 def _found(model: str, home: Path) -> variants.FoundModel | None:
-    """None where it is on a hub, and unknown here."""
+    """None where it is on a hub, and unknown here. Raises ModelError for one that is here and cannot be read."""
     try:
         return variants.look_up_variant_model(model, home)
     except ModelError:
-        if Path(model).exists():
+        reference = parse_hub_reference(model)
+        if Path(model).exists() or (reference is not None and hub.find_hub_model(reference, home) is not None):
             raise
         return None
 
@@ -282,7 +283,7 @@ def _missing_variants(field: QuickField, at: Workplace) -> Iterator[MissingPart]
     store = VariantStore(at.home, Path())
     for name in field.recipes if field.origin else ():
         recipe = catalog.find_recipe(name)
-        if recipe.backend not in MAKERS or field.origin is None:
+        if recipe.backend in (Backend.NONE, Backend.ENGINE) or field.origin is None:
             continue
         try:
             variant = store.variant(field.origin, name)

@@ -2,6 +2,7 @@
 or from the options of `bitbench quality`."""
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -35,7 +36,7 @@ from bitbench.measure.workplace import Workplace
 from bitbench.models import library
 from bitbench.ports import LoadClient, Observer
 from bitbench.quality.material import hash_quality_files
-from bitbench.quantize.catalog import built_in_recipes
+from bitbench.quantize.catalog import built_in_recipes, is_recipe_file_name
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.lock import HostFacts, HostNoise, Lock
 from bitbench.reports.document.words import plural
@@ -120,7 +121,8 @@ def measure_endpoint_study(
     if lock is not None:
         _refuse_other_load(lock, study, search, folder.path)
     if search is not None and lock and lock.search:  # its study has grown by the rates that were tried
-        search = lock.search.model_copy(update={"trials": search.trials, "precision": search.precision})
+        asked = {"trials": search.trials, "precision": search.precision, "highest": search.highest}
+        search = lock.search.model_copy(update=asked)
         study = study.model_copy(update={"workloads": lock.plan.study.workloads})
     source = StudySource.of(study, folder.path)
     with folder.writing() as writer:
@@ -209,7 +211,7 @@ def run_context(
         capability=at.capability,
         starts=Starts() if at.device == "cpu" else None,  # on a GPU it was not tried
         words_of=cache(store.words),
-        tunes_kernels=at.device != "cpu",
+        on_device=at.device != "cpu",
     )
 
 
@@ -371,6 +373,10 @@ def measure_quality_study(at: Workplace, options: QualityOptions, into: Path | N
 def quality_study(options: QualityOptions, folder: Path, device: Device) -> Study:
     files = [os.path.relpath(path, folder) for path in options.corpus]
     tasks = [os.path.relpath(task, folder) if is_study_task_file(task) else task for task in options.tasks]
+    recipes = [
+        os.path.relpath(Path(name).expanduser(), folder) if is_recipe_file_name(name) else name
+        for name in options.recipes
+    ]
     wanted: dict[str, Json] = {
         "corpus": files,
         "windows": options.windows,
@@ -379,9 +385,9 @@ def quality_study(options: QualityOptions, folder: Path, device: Device) -> Stud
         "answer_tokens": None if options.answers else 0,
     }
     content: dict[str, Json] = {
-        "name": f"quality-{Path(options.model).name}",
+        "name": re.sub(r"[^A-Za-z0-9_.+-]+", "-", f"quality-{Path(options.model).name}")[:80],
         "models": [_model(options.model)],
-        "recipes": list(dict.fromkeys([baseline_recipe(options.engine, device), *options.recipes])),
+        "recipes": list(dict.fromkeys([baseline_recipe(options.engine, device), *recipes])),
         "engines": [options.engine],
         "quality": {name: value for name, value in wanted.items() if value is not None},
         "seed": options.seed,

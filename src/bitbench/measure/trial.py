@@ -82,7 +82,8 @@ class RunContext:
     capability: Capability | None = None  # the least among the GPUs here
     words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
     starts: Starts | None = None  # None: every instance is spawned
-    tunes_kernels: bool = False  # first requests may compile or tune something, as on a GPU: *not yet run on a GPU*
+    # Engines compute on GPUs: these are watched, and first requests may compile or tune kernels. *Not yet run on a GPU*
+    on_device: bool = False
 
     def engine_of(self, config: Config) -> Engine:
         return self.engines[self.plan.study.engine(config.engine).engine]
@@ -178,9 +179,18 @@ class ReadyInstance:
 
 
 def run_trial(
-    ready: ReadyInstance, workload: Workload, kind: TrialKind, index: int, run: RunContext, *, warm_up_round: int = 0
+    ready: ReadyInstance,
+    workload: Workload,
+    kind: TrialKind,
+    index: int,
+    run: RunContext,
+    *,
+    warm_up_round: int = 0,
+    visit: int = 0,
 ) -> TrialDraft:
-    """Blocks until it has ended. Its prompts are the same for all configs, and never come twice in an instance."""
+    """Blocks until it has ended. Its prompts are the same for all configs, and never come twice in an instance.
+    `visit`: how often a server that goes on running was measured before, which may remember prompts of a trial that was
+    interrupted."""
     study = run.plan.study
     point = Point(config=ready.config, workload=workload.name)
     asked = workload.warm_up if kind == "warmup" else workload
@@ -188,7 +198,10 @@ def run_trial(
     job = load_job(
         ready.endpoint,
         asked,
-        seed=trial_seed(study, workload, kind, block=ready.block, index=index, warm_up_round=warm_up_round),
+        seed=(
+            *trial_seed(study, workload, kind, block=ready.block, index=index, warm_up_round=warm_up_round),
+            *([visit] if visit else []),
+        ),
         limits=study.limits,
         vocabulary=ready.vocabulary,
         folder=run.folder,
@@ -197,7 +210,7 @@ def run_trial(
     before = read_engine_metrics(ready.endpoint)
     pid = ready.instance.pid
     others = OtherWork(pid) if pid is not None and run.engine_of(ready.config).needs_model else None
-    with others or nullcontext(), watch_gpus(pid) as gpus, meter_energy(pid) as meter:
+    with others or nullcontext(), watch_gpus(pid if run.on_device else None) as gpus, meter_energy(pid) as meter:
         try:
             result = run.load.run(job, run.observer.trial_running)
         except LoadLost as lost:

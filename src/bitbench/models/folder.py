@@ -119,9 +119,10 @@ def model_special_token_ids(config: Mapping[str, Any]) -> tuple[int, ...]:
 
 def has_code(folder: Path) -> bool:
     """Whether Python files lie in there, or a configuration names a class that is loaded from elsewhere."""
-    if any(folder.glob("*.py")):
+    if any(folder.rglob("*.py")):
         return True
-    return any("auto_map" in read_model_json(path) for path in folder.glob("*config.json"))
+    configurations = {*folder.glob("*config.json"), *folder.glob("config.*.json")}  # transformers follows the latter
+    return any("auto_map" in read_model_json(path) for path in configurations)
 
 
 def weight_files(folder: Path) -> list[Path]:

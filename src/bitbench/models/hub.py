@@ -194,7 +194,7 @@ def download(
     commit = str(listed["commit"])
     if not _COMMIT.fullmatch(commit):
         raise ModelError(f"{reference.url} names a commit that cannot be one; check HF_ENDPOINT.")
-    before = _revisions(reference, home).get(reference.revision)
+    before = _known_commit(reference, home)
     model = HubModel(reference, _folder(reference, commit, home), commit)
     if not _is_complete(model.path):
         files = _chosen(listed, reference)
@@ -215,7 +215,7 @@ def hub_download_bytes(reference: HubReference, *, python: Path) -> int:
 
 def find_hub_model(reference: HubReference, home: Path) -> HubModel | None:
     """As it was downloaded; needs no network."""
-    commit = reference.revision if reference.is_pinned else _revisions(reference, home).get(reference.revision)
+    commit = reference.revision if reference.is_pinned else _known_commit(reference, home)
     if commit is None or not _COMMIT.fullmatch(commit):
         return None
     folder = _folder(reference, commit, home)
@@ -228,7 +228,7 @@ def list_downloaded(home: Path) -> tuple[HubModel, ...]:
     for manifest in sorted((home.absolute() / FOLDER).glob(f"*/*/{MANIFEST}")):
         content = _read(manifest)
         reference = HubReference(content["repository"], content["revision"], content["file"])
-        if _revisions(reference, home).get(reference.revision) != content["commit"]:
+        if _known_commit(reference, home) != content["commit"]:
             reference = replace(reference, revision=content["commit"])
         if _is_complete(manifest.parent):
             found.append(HubModel(reference, manifest.parent, content["commit"]))
@@ -336,10 +336,20 @@ def _revisions(reference: HubReference, home: Path) -> dict[str, str]:
     return _read(file) if file.exists() else {}
 
 
+def _known_commit(reference: HubReference, home: Path) -> str | None:
+    """What its revision meant when this model was downloaded."""
+    return _revisions(reference, home).get(_revision_key(reference))
+
+
+def _revision_key(reference: HubReference) -> str:
+    """Files of one repository are downloaded at different times, and the branch may move in between."""
+    return f"{reference.revision}:{reference.file}" if reference.file else reference.revision
+
+
 def _remember_revision(reference: HubReference, commit: str, home: Path) -> None:
-    known = _revisions(reference, home)
-    if known.get(reference.revision) != commit:
-        content = json.dumps({**known, reference.revision: commit}, indent=1) + "\n"
+    known, key = _revisions(reference, home), _revision_key(reference)
+    if known.get(key) != commit:
+        content = json.dumps({**known, key: commit}, indent=1) + "\n"
         SafeFolder(_repository_folder(reference, home)).write(_REVISIONS, content)
 
 

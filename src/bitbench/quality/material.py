@@ -100,8 +100,8 @@ def _text_of(path: Path, name: str, index: int) -> str:
     except UnreadableFileError as error:
         raise StudyFileError(f"the corpus {name} cannot be read: {error}", where) from error
     if path.suffix == ".jsonl":
-        lines = enumerate(text.splitlines(), start=1)
-        text = "\n\n".join(_line(line, f"the corpus {name}, line {number}", where) for number, line in lines if line)
+        lines = ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
+        text = "\n\n".join(_line(line, f"the corpus {name}, line {number}", where) for number, line in lines)
     if not text.strip():
         raise StudyFileError(f"the corpus {name} is empty; name a file with a few pages of text", where)
     return text

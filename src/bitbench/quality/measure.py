@@ -202,11 +202,16 @@ def measure_quality_together(job: QualityJob) -> "pa.Table":
         return score_together(askers, job.material.short_windows, job.quality.top_tokens)
 
 
+def windows_again(windows: int) -> list[int]:
+    """The numbers of those that a second start scores."""
+    count = min(AGAIN, windows)
+    return [number * windows // count for number in range(count)]
+
+
 def measure_quality_again(job: QualityJob) -> "pa.Table":
     """The scores of some windows, at even distances, with their numbers; raises AskingFailed."""
     windows = job.material.short_windows
-    count = min(AGAIN, len(windows))
-    numbers = [number * len(windows) // count for number in range(count)]
+    numbers = windows_again(len(windows))
     with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
         asker = instance_asker(job.scoring, connection)
         return score_windows(asker, windows, job.quality.top_tokens, lambda _: None, numbers)

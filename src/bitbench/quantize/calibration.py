@@ -97,7 +97,7 @@ def _documents_in(path: Path) -> Iterator[Document]:
     if "\0" in text:
         raise QuantizeError(f"The calibration file {path} is not text; save it as UTF-8 text or JSONL.")
     if path.suffix == ".jsonl":
-        for number, line in enumerate(text.splitlines(), start=1):
+        for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
                 yield _document_of(line, f"{path}:{number}")
     elif text.strip():

@@ -63,7 +63,10 @@ def _perplexity(of: StudyRecords, record: QualityRecord) -> float | None:
     if record.scores_file is None:
         return None
     try:
-        mean = pc.mean(of.scores_of(record).column("logprob")).as_py()
+        scores = of.scores_of(record)
+        if record.corpus is not None:
+            scores = scores.filter(pc.less(scores["window"], record.corpus.windows))  # longer ones come after
+        mean = pc.mean(scores["logprob"]).as_py()
     except RowsNotKeptError:
         return None
     return None if mean is None else math.exp(-mean)

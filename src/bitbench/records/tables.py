@@ -209,8 +209,13 @@ QUALITY = StudyTable(
         TableColumn("corpus", "string", "which text", "corpus.description"),
         TableColumn("windows_hash", "string", "equal hashes: the same tokens were scored", "corpus.windows_hash"),
         TableColumn("windows", "int32", "pieces of the text", "corpus.windows"),
+        TableColumn(
+            "condition",
+            "string",
+            "alone: what figures are from; together or restarted: for the noise floor",
+        ),
         TableColumn("tokens", "int64", "tokens that were scored"),
-        TableColumn("perplexity", "float64", _meaning("perplexity")),
+        TableColumn("perplexity", "float64", f"{_meaning('perplexity')} Over the windows of `window_tokens`."),
     ),
 )
 TABLES = {"studies": STUDIES, "trials": TRIALS, "instances": INSTANCES, "requests": REQUESTS, "quality": QUALITY}

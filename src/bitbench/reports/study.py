@@ -41,9 +41,9 @@ from bitbench.reports.sections.workloads import workload_runs_section, workload_
 from bitbench.util.units import show_bytes
 
 TRADE = (
-    "Filled markers form the Pareto front: no other config is at least as good on both axes and significantly better "
-    "on one; a dashed line joins them. Bars are intervals (of memory, the lowest and the highest start), cut off at "
-    "the edge."
+    "Filled markers form the Pareto front of what the caption names: no other config is at least as good in all of it "
+    "and significantly better in one; of two figures a dashed line follows it. Bars are intervals (of memory, the "
+    "lowest and the highest start), cut off at the edge."
 )
 
 

@@ -93,6 +93,10 @@ def _folder_name(python: object) -> str | None:
     return venv_folder(Path(python)).name or None if isinstance(python, str) else None
 
 
+# Types of a KV cache that round nothing but to 16 bits, as engines call them; all others are quantized.
+_WHOLE_CACHES = frozenset({"auto", "f32", "f16", "bf16", "float16", "bfloat16"})
+
+
 class EngineSetup(Spec):
     """An engine with the arguments it is started with. Two setups of one engine are compared like two engines."""
 
@@ -107,6 +111,10 @@ class EngineSetup(Spec):
 
     _short_form = model_validator(mode="before")(_named)
     _either = model_validator(mode="after")(_one_environment)
+
+    @property
+    def has_quantized_cache(self) -> bool:
+        return self.kv_cache is not None and self.kv_cache not in _WHOLE_CACHES
 
     @property
     def has_own_environment(self) -> bool:

@@ -134,9 +134,26 @@ TENSOR_TYPES: Mapping[int, TensorType] = MappingProxyType(
         20: TensorType("iq4_nl", 32, 18),
         23: TensorType("iq4_xs", 256, 136),
         30: TensorType("bf16", 1, 2),
+        # These are read, and not made by `tensors` of a recipe.
+        16: TensorType("iq2_xxs", 256, 66),
+        17: TensorType("iq2_xs", 256, 74),
+        18: TensorType("iq3_xxs", 256, 98),
+        19: TensorType("iq1_s", 256, 50),
+        21: TensorType("iq3_s", 256, 110),
+        22: TensorType("iq2_s", 256, 82),
+        24: TensorType("i8", 1, 1),
+        25: TensorType("i16", 1, 2),
+        26: TensorType("i32", 1, 4),
+        27: TensorType("i64", 1, 8),
+        28: TensorType("f64", 1, 8),
+        29: TensorType("iq1_m", 256, 56),
+        34: TensorType("tq1_0", 256, 54),
+        35: TensorType("tq2_0", 256, 66),
+        39: TensorType("mxfp4", 32, 17),
     }
 )
-_BY_NAME = {type.name.lower(): type for type in TENSOR_TYPES.values()}
+_MADE = (0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23, 30)
+_BY_NAME = {TENSOR_TYPES[number].name.lower(): TENSOR_TYPES[number] for number in _MADE}
 
 
 def tensor_type(name: str) -> TensorType:

@@ -314,9 +314,17 @@ def test_the_machines_of_a_fleet_have_no_names_in_a_card(tmp_path: Path) -> None
         instance["host"] = ["gpu7.corp.example", "me@gpu8", "local"][number % 3]
         instance["cause"] = "gpu7.corp.example was lost; me@gpu8 goes on"
     (folder / "instances.jsonl").write_text("".join(json.dumps(one) + "\n" for one in instances))
+    trials = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
+    clock = {"offset_s": 0.0, "bound_s": 0.001}
+    sender = {"name": "me@loader9.corp.example", "requests": 1, "clock_before": clock, "clock_after": clock}
+    health = {"send_lateness_p99_s": 0.0, "loop_lag_p99_s": 0.0, "cpu_share": 0.1}
+    trials[0]["client"] = {**(trials[0].get("client") or health), "nodes": [sender]}
+    (folder / "trials.jsonl").write_text("".join(json.dumps(one) + "\n" for one in trials))
     card = Path(publish(folder, tmp_path / "demo.card", key=None, unsigned=True).card)
     records = unpack_card(read_card(card).parts, "demo")
     assert [*records.lock.hosts] == ["machine-001", "machine-002", "local"]
+    assert (client := records.trials[0].client) is not None
+    assert [node.name for node in client.nodes] == ["machine-003"]
     assert {one.host for one in records.instances} <= {*records.lock.hosts}
     assert records.instances[0].cause == "machine-001 was lost; machine-002 goes on"
     content = b"".join(read_card(card).parts.values())
@@ -370,6 +378,14 @@ def many_rows(parts: Parts) -> None:
     parts[PartName.REQUESTS] = out.getvalue().to_pybytes()
 
 
+def long_texts(parts: Parts) -> None:
+    """Some kilobytes that stand for a terabyte of text."""
+    out = pa.BufferOutputStream()
+    owners = pa.DictionaryArray.from_arrays(pa.array([0] * 10_000_000, pa.int8()), pa.array(["t" * 100_000]))
+    pq.write_table(pa.table({OWNER: owners}), out, row_group_size=10_000_000, store_schema=False)
+    parts[PartName.REQUESTS] = out.getvalue().to_pybytes()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -378,6 +394,7 @@ def many_rows(parts: Parts) -> None:
         (edited(PartName.TRIALS, lambda text: text.replace("requests/t00001.parquet", "/etc/passwd", 1)), "names rows"),
         (edited(PartName.TRIALS, lambda text: text.replace("requests/t00001", "requests/t00002", 1)), "names rows"),
         (many_rows, "more than"),
+        (long_texts, "the texts of a row group have more than"),
         (lambda parts: parts.update({PartName.REQUESTS: b"PAR1 is what it begins with"}), "cannot be read"),
         (lambda parts: parts.update({PartName.LOCK: b"[" * 100_000}), "nested too deeply|not valid JSON"),
         (lambda parts: parts.update({PartName.FIGURES: b"[" * 100_000}), "is no JSON"),

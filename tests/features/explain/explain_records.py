@@ -56,7 +56,7 @@ def evidence(
         name="why",
         models=("m",),
         recipes=("bf16", "w8"),
-        engines=(EngineSetup(name="engine", engine="null", args=dict(args)),),
+        engines=(EngineSetup(name="engine", engine="vllm", args=dict(args)),),
         workloads=workloads,
         measure=Measure(starts=Count(min=3, max=3), trials=Count(min=3, max=3)),
         baseline=PLAIN.name,

@@ -1,6 +1,7 @@
 """`bitbench explain`: causes that are known, because the test forced them, must be named."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,13 @@ def test_without_a_profile_such_a_kernel_is_named_but_its_time_is_not_claimed() 
     assert "how much time that takes is not measured" in page
     assert Missing.PROFILE in {gap.missing for gap in found.gaps}
     assert "add profile: {batch: 1} to study.yaml" in page
+    setups = tuple(setup.model_copy(update={"engine": "llamacpp"}) for setup in of.plan.study.engines)
+    study = of.plan.study.model_copy(update={"engines": setups})
+    plan = of.plan.model_copy(update={"study": study})
+    found, _, page = explained(replace(of, lock=of.lock.model_copy(update={"plan": plan})))
+    assert Missing.PROFILER in {gap.missing for gap in found.gaps}
+    assert "bitbench has no profiler for llamacpp" in page
+    assert "to study.yaml" not in page
 
 
 def test_an_unexplained_rest_is_said_to_be_unexplained() -> None:

@@ -391,6 +391,8 @@ def test_where_must_be_one_of_the_forms(address: str) -> None:
 def test_hosts_of_ssh() -> None:
     names = [seat.name for seat in roster_of("ssh://a,me@b.example:2222").seats()]
     assert names == ["a", "me@b.example"]
+    behind_one = [seat.name for seat in roster_of("ssh://me@a:2201,me@a:2202").seats()]
+    assert behind_one == ["me@a:2201", "me@a:2202"]
 
 
 def test_what_one_machine_has_to_do_alone_is_refused() -> None:

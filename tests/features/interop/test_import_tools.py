@@ -46,6 +46,20 @@ def test_vllm_files_are_starts(tmp_path: Path) -> None:
     assert "closed loop, 64 requests per trial" in report
 
 
+def test_the_first_start_of_each_config_is_in_one_block(tmp_path: Path) -> None:
+    """Else no two of them would have a block in common, and nothing could be told apart."""
+    files = []
+    for model, speed in (("bf16", 100.0), ("awq", 200.0)):
+        for start in range(3):
+            content = json.loads((DATA / "vllm-serve-1.json").read_text())
+            content |= {"model_id": model, "output_throughput": speed + start}
+            files.append(tmp_path / f"{model}-{start}.json")
+            files[-1].write_text(json.dumps(content))
+    folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
+    assert {trial.block for trial in folder.trials()} == {0, 1, 2}
+    assert StudyReport(folder, tmp_path).summary.rankings[0].entries[1].tied_with == ()
+
+
 def test_vllm_lengths_are_means_of_what_was_completed() -> None:
     (run,) = read_tool_file(Tool.VLLM, (DATA / "vllm-serve-1.json").read_bytes()).runs
     assert (run.workload.input_tokens, run.workload.output_tokens, run.workload.concurrency) == (256, 128, 8)

@@ -15,7 +15,7 @@ OURS = {
     r"\smallskip", r"\footnotesize", r"\texttt", r"\textbf", r"\emph", r"\\", r"\textbackslash", r"\{", r"\}", r"\$",
     r"\&", r"\#", r"\_", r"\%", r"\textasciitilde", r"\textasciicircum", r"\textless", r"\textgreater", r"\textbar",
     r"\char", r"\textasciigrave", r"\times", r"\pm", r"\infty", r"\geq", r"\leq", r"\approx", r"\rightarrow", r"\mu",
-    r"\cdot", r"\dots", r"\bullet", r"\S",
+    r"\cdot", r"\dots", r"\bullet", r"\S", r"\star", r"\surd", r"\otimes",
 }  # fmt: skip
 
 

@@ -188,6 +188,13 @@ def test_the_commands(
     said = bitbench(capsys, "query", place, "SELECT folder, count(*) AS n FROM trials GROUP BY ALL", "--format", "csv")
     assert said.out == "folder,n\ntwins,4\n"
     assert "bitbench pull" in bitbench(capsys, "query", place, "SELECT * FROM requests").err
+    named_like_a_table = bitbench(
+        capsys, "query", place, "SELECT max(kernels) AS kernels FROM instances", "--format", "csv"
+    )
+    assert named_like_a_table.out.startswith("kernels")
+    listed = bitbench(capsys, "query", place).out
+    assert "instances  " in listed
+    assert "\nrequests  " not in listed
     said = bitbench(capsys, "pull", f"{place}/twins")
     assert (said.exit_code, "4 trials" in said.out) == (ExitCode.DONE, True)
     assert len(StudyFolder(tmp_path / "twins").read().trials) == 4

@@ -75,7 +75,8 @@ def _add_quality(folder: Path) -> None:
     (folder / "quality").mkdir(exist_ok=True)
     import pyarrow as pa
 
-    pq.write_table(pa.table({"logprob": pa.array([-1.0, -3.0], pa.float32())}), folder / "quality" / "q00001.parquet")
+    scores = {"window": pa.array([0, 1, 2], pa.int32()), "logprob": pa.array([-1.0, -3.0, -9.0], pa.float32())}
+    pq.write_table(pa.table(scores), folder / "quality" / "q00001.parquet")  # the last window is a longer one
 
 
 def test_a_table_that_does_not_exist_is_answered_with_those_that_do(place: Path) -> None:
@@ -183,6 +184,8 @@ def test_the_command(
     asked = "SELECT engine, count(*) AS n FROM trials WHERE folder = 'one' GROUP BY 1 ORDER BY 1"
     said = bitbench(capsys, "query", str(place), asked, "--format", "csv")
     assert next(csv.reader(io.StringIO(said.out))) == ["engine", "n"]
+    formula = bitbench(capsys, "query", str(place), "SELECT '=1+1' AS x", "--format", "csv")
+    assert formula.out == "x\n'=1+1\n"
     rows = json.loads(bitbench(capsys, "query", str(place), asked, "--format", "json").out)
     assert {"engine": "broken", "n": 4} in rows
     shown = bitbench(capsys, "query", str(place))

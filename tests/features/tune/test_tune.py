@@ -217,6 +217,8 @@ def test_of_a_large_space_so_many_are_drawn_as_the_budget_pays_for() -> None:
                 lambda _: 10.0, 125.0).points != drawn.points  # fmt: skip
     assert draw_race_configs(plan, baseline, lambda _: 10.0, 1e6) == plan
     assert len(draw_race_configs(plan, baseline, lambda _: 10.0, 1.0).configs) == 2
+    later = draw_race_configs(plan, baseline, lambda _: 60.0, 125.0, begun=drawn.configs)
+    assert set(later.configs) == set(drawn.configs)  # a search that is taken up again keeps what it has measured
 
 
 def test_a_confirmation_takes_no_more_time_than_it_needs() -> None:

@@ -12,6 +12,7 @@ from bitbench.study.plan import Config
 from bitbench.util.errors import ExitCode
 
 MEMORY, QUALITY_LOSS = "memory", "quality loss"  # names of findings
+QUALITY_NOT_MEASURED = "quality was not measured in this study"
 
 
 class Limits(Record):

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import IO
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
@@ -347,7 +348,9 @@ class RowsPart:
         if content is None:
             return
         try:
-            self._file = pq.ParquetFile(io.BytesIO(content))
+            names = set(pq.ParquetFile(io.BytesIO(content)).schema_arrow.names)
+            texts = {OWNER, *(column.name for column in columns if column.arrow_type == "string")}
+            self._file = pq.ParquetFile(io.BytesIO(content), read_dictionary=sorted(texts & names))
             self._check_size(content)
             self._find_owners()
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
@@ -371,7 +374,7 @@ class RowsPart:
 
     def _find_owners(self) -> None:
         for group in range(self._file.metadata.num_row_groups):
-            owners = self._file.read_row_group(group, columns=[OWNER]).column(OWNER).to_pylist()
+            owners = _with_bounded_texts(self._file.read_row_group(group, columns=[OWNER])).column(OWNER).to_pylist()
             start = 0
             for place in range(1, len(owners) + 1):
                 if place < len(owners) and owners[place] == owners[start]:
@@ -383,7 +386,7 @@ class RowsPart:
 
     def _read_group(self, group: int) -> pa.Table:
         try:
-            table = self._file.read_row_group(group).drop_columns([OWNER])
+            table = _with_bounded_texts(self._file.read_row_group(group)).drop_columns([OWNER])
             expected = {field.name: field for field in strict_reader_schema(self._columns)}
             return table.cast(pa.schema([expected[field.name] for field in table.schema]))
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
@@ -392,6 +395,16 @@ class RowsPart:
     def _damaged(self, error: Exception) -> CardError:
         cause = (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
         return CardError(f"{self._where} cannot be read: {cause[:200]}; {_ASK_AGAIN}")
+
+
+def _with_bounded_texts(table: pa.Table) -> pa.Table:
+    """The same; raises ValueError where texts that are repeated, which takes no room in a file, would fill memory."""
+    for column in table.columns:
+        for part in column.chunks if pa.types.is_dictionary(column.type) else ():
+            lengths = pc.take(pc.cast(pc.binary_length(part.dictionary), pa.int64()), part.indices)
+            if (pc.sum(lengths).as_py() or 0) > LARGEST_GROUP_BYTES:
+                raise ValueError(f"the texts of a row group have more than {LARGEST_GROUP_BYTES:,} bytes")
+    return table
 
 
 def _kept(records: Sequence[Line], rows_of: Callable[[Line], pa.Table]) -> Iterator[tuple[str, pa.Table]]:

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
+from pydantic import ValidationError
 
 from bitbench import __version__
 from bitbench.analysis.intervals import mean_interval
@@ -32,9 +33,11 @@ from bitbench.features.cards.card import (
 from bitbench.features.cards.types import CardError, CardManifest, CardPhase, CardPoint, CardPoints, PartName
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.lock import Lock
+from bitbench.records.quality import QualityRecord
 from bitbench.records.roof import PointRoof
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.study.base import RECORDED, Json, Record
+from bitbench.study.environment import venv_folder
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Point
 from bitbench.study.secrets import is_secret, secret_values, without_secret_options
@@ -61,7 +64,11 @@ def _record_without_machine(record: AnyRecord, secrets: Collection[str]) -> AnyR
     """The same record: paths end in `…/` and their last part, a host that is not this machine is `…`, and none of these
     secrets is in any text."""
     content = _clean(record.model_dump(mode="json"), lambda text: _publishable_text(text, secrets))
-    return type(record).model_validate(content, context=RECORDED)
+    try:
+        return type(record).model_validate(content, context=RECORDED)
+    except ValidationError as error:
+        reason = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
+        raise CardError(f"without the paths of this machine names in the study would be equal: {reason}") from None
 
 
 def _publishable_text(text: str, secrets: Collection[str]) -> str:
@@ -182,7 +189,7 @@ def _packages(of: StudyRecords, setup: EngineSetup) -> str | None:
 
 
 ENDING = ".card"
-R = TypeVar("R", TrialRecord, InstanceRecord)
+R = TypeVar("R", TrialRecord, InstanceRecord, QualityRecord)
 
 
 class PublishAnswer(Record):
@@ -242,20 +249,28 @@ def _records_without_machine(of: StudyRecords, secrets: Collection[str]) -> Stud
     return replace(
         of,
         lock=_record_without_machine(_lock(of.lock, names), secrets),
-        trials=[_record_without_machine(_caused(trial, names), secrets) for trial in of.trials],
+        trials=[_record_without_machine(_sent_from(_caused(trial, names), names), secrets) for trial in of.trials],
         instances=[_record_without_machine(_caused(instance, names), secrets) for instance in instances],
-        quality=[_record_without_machine(record, secrets) for record in of.quality],
+        quality=[_record_without_machine(_caused(record, names), secrets) for record in of.quality],
         profiles=[_record_without_machine(profile, secrets) for profile in of.profiles],
     )
 
 
 def _machine_names(of: StudyRecords) -> dict[str, str]:
     """What the machines of a fleet are called in a card, by their own names; `local` is this machine's."""
-    known = {*of.lock.hosts, *(instance.host for instance in of.instances if instance.host is not None)}
+    senders = {node.name for trial in of.trials if trial.client is not None for node in trial.client.nodes}
+    known = {*of.lock.hosts, *senders, *(instance.host for instance in of.instances if instance.host is not None)}
     own = {name for name in known if re.fullmatch(r"local(-\d+)?", name)}
     return {name: name for name in own} | {
         name: f"machine-{place:03d}" for place, name in enumerate(sorted(known - own), start=1)
     }
+
+
+def _sent_from(trial: TrialRecord, names: Mapping[str, str]) -> TrialRecord:
+    if trial.client is None or not trial.client.nodes:
+        return trial
+    nodes = tuple(node.model_copy(update={"name": names[node.name]}) for node in trial.client.nodes)
+    return trial.model_copy(update={"client": trial.client.model_copy(update={"nodes": nodes})})
 
 
 def _caused(record: R, names: Mapping[str, str]) -> R:
@@ -269,8 +284,23 @@ def _caused(record: R, names: Mapping[str, str]) -> R:
 def _lock(lock: Lock, names: Mapping[str, str]) -> Lock:
     """Where a variant lies helps no reader; its hash says what it is."""
     variants = tuple(variant.model_copy(update={"path": None}) for variant in lock.plan.variants)
-    hosts = {names[name]: facts for name, facts in lock.hosts.items()}
-    return lock.model_copy(update={"plan": lock.plan.model_copy(update={"variants": variants}), "hosts": hosts})
+    engines = tuple(
+        setup.model_copy(update={"python": _own_python(setup.environment(None) or "")}) if setup.python else setup
+        for setup in lock.plan.study.engines
+    )
+    study = lock.plan.study.model_copy(update={"engines": engines})
+    return lock.model_copy(
+        update={
+            "plan": lock.plan.model_copy(update={"variants": variants, "study": study}),
+            "hosts": {names[name]: facts for name, facts in lock.hosts.items()},
+            "environments": {_own_python(name): versions for name, versions in lock.environments.items()},
+        }
+    )
+
+
+def _own_python(place: str) -> str:
+    """Of an environment that somebody made: its name, as a path that a study may have; others are names already."""
+    return f"/{venv_folder(Path(place)).name}" if Path(place).is_absolute() else place
 
 
 def _clean_rows(table: pa.Table, secrets: Collection[str]) -> pa.Table:

@@ -22,6 +22,7 @@ from bitbench.analysis.roofline import phase_side, phase_step_sample, roofline_p
 from bitbench.analysis.summarize import samples_by_point, summarize_speeds
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.analysis.unpaired import unpaired_ratio
+from bitbench.engines import registry
 from bitbench.engines.options import tensor_parallel_size
 from bitbench.features.explain.types import (
     Cause,
@@ -327,7 +328,13 @@ def _gaps(
         own, other = ({profile.batch for profile in of.profiles if profile.config == config} for config in pair)
         batches = sorted(own & other)
         kind = Missing.PROFILE_BATCH if batches else Missing.PROFILE
-        gaps.append(Gap(missing=kind, detail=", ".join(map(str, batches))))
+        known, names = registry.engines(), {of.plan.study.engine(config.engine).engine for config in pair}
+        unable = sorted(name for name in names if name not in known or not known[name].can_profile)
+        gaps.append(
+            Gap(missing=Missing.PROFILER, detail=" and ".join(unable))
+            if unable
+            else Gap(missing=kind, detail=", ".join(map(str, batches)))
+        )
     if variant is None or (reason := why_cost_unknown(variant.facts)):
         gaps.append(Gap(missing=Missing.COST, detail=reason if variant else "the model is unknown"))
     elif sides[0].stored_bytes is None or sides[1].stored_bytes is None:

@@ -13,7 +13,7 @@ from bitbench.features.explain.types import Explanation
 from bitbench.measure.machine.host import collect_host_facts, cores_in_use
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder, StudyRecords
-from bitbench.records.lock import TELLING_FACTS, HostFacts
+from bitbench.records.lock import HostFacts
 from bitbench.records.roof import MachineRoof
 from bitbench.study.plan import Config, Plan
 from bitbench.study.workload import Workload
@@ -113,7 +113,7 @@ def _why_no_roof(host: HostFacts, here: HostFacts) -> str | None:
         return "the study does not record its machine"
     if host.accelerators:
         return "it ran on an accelerator; bitbench measures the roofline of CPUs only"
-    if any(getattr(host, name) != getattr(here, name) for name in TELLING_FACTS):
+    if host.differences(here.model_copy(update={"accelerators": ()})):  # none was used: the study has none
         return "the study ran on another machine; run this command there once"
     if (busy := cores_in_use()) > TOO_BUSY_CORES:
         return f"not measured: other work keeps {busy:.1f} cores busy; repeat this command when the machine is idle"

@@ -249,6 +249,7 @@ def gap_sentence(of: Explanation, found: Gap) -> Phrase:
         Missing.PROFILE: "Which operators take the time: there is no operator profile of both; ",
         Missing.PROFILE_BATCH: f"Which operators take the time at a batch of {batch}: profiles are of batch "
         f"{found.detail}; ",
+        Missing.PROFILER: f"Which operators take the time: bitbench has no profiler for {found.detail}.",
         Missing.ROOF: f"What this machine can do at most, and so what prefill could gain: {found.detail}.",
         Missing.COST: f"What a step of this model has to read and compute: {found.detail}.",
         Missing.PHASES: "Prefill and decode apart: the records have no times of single tokens.",

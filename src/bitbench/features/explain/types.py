@@ -71,6 +71,7 @@ class Missing(StrEnum):
 
     PROFILE = "profile"
     PROFILE_BATCH = "profile_batch"  # there is one, but not of this batch
+    PROFILER = "profiler"  # an engine has none
     ROOF = "roof"
     COST = "cost"
     PHASES = "phases"

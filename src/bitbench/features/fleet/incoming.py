@@ -29,6 +29,7 @@ from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS
 from bitbench.measure.quality import QualityDraft
 from bitbench.measure.trial import TrialDraft, trial_draft_figures, trial_seed
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
+from bitbench.quality.measure import windows_again
 from bitbench.records.lock import HostFacts
 from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, Condition, QualityMaterial, QualityRecord
 from bitbench.records.request_rows import RequestRows
@@ -219,12 +220,12 @@ class BlockResults:
         material = self._materials[plan.variant(record.config.variant).model_name]
         quality = plan.study.quality
         assert quality is not None  # it was asked for
+        windows = material.windows if record.condition is Condition.ALONE else material.short_windows
+        is_again = record.condition is Condition.RESTARTED
         places = [
             (number, position, token)
-            for number, window in enumerate(
-                material.windows if record.condition is Condition.ALONE else material.short_windows
-            )
-            for position, token in enumerate(window[1:], start=1)
+            for number in (windows_again(len(windows)) if is_again else range(len(windows)))
+            for position, token in enumerate(windows[number][1:], start=1)
         ]
         rows = parse_rows_strictly(content, SCORE_COLUMNS, len(places), len(places) * (4 + 2 * quality.top_tokens))
         found = zip(*(rows[name].to_pylist() for name in ("window", "position", "token")), strict=True)

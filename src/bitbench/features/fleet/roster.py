@@ -251,6 +251,7 @@ def _local(count: int) -> FixedRoster:
 def _ssh(hosts: Sequence[str]) -> FixedRoster:
     """bitbench must be installed there; BITBENCH_SSH_NODE is how its node program is started."""
     seats = []
+    named = Counter(host.partition(":")[0] for host in hosts)
     for host in hosts:
         if not _SSH_HOST.fullmatch(host):
             raise UsageError(f"--on ssh://: {host!r} is no host; write [USER@]HOST[:PORT], several with commas between")
@@ -258,7 +259,8 @@ def _ssh(hosts: Sequence[str]) -> FixedRoster:
         remote = shlex.split(os.environ.get("BITBENCH_SSH_NODE", f"python3 -P -m {NODE}"))
         options = ["-o", "BatchMode=yes", "-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6"]
         command = ["ssh", *options, *(["-p", port] if port else []), place, shlex.join(remote)]
-        seats.append(_seat(place, command, dict(os.environ)))
+        name = place if named[place] == 1 else host  # machines behind one address differ in their port
+        seats.append(_seat(name, command, dict(os.environ)))
     return FixedRoster(tuple(seats))
 
 

@@ -213,7 +213,7 @@ def gpu_plan_device_use(setup: EngineSetup) -> DeviceUse:
     chosen = spelled_arguments(setup.args)
     share = next((chosen[name] for name in _SHARE if name in chosen), DEFAULT_SHARE)
     is_share = isinstance(share, int | float) and 0 < share <= 1
-    kv_bytes = 1 if str(chosen.get(_KV_TYPE, "")).startswith(("fp8", "int8")) else 2
+    kv_bytes = 1 if str(chosen.get(_KV_TYPE, setup.kv_cache or "")).startswith(("fp8", "int8")) else 2
     context = next((chosen[name] for name in _CONTEXT if name in chosen), None)
     return DeviceUse(
         devices=tensor_parallel_size(setup.args) * pipeline_parallel_size(setup.args),

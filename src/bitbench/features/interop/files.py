@@ -108,12 +108,15 @@ def _as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, so
     instances: dict[tuple[Config, int], InstanceRecord] = {}
     variants: dict[str, Variant] = {}
     seen: dict[Point, int] = {}
+    files: dict[Config, dict[int, int]] = {}  # of each config: those with a run of it, counted
     for file, reading in enumerate(readings):
         for run in reading.runs:
             config = Config(variant=run.variant, engine=names.engine(run.engine))
             point = Point(config=config, workload=names.workload(run.workload))
             index = seen[point] = seen.get(point, -1) + 1
-            block = {ImportedStarts.PER_FILE: file, ImportedStarts.PER_RUN: index, ImportedStarts.ONE: 0}[starts]
+            own = files.setdefault(config, {})
+            nth = own.setdefault(file, len(own))
+            block = {ImportedStarts.PER_FILE: nth, ImportedStarts.PER_RUN: index, ImportedStarts.ONE: 0}[starts]
             instance = instances.setdefault((config, block), _instance(config, block, len(instances), run))
             trials.append(_trial(point, instance, index, run))
             variants.setdefault(run.variant, _variant(run))

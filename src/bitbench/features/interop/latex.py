@@ -19,7 +19,8 @@ _WRITTEN = str.maketrans(
         "|": r"\textbar{}", '"': r"\char34{}", "`": r"\textasciigrave{}", "'": r"{'}", "-": "{-}",
         "–": "--", "—": "---", "−": "$-$", "×": r"$\times$", "±": r"$\pm$", "∞": r"$\infty$", "≥": r"$\geq$",
         "≤": r"$\leq$", "≈": r"$\approx$", "→": r"$\rightarrow$", "µ": r"$\mu$", "μ": r"$\mu$", "²": "$^2$",
-        "·": r"$\cdot$", "…": r"\dots{}", "•": r"$\bullet$", "§": r"\S{}",
+        "★": r"$\star$", "✓": r"$\surd$", "✗": r"$\otimes$", "·": r"$\cdot$", "…": r"\dots{}", "•": r"$\bullet$",
+        "§": r"\S{}",
     }
 )  # fmt: skip
 _READ_AS_OPTION = ("[", "*")  # behind a rule or the end of a row

@@ -50,13 +50,14 @@ def find_bench_records(folder: Path) -> Path | None:
 
 
 def read_bench_records(path: Path) -> KernelSummary:
-    """Records of an earlier run, against those of the baselines that it has."""
+    """Records of an earlier run, against the baselines that it asked for, or the usual ones that it has."""
     try:
         run = KernelRun.model_validate_json(read_bytes(path))
     except ValidationError as error:
         raise StoreError(f"{path} cannot be read as kernel records: {error.errors()[0]['msg']}") from error
     cases = {timing.case for timing in run.timings}
-    return summarize_kernels(run, [name for name in (*BASELINES, *FURTHER_BASELINES) if name in cases])
+    usual = [name for name in (*BASELINES, *FURTHER_BASELINES) if name in cases]
+    return summarize_kernels(run, run.against or usual)
 
 
 def _job(options: KernelOptions, home: Path) -> KernelJob:

@@ -65,6 +65,7 @@ class KernelTiming(Record):
 class KernelRun(Record):
     machine: KernelMachine
     timings: tuple[KernelTiming, ...]
+    against: tuple[str, ...] = ()  # the baselines that were asked for; empty: the usual ones
 
 
 class Median(Record):

@@ -196,7 +196,7 @@ def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable
             on_point(f"{event['shape'][0]}x{event['shape'][1]}, batch {event['batch']}", count, total)
     if machine is None:
         raise KernelError("The kernel worker measured nothing; give at least one shape and one batch.")
-    return KernelRun(machine=machine, timings=_in_order(timings.values(), job))
+    return KernelRun(machine=machine, timings=_in_order(timings.values(), job), against=job.options.against)
 
 
 def measure_roof(python: Path, cpu_model: str | None, measured_at: str) -> MachineRoof:
@@ -259,6 +259,7 @@ def _as_json(job: KernelJob) -> Json:
         "packages": kernel_runner_packages(job.cases),
         "native": kernel_runner_native(),
         "cases": [[source.module, source.attribute] for source in job.cases],
+        "against": list(options.against),
         "all_cases": options.cases is not None,  # also those that are left out unless named
         "shapes": [[shape.in_features, shape.out_features] for shape in job.shapes],
         "batches": list(options.batches),

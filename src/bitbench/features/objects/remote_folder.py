@@ -99,6 +99,8 @@ def open_remote_catalog(place: str) -> "ObjectCatalog | None":
 class ObjectCatalog:
     """`is_empty`: no study below this place has written its tables, such as a folder that was copied there."""
 
+    tables = TABLES
+
     def __init__(self, place: str) -> None:
         self._store = ObjectStore(place)
 
@@ -107,13 +109,14 @@ class ObjectCatalog:
         return not self._store.has(f"{FOLDER}/studies.parquet") and not self._store.list(f"{FOLDER}/studies")
 
     def table(self, name: str) -> pa.Table:
-        if name not in TABLES:
-            raise StoreError(
-                f"{name} of studies in an object store cannot be queried there; `bitbench pull "
-                f"{self._store.url}/STUDY` copies a study to this machine"
-            )
         changed, kept, _, _ = _changed(self._store, name)
         return _joined(self._store, name, changed, kept)
+
+    def lacks(self, name: str) -> str:
+        return (
+            f"{name} of studies in an object store cannot be queried there; `bitbench pull {self._store.url}/STUDY` "
+            "copies a study to this machine"
+        )
 
 
 def _changed(store: ObjectStore, table: str) -> tuple[list[StoredObject], pa.Table | None, str | None, dict[str, str]]:
@@ -179,8 +182,8 @@ def pull_remote_study(url: str, into: Path | None) -> StudyFolder:
         raise StoreError(
             f"{store.url} contains no study (no lock.json); `bitbench run STUDY --into {store.url}` fills it"
         )
-    if folder.lock_file.exists() or folder.study_file.exists():
-        raise StoreError(f"{folder.path} already contains a study; give another folder")
+    if folder.path.exists() and any(folder.path.iterdir()):
+        raise StoreError(f"{folder.path} is not empty; give another folder")
     pull(store, folder.path)
     return folder
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from bitbench.cli.terminal import Terminal
 from bitbench.features.query.studies import Row, Studies
 from bitbench.features.query.tables import TABLES, sql_type
+from bitbench.reports.document.data import harmless_cell
 from bitbench.reports.document.model import plain_text
 from bitbench.reports.document.words import listing, plain_words, plural
 from bitbench.util.errors import UsageError
@@ -69,8 +70,8 @@ def _warn_of_damage(places: Sequence[str]) -> None:
 
 def _list_tables(studies: Studies) -> None:
     console = Terminal()
-    for name, table in TABLES.items():
-        count = studies.count(name)
+    for name in studies.tables:
+        table, count = TABLES[name], studies.count(name)
         console.print(Text.assemble((name, "bold"), f"  {table.meaning}; {count:,} {'row' if count == 1 else 'rows'}"))
         shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
         for column in table.columns:
@@ -97,8 +98,8 @@ def _table(names: Sequence[str], rows: Sequence[Row]) -> None:
 
 def _csv(names: Sequence[str], rows: Sequence[Row]) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(names)
-    writer.writerows(rows)
+    writer.writerow(map(harmless_cell, names))
+    writer.writerows([harmless_cell(value) for value in row] for row in rows)
 
 
 def _json(names: Sequence[str], rows: Sequence[Row]) -> None:

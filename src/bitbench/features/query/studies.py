@@ -9,6 +9,7 @@ line of a study that is just being written is left out until it is complete; a d
 """
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -102,6 +103,7 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
         "duration_s": "DOUBLE",
         "corpus": "STRUCT(description VARCHAR, windows_hash VARCHAR, windows INTEGER)",
         "tokens": "BIGINT",
+        "condition": "VARCHAR",
         "scores_file": "VARCHAR",
     },
     "kernels": {
@@ -118,9 +120,12 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
 
 
 class Catalog(Protocol):
-    """The tables of many studies, kept ready at the place where these lie."""
+    """The tables of many studies, kept ready at the place where these lie; those that it lacks it explains."""
+
+    tables: Collection[str]
 
     def table(self, name: str) -> "pa.Table": ...
+    def lacks(self, name: str) -> str: ...
 
 
 class Studies:
@@ -142,9 +147,14 @@ class Studies:
         elif not is_remote and not Path(place).is_dir():
             raise StoreError(f"no folder {place}; give one that contains study folders, or a URL such as s3://…")
 
+    @property
+    def tables(self) -> list[str]:
+        """Those that can be asked for at this place."""
+        return [name for name in TABLES if self._catalog is None or name in self._catalog.tables]
+
     def query(self, sql: str) -> tuple[list[str], list[Row]]:
         """Names of the columns and the rows. Raises StoreError with DuckDB's own words."""
-        for name in TABLES:
+        for name in self.tables:
             if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
                 self._make(name)
         try:
@@ -165,8 +175,10 @@ class Studies:
         ):
             return StoreError(damage)
         if (unknown := _UNKNOWN_TABLE.search(str(error))) is not None:
-            hint = did_you_mean(unknown[1], TABLES)
-            return StoreError(f"there is no table {unknown[1]}; {hint}the tables are {', '.join(TABLES)}")
+            if self._catalog is not None and unknown[1].lower() in TABLES:
+                return StoreError(self._catalog.lacks(unknown[1].lower()))
+            hint = did_you_mean(unknown[1], self.tables)
+            return StoreError(f"there is no table {unknown[1]}; {hint}the tables are {', '.join(self.tables)}")
         return StoreError(f"the query failed: {error}")
 
     def count(self, name: str) -> int:
@@ -311,10 +323,15 @@ class Studies:
         pattern = f"{self._place}/**/quality/*.parquet"
         if not self._has(pattern):
             return f"(SELECT *, CAST(NULL AS DOUBLE) AS perplexity FROM ({read}))"
-        scores = (
+        rows = (
             f"SELECT {self._folder('/quality/[^/]*$')} AS folder, "
-            "regexp_extract(filename, '([^/]+)[.]parquet$', 1) AS id, exp(-avg(logprob)) AS perplexity "
-            f"FROM read_parquet({_quoted(pattern)}, filename = true) GROUP BY ALL"
+            "regexp_extract(filename, '([^/]+)[.]parquet$', 1) AS id, \"window\", logprob "
+            f"FROM read_parquet({_quoted(pattern)}, filename = true)"
+        )
+        scores = (
+            f"SELECT own.folder, own.id, exp(-avg(logprob)) AS perplexity FROM ({read}) own JOIN ({rows}) scored "
+            'ON own.folder = scored.folder AND own.id = scored.id AND "window" < coalesce(own.corpus.windows, 1e9) '
+            "GROUP BY ALL"  # longer windows come after
         )
         return f"(SELECT * FROM ({read}) LEFT JOIN ({scores}) USING (folder, id))"
 

@@ -36,10 +36,15 @@ FEWEST = 2  # there is nothing to choose from one
 
 
 def draw_race_configs(
-    plan: Plan, baseline: Config | None, seconds_of: Callable[[Config], float], budget_s: float
+    plan: Plan,
+    baseline: Config | None,
+    seconds_of: Callable[[Config], float],
+    budget_s: float,
+    begun: Collection[Config] = (),
 ) -> Plan:
     """All where the time is enough; else the baseline, and of the others as many as it pays for, in an order that
-    follows from the seed. What was refused stays in the plan with its reason."""
+    follows from the seed. What was `begun` before stays, whatever is known of its time by now; what was refused stays
+    in the plan with its reason."""
     configs = list(dict.fromkeys(point.config for point in plan.points))
     order = [config for config in configs if config != baseline]
     Random(f"{plan.study.seed}/draw").shuffle(order)
@@ -51,6 +56,7 @@ def draw_race_configs(
         if spent_s > budget_s and len(drawn) >= FEWEST:
             break
         drawn.append(config)
+    drawn += [config for config in configs if config in begun and config not in drawn]
     if len(drawn) == len(configs):
         return plan
     return plan.only({*drawn, *(refusal.point.config for refusal in plan.refusals)})

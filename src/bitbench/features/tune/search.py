@@ -179,7 +179,9 @@ class _TuneRun:
             load_s = estimator.warm_up_s(point) + estimator.trial_s(point) + PROBE_AND_TOUCH_S
             return SCREENINGS * (estimator.start_s(config.engine) + STOP_S + load_s)
 
-        return draw_race_configs(plan, baseline_of(plan), screening_s, (1 - self._tune.confirm) * self._budget_s)
+        lock = StudyFolder(self.place / "search").lock()
+        begun = {point.config for point in lock.plan.points} if lock else set()
+        return draw_race_configs(plan, baseline_of(plan), screening_s, (1 - self._tune.confirm) * self._budget_s, begun)
 
     def _going_on(self, folder: StudyFolder, blocks: int) -> frozenset[Point]:
         records = folder.read()

@@ -135,7 +135,7 @@ def _confirmed(found: Tuning, confirmed: Confirmed) -> Phrase:
     if confirmed.is_gain:
         return say(strong("Use ", chosen, _doubt(found), "."), " In a fresh study, ", what, _cost(confirmed))
     said = strong("The gain of ", chosen, " is not confirmed.")
-    until = " With more budget it may be; until then the baseline is as good." if ratio else ""
+    until = " With more budget, into a new folder, it may be; until then the baseline is as good." if ratio else ""
     return say(said, " In a fresh study, ", what, until)
 
 

@@ -3,12 +3,14 @@ engine's alone."""
 
 import os
 import platform
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
 
+from bitbench.engines.server import memory_of_groups
 from bitbench.measure.machine.gpus import survey_gpus
 from bitbench.measure.machine.watches import watched_process_tree
 from bitbench.records.lock import HostFacts
@@ -26,8 +28,8 @@ LEVEL_VARIABLE = "BITBENCH_LEVEL"  # plans as if the processor were of this leve
 
 
 def available_memory() -> int:
-    """Bytes that new processes may take without swapping."""
-    return int(psutil.virtual_memory().available)
+    """Bytes that new processes may take without swapping, and within what a container or a job may have."""
+    return min([int(psutil.virtual_memory().available), *(limit - used for limit, used in memory_of_groups())])
 
 
 def collect_host_facts() -> HostFacts:
@@ -100,6 +102,9 @@ BUSY_CORES = 0.1
 DISTURBING_SHARE = 1 / 3
 
 
+_BUSY = (1, 2, 3, 6, 7)  # columns of a line of /proc/stat
+
+
 class OtherWork:
     """Around something: afterwards `cores` is how many of them were busy with what is neither this process nor one that
     it or `engine_pid` started."""
@@ -125,11 +130,14 @@ class OtherWork:
         return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
     def _others_s(self) -> float:
-        """Of the processors' time since the start of this machine."""
-        times = psutil.cpu_times()
-        # Not what a hypervisor gave to other machines (steal): nobody here could end that, and it is seldom so much.
-        idle_s = sum(getattr(times, name, 0.0) for name in ("idle", "iowait", "guest", "steal"))
-        busy_s = float(sum(times) - idle_s)
+        """Of the time of the processors that we may use, since the start of this machine."""
+        lines = [line.split() for line in Path("/proc/stat").read_text(encoding="ascii").splitlines()]
+        each = [line for line in lines if re.fullmatch(r"cpu\d+", line[0])]
+        usable = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        # A container may number them otherwise. Of the columns user, nice, system, irq and softirq (guest is a part of
+        # user): what a hypervisor gave to other machines (steal) nobody here could end, and it is seldom so much.
+        ticks = sum(int(line[place]) for line in [own for own in each if own[0] in usable] or each for place in _BUSY)
+        busy_s = ticks / os.sysconf("SC_CLK_TCK")
         own = {process for pid in (os.getpid(), self._engine_pid) for process in watched_process_tree(pid)}
         return busy_s - sum(_used_s(process, with_ended=True) for process in own)
 

@@ -17,6 +17,7 @@ def main(converter: Path, checkpoint: Path, target: str, type: str) -> None:
     sys.path[:0] = [str(converter.parent), str(converter.parent / "gguf-py")]
     if is_converted_as_gpt2(checkpoint):
         _accept_gpt2()
+    _run_no_code_of_the_checkpoint()
     sys.argv = [str(converter), str(checkpoint), "--outfile", target, "--outtype", type]
     runpy.run_path(str(converter), run_name="__main__")
 
@@ -42,6 +43,23 @@ def _accept_gpt2() -> None:
             return "gpt-2"
 
     text.get_vocab_base_pre = recognize_or_gpt2
+
+
+def _run_no_code_of_the_checkpoint() -> None:
+    """The converter trusts whatever lies in the folder, for which it was not given permission."""
+    try:
+        transformers = importlib.import_module("transformers")
+    except ImportError:  # then the converter cannot load anything by it either
+        return
+    for kind in (transformers.AutoConfig, transformers.AutoTokenizer):
+        kind.from_pretrained = _without_trust(kind.from_pretrained)
+
+
+def _without_trust(load: Any) -> Any:
+    def load_without_code(*given: Any, **named: Any) -> Any:
+        return load(*given, **{**named, "trust_remote_code": False})
+
+    return load_without_code
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from math import ceil, floor, log10
+from pathlib import Path
 
 from bitbench.analysis.results.summary import ConfigQuality, PointSummary, StudySummary
 from bitbench.reports.document.model import (
@@ -44,23 +45,28 @@ WIDE = 100  # characters of a terminal with room for throughput beside the ratio
 OUTPUT, TTFT = "output_throughput", "ttft_p50_s"
 
 
-def quick_server_document(summary: StudySummary, url: str, growth: float) -> Document:
-    """Means over trials. `growth`: what more streams must bring, as a ratio, to count as more."""
+def quick_server_document(summary: StudySummary, url: str, growth: float, folder: Path) -> Document:
+    """Means over trials. `growth`: what more streams must bring, as a ratio, to count as more. `folder`: of the study,
+    with the texts that a server was asked which takes no token ids."""
     shape, server = summary.study.workloads[0], summary.study.engines[0]
-    asked = f"{workload_length_text(shape.input_tokens)} tokens in, {workload_length_text(shape.output_tokens)} out"
+    answered = workload_length_text(shape.output_tokens)
+    asked, target = f"{workload_length_text(shape.input_tokens)} tokens in, {answered} out", url
+    if shape.text:
+        asked = f"short questions, at most {answered} tokens out"
+        target = f"{url} --api chat --no-ignore-eos --text {folder / shape.text.file}"
     points = sorted(summary.points, key=lambda point: _streams(summary, point))
     known = [point for point in points if OUTPUT in point.metrics and TTFT in point.metrics]
     return Document(
         say(Name(server.name), f" at {url}: {asked}"),
         (
             *bullets([*_failed(summary, points), *cached_remarks(summary)]),
-            *(_reached(summary, known, url, growth) if known else ()),
+            *(_reached(summary, known, target, growth) if known else ()),
         ),
     )
 
 
-def _reached(summary: StudySummary, points: Sequence[PointSummary], url: str, growth: float) -> Iterator[Block]:
-    """Where throughput ends to grow, and what one stream gets there."""
+def _reached(summary: StudySummary, points: Sequence[PointSummary], target: str, growth: float) -> Iterator[Block]:
+    """Where throughput ends to grow, and what one stream gets there. `target`: the URL, with what it must be sent."""
     most = max(point.metrics[OUTPUT].value for point in points)
     knee = next(point for point in points if point.metrics[OUTPUT].value * growth >= most)
     streams = plural(_streams(summary, knee), "stream")
@@ -75,7 +81,7 @@ def _reached(summary: StudySummary, points: Sequence[PointSummary], url: str, gr
     )
     limit_s = _rounded_up(SLO_FACTOR * knee.metrics[TTFT].value)
     yield paragraph("Next, the highest rate that meets a limit on the first token:")
-    yield CodeBlock((f"bitbench load {url} --slo ttft_p99={written_seconds(limit_s)}",))
+    yield CodeBlock((f"bitbench load {target} --slo ttft_p99={written_seconds(limit_s)}",))
 
 
 def _of_a_stream(summary: StudySummary, point: PointSummary) -> Phrase:

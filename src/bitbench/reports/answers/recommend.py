@@ -4,7 +4,14 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from bitbench.analysis.results.estimate import Finding, Verdict
-from bitbench.analysis.results.recommendation import MEMORY, Choice, Judged, Limits, Recommendation
+from bitbench.analysis.results.recommendation import (
+    MEMORY,
+    QUALITY_NOT_MEASURED,
+    Choice,
+    Judged,
+    Limits,
+    Recommendation,
+)
 from bitbench.reports.document.model import (
     Block,
     CodeBlock,
@@ -196,8 +203,15 @@ def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
 
 def _to_decide(judged: Judged) -> Phrase:
     open_ones = [finding for finding in judged.findings if finding.verdict is Verdict.INCONCLUSIVE]
-    if any(finding.unit == Unit.SHARE and finding.value is None for finding in open_ones):
-        return say("add ", Name("quality: {}"), " to the study and run it again")
+    loss = next((finding for finding in open_ones if finding.unit == Unit.SHARE), None)
+    if loss is not None and loss.value is not None:
+        return say(
+            "measure quality with more ", Name("windows"), " or a longer ", Name("corpus"), ", into a new folder"
+        )
+    if loss is not None and loss.reason == QUALITY_NOT_MEASURED:
+        return say("add ", Name("quality: {}"), " to the study and run it into a new folder")
+    if loss is not None:
+        return say("measure its quality and that of the unquantized model on the same engine")
     return say("run the study again with a larger budget or more starts")
 
 

@@ -241,7 +241,7 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
     return _lines_figure(
         f"load-{group[0].name}",
         f"{latency.name.capitalize()} against throughput, {_shape(group)}",
-        (said, "Best is the lower right.", _said_of_pair(pair, lines), left_out,
+        (said, "Best is the lower right.", _said_of_pair(summary, pair, lines), left_out,
          absent_from_figure(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
         rows,
         x=fig.axis_of(fig.axis_title(throughput, x_scale), rows, "x", zero=True),
@@ -357,8 +357,14 @@ def _pair(summary: StudySummary, lines: Sequence[_Line]) -> list[str]:
     return [*own, *(line.label for line in lines if line.label not in own)][:2]
 
 
-def _said_of_pair(pair: Sequence[str], lines: Sequence[_Line]) -> str:
-    return f"Thick lines: {' and '.join(pair)}, the baseline and the best." if len(lines) > len(pair) > 1 else ""
+def _said_of_pair(summary: StudySummary, pair: Sequence[str], lines: Sequence[_Line]) -> str:
+    if not len(lines) > len(pair) > 1:
+        return ""
+    has_baseline = any(line.config == summary.baseline for line in lines)
+    who = "the baseline and the best" if has_baseline else "the two best"
+    if lines[0].config == summary.baseline:
+        who = "the baseline, which is the best, and the next"
+    return f"Thick lines: {' and '.join(pair)}, {who}."
 
 
 def _of_few_requests(drawn: Sequence[tuple[_Line, PointSummary]]) -> str:
@@ -385,7 +391,7 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
     return _lines_figure(
         f"length-{metric}-{group[0].name}",
         f"{definition.name.capitalize()} over input length",
-        (same, "Bars are intervals, cut off at the edge.", _said_of_pair(pair, lines), left_out,
+        (same, "Bars are intervals, cut off at the edge.", _said_of_pair(summary, pair, lines), left_out,
          absent_from_figure(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
         rows,
         x=fig.axis_for("input tokens", lengths, ticks=lengths if len(lengths) <= FEW_LENGTHS else []),

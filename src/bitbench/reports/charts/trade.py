@@ -91,7 +91,7 @@ def _divergence(summary: StudySummary) -> _Measure | None:
 
 
 def _quality(row: ConfigQuality, key: str, definition: MetricDefinition) -> Quantity | None:
-    if key not in row.estimates and key == "kl_mean" and row.baseline in (None, row.config):
+    if key not in row.estimates and key == "kl_mean" and row.baseline == row.config:
         return Quantity(0.0, quantity_unit(definition))  # the baseline does not differ from itself
     return estimated(row.estimates.get(key), definition)
 

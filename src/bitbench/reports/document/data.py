@@ -155,11 +155,11 @@ def csv_text(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
     writer = csv.DictWriter(text, csv_trial_columns(), lineterminator="\n")
     writer.writeheader()
     for row in _csv_trial_rows(summary, trials):
-        writer.writerow({name: _harmless(value) for name, value in row.items()})
+        writer.writerow({name: harmless_cell(value) for name, value in row.items()})
     return text.getvalue()
 
 
-def _harmless(value: Json) -> Json:
+def harmless_cell(value: Json) -> Json:
     """Neither a formula to a spreadsheet nor a command to a terminal."""
     if not isinstance(value, str):
         return value

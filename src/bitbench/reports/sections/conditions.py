@@ -39,7 +39,7 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import Labels, grouped
 from bitbench.reports.sections import memory
-from bitbench.reports.sections.ranked import ranked_entry
+from bitbench.reports.sections.ranked import ranked_entry, ranked_is_confirmed
 from bitbench.reports.sections.workloads import OCCASIONAL_METRICS
 from bitbench.study.plan import ImportSource, Support
 from bitbench.study.secrets import is_secret
@@ -305,7 +305,9 @@ def _confirmed(summary: StudySummary) -> Iterator[Phrase]:
         if (found := ranking.confirmed) is None or (entry := ranked_entry(ranking, found.config)) is None:
             continue
         where = say(" on ", Name(ranking.workload), ": ")
-        yield say("Confirmed with fresh starts, ", Name(labels[found.config]), where, times(found.ratio),
+        holds = ranked_is_confirmed(summary, ranking)
+        head = "Confirmed with fresh starts, " if holds else "Not confirmed by fresh starts, "
+        yield say(head, Name(labels[found.config]), where, times(found.ratio),
                   " the baseline; the blocks that chose it gave ", times(entry.ratio_to_baseline), ".")  # fmt: skip
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from bitbench.analysis.results.summary import StopReason, StudySummary
-from bitbench.records.trial import NOT_THE_ENGINES, Failure
+from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome
 from bitbench.reports.document.model import Block, CodeBlock, Details, Name, Phrase, Section
 from bitbench.reports.document.numbers import share
 from bitbench.reports.document.words import (
@@ -82,6 +82,11 @@ def failures_section(summary: StudySummary) -> Section:
     blocks += bullets(
         _sentence("not made", "", _affected(points, labels), reason)
         for reason, points in refusals_by_reason(not_made).items()
+    )
+    blocks += bullets(
+        _sentence(row.outcome.value, "", say("quality of ", Name(labels[row.config])), row.cause or "no cause is known")
+        for row in summary.quality
+        if row.outcome is not Outcome.OK and row.measured_as is None
     )
     shown = tuple(blocks) or (small_print("Nothing failed."),)
     return Section(say("What failed, and why"), shown, in_terminal=bool(blocks))

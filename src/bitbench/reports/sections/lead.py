@@ -18,6 +18,7 @@ from bitbench.reports.sections.ranked import (
     ranked_confirmed_ratio,
     ranked_entry,
     ranked_estimate,
+    ranked_is_confirmed,
     ranked_possible_bests,
     ranked_quoted_ratio,
     ranked_ratio_to_baseline,
@@ -271,6 +272,9 @@ def _no_winner(found: _Found) -> Lead:
         reasons = [say("It is significantly faster ", _on(won) if rest else where, ".")]
         if rest:
             reasons.append(say("No other is significantly faster ", _on(rest), "."))
+        if baseline in found.flagged:
+            why = f", but its quality is flagged: {found.flagged[baseline]}."
+            return Lead(say("The baseline ", own, " is the fastest", why), tuple(reasons))
         return Lead(say("Keep the baseline ", own, "."), tuple(reasons), (baseline,))
     reasons = [say("No config is significantly faster than the baseline ", own, " ", where, ".")]
     tied = [config for config in _never_behind(found) if config != baseline and config not in found.flagged]
@@ -336,7 +340,7 @@ def _cautions(found: _Found, best: Config, rankings: Sequence[Ranking]) -> Itera
 
 def _to_measure_quality(found: _Found, chosen: list[Config]) -> Iterator[Phrase]:
     if not found.summary.quality and not found.summary.imported_from and _unknown_quality(found, chosen):
-        yield say("To measure quality, add ", Name("quality: {}"), " to the study and run it again.")
+        yield say("To measure quality, add ", Name("quality: {}"), " to the study and run it into a new folder.")
 
 
 def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
@@ -353,8 +357,11 @@ def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
     if confirmed := [ranking for ranking in ahead if ranked_confirmed_ratio(ranking, best)]:
         where = () if len(confirmed) == 1 else say(" ", _on(confirmed))
         before = [ratio for ranking in confirmed if (ratio := _chosen_by(ranking, best))]
-        yield say("Confirmed by fresh starts after the choice", where, "; the blocks that chose it gave ",
-                  listing(before[:MAX_NAMED]), ".")  # fmt: skip
+        holds = all(ranked_is_confirmed(found.summary, ranking) for ranking in confirmed)
+        said = (
+            "Confirmed by fresh starts after the choice" if holds else "Fresh starts after the choice do not confirm it"
+        )
+        yield say(said, where, "; the blocks that chose it gave ", listing(before[:MAX_NAMED]), ".")
     if rest := [ranking for ranking in found.compared if ranking.baseline is not None and ranking not in ahead]:
         yield _not_significant(found.summary, rest, best)
 

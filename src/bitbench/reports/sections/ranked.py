@@ -150,6 +150,14 @@ def ranked_confirmed_ratio(ranking: Ranking, config: Config) -> Estimate | None:
     return found.ratio if found is not None and found.config == config else None
 
 
+def ranked_is_confirmed(summary: StudySummary, ranking: Ranking) -> bool:
+    """Whether the fresh starts of what was chosen show a gain by themselves."""
+    found, definition = ranking.confirmed, summary.definitions[ranking.metric]
+    if found is None:
+        return False
+    return found.ratio.is_above(1) if definition.higher_is_better else found.ratio.is_below(1)
+
+
 def ranked_ratio_to_baseline(ranking: Ranking, config: Config) -> Quantity | None:
     return times(ranked_quoted_ratio(ranking, config))
 

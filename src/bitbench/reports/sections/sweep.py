@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from math import floor
 
 from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverPoint, CrossoverSide
+from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, SearchStop, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import (
@@ -245,7 +246,9 @@ def _highest_met(summary: StudySummary) -> Phrase:
     if not met:
         return say("No point met ", limits, " in every trial.")
     at, goodput = _load(summary, met[-1]), _figure(summary, met[-1], "goodput")
-    return say("The highest point that met ", limits, " in every trial: ", at, ", goodput ", goodput, ".")
+    said = say("The highest point that met ", limits, " in every trial: ", at, ", goodput ", goodput, ".")
+    unsure = [found.reason for found in met[-1].objectives if found.verdict is Verdict.INCONCLUSIVE and found.reason]
+    return say(said, f" Over all its requests that is inconclusive: {unsure[0]}.") if unsure else said
 
 
 def _meets(point: PointSummary) -> bool:

@@ -77,11 +77,15 @@ def read(text: str) -> Reading:
 def _configurations(text: str) -> list[_Configuration]:
     """The ranking at the end repeats the configurations one level deeper; the pattern leaves it out."""
     found: list[_Configuration] = []
+    is_known = False  # what follows a heading that is not understood is of no configuration
     for line in text.split("\n"):
         if match := _CONFIGURATION.match(line):
             concurrency, tokens_in, tokens_out = (int(part) for part in match.groups())
             found.append(_Configuration(concurrency, tokens_in, tokens_out))
-        elif not found:
+            is_known = True
+        elif line.startswith("## "):
+            is_known = False
+        elif not is_known:
             continue
         elif match := _MODEL.match(line):
             found[-1].models.append(_Model(match.group(1).strip(" `")))

@@ -132,7 +132,11 @@ class KernelBench:
         torch.set_num_threads(self._threads)
         self._device = open_device(job["device"], torch, warm=job["warm"])
         self._cold_bytes = max(job["cold_bytes"], COLD_CACHES * self._device.cache_bytes)
-        usual = [case for case in self._importable() if job["all_cases"] or self._is_usual(case)]
+        usual = [
+            case
+            for case in self._importable()
+            if job["all_cases"] or self._is_usual(case) or case.name in job["against"]
+        ]
         self._cases = [held for case in usual for held in (case.held_to(job["isas"]) if job["isas"] else (case,))]
         self._shapes = [KernelShape(*pair) for pair in job["shapes"]]
         self._rng = random.Random(job["seed"])
