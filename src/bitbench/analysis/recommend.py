@@ -153,14 +153,14 @@ def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
     """
     found = next((quality for quality in summary.quality if quality.config == config), None)
     known = _loss(found, summary.study) if found else None
-    is_flagged = found is not None and found.flagged
+    is_whole = found is None or (not found.flagged and found.baseline in (None, config))
     verdict, reason = Verdict.INCONCLUSIVE, ""
     if not summary.quality:
         reason = QUALITY_NOT_MEASURED
-    elif config == summary.baseline and (found is None or found.baseline in (None, config)) and not is_flagged:
+    elif config == summary.baseline and is_whole:
         known, verdict = Estimate(value=0.0), Verdict.MET
-    elif is_flagged and known is None:
-        verdict, reason = Verdict.MISSED, (found.reason if found else None) or "it is flagged"
+    elif found is not None and found.flagged and known is None:
+        verdict, reason = Verdict.MISSED, found.reason or "it is flagged"
     elif known is None:
         cause = (found.cause or found.reason) if found else None
         reason = f"its quality is unknown{f' ({cause})' if cause else ''}"

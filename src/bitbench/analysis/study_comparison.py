@@ -112,8 +112,7 @@ def _arguments(side: StudyRecords, config: Config) -> Shown:
     setup = side.plan.study.engine(config.engine)
     dtype = side.plan.chosen_dtypes.get(config)
     environment = {f"${name}": value for name, value in setup.env.items()}
-    own = {name: value for name, value in (("dtype", dtype), ("kv_cache", setup.kv_cache)) if value}
-    given = {**own, **setup.args, **environment}
+    given = {**({"dtype": dtype} if dtype else {}), **setup.settings, **environment}
     chosen = {name: value for name, value in given.items() if not is_secret(name)}  # a key changes no figure
     if side.was_running(config):
         chosen.pop("url", None)  # nor does the port that a server listens on

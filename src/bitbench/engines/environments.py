@@ -49,9 +49,7 @@ def installed_environments(home: Path, known: Iterable[str] = ()) -> tuple[Insta
     on_disk = {path.name for path in (home / "envs").glob("*") if path.is_dir()}
     folders = [environment_folder(name, home) for name in sorted({*known, *on_disk})]
     return tuple(
-        (None if _lost_its_python(path) else read_environment_manifest(path))
-        or InstalledEnvironment(path.name, path, complete=False)
-        for path in folders
+        read_environment_manifest(path) or InstalledEnvironment(path.name, path, complete=False) for path in folders
     )
 
 
@@ -65,7 +63,7 @@ def environment_python(name: str, home: Path) -> Path:
     if is_foreign_environment(name):
         return _python_at(Path(name))
     folder = environment_folder(name, home)
-    if read_environment_manifest(folder) and not _lost_its_python(folder):
+    if read_environment_manifest(folder):
         return python_in(folder)
     state = "is incomplete" if folder.exists() else "is not installed"
     raise EngineEnvironmentError(
@@ -85,11 +83,6 @@ def _python_at(place: Path) -> Path:
     if python.is_file() and os.access(python, os.X_OK):
         return python
     raise EngineEnvironmentError(f"{place} is no virtual environment, and no python of one.")
-
-
-def _lost_its_python(folder: Path) -> bool:
-    """Whether the Python that it was made with has been removed, as by an update of the system."""
-    return python_in(folder).is_symlink() and not python_in(folder).exists()
 
 
 def environment_folder(name: str, home: Path) -> Path:
@@ -113,6 +106,9 @@ def _plain_name(package: str) -> str:
 
 
 def read_environment_manifest(folder: Path) -> InstalledEnvironment | None:
+    """None also where the Python that it was made with has been removed, as by an update of the system."""
+    if python_in(folder).is_symlink() and not python_in(folder).exists():
+        return None
     try:
         content = json.loads(read_bytes(folder / _MANIFEST))
         return InstalledEnvironment(**content | {"path": folder})
@@ -366,7 +362,7 @@ def make_environment(
         on_step("choosing package versions")
         _write_environment_lock(environment, environment.origin, device, chosen, sources)
     lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()
-    existing = None if _lost_its_python(folder) else read_environment_manifest(folder)
+    existing = read_environment_manifest(folder)
     if existing and existing.lock_hash == lock_hash and not (compiled and existing.prebuilt):
         return existing
     began = time.monotonic()

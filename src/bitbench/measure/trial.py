@@ -198,9 +198,8 @@ def run_trial(
     job = load_job(
         ready.endpoint,
         asked,
-        seed=(
-            *trial_seed(study, workload, kind, block=ready.block, index=index, warm_up_round=warm_up_round),
-            *([visit] if visit else []),
+        seed=trial_seed(
+            study, workload, kind, block=ready.block, index=index, warm_up_round=warm_up_round, visit=visit
         ),
         limits=study.limits,
         vocabulary=ready.vocabulary,
@@ -245,10 +244,11 @@ def touch_before_trial(ready: ReadyInstance, run: RunContext) -> None:
 
 
 def trial_seed(
-    study: Study, workload: Workload, kind: TrialKind, *, block: int, index: int, warm_up_round: int = 0
+    study: Study, workload: Workload, kind: TrialKind, *, block: int, index: int, warm_up_round: int = 0, visit: int = 0
 ) -> tuple[int, ...]:
     """Of its requests: the same for all configs, and for no other trial of a config."""
-    return (study.seed, zlib.crc32(workload.name.encode()), block, index, 1 + warm_up_round if kind == "warmup" else 0)
+    own = (study.seed, zlib.crc32(workload.name.encode()), block, index, 1 + warm_up_round if kind == "warmup" else 0)
+    return (*own, visit) if visit else own
 
 
 def trial_draft_figures(requests: "pa.Table", study: Study, energy: Energy, *, counts: bool) -> dict[str, object]:

@@ -251,10 +251,9 @@ class Writer:
             self._files.make_folder(place.name)
         self._next_trial = parse_next_record_number(trial.id for trial in folder.trials())
         self._next_quality = parse_next_record_number(record.id for record in folder.quality_records())
+        # Logs may have been removed, to save space; a start that was killed has nothing else.
         recorded = parse_next_record_number(instance.id for instance in folder.instances())
-        self._next_instance = max(
-            recorded, _next_number(folder.logs, _LOG)
-        )  # logs may have been removed, to save space
+        self._next_instance = max(recorded, _next_number(folder.logs, _LOG))
 
     def _prepare(self) -> None:
         """Between becoming the only writer and looking at what the folder holds."""

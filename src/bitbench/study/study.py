@@ -113,6 +113,11 @@ class EngineSetup(Spec):
     _either = model_validator(mode="after")(_one_environment)
 
     @property
+    def settings(self) -> dict[str, Argument]:
+        """Its arguments, and the type of its KV cache where one is chosen."""
+        return {"kv_cache": self.kv_cache, **self.args} if self.kv_cache else dict(self.args)
+
+    @property
     def has_quantized_cache(self) -> bool:
         return self.kv_cache is not None and self.kv_cache not in _WHOLE_CACHES
 

@@ -117,43 +117,42 @@ class TensorType:
         return weights // self.block_weights * self.block_bytes
 
 
-TENSOR_TYPES: Mapping[int, TensorType] = MappingProxyType(
-    {
-        0: TensorType("f32", 1, 4),
-        1: TensorType("f16", 1, 2),
-        2: TensorType("q4_0", 32, 18),
-        3: TensorType("q4_1", 32, 20),
-        6: TensorType("q5_0", 32, 22),
-        7: TensorType("q5_1", 32, 24),
-        8: TensorType("q8_0", 32, 34),
-        10: TensorType("q2_K", 256, 84),
-        11: TensorType("q3_K", 256, 110),
-        12: TensorType("q4_K", 256, 144),
-        13: TensorType("q5_K", 256, 176),
-        14: TensorType("q6_K", 256, 210),
-        20: TensorType("iq4_nl", 32, 18),
-        23: TensorType("iq4_xs", 256, 136),
-        30: TensorType("bf16", 1, 2),
-        # These are read, and not made by `tensors` of a recipe.
-        16: TensorType("iq2_xxs", 256, 66),
-        17: TensorType("iq2_xs", 256, 74),
-        18: TensorType("iq3_xxs", 256, 98),
-        19: TensorType("iq1_s", 256, 50),
-        21: TensorType("iq3_s", 256, 110),
-        22: TensorType("iq2_s", 256, 82),
-        24: TensorType("i8", 1, 1),
-        25: TensorType("i16", 1, 2),
-        26: TensorType("i32", 1, 4),
-        27: TensorType("i64", 1, 8),
-        28: TensorType("f64", 1, 8),
-        29: TensorType("iq1_m", 256, 56),
-        34: TensorType("tq1_0", 256, 54),
-        35: TensorType("tq2_0", 256, 66),
-        39: TensorType("mxfp4", 32, 17),
-    }
-)
-_MADE = (0, 1, 2, 3, 6, 7, 8, 10, 11, 12, 13, 14, 20, 23, 30)
-_BY_NAME = {TENSOR_TYPES[number].name.lower(): TENSOR_TYPES[number] for number in _MADE}
+_MADE = {  # by `tensors` of a recipe
+    0: TensorType("f32", 1, 4),
+    1: TensorType("f16", 1, 2),
+    2: TensorType("q4_0", 32, 18),
+    3: TensorType("q4_1", 32, 20),
+    6: TensorType("q5_0", 32, 22),
+    7: TensorType("q5_1", 32, 24),
+    8: TensorType("q8_0", 32, 34),
+    10: TensorType("q2_K", 256, 84),
+    11: TensorType("q3_K", 256, 110),
+    12: TensorType("q4_K", 256, 144),
+    13: TensorType("q5_K", 256, 176),
+    14: TensorType("q6_K", 256, 210),
+    20: TensorType("iq4_nl", 32, 18),
+    23: TensorType("iq4_xs", 256, 136),
+    30: TensorType("bf16", 1, 2),
+}
+_ONLY_READ = {
+    16: TensorType("iq2_xxs", 256, 66),
+    17: TensorType("iq2_xs", 256, 74),
+    18: TensorType("iq3_xxs", 256, 98),
+    19: TensorType("iq1_s", 256, 50),
+    21: TensorType("iq3_s", 256, 110),
+    22: TensorType("iq2_s", 256, 82),
+    24: TensorType("i8", 1, 1),
+    25: TensorType("i16", 1, 2),
+    26: TensorType("i32", 1, 4),
+    27: TensorType("i64", 1, 8),
+    28: TensorType("f64", 1, 8),
+    29: TensorType("iq1_m", 256, 56),
+    34: TensorType("tq1_0", 256, 54),
+    35: TensorType("tq2_0", 256, 66),
+    39: TensorType("mxfp4", 32, 17),
+}
+TENSOR_TYPES: Mapping[int, TensorType] = MappingProxyType(_MADE | _ONLY_READ)
+_BY_NAME = {type.name.lower(): type for type in _MADE.values()}
 
 
 def tensor_type(name: str) -> TensorType:

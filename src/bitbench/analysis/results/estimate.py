@@ -56,6 +56,10 @@ class Estimate(Record):
     def is_below(self, value: float) -> bool:
         return self.high is not None and self.high < value
 
+    def is_gain(self, *, higher_is_better: bool) -> bool:
+        """Of a ratio."""
+        return self.is_above(1) if higher_is_better else self.is_below(1)
+
 
 MEDIAN = 50.0
 

@@ -58,7 +58,7 @@ class HistoryPoint(Record):
     started_at: str | None
     estimate: Estimate
     ratio: Estimate | None = None
-    corrected: Estimate | None = None  # the same with an interval that agrees with the verdict
+    decisive: Estimate | None = None  # the same with an interval that agrees with the verdict
     verdict: ChangeVerdict | None = None
     changes: tuple[Difference, ...] = ()
 
@@ -154,7 +154,7 @@ def _move(
     compared = compared_points(alike, changes_between(before, after), metric, confidence, undecided=cached)
     own = next(row for row in compared if row.candidate == point)
     changes, _ = study_differences(before, after, [(point.config, point.config)])
-    return {"ratio": own.ratio, "corrected": own.corrected, "verdict": own.verdict, "changes": tuple(changes)}
+    return {"ratio": own.ratio, "decisive": own.decisive, "verdict": own.verdict, "changes": tuple(changes)}
 
 
 HEIGHT = 300
@@ -209,7 +209,7 @@ def history_figure(found: History) -> fig.Figure:
 
 
 def _row(found: History, point: HistoryPoint, place: str, scale: Scale) -> fig.Row:
-    figure, ratio = estimated(point.estimate, found.definition), times(point.corrected or point.ratio)
+    figure, ratio = estimated(point.estimate, found.definition), times(point.decisive)
     changes = "; ".join(
         f"{change.fact.value}: {plain_words(change.before, MAX_NAME)} → {plain_words(change.after, MAX_NAME)}"
         for change in point.changes
@@ -270,7 +270,7 @@ def _table(found: History) -> Table:
         number_column(
             found.definition.label, unit, lambda point: estimated(point.estimate, found.definition), intervals_from=0
         ),
-        ratio_column("vs. the one before", lambda point: times(point.corrected or point.ratio)),
+        ratio_column("vs. the one before", lambda point: times(point.decisive)),
         words_column(
             "Verdict",
             lambda point: f"{point.verdict.value if point.verdict else UNKNOWN}{' *' if point.changes else ''}",

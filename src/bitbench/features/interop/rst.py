@@ -297,8 +297,7 @@ def _devices(setup: EngineSetup, lock: Lock) -> str | None:
 
 
 def _settings(summary: StudySummary, setup: EngineSetup) -> str:
-    cache = {"kv_cache": setup.kv_cache} if setup.kv_cache else {}
-    chosen = {name: value for name, value in {**cache, **setup.args, **setup.env}.items() if name not in DEVICE_COUNTS}
+    chosen = {name: value for name, value in {**setup.settings, **setup.env}.items() if name not in DEVICE_COUNTS}
     shown = [f"{name}={'•••' if is_secret(name) else value}" for name, value in chosen.items()]
     is_named = setup.name != setup.engine and summary.imported_from is None
     return f"{f'{setup.name}: ' if is_named else ''}{' '.join(shown) or 'default'}"

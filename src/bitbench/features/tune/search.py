@@ -264,8 +264,7 @@ class _TuneRun:
             starts=measure.starts.min,
             rounds=measure.trials.min,
             ratio=ratio,
-            is_gain=ratio is not None
-            and (ratio.is_above(1) if found.primary_metric.higher_is_better else ratio.is_below(1)),
+            is_gain=ratio is not None and ratio.is_gain(higher_is_better=found.primary_metric.higher_is_better),
             figure=_figure(best, found.primary_metric),
             baseline_figure=_figure(other, found.primary_metric),
             memory=best.memory,

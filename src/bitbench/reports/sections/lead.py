@@ -164,7 +164,7 @@ def _never_behind(found: _Found) -> list[Config]:
     higher_is_better = found.summary.definitions[found.summary.primary_metric].higher_is_better
 
     def is_behind(ratio: Estimate | None) -> bool:
-        return ratio is not None and (ratio.is_below(1) if higher_is_better else ratio.is_above(1))
+        return ratio is not None and ratio.is_gain(higher_is_better=not higher_is_better)
 
     entries = [entry for ranking in found.answered for entry in ranking.entries]
     behind = {entry.config for entry in entries if is_behind(entry.ratio_to_baseline)}

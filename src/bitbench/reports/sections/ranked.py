@@ -152,10 +152,8 @@ def ranked_confirmed_ratio(ranking: Ranking, config: Config) -> Estimate | None:
 
 def ranked_is_confirmed(summary: StudySummary, ranking: Ranking) -> bool:
     """Whether the fresh starts of what was chosen show a gain by themselves."""
-    found, definition = ranking.confirmed, summary.definitions[ranking.metric]
-    if found is None:
-        return False
-    return found.ratio.is_above(1) if definition.higher_is_better else found.ratio.is_below(1)
+    higher_is_better = summary.definitions[ranking.metric].higher_is_better
+    return ranking.confirmed is not None and ranking.confirmed.ratio.is_gain(higher_is_better=higher_is_better)
 
 
 def ranked_ratio_to_baseline(ranking: Ranking, config: Config) -> Quantity | None:
