@@ -9,6 +9,8 @@ from bitbench.records.trial import Outcome
 from tests.features.fleet.fleet_study import FleetRun, check_complete
 from tests.length import by_length
 
+pytestmark = pytest.mark.usefixtures("only_nodes")
+
 
 @pytest.mark.parametrize("victim", by_length(["node"], ["node", "engine"]))
 def test_a_machine_that_dies_is_not_the_engines_fault(tmp_path: Path, victim: str) -> None:

@@ -54,6 +54,7 @@ def counted(folder: StudyFolder, engine: str) -> list[int]:
     return sorted(trial.block for trial in folder.trials() if trial.counts and trial.point.config.engine == engine)
 
 
+@pytest.mark.usefixtures("only_nodes")
 @pytest.mark.parametrize("on", by_length([None], [None, "local:1"]))
 def test_a_point_that_was_given_up_is_measured_in_its_blocks(tmp_path: Path, on: str | None) -> None:
     folder = run(tmp_path, on, starts=2, trials=1)

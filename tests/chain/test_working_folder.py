@@ -179,6 +179,7 @@ def test_what_is_planted_would_run(place: Place) -> None:
     place.ran.unlink()
 
 
+@pytest.mark.usefixtures("only_nodes")
 @pytest.mark.parametrize("name", TRIED)
 def test_no_command_runs_what_lies_in_the_working_folder(name: str, place: Place) -> None:
     done = place.bitbench(COMMANDS[name])

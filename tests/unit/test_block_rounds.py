@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from bitbench.analysis.elapsed import Elapsed, block_ends
+from bitbench.analysis.ranking import baselines_of
 from bitbench.analysis.sequential import baseline_of, kept_back_s, looks_taken
 from bitbench.engines.null import NullEngine
 from bitbench.measure.budget import StudyPace
@@ -31,7 +32,7 @@ def paper_plan(names: str = "abcd", **measure: object) -> Plan:
 
 def pace_of(plan: Plan, records: Records = [], available_bytes: int = 2**34) -> tuple[StudyPace, Progress]:  # noqa: B006
     pace = StudyPace(plan, ENGINES, Estimator(plan, ENGINES), available_bytes=available_bytes, on_device=False)
-    progress = Progress(plan, pace, baseline_of(plan))
+    progress = Progress(plan, pace, baselines_of(plan))
     for record in records:
         pace.add(record)
         progress.add([record])

@@ -204,7 +204,8 @@ def test_a_baseline_that_a_later_call_measures_alone_meets_nobody_of_its_block(t
     ]
     before = [*late, turn(other, 0), turn(other, 1)]
     pace = FixedPace(blocks=1, trials=2, together=True)
-    progress = Progress(plan, pace, plan.configs[0], excused=progress_excuses(before))  # type: ignore[arg-type]
+    baselines = dict.fromkeys(plan.configs, plan.configs[0])
+    progress = Progress(plan, pace, baselines, excused=progress_excuses(before))  # type: ignore[arg-type]
     progress.add(before)
     again = run(plan, Tape(), progress, tmp_path)
     assert [trial.round for trial in again if trial.kind == "measured"] == [2, 3]

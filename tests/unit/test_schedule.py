@@ -73,7 +73,8 @@ class FixedPace:
 
 
 def progress_of(plan: Plan, baseline: Config | None = None, **pace: object) -> Progress:
-    return Progress(plan, FixedPace(**pace), baseline)  # type: ignore[arg-type]
+    baselines = dict.fromkeys(plan.configs, baseline) if baseline else {}
+    return Progress(plan, FixedPace(**pace), baselines)  # type: ignore[arg-type]
 
 
 def run_to_the_end(plan: Plan, progress: Progress, outcomes: dict[Point, Outcome] | None = None) -> list[Group]:
@@ -178,10 +179,10 @@ def test_what_an_earlier_call_gave_up_is_measured_beside_the_baseline() -> None:
     ]
     before = [*(turn(point, number) for point in plan.points[:2] for number in range(2)), *late]
     pace = FixedPace(blocks=1, together=True)
-    earlier = Progress(plan, pace, BASELINE)  # type: ignore[arg-type]
+    earlier = Progress(plan, pace, dict.fromkeys(plan.configs, BASELINE))  # type: ignore[arg-type]
     earlier.add(before)
     assert earlier.next_group() is None
-    progress = Progress(plan, pace, BASELINE, excused=progress_excuses(before))  # type: ignore[arg-type]
+    progress = Progress(plan, pace, dict.fromkeys(plan.configs, BASELINE), excused=progress_excuses(before))  # type: ignore[arg-type]
     progress.add(before)
     group = progress.next_group()
     assert group is not None
@@ -230,6 +231,19 @@ def test_what_does_not_fit_comes_in_shifts_beside_the_baseline() -> None:
         assert group.stays.config == BASELINE
         assert {workload.name for workload in group.stays.workloads} == {"w0", "w1"}
     assert first.shifts != second.shifts  # in another order
+
+
+def test_shifts_of_several_models_are_beside_the_baseline_of_each() -> None:
+    plan = plan_of(engines=6, workloads=1)
+    first, second = plan.configs[:3], plan.configs[3:]
+    baselines = {**dict.fromkeys(first, first[0]), **dict.fromkeys(second, second[0])}
+    groups = run_to_the_end(plan, Progress(plan, FixedPace(most=2), baselines))
+    for block in (0, 1):
+        found = {group.stays.config: shifts(group) for group in groups if group.block == block and group.stays}
+        assert {stays: sorted(map(sorted, own)) for stays, own in found.items()} == {
+            first[0]: [["e1"], ["e2"]],
+            second[0]: [["e4"], ["e5"]],
+        }
 
 
 def test_shifts_are_none_where_one_does_not_fit_beside_the_baseline() -> None:

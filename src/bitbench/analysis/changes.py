@@ -16,6 +16,7 @@ from math import log, sqrt
 from bitbench.analysis.intervals import Sample, t_reach
 from bitbench.analysis.pairs import LogRatio, PairTable
 from bitbench.analysis.quality import PERPLEXITY
+from bitbench.analysis.ranking import ModelGroup, ranking_model_groups
 from bitbench.analysis.results.comparison import ChangeVerdict, GateResult, Replicate
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_at_mean_speed
@@ -136,22 +137,31 @@ def changes_within(study: StudyRecords) -> Changes:
 
     Two that have no two blocks in common are compared by their samples alone.
     """
-    tables = cache(lambda metric: _tables(study, metric))
+    group_of = {config: group for group in ranking_model_groups(study.plan) for config in group.configs}
+    tables = cache(lambda metric, group: _tables(study, metric, group))
+
+    def log_ratio(pair: Pair, metric: str) -> LogRatio | None:
+        own, other = group_of[pair.after.config], group_of[pair.before.config]
+        return _within_blocks(tables(metric, own if own is other else None), pair, metric)
+
     samples = samples_by_point(study)
-    return Changes(
-        (samples, samples), lambda pair, metric: _within_blocks(tables(metric), pair, metric), running=_running(study)
-    )
+    return Changes((samples, samples), log_ratio, running=_running(study))
 
 
 def _running(study: StudyRecords) -> frozenset[Config]:
     return frozenset(config for config in study.plan.configs if study.was_running(config))
 
 
-def _tables(study: StudyRecords, metric: str) -> dict[str, PairTable]:
+def _tables(study: StudyRecords, metric: str, group: ModelGroup | None) -> dict[str, PairTable]:
+    """`group`: of whose model both configs are; None where they are of two."""
     if not _varies(metric):
         return {}
     primary_metric = PrimaryMetric(metric, DEFINITIONS[metric].higher_is_better)
-    return pairs_at_mean_speed(study.trials, primary_metric, baseline_of(study.plan))
+    if group is None:
+        return pairs_at_mean_speed(study.trials, primary_metric, baseline_of(study.plan))
+    own = set(group.configs)
+    trials = [trial for trial in study.trials if trial.point.config in own]
+    return pairs_at_mean_speed(trials, primary_metric, group.baseline)
 
 
 def _within_blocks(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> LogRatio | None:

@@ -74,6 +74,12 @@ def ranking_model_groups(plan: Plan) -> tuple[ModelGroup, ...]:
     return tuple(fields)
 
 
+def baselines_of(plan: Plan) -> dict[Config, Config]:
+    """Of each config, the one of its model."""
+    groups = ranking_model_groups(plan)
+    return {config: group.baseline for group in groups if group.baseline for config in group.configs}
+
+
 def model_group_speeds(found: Mapping[ModelGroup, SequentialAnalysis]) -> dict[str, LogSpeeds]:
     """Of every workload of every model."""
     return {

@@ -20,7 +20,6 @@ from bitbench.analysis.precision import enough_instances
 from bitbench.analysis.ranking import ModelGroup, model_group_speeds, points_to_confirm, ranking_model_groups
 from bitbench.analysis.sequential import (
     SequentialAnalysis,
-    baseline_of,
     kept_back,
     kept_back_s,
     open_points,
@@ -86,7 +85,6 @@ class StudyPace:
         so many blocks, where that is not for the study's own claims to say."""
         self._plan = plan
         self._at_once = at_once
-        self._baseline = baseline_of(plan)
         self._fields = ranking_model_groups(plan)
         self._engines = {setup.name: engines[setup.engine] for setup in plan.study.engines}
         self._setups = {setup.name: setup for setup in plan.study.engines}
@@ -100,20 +98,20 @@ class StudyPace:
         self._quality: list[QualityRecord] = []  # for its time, which is beside a budget
         self._counted: dict[Point, dict[int, list[TrialRecord]]] = defaultdict(dict)  # those that count, by block
         self._rounds_done: Counter[int] = Counter()  # of each block: the most trials of one point that count
-        self._rounds_of_baseline: Counter[int] = Counter()  # its own, apart: it has a turn in the rounds of every shift
+        self._rounds_of_baselines: Counter[int] = Counter()  # apart: they have a turn in the rounds of every shift
         self._peaks: dict[Config, int] = {}  # bytes, as measured
         self._elapsed = Elapsed()
         self._standings: dict[int, dict[ModelGroup, SequentialAnalysis]] = {}  # after so many blocks
         self._open_points: dict[int, frozenset[Point]] = {}  # likewise; asked for with every point of a plan
         self._all_points = frozenset(plan.points)
         self._all_configs = tuple(dict.fromkeys(point.config for point in plan.points))
-        self._of_baseline = [point for point in plan.points if point.config == self._baseline]
+        self._baselines = {field.baseline for field in self._fields if field.baseline}
         self._configs = Counter(config.engine for config in self._all_configs)  # by setup
         self._kept_back = max((kept_back(field.plan) for field in self._fields), default=0.0)
         # Of the first block, before any memory is known; only a budget asks for it.
         is_in_shifts = plan.study.measure.budget is not None and plan.study.measure.schedule is not Interleaving.VISITS
-        self._guessed_shifts = self._shifts(self._all_configs) if is_in_shifts else 1
-        self._shifts_of_all: int | None = None  # beside the baseline; None: not counted since a peak became known
+        self._guessed_again = self._beside_shifts(self._all_configs) if is_in_shifts else []
+        self._again_of_all: list[Point] | None = None  # None: not counted since a peak became known
         self._rounds: dict[int, BlockRounds] = {}
         self._from_earlier_blocks: tuple[dict[int, Any], ...] = (self._standings, self._open_points, self._rounds)
         self._newest_block = 0
@@ -140,12 +138,11 @@ class StudyPace:
         if record.counts:
             counted = self._counted[record.point].setdefault(record.block, [])
             counted.append(record)
-            is_baseline = record.point.config == self._baseline
-            done = self._rounds_of_baseline if is_baseline else self._rounds_done
+            done = self._rounds_of_baselines if record.point.config in self._baselines else self._rounds_done
             done[record.block] = max(done[record.block], len(counted))
         if (peak_bytes := record.memory.peak_bytes) is not None:
             config = record.point.config
-            self._shifts_of_all = self._shifts_of_all if config in self._peaks else None
+            self._again_of_all = self._again_of_all if config in self._peaks else None
             self._peaks[config] = max(self._peaks.get(config, 0), peak_bytes)
 
     def rounds(self, block: int) -> int:
@@ -242,8 +239,8 @@ class StudyPace:
         return [done for number in range(block) if (done := self._done(number))]
 
     def _done(self, block: int) -> int:
-        """Rounds; of the baseline's only where no other config has any."""
-        return self._rounds_done[block] or self._rounds_of_baseline[block]
+        """Rounds; of the baselines' only where no other config has any."""
+        return self._rounds_done[block] or self._rounds_of_baselines[block]
 
     def _open(self, block: int) -> frozenset[Point]:
         """The points with an undecided question, from the blocks before this one."""
@@ -287,7 +284,7 @@ class StudyPace:
         only while two are not complete."""
         points, done = self._open(block), self._done_before(block)
         configs = self._starts_of(points)
-        again = self._again(points) if block else self._of_baseline * (self._guessed_shifts - 1)
+        again = self._again(points) if block else self._guessed_again
         left_s = self._left_s(block) - (max(self._kept_back_s(self._elapsed, block - 1, done)) if block else 0.0)
         components = self._components(block)
 
@@ -408,23 +405,27 @@ class StudyPace:
         )
 
     def _again(self, points: frozenset[Point]) -> list[Point]:
-        """Of the baseline, in each shift beside the first: there it has its rounds once more."""
-        own = [point for point in self._of_baseline if point in points]
-        if not own or self._plan.study.measure.schedule is Interleaving.VISITS:
-            return []
+        """Of the baselines, in each shift beside the first: there they have their rounds once more."""
         if points is not self._all_points:
             present = {point.config for point in points}
-            return own * (self._shifts([all_config for all_config in self._all_configs if all_config in present]) - 1)
-        if self._shifts_of_all is None:
-            self._shifts_of_all = self._shifts(self._all_configs)
-        return own * (self._shifts_of_all - 1)
+            configs = [config for config in self._all_configs if config in present]
+            return [point for point in self._beside_shifts(configs) if point in points]
+        if self._again_of_all is None:
+            self._again_of_all = self._beside_shifts(self._all_configs)
+        return self._again_of_all
 
-    def _shifts(self, configs: Sequence[Config]) -> int:
-        """1 where all fit at once, and where none would come in shifts but one after the other."""
-        if self._baseline is None or self.fit_together(configs):
-            return 1
-        others = [config for config in configs if config != self._baseline]
-        return len(shifts_beside(self._baseline, others, self.fit_together) or (others,))
+    def _beside_shifts(self, configs: Sequence[Config]) -> list[Point]:
+        """As above; none where all fit at once, and where those of a model come one after the other."""
+        if self.fit_together(configs):
+            return []
+        found: list[Point] = []
+        for field in self._fields:
+            of_model = set(field.configs) - {field.baseline}
+            others = [config for config in configs if config in of_model]
+            shifts = shifts_beside(field.baseline, others, self.fit_together) if field.baseline else None
+            if shifts is not None:
+                found += [point for point in field.plan.points if point.config == field.baseline] * (len(shifts) - 1)
+        return found
 
     def _suits_rounds(self, config: Config) -> bool:
         """Engines on a device would share its memory and clocks; one that cannot be frozen disturbs the others."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from itertools import groupby
 
-from bitbench.analysis.sequential import baseline_of
+from bitbench.analysis.ranking import baselines_of
 from bitbench.measure.budget import StudyPace
 from bitbench.measure.group import Draft, run_group
 from bitbench.measure.progress import Progress, Recorded, progress_excuses
@@ -41,7 +41,7 @@ class Schedule:
         self.trials: list[TrialRecord] = []
         self.hosts: dict[int, str] = {}  # on which each block was begun
         self.pace = self._make_pace()
-        self.progress = Progress(self._plan, self.pace, baseline_of(self._plan), excused=self.excused)
+        self.progress = Progress(self._plan, self.pace, baselines_of(self._plan), excused=self.excused)
         for record in recorded:
             self.add(record)
 

@@ -4,7 +4,7 @@ Nothing is remembered between runs but the records: a study that was killed goes
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from random import Random
 from typing import Protocol, TypeVar
@@ -76,16 +76,17 @@ class Progress:
         self,
         plan: Plan,
         pace: Pace,
-        baseline: Config | None = None,
+        baselines: Mapping[Config, Config] | None = None,
         first_block: int = 0,
         excused: Collection[str] = (),
     ) -> None:
-        """`baseline`: through which configs are compared that do not fit into memory together. `first_block`: those
-        before it are somebody else's. `excused`: ids of records that have a number, but do not count against another
-        trial (see the function of this name)."""
+        """`baselines`: of each config, the one through which it is compared with those that do not fit into memory
+        beside it. `first_block`: those before it are somebody else's. `excused`: ids of records that have a number, but
+        do not count against another trial (see the function of this name)."""
         self._plan = plan
         self._pace = pace
-        self._baseline = baseline
+        self._baseline_of = baselines or {}
+        self._baselines = tuple(dict.fromkeys(self._baseline_of.values()))
         self._excused = excused
         self._points: dict[Config, list[Point]] = defaultdict(list)
         for point in plan.points:
@@ -214,32 +215,39 @@ class Progress:
                 self._waiting = self._shuffled(self._block)
                 continue
             others = (member.config for member in wanted)
-            group = self._in_shifts(first, second, rounds) if self._has_left() else None
+            left = (self._in_shifts(baseline, rounds) for baseline in self._baselines if self._has_left(baseline))
+            group = next(filter(None, left), None)
             if group is None and second is not None:
                 together = self._pace.fit_together(chain([first.config, second.config], others))
                 if together:
                     group = Group(block=self._block, members=tuple(self._wanted()), rounds=rounds)
-                else:
-                    group = self._in_shifts(first, second, rounds)
+                elif (baseline := self._baseline_beside_first()) is not None:
+                    group = self._in_shifts(baseline, rounds)
             alone = Group(block=self._block, members=(first,), rounds=rounds)
             return (group or alone).model_copy(update={"purpose": self._pace.purpose(self._block)})
         return self._quality_alone()
 
-    def _in_shifts(self, first: Member, second: Member | None, rounds: int) -> Group | None:
-        """Those that wait, beside the baseline; None where one does not fit beside it, or it cannot run.
+    def _baseline_beside_first(self) -> Config | None:
+        """Of the first that waits and is none itself."""
+        others = (member.config for member in self._wanted() if member.config not in self._baselines)
+        comer = next(others, None)
+        return None if comer is None else self._baseline_of.get(comer)
 
-        `first`, `second`: of those that wait; with many of them, most need not be looked at to see that none fits.
-        """
-        comer = second if first.config == self._baseline else first
-        if comer is None or self._baseline is None or not self._pace.fit_together([self._baseline, comer.config]):
+    def _in_shifts(self, baseline: Config, rounds: int) -> Group | None:
+        """Those of its model that wait, beside the baseline; None where none waits, one does not fit beside it, or it
+        cannot run."""
+        waiting = (member for member in self._wanted() if self._baseline_of.get(member.config) == baseline)
+        comers = (member for member in waiting if member.config != baseline)
+        first = next(comers, None)  # of many, most need not be looked at to see that none fits
+        if first is None or not self._pace.fit_together([baseline, first.config]):
             return None
-        others = [member for member in self._wanted() if member.config != self._baseline]
-        link = self._link(others)
+        others = [first, *comers]
+        link = self._link(baseline, others)
         if link is None:
             return None
         order = {config: place for place, config in enumerate(self._plan.configs)}
-        comers = sorted((member.config for member in others), key=order.__getitem__)
-        shifts = shifts_beside(link.config, comers, self._pace.fit_together)
+        in_order = sorted((member.config for member in others), key=order.__getitem__)
+        shifts = shifts_beside(baseline, in_order, self._pace.fit_together)
         if shifts is None:
             return None
         mixed = tuple(
@@ -247,28 +255,26 @@ class Progress:
         )
         return Group(block=self._block, members=(link, *others), rounds=rounds, shifts=mixed)
 
-    def _link(self, others: Sequence[Member]) -> Member | None:
+    def _link(self, baseline: Config, others: Sequence[Member]) -> Member | None:
         """The baseline as what they are compared through: on all of their workloads, whether or not it is open itself.
 
         None where it cannot run one of them.
         """
-        if self._baseline is None:
-            return None
         names = {workload.name for member in others for workload in member.workloads}
-        points = [point for point in self._points[self._baseline] if self.accepts_trial(point, self._block)]
+        points = [point for point in self._points[baseline] if self.accepts_trial(point, self._block)]
         if not names <= {point.workload for point in points}:
             return None
         asked = [point for point in points if point.workload in names or self.wants_trial(point, self._block)]
-        mixed = self._mixed(asked, self._block, self._baseline.name)
-        return Member(config=self._baseline, workloads=tuple(self._workloads[point.workload] for point in mixed))
+        mixed = self._mixed(asked, self._block, baseline.name)
+        return Member(config=baseline, workloads=tuple(self._workloads[point.workload] for point in mixed))
 
-    def _has_left(self) -> bool:
-        """Whether the baseline took turns in this block and has its rounds: what is left of the others after an
-        interruption would have no counterpart without it."""
-        if self._baseline is None or self._member(self._baseline, self._block).workloads:
+    def _has_left(self, baseline: Config) -> bool:
+        """Whether it took turns in this block and has its rounds: what is left of the others after an interruption
+        would have no counterpart without it."""
+        if self._member(baseline, self._block).workloads:
             return False
-        points = self._points[self._baseline]
-        return any(trial.round is not None for point in points for trial in self._trials[point][self._block])
+        trials = chain.from_iterable(self._trials[point][self._block] for point in self._points[baseline])
+        return any(trial.round is not None for trial in trials)
 
     def _quality_alone(self) -> Group | None:
         """One whose speed is not asked for, or is known already; then, for a noise floor, one that is unquantized and

@@ -47,6 +47,8 @@ from tests.unit.synthetic import make_trial
 from tests.unit.test_pace import planned
 from tests.unit.test_schedule import plan_of
 
+pytestmark = pytest.mark.usefixtures("only_nodes")
+
 LONG_S = 3600.0
 STUDY = {
     "name": "fleet",

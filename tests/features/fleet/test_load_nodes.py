@@ -35,6 +35,8 @@ from tests.length import by_length
 from tests.unit.canary import KEY, traces
 from tests.unit.null_instance import running
 
+pytestmark = pytest.mark.usefixtures("only_nodes")
+
 SERVER = {"ttft": "30ms", "tpot": "4ms", "vary": "20%"}
 PATIENT = 60.0
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pydantic import ValidationError
 
 from bitbench import __version__
-from bitbench.analysis.sequential import baseline_of
+from bitbench.analysis.ranking import baselines_of
 from bitbench.features.fleet.channel import Message, channel_message
 from bitbench.features.fleet.orders import (
     LOAD_ORDER_FORMAT,
@@ -97,7 +97,7 @@ class _Work:
         run = self._context(load)
         pace = _OrderPace(self._order, run_pace(self._plan, self._at))
         progress = Progress(
-            self._plan, pace, baseline_of(self._plan), first_block=self._order.block, excused=self._order.excused
+            self._plan, pace, baselines_of(self._plan), first_block=self._order.block, excused=self._order.excused
         )
         for trial in self._order.history:
             progress.add([trial])
