@@ -79,7 +79,8 @@ def doctor(
         noise = None if quick else measure_noise()
         end_with_json("doctor", found.model_copy(update={"noise": noise}), ExitCode.DONE)
     console.print(_host_table(found))
-    console.print(f"  home      {found.home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
+    # Below the table, so that a path is never broken: as wide as its longest label.
+    console.print(f" {'home':<11}  {found.home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
     console.print()
     console.print(_engine_lines(found.engines), soft_wrap=True)
     if means := [engine for engine in found.engines if engine.on_this_processor]:
