@@ -55,6 +55,15 @@ def test_the_line_of_a_trial_fits() -> None:
         assert ("TPOT" in stream.getvalue()) is has_times
 
 
+def test_a_cause_that_every_workload_has_is_printed_once() -> None:
+    refused = a_trial().model_copy(update={"outcome": Outcome.UNSUPPORTED, "cause": "no such kernel"})
+    console, stream = drawn(120)
+    display = RunDisplay(console)
+    for number in range(3):
+        display.trial_finished(refused.model_copy(update={"id": f"t{number}"}))
+    assert [line.rpartition(": ")[2] for line in stream.getvalue().splitlines()] == ["no such kernel", *["as above"] * 2]
+
+
 def test_a_log_is_never_silent_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now))

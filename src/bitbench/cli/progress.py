@@ -38,6 +38,7 @@ class RunDisplay:
         self._console = console
         self._remaining_s: float | None = None
         self._told_at = self._printed_at = time.monotonic()
+        self._cause: str | None = None  # of the failure above: a refusal is the same on every workload
         self._is_narrow = console.width < WIDE
         bar = [] if self._is_narrow else [BarColumn(bar_width=24)]
         self._progress = progress_bar(console, *bar, MofNCompleteColumn())
@@ -94,7 +95,9 @@ class RunDisplay:
             self._print(line if len(line + times) > self._console.width and self._is_narrow else line + times)
         else:
             word = "rejected" if record.outcome is Outcome.CLIENT_BOUND else record.outcome
-            self._print(f"  {record.id} {name}  ", (word, "yellow"), f": {record.cause or ''}")
+            cause = "as above" if record.cause and record.cause == self._cause else record.cause or ""
+            self._cause = record.cause
+            self._print(f"  {record.id} {name}  ", (word, "yellow"), f": {cause}")
 
     def quality_running(self, config: Config, step: str) -> None:
         self._describe(f"{config.name}: quality, {step}")
