@@ -61,7 +61,10 @@ def test_a_cause_that_every_workload_has_is_printed_once() -> None:
     display = RunDisplay(console)
     for number in range(3):
         display.trial_finished(refused.model_copy(update={"id": f"t{number}"}))
-    assert [line.rpartition(": ")[2] for line in stream.getvalue().splitlines()] == ["no such kernel", *["as above"] * 2]
+    assert [line.rpartition(": ")[2] for line in stream.getvalue().splitlines()] == [
+        "no such kernel",
+        *["as above"] * 2,
+    ]
 
 
 def test_a_log_is_never_silent_for_minutes(monkeypatch: pytest.MonkeyPatch) -> None:

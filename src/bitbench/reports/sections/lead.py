@@ -317,7 +317,7 @@ def _by_workload(found: _Found) -> Lead:
 
 
 def _chosen_by(ranking: Ranking, best: Config) -> Quantity | None:
-    """Of a confirmed ratio, the one that it was chosen by: the one of the tables."""
+    """Of a confirmed ratio, the one that it was chosen by: that of the blocks before."""
     entry = ranked_entry(ranking, best)
     if ranked_confirmed_ratio(ranking, best) is None or entry is None or entry.ratio_to_baseline is None:
         return None

@@ -118,7 +118,13 @@ def ranked_versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Word
 
 
 def versus_column(title: Words, ranking: Ranking) -> ColumnOf[Config]:
-    return ratio_column(title, lambda config: ranked_versus_baseline(ranking, ranked_entry(ranking, config)))
+    """Beside the answer and its chart, so with the ratios that these quote; tables of a workload have those of all
+    blocks that chose."""
+
+    def versus(config: Config) -> Words:
+        return "baseline" if config == ranking.baseline else ranked_ratio_to_baseline(ranking, config)
+
+    return ratio_column(title, versus)
 
 
 def rank_text(entry: RankingEntry | None) -> str | None:
