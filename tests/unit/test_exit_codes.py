@@ -11,6 +11,7 @@ import pytest
 from typer.core import TyperGroup
 from typer.main import get_command
 
+from bitbench import __version__
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.cli.app import app
 from bitbench.cli.help import LazyCommand
@@ -21,6 +22,7 @@ from bitbench.util import errors
 from bitbench.util.errors import BitbenchError, ExitCode
 from tests.command_line import bitbench
 from tests.unit.synthetic import make_lock, make_plan, make_trial
+from tests.unit.test_compare import side, write
 from tests.unit.test_recommend_tails import LOOP, even, study
 
 PAGE = Path(__file__).parents[2] / "docs" / "scripting.md"
@@ -60,9 +62,49 @@ def test_a_mistyped_option_is_a_mistake_of_usage_in_every_command(
     assert bitbench(capsys, *command, "--help").exit_code == ExitCode.DONE
 
 
-def test_no_command_and_an_unknown_one(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bitbench(capsys).exit_code == ExitCode.USAGE
-    assert bitbench(capsys, "rum").exit_code == ExitCode.USAGE
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`fast` and `slow`: the same engines, the second with a fifth less output."""
+    place = tmp_path_factory.mktemp("studies")
+    write(side("fast", 1.0, 18, engines=("old", "new")), place / "fast")
+    write(side("slow", 0.8, 19, engines=("old", "new")), place / "slow")
+    (place / "study.yaml").write_text("name: x\nengines: [null]\nworkloads: [interactive]\n")
+    return place
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        ([], ExitCode.USAGE),
+        (["rum"], ExitCode.USAGE),
+        (["env", "creat"], ExitCode.USAGE),
+        (["--version"], ExitCode.DONE),
+        (["--help"], ExitCode.DONE),
+        (["recipes", "--device", "cpu"], ExitCode.DONE),
+        (["recipes", "--device", "tpu"], ExitCode.USAGE),
+        (["plan", "study.yaml"], ExitCode.DONE),
+        (["plan", "missing.yaml"], ExitCode.USAGE),
+        (["report", "missing"], ExitCode.REFUSED),
+        (["recommend", "fast"], ExitCode.DONE),
+        (["recommend", "fast", "--max-memory", "4"], ExitCode.USAGE),
+        (["compare", "fast", "slow"], ExitCode.DONE),
+        (["compare", "fast", "slow", "--fail-if", "output_throughput < -3%"], ExitCode.FAILED),
+        (["compare", "slow", "fast", "--fail-if", "output_throughput < -3%"], ExitCode.DONE),
+        (["load", "http://127.0.0.1:9"], ExitCode.UNAVAILABLE),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_ends_with_its_code(
+    arguments: list[str],
+    code: ExitCode,
+    folders: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(folders)
+    said = bitbench(capsys, *arguments)
+    assert said.exit_code == code, said.err
+    assert (said.out == f"bitbench {__version__}\n") is (arguments == ["--version"])
 
 
 @pytest.mark.parametrize(
