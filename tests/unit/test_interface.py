@@ -12,8 +12,11 @@ import bitbench
 from bitbench.feature import offered
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
+from bitbench.records.folder import StudyFolder
 from bitbench.records.tables import TABLES
+from bitbench.records.trial import Outcome
 from bitbench.util.errors import StoreError
+from tests.unit.synthetic import demo_study
 
 RESULT_FILE = Path(__file__).parent / "data" / "imports" / "vllm-serve-1.json"
 FUNCTIONS = {"compare", "load", "plan", "read", "recommend", "report", "run"}
@@ -72,6 +75,25 @@ def test_records_are_typed_and_tables_have_the_columns_of_query(results: bitbenc
     assert len(results.instances) == results.instances.to_arrow().num_rows
     assert results.requests.to_arrow().num_rows == 0  # an imported file has none
     assert "1 trials" in repr(results)
+
+
+def test_trials_are_those_that_enter_figures(tmp_path: Path) -> None:
+    _, trials, instances, lock = demo_study()
+    warm_up = trials[0].model_copy(update={"id": "w0", "kind": "warmup"})
+    rejected = trials[0].model_copy(update={"id": "r0", "outcome": Outcome.CLIENT_BOUND, "cause": "late"})
+    with StudyFolder(tmp_path / "demo").writing() as writer:
+        writer.write_study("name: demo\n")
+        writer.write_lock(lock)
+        for instance in instances:
+            writer.append_instance(instance)
+        for trial in (warm_up, rejected, *trials):
+            writer.append_trial(trial, None)
+    results = bitbench.read(tmp_path / "demo")
+    measured = [trial.id for trial in trials if trial.outcome is Outcome.OK]
+    assert [trial.id for trial in results.trials] == measured
+    assert results.trials.to_arrow()["trial"].to_pylist() == measured
+    assert [trial.id for trial in results.warm_ups] == ["w0"]
+    assert {trial.id for trial in results.excluded_trials} == {"r0", *(one.id for one in trials)} - set(measured)
 
 
 def test_figures_of_points_are_those_of_the_summary(results: bitbench.Results) -> None:

@@ -60,7 +60,7 @@ def test_an_endpoint_whose_first_requests_are_slow(
         monkeypatch.setenv("OPENAI_API_KEY", null.api_key)
         place, shape = tmp_path / "out", {"requests": 2, "trials": 1, "output_tokens": 2}
         results = bitbench.load(null.url, into=place, concurrency=[2], **shape)
-    warm = [trial for trial in results.trials if trial.kind == "warmup"]
-    assert len(warm) == needed
+    assert len(results.warm_ups) == needed
+    assert len(results.trials) == 1
     (summarized,) = results.summary.points
     assert summarized.warm_up.trials == needed

@@ -2,6 +2,7 @@
 published forms as text."""
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -11,9 +12,9 @@ from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.feature import offered
 from bitbench.measure.offers import folder_report
-from bitbench.records.folder import StudyFolder
+from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.quality import QualityRecord
-from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.reports.document.data import csv_text, json_text
 from bitbench.reports.formats import Form
 from bitbench.reports.write import StudyReport
@@ -97,20 +98,32 @@ class Results:
 
     @cached_property
     def trials(self) -> Records[TrialRecord]:
-        return Records(self._of.records.trials, lambda: self._table("trials"))
+        """The measured trials that ended well: what a mean may be taken over."""
+        return self._trials(lambda trial: trial.kind == "measured" and trial.outcome is Outcome.OK)
+
+    @cached_property
+    def excluded_trials(self) -> Records[TrialRecord]:
+        """The measured trials that enter no figure, each with its outcome: failed, or rejected."""
+        return self._trials(lambda trial: trial.kind == "measured" and trial.outcome is not Outcome.OK)
+
+    @cached_property
+    def warm_ups(self) -> Records[TrialRecord]:
+        """The trials before the measured ones, which are slower and enter no figure."""
+        return self._trials(lambda trial: trial.kind == "warmup")
 
     @cached_property
     def instances(self) -> Records[InstanceRecord]:
-        return Records(self._of.records.instances, lambda: self._table("instances"))
+        return Records(self._of.records.instances, lambda: self._table("instances", self._of.records))
 
     @cached_property
     def quality(self) -> Records[QualityRecord]:
-        return Records(self._of.records.quality, lambda: self._table("quality"))
+        return Records(self._of.records.quality, lambda: self._table("quality", self._of.records))
 
     @property
     def requests(self) -> ResultTable:
-        """One row per request of every trial; there may be millions, so they are no Python objects."""
-        return ResultTable(lambda: self._table("requests"))
+        """One row per request of `trials`; there may be millions, so they are no Python objects."""
+        kept = replace(self._of.records, trials=tuple(self.trials))
+        return ResultTable(lambda: self._table("requests", kept))
 
     @property
     def points(self) -> Records[PointSummary]:
@@ -122,10 +135,14 @@ class Results:
         self._of.write()
         return self._of.page
 
-    def _table(self, name: str) -> "pa.Table":
+    def _trials(self, is_wanted: Callable[[TrialRecord], bool]) -> Records[TrialRecord]:
+        kept = replace(self._of.records, trials=tuple(filter(is_wanted, self._of.records.trials)))
+        return Records(kept.trials, lambda: self._table("trials", kept))
+
+    def _table(self, name: str, records: StudyRecords) -> "pa.Table":
         from bitbench.records.arrow_tables import study_arrow_table
 
-        return study_arrow_table(self._of.records, name).drop_columns(["folder", "study"])  # the same in each row
+        return study_arrow_table(records, name).drop_columns(["folder", "study"])  # the same in each row
 
 
 def _figures(summary: StudySummary) -> "pa.Table":

@@ -156,7 +156,7 @@ def test_a_lost_trial_is_recorded_does_not_count_and_is_repeated(
             api_key_env="LOAD_KEY",
             observer=Killing(),
         )
-    first, *others = results.trials
+    first, *others = (*results.excluded_trials, *results.trials)
     assert first.outcome is Outcome.LOST
     assert first.cause is not None
     assert "local-1 was lost" in first.cause
