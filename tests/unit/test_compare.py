@@ -101,7 +101,7 @@ def test_what_is_alike_is_said_once() -> None:
     ]
     both = (make_records(many, trials, name=name) for name in ("a", "b"))
     text = page(compare_studies(*both, metrics=["output_throughput"], conditions=(), allowed=()))
-    assert "Output throughput against `a`: tie on all 6 points." in text
+    assert "Output throughput against `a`: undecided on all 6 points." in text
     assert "Model: m. Engine: e." in text
     assert "m/v0" not in text
 
@@ -117,10 +117,10 @@ def test_the_interval_beside_a_verdict_agrees_with_it() -> None:
             assert point.ratio.interval is not None
             assert point.corrected is not None
             excludes = not point.corrected.low <= 1 <= point.corrected.high
-            assert excludes is (point.verdict is not ChangeVerdict.TIE)
+            assert excludes is (point.verdict is not ChangeVerdict.UNDECIDED)
             disagreeing += excludes is (point.ratio.interval.low <= 1 <= point.ratio.interval.high)
     assert disagreeing > 0
-    assert "Ratio (corrected)" in page(against(side("a", 1.0, 1), side("b", 1.1, 2))) or "Ratio (98" in page(
+    assert "Times better (corrected)" in page(against(side("a", 1.0, 1), side("b", 1.1, 2))) or "Times better (98" in page(
         against(side("a", 1.0, 1), side("b", 1.1, 2))
     )
 

@@ -83,7 +83,7 @@ def test_the_rates_that_were_found_are_compared_and_nothing_else() -> None:
     assert "Highest rate that meets the objectives against `a`: carries more" in page
     assert "is not in" not in page
     assert against(searched("c", 60.0), searched("a", 40.0)).points[0].verdict is ChangeVerdict.CARRIES_LESS
-    assert against(searched("a", 40.0), searched("b", 40.0)).points[0].verdict is ChangeVerdict.TIE
+    assert against(searched("a", 40.0), searched("b", 40.0)).points[0].verdict is ChangeVerdict.UNDECIDED
 
 
 @pytest.mark.parametrize(

@@ -65,4 +65,7 @@ def test_the_lead_quotes_the_confirmed_ratio_and_names_the_other() -> None:
     fresh = choice.judged[0].confirmed_ratio
     assert fresh == ranking.confirmed.ratio
     said = markdown(recommendation_document(recommend(found, Limits())))
-    assert "that of the baseline `plain`; fresh starts after the choice gave 1.399× [1.397, 1.400]." in said
+    assert (
+        "the output throughput of the baseline `plain`; fresh starts after the choice gave 1.399× [1.397, 1.400]."
+        in said
+    )

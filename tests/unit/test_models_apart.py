@@ -75,7 +75,7 @@ def test_a_recommendation_is_made_for_each_model() -> None:
         (TINY, TINY),
     ]
     text = markdown(recommendation_document(found))
-    assert f"that of the baseline `{TINY}/bf16 @ vllm`" in text
+    assert f"the output throughput of the baseline `{TINY}/bf16 @ vllm`" in text
     assert found.for_all == ()
 
 

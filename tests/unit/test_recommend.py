@@ -124,7 +124,7 @@ def test_equals_are_named_as_a_tie_and_the_smaller_one_is_pointed_out() -> None:
     choice = only(found)
     assert {choice.chosen, *choice.ties} == {named("twin"), named("plain")}
     text = page(found)
-    assert "Tied with `" in text
+    assert "Undecided between it and `" in text
     assert ("its gain over the baseline is not significant" in text) == (choice.chosen == named("twin"))
     assert "of these `twin` takes the least memory" in text
 
@@ -132,7 +132,7 @@ def test_equals_are_named_as_a_tie_and_the_smaller_one_is_pointed_out() -> None:
 def test_a_tie_that_takes_as_much_memory_is_not_told_apart_by_it() -> None:
     truth = {"plain": (100.0, 0.1, 1000), "twin": (100.3, 0.1, 980)}
     text = page(recommend(study(truth), Limits(), workloads=["interactive"]))
-    assert "Tied with `" in text
+    assert "Undecided between it and `" in text
     assert "takes the least memory" not in text
 
 
@@ -159,7 +159,7 @@ def test_what_speaks_against_a_choice_stands_beside_it() -> None:
     )
     text = page(recommend(unknown.model_copy(update={"quality": (flag, fine)}), Limits(), workloads=["interactive"]))
     assert "The best of those whose quality is not flagged is `quick`, 1" in text
-    assert "that of the baseline `plain`." in text.split("is not flagged is `quick`")[1].split("\n")[0]
+    assert "the output throughput of the baseline `plain`." in text.split("is not flagged is `quick`")[1].split("\n")[0]
     assert "Caution" not in page(recommend(summary, Limits(), workloads=["interactive"]))
 
 

@@ -24,9 +24,17 @@ from bitbench.reports.charts.figure import (
     axis_for,
     figure_config,
 )
-from bitbench.reports.charts.rows import MOST_LANES, ratio_figure, request_figures, trials_figure
+from bitbench.reports.charts.rows import (
+    MOST_LANES,
+    ratio_figure,
+    ratio_row,
+    ratio_rows,
+    request_figures,
+    trials_figure,
+)
 from bitbench.reports.charts.trade import is_pareto_better, trade_figures
 from bitbench.reports.document.html import html_chart_svg
+from bitbench.reports.document.model import Quantity, Unit
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
@@ -80,6 +88,24 @@ def test_who_was_only_asked_for_quality_has_a_short_name_too(demo: StudySummary)
     labels = Labels.of(demo.model_copy(update={"points": (), "quality": rows}))
     assert [labels[one] for one in configs] == ["bf16", "w8a8-rtn"]
     assert labels.shared == "Model: small. Engine: vllm."
+
+
+def arrow_places(figure: Figure) -> set[float]:
+    """Where arrow heads may be drawn along x, by the marks of the figure."""
+    marks = [layer for layer in figure.spec["layer"] if str(layer["mark"].get("shape", "")).startswith("triangle")]
+    return {layer["encoding"]["x"]["datum"] for layer in marks}
+
+
+def test_an_interval_that_is_cut_off_has_an_arrow_head_and_a_sentence() -> None:
+    wide = ratio_row("wide", "w", Quantity(1.35, Unit.RATIO, 0.14, 12.66))
+    near = ratio_row("near", "w", Quantity(1.1, Unit.RATIO, 1.0, 1.2))
+    cut = ratio_rows("n", "t", ["Lines are intervals."], [wide, near], "ratio")
+    assert "Arrow heads" in cut.caption
+    low, high = sorted(arrow_places(cut))
+    assert 0.14 < low < 1 < high < 12.66
+    (row,) = [row for row in cut.rows if row["config"] == "wide"]
+    assert row["end"] == high
+    assert "Arrow heads" not in ratio_rows("n", "t", ["Lines are intervals."], [near], "ratio").caption
 
 
 def test_the_trials_of_a_workload(demo: StudySummary) -> None:

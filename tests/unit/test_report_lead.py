@@ -187,8 +187,8 @@ def test_of_ties_the_figures_name_whose_they_are() -> None:
 def test_lower_is_better_where_it_is() -> None:
     found = led(study({"base": (100.0,), "quick": (150.0,)}, primary_metric="latency"))
     assert found.verdict == "Use quick, but its quality was not measured."
-    assert found.reasons[0].startswith("0.67× (95 % CI 0.")
-    assert ") the latency of base on interactive." in found.reasons[0]
+    assert found.reasons[0].startswith("1.50× (95 % CI 1.")
+    assert ") as fast as base in latency on interactive." in found.reasons[0]
 
 
 def test_a_single_run_is_no_ranking() -> None:

@@ -236,7 +236,7 @@ def change_verdict(
         return ChangeVerdict.UNKNOWN
     if ratio.is_above(1 + margin):
         return above
-    return below if ratio.is_below(1 - margin) else ChangeVerdict.TIE
+    return below if ratio.is_below(1 - margin) else ChangeVerdict.UNDECIDED
 
 
 def metric_of_change(name: str) -> str:

@@ -114,7 +114,7 @@ def _compared(pair: Pair, first: MeasuredQuality, second: MeasuredQuality, confi
         metric=PERPLEXITY,
         before=Estimate(value=before),
         after=Estimate(value=found[PERPLEXITY].value),
-        ratio=ratio,
+        ratio=ratio.inverse,
         verdict=change_verdict(ratio, ChangeVerdict.WORSE, ChangeVerdict.BETTER, SMALLEST_RISE),
     )
 

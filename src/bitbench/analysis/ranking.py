@@ -237,7 +237,7 @@ def _best(claims: Claims, table: PairTable, baseline: Config | None) -> Config |
 def _fresh_ratio(
     trials: Sequence[TrialRecord], pair: PairedRatio, selection: LogSpeeds, primary_metric: PrimaryMetric
 ) -> LogRatio | None:
-    """Of the figures themselves. None where the two have no round of the block in common."""
+    """Above 1 where the first is better. None where the two have no round of the block in common."""
     figures = {turn: getattr(trial.metrics, primary_metric.metric) for turn, trial in sequential_turns(trials).items()}
     differences = _differences(log_speeds(figures, higher_is_better=primary_metric.higher_is_better), pair)
     rounds = int(np.isfinite(differences).sum())
@@ -248,7 +248,7 @@ def _fresh_ratio(
     by_rounds = float(np.nanvar(differences, ddof=1)) / rounds if rounds > 1 else 0.0
     mean = float(np.nanmean(differences))
     return LogRatio(
-        log_mean=mean if primary_metric.higher_is_better else -mean,
+        log_mean=mean,
         standard_error=sqrt(max(of_blocks, by_rounds)),
         degrees_of_freedom=pair.degrees_of_freedom,
     )

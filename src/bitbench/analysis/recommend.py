@@ -101,6 +101,7 @@ def _judge(
         figure=point.metrics[ranking.metric],
         ratio_to_baseline=entry.ratio_to_baseline,
         confirmed_ratio=confirmed.ratio if confirmed else None,
+        same_engine=entry.same_engine,
         memory=point.metrics.get(memory),
         kv_cache_bytes=reserve.value if reserve else None,
         findings=tuple(_findings(summary, point, limits, memory)),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 
 from bitbench.analysis.changes import (
     MAX_RATE,
+    Change,
     Changes,
     GateCondition,
     Pair,
@@ -281,7 +282,8 @@ def compared_points(
     """The pairs that have this figure on both sides, with a verdict that is corrected for all of them; without one
     where they are `undecided`."""
     both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
-    ratios = [change.ratio(confidence) for _, change in both]
+    definition = DEFINITIONS[metric]
+    ratios = [_gain(change, confidence, definition) for _, change in both]
     p_values = [1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios]
     levels = tested_at(p_values, SHARE_OF_ERROR * (1 - confidence))
     return [
@@ -292,23 +294,31 @@ def compared_points(
             before=mean_interval(change.before, confidence),
             after=mean_interval(change.after, confidence),
             ratio=ratio,
-            verdict=_verdict(ratio, is_apart=p_value < level, definition=DEFINITIONS[metric])
+            verdict=_verdict(ratio, is_apart=p_value < level, definition=definition)
             if change.fewest >= changes.least_repetitions and pair not in undecided
             else ChangeVerdict.UNKNOWN,
-            corrected=change.ratio(1 - level),
+            corrected=_gain(change, 1 - level, definition),
         )
         for (pair, change), ratio, p_value, level in zip(both, ratios, p_values, levels, strict=True)
     ]
+
+
+def _gain(change: Change, confidence: float, definition: MetricDefinition) -> Estimate | None:
+    """Return the ratio that is above 1 where the candidate is better."""
+    ratio = change.ratio(confidence)
+    if ratio is None or definition.higher_is_better or ratio.value == 0:
+        return ratio
+    return ratio.inverse
 
 
 def _verdict(ratio: Estimate | None, *, is_apart: bool, definition: MetricDefinition) -> ChangeVerdict:
     if ratio is None or ratio.interval is None:
         return ChangeVerdict.UNKNOWN
     if not is_apart:
-        return ChangeVerdict.TIE
+        return ChangeVerdict.UNDECIDED
     if definition.unit == "bytes":
-        return ChangeVerdict.MORE if ratio.value > 1 else ChangeVerdict.LESS
-    return ChangeVerdict.FASTER if (ratio.value > 1) is definition.higher_is_better else ChangeVerdict.SLOWER
+        return ChangeVerdict.LESS if ratio.value > 1 else ChangeVerdict.MORE
+    return ChangeVerdict.FASTER if ratio.value > 1 else ChangeVerdict.SLOWER
 
 
 def _asked(

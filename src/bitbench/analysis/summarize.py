@@ -15,7 +15,16 @@ from bitbench.analysis.quality import summarize_quality
 from bitbench.analysis.ranking import ModelGroup, confirmations, rank_configs, ranking_model_group, ranking_model_groups
 from bitbench.analysis.rate_search import rate_search_answer, rate_trials
 from bitbench.analysis.requests import pooled_requests, request_spreads, request_tails
-from bitbench.analysis.results.summary import ComparedModel, Outlier, PointSummary, Ranking, Run, StudySummary, WarmUp
+from bitbench.analysis.results.summary import (
+    ComparedModel,
+    Outlier,
+    PointSummary,
+    Ranking,
+    Run,
+    SameEngineRatio,
+    StudySummary,
+    WarmUp,
+)
 from bitbench.analysis.sequential import Speeds, baseline_of, primary_metric_of
 from bitbench.analysis.trial import DEFINITIONS, cached_prompts
 from bitbench.feature import Offer, feature_errors_as_warnings, report_parts
@@ -271,6 +280,37 @@ def _rankings(of: StudyRecords, fields: Mapping[ModelGroup, Speeds]) -> tuple[Ra
 
 
 def _rank(field: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
+    """Rank the configs of one workload, with ratios that are above 1 where a config is better."""
+    ranking = _ranked(field, workload, speeds)
+    baseline = ranking.baseline
+    entries = []
+    for entry in ranking.entries:
+        ratio = None
+        if baseline is not None and entry.config != baseline:
+            ratio = speeds.between(entry.config, baseline, workload)
+        same_engine = same_engine_ratio(field, workload, speeds, entry.config)
+        entries.append(entry.model_copy(update={"ratio_to_baseline": ratio, "same_engine": same_engine}))
+    return ranking.model_copy(update={"entries": tuple(entries)})
+
+
+def same_engine_ratio(field: ModelGroup, workload: str, speeds: Speeds, config: Config) -> SameEngineRatio | None:
+    """Compare a config with the unquantized model on its engine; None if that is the baseline or has no result.
+
+    A baseline on another engine, or in another number format, says how two engines differ as well.
+    """
+    unquantized = {variant.name for variant in field.plan.variants if variant.is_dense}
+    if field.baseline is None or config.variant in unquantized:
+        return None
+    own = [other for other in field.configs if other.engine == config.engine and other.variant in unquantized]
+    if field.baseline in own:
+        return None
+    for other in own:
+        if (ratio := speeds.between(config, other, workload)) is not None:
+            return SameEngineRatio(unquantized=other, ratio=ratio)
+    return None
+
+
+def _ranked(field: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
     of_workload = [point for point in field.plan.points if point.workload == workload]
     return rank_configs(
         workload,

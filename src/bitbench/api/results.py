@@ -93,7 +93,7 @@ class Results:
 
     @property
     def summary(self) -> StudySummary:
-        """Everything that a report says, in numbers: rankings, ties, causes, estimates with their intervals."""
+        """Everything that a report says, in numbers: rankings, open questions, causes, and estimates with intervals."""
         return self._of.summary
 
     @cached_property

@@ -22,9 +22,10 @@ from bitbench.reports.document.words import MAX_NAME, listing, plural
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.failures import failures_by_workloads, refusals_by_reason
 from bitbench.reports.sections.quality import quality_rounding_sentences
-from bitbench.study.environment import Use
+from bitbench.study.environment import Device, Use
 from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Config, Plan, Support
+from bitbench.study.study import Interleaving
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import workload_length_text
 from bitbench.util.errors import ExitCode, NotTrustedError
@@ -62,7 +63,7 @@ def plan(study: StudyFile, *, device: OnDevice = None, as_json: AsJson = False) 
     code = plan_exit_code(planned)
     if as_json:
         end_with_json("plan", answer, code)
-    _show_plan(answer, trust_in(study, at.home))
+    _show_plan(answer, trust_in(study, at.home), at.device)
     raise typer.Exit(code)
 
 
@@ -71,7 +72,7 @@ def plan_exit_code(plan: Plan) -> ExitCode:
     return ExitCode.DONE if plan.points or plan.quality else ExitCode.NOTHING_MEASURED
 
 
-def _show_plan(answer: PlanAnswer, trust: Trust) -> None:
+def _show_plan(answer: PlanAnswer, trust: Trust, device: Device) -> None:
     plan = answer.plan
     console, labels = Terminal(), plan_labels(plan)
     show_plan_heading(console, plan, labels)
@@ -80,6 +81,8 @@ def _show_plan(answer: PlanAnswer, trust: Trust) -> None:
         console.print(line)
     if trust.uses:
         console.print(plan_uses_table(trust.uses, trust))
+    if len(plan.configs) > 1 and plan.points:
+        console.print(_order(plan.study.measure.schedule, device))
     console.print(_amount(plan, answer.amount))
     if answer.amount.seconds[0] > LONG_S:
         console.print(Text.assemble(("long", "yellow"), TOO_LONG))
@@ -300,6 +303,16 @@ def _weights(variant: Variant) -> str:
     active = None if known is None else active_weight_bytes(variant.facts, known)
     reads = f" (a token reads {show_bytes(active)})" if active is not None else ""
     return f"{show_bytes(known)} of weights{reads}"
+
+
+def _order(schedule: Interleaving, device: Device) -> str:
+    """Say whether what slows the machine for a while cancels in ratios."""
+    if schedule is Interleaving.ROUNDS or (schedule is Interleaving.AUTO and device == "cpu"):
+        return (
+            "Order: configs that fit into memory together take turns, so a slow drift of the machine cancels in ratios."
+        )
+    where = "" if schedule is Interleaving.VISITS else " on a device"
+    return f"Order: configs run one after the other{where}, so a drift of the machine within a block stays in ratios."
 
 
 def _amount(plan: Plan, amount: Amount) -> str:

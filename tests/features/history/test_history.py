@@ -61,9 +61,9 @@ def found(nights: list[StudyRecords]) -> History:
 def test_a_fall_is_told_and_noise_is_not(found: History) -> None:
     assert [point.verdict for point in found.points] == [
         None,
-        ChangeVerdict.TIE,
+        ChangeVerdict.UNDECIDED,
         ChangeVerdict.SLOWER,
-        ChangeVerdict.TIE,
+        ChangeVerdict.UNDECIDED,
     ]
     ratio = found.points[2].ratio
     assert ratio is not None
@@ -134,7 +134,7 @@ def test_studies_begun_in_the_same_minute_stay_apart(found: History) -> None:
 def test_the_table_has_a_row_for_each_study(found: History) -> None:
     document = history_document(found)
     (table,) = (block for section in document.sections for block in section.blocks if isinstance(block, Table))
-    assert [row.cells[-1] for row in table.rows] == [("–",), ("tie",), ("slower *",), ("tie *",)]
+    assert [row.cells[-1] for row in table.rows] == [("–",), ("undecided",), ("slower *",), ("undecided *",)]
     assert "* `night-3`: engine-version: `1.0` → `1.1`." in markdown(document).replace("\\*", "*")
 
 

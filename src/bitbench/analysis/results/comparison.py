@@ -21,7 +21,7 @@ class ChangeVerdict(StrEnum):
     BETTER = "better quality"
     CARRIES_MORE = "carries more"  # of the highest rate that two searches found
     CARRIES_LESS = "carries less"
-    TIE = "tie"
+    UNDECIDED = "undecided"
     UNKNOWN = "inconclusive"  # too few trials for an interval
 
 
@@ -30,9 +30,9 @@ SEARCH = "search"  # likewise, in those about the rate that a search found
 
 
 class ComparedPoint(Record):
-    """`ratio` is candidate / baseline. Of perplexity it is paired, token by token of the same text. `corrected` is its
-    interval at the level at which the verdict was made, for all that are compared at once: it excludes 1 exactly where
-    the verdict is no tie."""
+    """`ratio` is above 1 where the candidate is better, whichever way the metric goes. For perplexity it is paired,
+    token by token of the same text. `corrected` is its interval at the level of the verdict, for all that are compared
+    at once: it contains 1 exactly where the verdict is undecided."""
 
     baseline: Point
     candidate: Point
@@ -75,7 +75,8 @@ class Replicate(StrEnum):
 
 
 class GateResult(Record):
-    """One condition on one point. `ratio` has the interval that decides: wider, for all that are asked at once."""
+    """One condition on one point. `ratio` is candidate / baseline, as the condition asks. Its interval decides, and is
+    wider, for all that are asked at once."""
 
     condition: str
     metric: str

@@ -56,9 +56,12 @@ class Estimate(Record):
     def is_below(self, value: float) -> bool:
         return self.high is not None and self.high < value
 
-    def is_gain(self, *, higher_is_better: bool) -> bool:
-        """Of a ratio."""
-        return self.is_above(1) if higher_is_better else self.is_below(1)
+    @property
+    def inverse(self) -> "Estimate":
+        """Return the ratio of the same two sides the other way round."""
+        high = 1 / self.low if self.low else None
+        low = 1 / self.high if self.high else None
+        return self.model_copy(update={"value": 1 / self.value, "low": low, "high": high})
 
 
 MEDIAN = 50.0

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pydantic import computed_field
 
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst_limit_check
-from bitbench.analysis.results.summary import MetricDefinition
+from bitbench.analysis.results.summary import MetricDefinition, SameEngineRatio
 from bitbench.study.base import Record
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config
@@ -33,8 +33,9 @@ class Judged(Record):
 
     config: Config
     figure: Estimate | None
-    ratio_to_baseline: Estimate | None = None  # None for the baseline itself too
+    ratio_to_baseline: Estimate | None = None  # above 1 is better; None for the baseline itself too
     confirmed_ratio: Estimate | None = None  # that of fresh starts after the choice; None where there were none
+    same_engine: SameEngineRatio | None = None  # None: the baseline is that config, or there is none
     memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
     kv_cache_bytes: float | None = None  # what it reserves; None where the engine reserves nothing, or does not say
     findings: tuple[Finding, ...] = ()
@@ -70,7 +71,7 @@ class Choice(Record):
     judged: tuple[Judged, ...]
     chosen: Config | None  # the best that meets all limits with confidence
     nearest: Config | None  # where none does
-    ties: tuple[Config, ...] = ()  # meet the limits too and are tied with the chosen one
+    ties: tuple[Config, ...] = ()  # meet the limits too, and which is better is undecided
     deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
 
     def of(self, config: Config) -> Judged:
@@ -87,7 +88,7 @@ class Recommendation(Record):
     memory_name: str  # which memory the limit is held against
     price_per_hour: float | None
     choices: tuple[Choice, ...]
-    for_all: tuple[Config, ...]  # chosen, or a tie with the chosen, on each of several workloads
+    for_all: tuple[Config, ...]  # chosen, or undecided with the chosen, on each of several workloads
     notes: tuple[str, ...] = ()
 
     @property

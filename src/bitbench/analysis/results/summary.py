@@ -196,11 +196,19 @@ class AgainstBaseline(StrEnum):
     UNDECIDED = "undecided"
 
 
+class SameEngineRatio(Record):
+    """A config compared with the unquantized model on its own engine, which the baseline is not."""
+
+    unquantized: Config
+    ratio: Estimate  # above 1 is better, as in `RankingEntry.ratio_to_baseline`
+
+
 class RankingEntry(Record):
     """The ranks this config may have: one number where it is told apart from all others.
 
     None where it has a single trial: its spread is unknown, so no rank is claimed of it, and it counts in no other's.
-    `ratio_to_baseline` has the interval of this one ratio; `against_baseline` is corrected for all of the workload.
+    `ratio_to_baseline` is above 1 where the config is better, of a time as of a throughput, and has the interval of
+    this one ratio; `against_baseline` is corrected for all of the workload.
     """
 
     config: Config
@@ -209,6 +217,7 @@ class RankingEntry(Record):
     tied_with: tuple[Config, ...]
     ratio_to_baseline: Estimate | None
     against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
+    same_engine: SameEngineRatio | None = None  # None: the baseline says it already, or nothing else does
 
 
 class ConfirmedChoice(Record):

@@ -112,7 +112,7 @@ def _says(group: CardGroup) -> Iterator[Words]:
                 listing(name_phrases(entry.card for entry in ahead), most=MOST_NAMED), ".",
             )  # fmt: skip
         if len(ahead) < len(others):
-            yield f"{plural(len(others) - len(ahead), 'card')} tied with it: the intervals overlap."
+            yield f"{plural(len(others) - len(ahead), 'card')} undecided: the intervals overlap."
     if len(group.entries) > MOST_ROWS:
         yield f"The table has the first {MOST_ROWS} of {len(group.entries):,}; --json has all."
     if group.unknown:

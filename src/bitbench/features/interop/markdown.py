@@ -2,7 +2,7 @@
 Markdown.
 
 The layout is the one that `bitbench import --from vendor-table` reads. Added are: the machine, memory, quality, the
-interval, ties in the ranking, flagged outliers, and the points that have no result with their reason.
+interval, what is undecided, flagged outliers, and the points that have no result with their reason.
 """
 
 from collections.abc import Iterator, Sequence

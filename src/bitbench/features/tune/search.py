@@ -256,7 +256,7 @@ class _TuneRun:
         limits = self._limits if scored else self._limits.model_copy(update={"quality_loss": None})
         judged = {entry.config: entry for entry in _judged(summary, limits, self._tune.price_per_hour)}
         kept = () if scored else found.judged[chosen].findings
-        ratio = _ratio(_table(records, found.primary_metric), chosen, baseline, found.primary_metric, records)
+        ratio = _ratio(_table(records, found.primary_metric), chosen, baseline, records)
         best, other = judged[chosen], judged[baseline]
         measure = records.study.measure
         return Confirmed(
@@ -264,7 +264,7 @@ class _TuneRun:
             starts=measure.starts.min,
             rounds=measure.trials.min,
             ratio=ratio,
-            is_gain=ratio is not None and ratio.is_gain(higher_is_better=found.primary_metric.higher_is_better),
+            is_gain=ratio is not None and ratio.is_above(1),
             figure=_figure(best, found.primary_metric),
             baseline_figure=_figure(other, found.primary_metric),
             memory=best.memory,
@@ -311,7 +311,7 @@ def _tried(found: _Searched, baseline: Config) -> list[Tried]:
         judged = found.judged[config]
         ratio = None
         if config != baseline:
-            ratio = _ratio(table, config, baseline, found.primary_metric, found.records)
+            ratio = _ratio(table, config, baseline, found.records)
         fate = _fate(found, judged)
         tried.append(
             Tried(
@@ -335,11 +335,9 @@ def _place(tried: Tried, primary_metric: PrimaryMetric) -> float:
     return -tried.figure.value if primary_metric.higher_is_better else tried.figure.value
 
 
-def _ratio(
-    table: PairTable | None, config: Config, other: Config, primary_metric: PrimaryMetric, records: StudyRecords
-) -> Estimate | None:
-    """Of the figures themselves, config / other, whichever way is better."""
-    pair = table.between(*((config, other) if primary_metric.higher_is_better else (other, config))) if table else None
+def _ratio(table: PairTable | None, config: Config, other: Config, records: StudyRecords) -> Estimate | None:
+    """Above 1 where `config` is better."""
+    pair = table.between(config, other) if table else None
     return pair.ratio(records.study.measure.confidence) if pair else None
 
 

@@ -97,7 +97,7 @@ class Tried(Record):
     fate: Fate
     starts: int
     figure: Estimate | None = None
-    ratio_to_baseline: Estimate | None = None  # of the figures, whichever way is better
+    ratio_to_baseline: Estimate | None = None  # above 1 is better
     memory: Estimate | None = None
     findings: tuple[Finding, ...] = ()
     beaten_by: Config | None = None
@@ -110,8 +110,8 @@ class Confirmed(Record):
     folder: str
     starts: int  # of each
     rounds: int  # trials of each in each start
-    ratio: Estimate | None  # of the figures, the best's / the baseline's; None where one of the two has too few results
-    is_gain: bool  # the whole interval of the ratio is on the better side of 1
+    ratio: Estimate | None  # above 1: the best is better; None where one of the two has too few results
+    is_gain: bool  # the whole interval of the ratio is above 1
     figure: Estimate | None
     baseline_figure: Estimate | None
     memory: Estimate | None = None

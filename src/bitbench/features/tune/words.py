@@ -39,6 +39,7 @@ from bitbench.reports.document.words import (
     plain_words,
     plural,
     ratio_column,
+    ratio_meaning,
     say,
     strong,
     table,
@@ -125,7 +126,7 @@ def _confirmed(found: Tuning, confirmed: Confirmed) -> Phrase:
     if figure is None:
         verdict = strong("Nothing is confirmed: the best of the search, ", chosen, ", has no result in a fresh study.")
         return say(verdict, " Why not: ", Name(f"{confirmed.folder}/report/index.html"), ".")
-    beside = say(", ", ratio, " that of the baseline ", baseline, starts)
+    beside = say(", ", ratio, " ", ratio_meaning(found.primary_metric, say("the baseline ", baseline)), starts)
     if ratio is None:
         beside = say("; the baseline ", baseline, " has too few results there to compare it with")
     what = say(f"its {found.primary_metric.name} is ", figure, beside, ".")

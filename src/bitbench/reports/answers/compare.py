@@ -64,7 +64,7 @@ def _points_of(comparison: Comparison, metric: str) -> list[ComparedPoint]:
 
 
 def _verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
-    """`Output throughput against a: slower (x · one, x · two); tie (y · one).`, or `tie on all 16 points`"""
+    """`Output throughput against a: slower (x · one); undecided (y · one).`, or `undecided on all 16 points`"""
     points = _points_of(comparison, metric)
     said: list[Words] = []
     for verdict in ChangeVerdict:
@@ -122,9 +122,9 @@ def _metric_section(comparison: Comparison, metric: str, points: Sequence[Compar
 
 
 def _ratio_title(comparison: Comparison, points: Sequence[ComparedPoint]) -> str:
-    """`Ratio (95 %)`; corrected for several at once, where each may be tested at a level of its own."""
+    """`Times better (95 %)`; corrected for several at once, where each may be tested at a level of its own."""
     levels = {point.corrected.confidence or 0.0 for point in points if point.corrected} or {comparison.confidence}
-    return f"Ratio ({percent(levels.pop()) if len(levels) == 1 else 'corrected'})"
+    return f"Times better ({percent(levels.pop()) if len(levels) == 1 else 'corrected'})"
 
 
 def _starts(estimate: Estimate) -> int | None:
@@ -151,8 +151,7 @@ def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Sec
     outcomes = table(
         gates,
         *_names(gates, labels),
-        number_column("Change", Unit.SHARE, _change),
-        ratio_column(f"Ratio ({percent(_single(comparison))})", lambda gate: times(gate.ratio)),
+        number_column(f"Change ({percent(_single(comparison))})", Unit.SHARE, _change, intervals_from=0),
         number_column(f"{gates[0].unit.value.capitalize()} needed", Unit.COUNT, lambda gate: gate.needed),
         words_column("Outcome", lambda gate: gate.verdict.value),
         mark=lambda gate: Mark.ALARM if gate.verdict is Verdict.MISSED else None,
@@ -161,7 +160,12 @@ def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Sec
 
 
 def _change(gate: GateResult) -> Quantity | None:
-    return Quantity(gate.ratio.value - 1, Unit.SHARE, is_signed=True) if gate.ratio else None
+    """Of the metric itself, as the condition names it: less of a time is a gain."""
+    if gate.ratio is None:
+        return None
+    low = None if gate.ratio.low is None else gate.ratio.low - 1
+    high = None if gate.ratio.high is None else gate.ratio.high - 1
+    return Quantity(gate.ratio.value - 1, Unit.SHARE, low, high, is_signed=True)
 
 
 def _single(comparison: Comparison) -> float:

@@ -48,6 +48,7 @@ from bitbench.reports.document.words import (
     paragraph,
     plain_words,
     ratio_column,
+    ratio_meaning,
     say,
     strong,
     table,
@@ -141,8 +142,9 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
         strong("Use ", Name(judged.config.name), " on ", Name(choice.workload), "."),
         f" Its {found.primary_metric.name} is ",
         estimated(judged.figure, found.primary_metric),
-        _gain(choice, judged),
+        _gain(found, choice, judged),
         ".",
+        _on_same_engine(found, judged),
         cost,
         _caution(judged),
         _not_flagged(found, choice) if judged.is_flagged else (),
@@ -156,7 +158,7 @@ def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
     if sound is None:
         return say(" That of the others which meet the limits is flagged or unknown.")
     best = say(" The best of those whose quality is not flagged is ", Name(sound.config.name), ", ")
-    return say(best, estimated(sound.figure, found.primary_metric), _gain(choice, sound), ".")
+    return say(best, estimated(sound.figure, found.primary_metric), _gain(found, choice, sound), ".")
 
 
 def _caution(judged: Judged) -> str:
@@ -166,11 +168,21 @@ def _caution(judged: Judged) -> str:
     return f" Caution: {'; '.join(cautions)}." if cautions else ""
 
 
-def _gain(choice: Choice, judged: Judged) -> Phrase:
+def _on_same_engine(found: Recommendation, judged: Judged) -> Phrase:
+    """Where the baseline runs on another engine, the ratio holds both: what quantization alone brought."""
+    if judged.same_engine is None:
+        return ()
+    other = say("the unquantized ", Name(judged.same_engine.unquantized.name))
+    meaning = ratio_meaning(found.primary_metric, other)
+    return say(" On the same engine it is ", times(judged.same_engine.ratio), " ", meaning, ".")
+
+
+def _gain(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
     ratio, fresh = times(judged.ratio_to_baseline), times(judged.confirmed_ratio)
     if ratio is not None and choice.baseline is not None:
         again = say("; fresh starts after the choice gave ", fresh) if fresh else ()
-        return say(", ", ratio, " that of the baseline ", Name(choice.baseline.name), again)
+        baseline = say("the baseline ", Name(choice.baseline.name))
+        return say(", ", ratio, " ", ratio_meaning(found.primary_metric, baseline), again)
     if judged.config == choice.baseline:
         return say("; it is the baseline itself")
     return say("; the baseline has no result here")
@@ -186,7 +198,8 @@ def _ties(choice: Choice, chosen: Judged) -> Phrase:
     mean, smallest = min(known, key=lambda pair: pair[0], default=(0.0, chosen))
     if any(mean < (1 - LESS_MEMORY) * other for other, _ in known):
         least = say("; of these ", Name(smallest.config.name), " takes the least memory (", size(mean), ")")
-    return say(" Tied with ", listing(name_phrases(judged.config.name for judged in tied)), gain, least, ".")
+    rivals = listing(name_phrases(judged.config.name for judged in tied))
+    return say(" Undecided between it and ", rivals, gain, least, ".")
 
 
 def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
@@ -221,9 +234,9 @@ def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
     if found.for_all:
         verb = "is" if len(found.for_all) == 1 else "are each"
         chosen = listing(name_phrases(config.name for config in found.for_all))
-        yield say("One for all workloads: ", chosen, f" {verb} the choice, or tied with it, on every one.")
+        yield say("One for all workloads: ", chosen, f" {verb} the choice, or may be as good, on every one.")
     elif found.exit_code is ExitCode.DONE:
-        yield say("No single config is the choice, or tied with it, on every workload.")
+        yield say("No single config is the choice, or may be as good, on every workload.")
 
 
 def _section(found: Recommendation, choice: Choice) -> Section:
@@ -332,7 +345,7 @@ def _standing(choice: Choice, judged: Judged) -> str:
     if judged.config == choice.chosen:
         return "use this"
     if judged.config in choice.ties:
-        return "tied with it"
+        return "may be as good"
     if judged.figure is None:
         return "no result"
     return VERDICTS[judged.verdict] if judged.findings else "behind"

@@ -77,12 +77,18 @@ def _lines_figure(
     series = list(dict.fromkeys(str(row["series"]) for row in rows))
     is_single = len(series) == 1
     shown = pair if len(series) >= FROM_WHICH_TO_HIGHLIGHT else series
+    sentences = [*caption, fig.cut_sentence(rows, x=x, y=y)]
     drawn_rows = [{**row, "stands_out": row["series"] in shown} for row in _with_ends(rows, y)]
 
     def figure(*, direct: bool) -> fig.Figure:
         layers = [*_guides(x, y, guides), *_layers(x, y, at, series, direct=direct, marked=marked)]
         return fig.layered_figure(
-            name, title, caption, layers, [*drawn_rows, *(guide.row for guide in guides)], height=HEIGHT
+            name,
+            title,
+            sentences,
+            layers,
+            [*drawn_rows, *(guide.row for guide in guides)],
+            height=HEIGHT,
         )
 
     return replace(figure(direct=not is_single), narrow=None if is_single else figure(direct=False).spec)
@@ -237,7 +243,7 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
         )
     unit = "requests/s" if group[0].open_loop else "requests in flight"
     pair = _pair(summary, lines)
-    said = f"A point per load ({unit}, as written at the first line), with its intervals, cut off at the edge."
+    said = f"A point per load ({unit}, as written at the first line), with its intervals."
     return _lines_figure(
         f"load-{group[0].name}",
         f"{latency.name.capitalize()} against throughput, {_shape(group)}",

@@ -174,6 +174,10 @@ class ChartAxis:
     def y(self, field: str = "y") -> Spec:
         return self.x(field)
 
+    def at(self, place: float) -> Spec:
+        """Put a mark at one place, whatever its row says."""
+        return {name: what for name, what in self.x().items() if name != "field"} | {"datum": place}
+
     def share(self, value: float) -> float:
         """Where a value lies: 0 at the low end, 1 at the high one."""
         if self.logarithmic:
@@ -220,10 +224,48 @@ def error_bars(x: ChartAxis, y: ChartAxis, *, colour: Spec | None = None, **look
     colours: dict[str, Any] = {} if colour is None else {"color": colour}
     upright = figure_layer_where("isValid(datum.y_low)").mark("rule", clip=True, **look)
     lying = figure_layer_where("isValid(datum.x_low)").mark("rule", clip=True, **look)
+    down, up = (layer.encode(x=x.x(), **colours) for layer in cut_marks("y", y, ("down", "up"), **look))
+    left, right = (layer.encode(y=y.y(), **colours) for layer in cut_marks("x", x, ("left", "right"), **look))
     return [
         upright.encode(x=x.x(), y=y.y("y_low"), y2="y_high", **colours),
         lying.encode(x=x.x("x_low"), x2="x_high", y=y.y(), **colours),
+        *(down, up, left, right),
     ]
+
+
+CUT_SIZE = 55  # of an arrow head, in square pixels
+CUT = "Arrow heads: the interval continues beyond the edge."
+
+
+def cut_marks(
+    field: str,
+    axis: ChartAxis,
+    ways: tuple[str, str] = ("left", "right"),
+    *,
+    high: float | None = None,
+    base: Layer = EVERY_ROW,
+    **look: Any,
+) -> list[Layer]:
+    """Draw an arrow head where an interval is cut off at an edge. `high`: the upper edge, if it is not the axis's."""
+    edge = axis.high if high is None else high
+    channel = "x" if ways == ("left", "right") else "y"
+    ends = ((f"datum.{field}_low < {axis.low}", axis.low), (f"datum.{field}_high > {edge}", edge))
+    return [
+        base.where(f"isValid(datum.{field}_low) && {beyond}")
+        .mark("point", shape=f"triangle-{way}", filled=True, size=CUT_SIZE, **look)
+        .encode(**{channel: axis.at(place)})
+        for way, (beyond, place) in zip(ways, ends, strict=True)
+    ]
+
+
+def cut_sentence(rows: Iterable[Row], **axes: ChartAxis) -> str:
+    """Say what arrow heads mean, if there are any. `axes`: of each field with an interval."""
+    for row in rows:
+        for name, axis in axes.items():
+            low, high = row.get(f"{name}_low"), row.get(f"{name}_high")
+            if isinstance(low, float) and isinstance(high, float) and (low < axis.low or high > axis.high):
+                return CUT
+    return ""
 
 
 def axis_for(

@@ -46,7 +46,6 @@ def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
     configs = _with_room(known, summary, labels, max(3, MOST_LANES // len(drawn)))
     rows = [_row(ranking, config, labels) for config in configs for ranking in drawn if _has_mark(ranking, config)]
     definition = summary.definitions[summary.primary_metric]
-    better = "more" if definition.higher_is_better else "less"
     caption = (
         _meaning([labels[config] for config in configs]),
         f"Shown are {len(configs)} of {len(known)} configs." if len(configs) < len(known) else "",
@@ -55,7 +54,7 @@ def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
         labels.shared,
     )
     title = f"{definition.name.capitalize()} against the baseline"
-    return ratio_rows("answer-ratios", title, caption, rows, f"ratio to the baseline, {better} is better")
+    return ratio_rows("answer-ratios", title, caption, rows, "times as good as the baseline, more is better")
 
 
 def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row], words: str) -> fig.Figure:
@@ -69,13 +68,15 @@ def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row
     rows = [
         row | {"end": min(axis.high, *fig.figure_field_values([row], "end"))} for row in rows
     ]  # of what is cut off, the edge
+    edge = axis.high
+    caption = [*caption, fig.cut_sentence(rows, value=axis)]
     axis = replace(axis, high=axis.value(1 + ROOM))
     names, groups = ([str(each) for each in dict.fromkeys(row[of] for row in rows)] for of in ("config", "workload"))
     lane = max(LANE, min(WIDEST_LANE, LEAST_HEIGHT // (len(names) * len(groups))))
     height = len(names) * (lane * len(groups) + GAP)
 
     def figure(*, narrow: bool) -> fig.Figure:
-        layers = _layers(axis, names, groups, narrow=narrow)
+        layers = _layers(axis, edge, names, groups, narrow=narrow)
         return fig.layered_figure(
             name, title, caption, layers, rows, height=height + narrow * (LANE + GAP) * len(names)
         )
@@ -123,8 +124,10 @@ def _meaning(names: Sequence[str]) -> str:
     return f"{'; '.join(['Lines are intervals', *meant])}."
 
 
-def _layers(axis: fig.ChartAxis, names: Sequence[str], workloads: Sequence[str], *, narrow: bool) -> list[Layer]:
-    """A phone has no room beside the rows: names stand above them."""
+def _layers(
+    axis: fig.ChartAxis, edge: float, names: Sequence[str], workloads: Sequence[str], *, narrow: bool
+) -> list[Layer]:
+    """A phone has no room beside the rows: names stand above them. `edge`: where intervals are cut off."""
     several = len(workloads) > 1
     weight = {"condition": {"test": f"indexof(datum.label, '{CHOSEN}') == 0", "value": 700}, "value": 400}
     beside: Spec = {
@@ -139,10 +142,11 @@ def _layers(axis: fig.ChartAxis, names: Sequence[str], workloads: Sequence[str],
     faint = {"condition": {"test": "datum.is_flagged", "value": 0.45}, "value": 1}
     about = fig.tooltips(config="Config", workload="Workload", whole="vs. baseline")
     layers = [
-        fig.EVERY_ROW.first().mark("rule", style="baseline").encode(x=_at(axis, 1.0)),
+        fig.EVERY_ROW.first().mark("rule", style="baseline").encode(x=axis.at(1.0)),
         base.where("isValid(datum.value_low)")
         .mark("rule", strokeWidth=2.5)
         .encode(x=axis.x("value_low"), x2="end", color=colour, opacity=faint),
+        *(arrow.encode(color=colour, opacity=faint) for arrow in fig.cut_marks("value", axis, high=edge, base=base)),
         base.mark("point", filled=True, size=70).encode(x=axis.x("value"), color=colour, opacity=faint, tooltip=about),
         *(text.encode(x=axis.x("end"), text="shown:N") for text in fig.halo(base, "dim", align="left", dx=8)),
     ]
@@ -150,10 +154,6 @@ def _layers(axis: fig.ChartAxis, names: Sequence[str], workloads: Sequence[str],
         name = fig.EVERY_ROW.mark("text", style="name")
         layers.append(name.encode(x=figure_constant(0), y=y, yOffset={"datum": NAME_LANE}, text="heading:N"))
     return layers
-
-
-def _at(axis: fig.ChartAxis, place: float) -> Spec:
-    return {name: what for name, what in axis.x().items() if name != "field"} | {"datum": place}
 
 
 STEP = 42  # pixels of a row: its name, and its marks below
@@ -197,6 +197,10 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
         means.where("isValid(datum.value_low)")
         .mark("rule", style="interval", yOffset=MARKS_DOWN, y2Offset=MARKS_DOWN)
         .encode(x=axis.x("value_low"), x2="value_high", y=y),
+        *(
+            arrow.encode(y=y)
+            for arrow in fig.cut_marks("value", axis, base=means, style="interval", yOffset=MARKS_DOWN)
+        ),
         means.mark("point", style="mean", yOffset=MARKS_DOWN, filled=True).encode(x=x, y=y, tooltip=about_mean),
         trials.where("datum.flagged")
         .mark("point", style="outlier", yOffset=MARKS_DOWN)
@@ -207,10 +211,11 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     flagged = any(row.get("flagged") for row in rows)
     caption = (
         "Dot and line: mean and interval; ticks: single trials; dashed: the baseline. The number before a name is its "
-        "rank; tied configs share a range of ranks, and n = 1 has none.",
+        "rank; undecided configs share a range of ranks, and n = 1 has none.",
         absent_from_figure(summary, {ranking.workload}, [point.point.config for point in points], labels),
         labels.shared,
         "Diamonds: trials flagged as outliers (still included in the means)." if flagged else "",
+        fig.cut_sentence(rows, value=axis),
     )
     title = f"{ranking.workload}: {definition.name}"
     return fig.layered_figure(f"trials-{ranking.workload}", title, caption, layers, rows, height={"step": STEP})

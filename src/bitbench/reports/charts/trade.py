@@ -133,7 +133,12 @@ def _figure(
     return fig.layered_figure(
         f"{cost.key}-{ranking.workload}",
         f"{ranking.workload}: speed against {cost.key}",
-        (caption, absent_from_figure(summary, {ranking.workload}, front, labels, lacks=lacking), labels.shared),
+        (
+            caption,
+            fig.cut_sentence(rows, x=x, y=y),
+            absent_from_figure(summary, {ranking.workload}, front, labels, lacks=lacking),
+            labels.shared,
+        ),
         _layers(x, y, cost, line=is_plane, up=-speed.sign * BESIDE),
         _placed(rows, x, y, speed.sign),
         height=HEIGHT,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Generic, TypeVar
 
+from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.reports.document.model import (
     Bullets,
     Column,
@@ -33,6 +34,15 @@ def say(*parts: Words) -> Phrase:
     """One phrase: `say("Use ", Name("w8a8"), ".")`."""
     known = (UNKNOWN if part is None else part for part in parts)
     return tuple(piece for part in known for piece in (part if isinstance(part, tuple) else (part,)))
+
+
+def ratio_meaning(definition: MetricDefinition, other: Words) -> Phrase:
+    """`the output throughput of a`, `as fast as a in time per output token`: what stands behind a ratio."""
+    if definition.higher_is_better:
+        return say(f"the {definition.name} of ", other)
+    if definition.unit == Unit.BYTES:
+        return say(f"less {definition.name} than ", other)
+    return say("as fast as ", other, f" in {definition.name}")
 
 
 def strong(*parts: Words) -> Phrase:

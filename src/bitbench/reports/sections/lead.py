@@ -10,7 +10,17 @@ from bitbench.feature import Offer, ReportPlace, feature_errors_as_warnings, rep
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import Name, Phrase, Quantity, Unit
 from bitbench.reports.document.numbers import number, percent, size
-from bitbench.reports.document.words import MAX_NAME, Words, joined, listing, name_phrases, plural, say, strong
+from bitbench.reports.document.words import (
+    MAX_NAME,
+    Words,
+    joined,
+    listing,
+    name_phrases,
+    plural,
+    ratio_meaning,
+    say,
+    strong,
+)
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.ranked import (
     LESS_MEMORY,
@@ -161,10 +171,9 @@ def _ahead(ranking: Ranking) -> list[Config]:
 
 def _never_behind(found: _Found) -> list[Config]:
     """May be the best everywhere, and nowhere below the baseline by the interval of the ratio alone."""
-    higher_is_better = found.summary.definitions[found.summary.primary_metric].higher_is_better
 
     def is_behind(ratio: Estimate | None) -> bool:
-        return ratio is not None and ratio.is_gain(higher_is_better=not higher_is_better)
+        return ratio is not None and ratio.is_below(1)
 
     entries = [entry for ranking in found.answered for entry in ranking.entries]
     behind = {entry.config for entry in entries if is_behind(entry.ratio_to_baseline)}
@@ -357,13 +366,13 @@ def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
     if confirmed := [ranking for ranking in ahead if ranked_confirmed_ratio(ranking, best)]:
         where = () if len(confirmed) == 1 else say(" ", _on(confirmed))
         before = [ratio for ranking in confirmed if (ratio := _chosen_by(ranking, best))]
-        holds = all(ranked_is_confirmed(found.summary, ranking) for ranking in confirmed)
+        holds = all(ranked_is_confirmed(ranking) for ranking in confirmed)
         said = (
             "Confirmed by fresh starts after the choice" if holds else "Fresh starts after the choice do not confirm it"
         )
         yield say(said, where, "; the blocks that chose it gave ", listing(before[:MAX_NAMED]), ".")
     if rest := [ranking for ranking in found.compared if ranking.baseline is not None and ranking not in ahead]:
-        yield _not_significant(found.summary, rest, best)
+        yield _not_significant(rest, best)
 
 
 def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:
@@ -374,15 +383,15 @@ def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:
     ends = [number(end, Unit.RATIO) for end in ratio.interval or ()]
     confidence = percent(found.summary.study.measure.confidence)
     range_of_it = say(f" ({confidence} CI ", listing(ends, "to"), ")") if ends else ()
-    whose = say(f" the {found.summary.definitions[ranking.metric].name} of ", found.name(ranking.baseline))
-    return say(number(ratio.value, Unit.RATIO), range_of_it, whose)
+    than = ratio_meaning(found.summary.definitions[ranking.metric], found.name(ranking.baseline))
+    return say(number(ratio.value, Unit.RATIO), range_of_it, " ", than)
 
 
 def _ratio_on(ranking: Ranking, config: Config) -> Phrase:
     return say(ranked_ratio_to_baseline(ranking, config), " on ", Name(ranking.workload))
 
 
-def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Config) -> Phrase:
+def _not_significant(rankings: list[Ranking], best: Config) -> Phrase:
     values = sorted(
         ratio.value for ranking in rankings if (ratio := ranked_ratio_to_baseline(ranking, best)) and ratio.value
     )
@@ -390,9 +399,8 @@ def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Confi
     shown = say(" (", listing(ends, "to"), ")") if ends else ()
     if len(rankings) > 2:
         return say(f"On the other {len(rankings)} workloads the difference is not significant", shown, ".")
-    better = summary.definitions[summary.primary_metric].higher_is_better
     on = say("On ", listing(name_phrases(ranking.workload for ranking in rankings)))
-    if values and all((value > 1) is better and abs(value - 1) >= 0.005 for value in values):
+    if values and all(value >= 1.005 for value in values):
         return say(on, " it looks faster", shown, ", but the difference is not significant.")
     return say(on, " the difference is not significant", shown, ".")
 

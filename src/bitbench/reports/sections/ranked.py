@@ -156,10 +156,9 @@ def ranked_confirmed_ratio(ranking: Ranking, config: Config) -> Estimate | None:
     return found.ratio if found is not None and found.config == config else None
 
 
-def ranked_is_confirmed(summary: StudySummary, ranking: Ranking) -> bool:
+def ranked_is_confirmed(ranking: Ranking) -> bool:
     """Whether the fresh starts of what was chosen show a gain by themselves."""
-    higher_is_better = summary.definitions[ranking.metric].higher_is_better
-    return ranking.confirmed is not None and ranking.confirmed.ratio.is_gain(higher_is_better=higher_is_better)
+    return ranking.confirmed is not None and ranking.confirmed.ratio.is_above(1)
 
 
 def ranked_ratio_to_baseline(ranking: Ranking, config: Config) -> Quantity | None:
