@@ -37,6 +37,21 @@ def test_init_then_plan_works_and_names_every_command_that_is_needed(capsys: pyt
     assert not Path("home").exists()  # nothing was made by looking
 
 
+@pytest.mark.parametrize(
+    ("device", "schedule", "takes_turns"),
+    [("cpu", "auto", True), ("cuda", "auto", False), ("cpu", "visits", False), ("cuda", "rounds", True)],
+)
+def test_a_plan_says_whether_configs_take_turns(
+    device: str, schedule: str, takes_turns: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "study.yaml"
+    engines = "[{engine: null, name: a}, {engine: null, name: b}]"
+    path.write_text(f"name: x\nengines: {engines}\nworkloads: [interactive]\nmeasure: {{schedule: {schedule}}}\n")
+    answer = bitbench(capsys, "plan", str(path), "--device", device)
+    assert ("take turns" in answer.out) is takes_turns, answer.err
+    assert ("one after the other" in answer.out) is not takes_turns
+
+
 def test_a_plan_says_a_reason_once_and_what_is_long(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,6 +11,7 @@ from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
+from bitbench.analysis.summarize import summarize as summarize_records
 from bitbench.api.recommend import recommended_deployment
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Memory, Outcome, TrialMetrics, TrialRecord
@@ -452,3 +453,17 @@ def test_a_narrow_terminal_keeps_the_limits(
     title = next(line for line in said.splitlines() if "ttft" in line and "tpot" in line)
     assert title.split()[:3] == ["Output", "ttft", "tpot"]
     assert "✓ the whole interval meets the limit" in " ".join(said.split())
+
+
+def test_a_baseline_on_another_engine_comes_with_the_unquantized_model_on_the_same_one() -> None:
+    """The same engine's 16 bits say what quantization alone brought."""
+    summary = summarize_records(StudyFolder.existing(GALLERY / "cpu-shootout-avx512").read())
+    (one, _) = recommend(summary, Limits()).choices
+    known = {judged.config.name: judged for judged in one.judged}
+    chosen = known["smollm2-135m/gguf-q8_0 @ llamacpp"]
+    assert chosen.same_engine is not None
+    assert chosen.same_engine.unquantized.name == "smollm2-135m/gguf-bf16 @ llamacpp"
+    assert chosen.ratio_to_baseline is not None
+    assert 1 < chosen.same_engine.ratio.value < chosen.ratio_to_baseline.value
+    of_its_own = ("smollm2-135m/w8a8-rtn @ vllm", "smollm2-135m/gguf-bf16 @ llamacpp", "smollm2-135m/bf16 @ vllm")
+    assert all(known[name].same_engine is None for name in of_its_own)
