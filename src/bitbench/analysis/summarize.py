@@ -288,12 +288,12 @@ def _rank(field: ModelGroup, workload: str, speeds: Speeds) -> Ranking:
         ratio = None
         if baseline is not None and entry.config != baseline:
             ratio = speeds.between(entry.config, baseline, workload)
-        same_engine = same_engine_ratio(field, workload, speeds, entry.config)
+        same_engine = _same_engine_ratio(field, workload, speeds, entry.config)
         entries.append(entry.model_copy(update={"ratio_to_baseline": ratio, "same_engine": same_engine}))
     return ranking.model_copy(update={"entries": tuple(entries)})
 
 
-def same_engine_ratio(field: ModelGroup, workload: str, speeds: Speeds, config: Config) -> SameEngineRatio | None:
+def _same_engine_ratio(field: ModelGroup, workload: str, speeds: Speeds, config: Config) -> SameEngineRatio | None:
     """Compare a config with the unquantized model on its engine; None if that is the baseline or has no result.
 
     A baseline on another engine, or in another number format, says how two engines differ as well.
