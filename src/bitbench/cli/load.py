@@ -18,7 +18,13 @@ from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.progress import WIDE
 from bitbench.cli.terminal import Terminal
 from bitbench.measure import runner
-from bitbench.measure.load_study import LoadOptions, PreparedLoad, prepare_load
+from bitbench.measure.load_study import (
+    LoadOptions,
+    PreparedLoad,
+    describe_search_cost,
+    offer_p95,
+    prepare_load,
+)
 from bitbench.measure.offers import load_client
 from bitbench.measure.workplace import Workplace
 from bitbench.records.quality import QualityRecord
@@ -87,7 +93,7 @@ def load(
         ),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(metavar="SHARE", hidden=True, help="Stop a search at ± this [default: 3%].")
+        str | None, typer.Option(metavar="SHARE", hidden=True, help="Stop a search at ± this [default: 5%].")
     ] = None,
     max_rate: Annotated[
         float | None, typer.Option(metavar="RATE", hidden=True, help="The highest rate that a search may try.")
@@ -137,6 +143,10 @@ def load(
     insecure_cluster: Annotated[
         bool, typer.Option("--insecure-cluster", hidden=True, help="Accept a Ray cluster that asks for no token.")
     ] = False,
+    plan_only: Annotated[
+        bool,
+        typer.Option("--plan", rich_help_panel=OUTPUT, help="Print trials, requests and time, then stop."),
+    ] = False,
     into: Annotated[
         Path | None,
         typer.Option(
@@ -184,6 +194,9 @@ def load(
         prepared = prepare_load(
             url, options, client, into=into, model=model, api_key_env=api_key_env, vocabulary=vocabulary
         )
+        if plan_only:
+            LoadDisplay(console, prepared)
+            raise typer.Exit
         with LoadDisplay(console, prepared) as display:
             folder = runner.measure_endpoint_study(prepared, display, client, at)
     reported = write_outcome(folder, at.home)
@@ -214,7 +227,7 @@ class LoadDisplay:
         self._is_narrow = console.width < WIDE
         self._study = study
         self._is_search = search is not None
-        self._trials = search.trials if search else len(study.workloads) * study.measure.trials.min
+        self._trials = search.trials + 1 if search else len(study.workloads) * study.measure.trials.min
         self._done = 0
         self._name = "preparing"
         self._drawn_s = -REDRAW_S  # in the time of the trial, which begins anew with each
@@ -227,6 +240,13 @@ class LoadDisplay:
                 style="dim",
             )
         )
+        if search is not None:
+            self.note(describe_search_cost(search))
+            offer = offer_p95(study, search, search.highest)
+            if offer is not None:
+                self.warn(offer)
+        elif prepared.next_point is None:
+            self.note(f"{plural(len(study.workloads), 'point')}, {plural(self._trials, 'trial')} in all")
 
     def __enter__(self) -> "LoadDisplay":
         if self._console.is_terminal:
@@ -262,7 +282,7 @@ class LoadDisplay:
         self._print(
             load_trial_line(
                 record,
-                f"{self._done:>2}/{self._trials}" if counts else "again",
+                f"{self._done:>2}/{max(self._trials, self._done)}" if counts else "again",
                 holds if counts else None,
                 is_narrow=self._is_narrow,
             )
