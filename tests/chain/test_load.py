@@ -150,14 +150,14 @@ def test_a_search_that_ended_is_taken_up_by_the_same_command_and_by_no_other(tmp
         first = load(null, tmp_path, *asked, "--trials", "1")
         assert first.returncode == ExitCode.DONE, first.stdout + first.stderr
         study = tmp_path / "out" / "study.yaml"
-        rate = study.read_text().partition("- name: rate-4\n")[2].partition("objectives:")[0]
-        tried = f"- name: rate-3\n{rate.replace('4.0', '3.0')}objectives:"
+        rate = study.read_text().partition("- name: short-4\n")[2].partition("- name: ")[0]
+        tried = f"- name: short-3\n{rate.replace('4.0', '3.0')}objectives:"
         study.write_text(study.read_text().replace("objectives:", tried))  # killed before the lock had this rate
         again = load(null, tmp_path, *asked, "--trials", "2")
         assert again.returncode == ExitCode.DONE, again.stdout + again.stderr
         assert "resuming after" in again.stdout
         wider = load(null, tmp_path, "--max-rate", "16", *shared, "--trials", "3")
-        assert "rate-16" in wider.stdout, wider.stdout  # the limit is that of the command at hand
+        assert "short-16" in wider.stdout, wider.stdout  # the limit is that of the command at hand
         for other, said in (
             (
                 [*asked, "--output-tokens", "9"],

@@ -162,6 +162,17 @@ def test_trials_are_short_until_both_sides_are_known_and_then_long_enough_for_th
         assert trial.requests >= LIMITS.needed + 10 * trial.rate - 1
 
 
+def test_a_search_that_is_continued_verifies_its_new_answer() -> None:
+    narrow = LIMITS.model_copy(update={"highest": 4.0})
+    found, trials = search(lambda _: True, narrow)
+    assert (found.stop, found.verified) == (SearchStop.HIGHEST, 4.0)
+    wide = LIMITS.model_copy(update={"highest": 16.0})
+    assert rate_search_answer(trials, wide).verified is None
+    while (wanted := next_rate(trials, wide)) is not None:
+        trials.append(RateTrial(wanted.rate, True, None, wanted.kind is RateTrialKind.VERIFYING))
+    assert rate_search_answer(trials, wide).verified == 16.0
+
+
 def test_short_trials_say_less() -> None:
     def width(requests: int) -> float:
         trials = [RateTrial(10.0, True, requests), RateTrial(12.0, False, requests)] * 4

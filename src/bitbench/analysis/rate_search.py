@@ -89,19 +89,17 @@ def next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRate | N
     searched = _searched(trials)
     if _find_stop(searched, limits) is None:
         return _next_to_search(searched, limits)
-    verifying = [trial for trial in trials if trial.is_verifying]
-    if len(verifying) >= VERIFICATIONS or any(trial.holds for trial in verifying):
-        return None
     low = _find_low(searched, limits)
-    if low is None:
+    refuted = [trial for trial in searched if trial.is_verifying]
+    if low is None or len(refuted) >= VERIFICATIONS or _find_verifying(trials, low) is not None:
         return None
-    return NextRate(min(max(low, limits.lowest), limits.highest), RateTrialKind.VERIFYING)
+    return NextRate(low, RateTrialKind.VERIFYING)
 
 
 def rate_search_answer(trials: Sequence[RateTrial], limits: SearchLimits) -> RateAnswer:
     """Return what is known now, whether the search is finished or not."""
     searched = _searched(trials)
-    verifying = [trial for trial in trials if trial.is_verifying]
+    refuted = [trial.rate for trial in searched if trial.is_verifying]
     held, failed = _split(searched)
     low: float | None
     median: float | None
@@ -112,7 +110,7 @@ def rate_search_answer(trials: Sequence[RateTrial], limits: SearchLimits) -> Rat
         low = median = max(held) if held else None
         high = min(failed) if failed else None
     stop = _find_stop(searched, limits) if next_rate(trials, limits) is None else None
-    verified = next((trial for trial in verifying if trial.holds), None)
+    verified = _find_verifying(trials, _find_low(searched, limits)) if stop else None
     return RateAnswer(
         rate=median,
         low=low,
@@ -122,7 +120,7 @@ def rate_search_answer(trials: Sequence[RateTrial], limits: SearchLimits) -> Rat
         stop=stop,
         verified=verified.rate if verified else None,
         verified_requests=verified.requests if verified else None,
-        refuted=tuple(trial.rate for trial in verifying if not trial.holds),
+        refuted=tuple(refuted),
     )
 
 
@@ -168,6 +166,15 @@ def _next_to_search(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRa
     return NextRate(min(max(rate, limits.lowest), limits.highest), kind)
 
 
+def _find_verifying(trials: Sequence[RateTrial], low: float | None) -> RateTrial | None:
+    """Return the long trial that met the objectives at the lower end of the answer, or above it."""
+    verifying = [trial for trial in trials if trial.is_verifying]
+    if not verifying or low is None:
+        return None
+    last = verifying[-1]
+    return last if last.holds and last.rate >= low else None
+
+
 def _find_low(trials: Sequence[RateTrial], limits: SearchLimits) -> float | None:
     """Return the rate to verify, the lower end of the answer; None if no trial held."""
     held, failed = _split(trials)
@@ -175,7 +182,8 @@ def _find_low(trials: Sequence[RateTrial], limits: SearchLimits) -> float | None
         return None
     if not failed:
         return max(held)
-    return _round_down(_estimate_edge(tuple(trials), limits.needed, limits.confidence).low)
+    low = _estimate_edge(tuple(trials), limits.needed, limits.confidence).low
+    return min(max(_round_down(low), limits.lowest), limits.highest)
 
 
 @cache
