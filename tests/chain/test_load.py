@@ -191,6 +191,17 @@ def test_an_objective_that_no_rate_meets_fails(tmp_path: Path) -> None:
     assert "is not met, not even at" in " ".join(done.stdout.split())
 
 
+def test_a_plan_says_what_a_search_takes_and_sends_no_trial(null: Endpoint, tmp_path: Path) -> None:
+    asked = ["--slo", "ttft_p99=5s", "--max-rate", "2", "--plan", "--into", "out", *ANSWER]
+    done = load(null, tmp_path, *asked)
+    assert done.returncode == ExitCode.DONE, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "up to 13 trials: 15,300 requests in 2.1 h if the answer is near 2 requests/s" in said
+    assert f"bitbench load {null.url} --slo ttft_p95=5s" in said
+    assert not (tmp_path / "out").exists()
+    assert load(null, tmp_path, *asked, "--json").returncode == ExitCode.USAGE
+
+
 @pytest.mark.alone
 def test_a_sweep_that_misses_an_objective_fails_and_its_answer_is_json(null: Endpoint, tmp_path: Path) -> None:
     asked = ["--concurrency", "1,16", "--requests", "32", "--trials", "3", "--slo", "latency_p50=150ms"]

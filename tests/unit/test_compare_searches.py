@@ -162,4 +162,6 @@ def test_a_busy_machine_is_said_once_and_ends_the_search(monkeypatch: pytest.Mon
     first, second = told.warnings
     assert first.endswith("higher rates are skipped")
     assert "the search stopped" in second
+    (cost,) = told.notes
+    assert "more trials" in cost
     assert "--into" in second

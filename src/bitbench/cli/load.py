@@ -35,6 +35,7 @@ from bitbench.study.base import Record
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study_file import checked, checked_objectives
+from bitbench.util.errors import UsageError
 from bitbench.util.units import parse_fraction, show_percent, show_seconds, show_significant
 
 LOAD, PROMPTS, SERVER, OUTPUT = "Load", "Prompts", "Server", "Output"  # the panels of --help
@@ -172,6 +173,8 @@ def load(
     folder; the same command with --into resumes an interrupted one. Exit code 1: no rate meets the objectives, or a
     point of the sweep misses them. 2: inconclusive. 3: no point has a result.
     """
+    if plan_only and as_json:
+        raise UsageError("--plan prints sentences; leave out --json")
     options = LoadOptions(
         concurrency=None if concurrency is None else counts_option(concurrency, "--concurrency"),
         rate=None if rate is None else numbers_option(rate, "--rate"),
