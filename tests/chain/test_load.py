@@ -150,14 +150,14 @@ def test_a_search_that_ended_is_taken_up_by_the_same_command_and_by_no_other(tmp
         first = load(null, tmp_path, *asked, "--trials", "1")
         assert first.returncode == ExitCode.DONE, first.stdout + first.stderr
         study = tmp_path / "out" / "study.yaml"
-        rate = study.read_text().partition("- name: rate-4\n")[2].partition("objectives:")[0]
-        tried = f"- name: rate-3\n{rate.replace('4.0', '3.0')}objectives:"
+        rate = study.read_text().partition("- name: short-4\n")[2].partition("- name: ")[0]
+        tried = f"- name: short-3\n{rate.replace('4.0', '3.0')}objectives:"
         study.write_text(study.read_text().replace("objectives:", tried))  # killed before the lock had this rate
         again = load(null, tmp_path, *asked, "--trials", "2")
         assert again.returncode == ExitCode.DONE, again.stdout + again.stderr
         assert "resuming after" in again.stdout
         wider = load(null, tmp_path, "--max-rate", "16", *shared, "--trials", "3")
-        assert "rate-16" in wider.stdout, wider.stdout  # the limit is that of the command at hand
+        assert "short-16" in wider.stdout, wider.stdout  # the limit is that of the command at hand
         for other, said in (
             (
                 [*asked, "--output-tokens", "9"],
@@ -189,6 +189,17 @@ def test_an_objective_that_no_rate_meets_fails(tmp_path: Path) -> None:
         done = load(null, tmp_path, *asked, *ANSWER)
     assert done.returncode == ExitCode.FAILED, done.stdout + done.stderr
     assert "is not met, not even at" in " ".join(done.stdout.split())
+
+
+def test_a_plan_says_what_a_search_takes_and_sends_no_trial(null: Endpoint, tmp_path: Path) -> None:
+    asked = ["--slo", "ttft_p99=5s", "--max-rate", "2", "--plan", "--into", "out", *ANSWER]
+    done = load(null, tmp_path, *asked)
+    assert done.returncode == ExitCode.DONE, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "up to 13 trials: 15,300 requests in 2.1 h if the answer is near 2 requests/s" in said
+    assert f"bitbench load {null.url} --slo ttft_p95=5s" in said
+    assert not (tmp_path / "out").exists()
+    assert load(null, tmp_path, *asked, "--json").returncode == ExitCode.USAGE
 
 
 @pytest.mark.alone

@@ -51,14 +51,15 @@ def searched(
         setup = EngineSetup(name="server", engine="endpoint", args={"url": url, "model": "m"})
         return made.model_copy(update={"study": made.study.model_copy(update={"engines": (setup,)})})
 
-    while (rate := next_rate(rate_trials(plan().study, trials), LIMITS)) is not None:
-        workload = endpoint_workload_at(workloads[0], rate)
+    while (wanted := next_rate(rate_trials(plan().study, trials), LIMITS)) is not None:
+        rate = wanted.rate
+        workload = endpoint_workload_at(workloads[0], wanted, LIMITS)
         if workload.name not in {one.name for one in workloads}:
             workloads.append(workload)
         point = Point(config=plan().configs[0], workload=workload.name)
         holds = ObjectiveResult(holds=rate <= edge)
         metrics = TrialMetrics(achieved_rate=min(rate, edge))
-        trials.append(make_trial(point, 0, len(trials), objectives=holds, metrics=metrics))
+        trials.append(make_trial(point, 0, len(trials), requests=workload.requests, objectives=holds, metrics=metrics))
     instance = make_instance(plan().configs[0], 0, facts=InstanceFacts(engine_version="1.0", was_running=True))
     lock = {**LOCK, "search": LIMITS.model_dump()}
     return make_records(plan(), trials, [instance], name=name, lock=lock)
@@ -119,9 +120,13 @@ def test_another_port_is_no_other_server() -> None:
 class _Told:
     def __init__(self) -> None:
         self.warnings: list[str] = []
+        self.notes: list[str] = []
 
     def warn(self, message: str) -> None:
         self.warnings.append(message)
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 def test_a_busy_machine_is_said_once_and_ends_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,4 +162,6 @@ def test_a_busy_machine_is_said_once_and_ends_the_search(monkeypatch: pytest.Mon
     first, second = told.warnings
     assert first.endswith("higher rates are skipped")
     assert "the search stopped" in second
+    (cost,) = told.notes
+    assert "more trials" in cost
     assert "--into" in second

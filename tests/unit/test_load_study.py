@@ -9,13 +9,16 @@ from bitbench.cli.load import load_trial_line
 from bitbench.cli.options import counts_option, numbers_option
 from bitbench.measure.load_study import (
     LoadOptions,
+    estimate_search_cost,
     load_study_arguments,
     load_study_search_limits,
     load_study_workloads,
     make_load_study,
+    offer_p95,
     prepare_load,
 )
 from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.study.objective import RateTrialKind
 from bitbench.study.plan import Config, Point
 from bitbench.study.study_file import checked_objectives, parse_study, study_file_text
 from bitbench.study.workload import Workload, mean_arrival_rate
@@ -40,16 +43,49 @@ def test_points_are_workloads_in_order() -> None:
     ]
 
 
-def test_a_search_starts_at_the_rate_of_one_client_and_its_trials_last_twenty_latencies() -> None:
+def test_a_search_starts_at_the_rate_of_one_client_with_a_trial_of_twenty_latencies() -> None:
     options = replace(OPTIONS, objectives=checked_objectives("ttft_p99=200ms"))
     assert options.is_search
     (first,) = load_study_workloads(options, None, latency_s=2.0)
-    assert (mean_arrival_rate(first.arrival), first.duration) == (0.5, 40.0)
-    assert load_study_workloads(options, None, latency_s=0.01)[0].duration == 10.0
-    limits = load_study_search_limits(options, 0.5)
-    assert (limits.lowest, limits.highest, limits.trials, limits.precision) == (0.5 / 16, 2048.0, 12, 0.03)
-    assert load_study_search_limits(replace(options, max_rate=0.25), 0.5).start == 0.25
+    assert (mean_arrival_rate(first.arrival), first.requests, first.duration) == (0.5, 20, None)
+    assert load_study_workloads(options, None, latency_s=0.01)[0].requests == 1000  # ten seconds
+    limits = load_study_search_limits(options, 2.0)
+    assert (limits.lowest, limits.highest, limits.trials, limits.precision) == (0.5 / 16, 2048.0, 12, 0.05)
+    assert load_study_search_limits(replace(options, max_rate=0.25), 2.0).start == 0.25
     assert not replace(options, rate=(1.0,)).is_search
+
+
+@pytest.mark.parametrize(
+    ("slo", "needed"),
+    [("ttft_p99=1s", 1000), ("ttft_p95=1s,ttft_p50=1s", 200), ("tpot=20ms", 200), ("ttft=1s,tpot_p99=1s", 1000)],
+)
+def test_a_full_trial_has_the_requests_of_its_percentile_and_a_verifying_one_three_times_as_many(
+    slo: str, needed: int
+) -> None:
+    options = replace(OPTIONS, objectives=checked_objectives(slo))
+    limits = load_study_search_limits(options, 0.1)
+    assert limits.trial_requests(10.0, RateTrialKind.FULL) == needed + 100  # ten seconds for the queue to fill
+    assert limits.trial_requests(10.0, RateTrialKind.VERIFYING) == 3 * (needed + 100)
+    fixed = load_study_search_limits(replace(options, duration="6s"), 0.1)
+    assert [fixed.trial_requests(10.0, kind) for kind in RateTrialKind] == [60, 60, 180]
+    counted = load_study_search_limits(replace(options, requests=50), 0.1)
+    assert [counted.trial_requests(10.0, kind) for kind in RateTrialKind] == [50, 50, 150]
+
+
+def test_a_search_says_what_it_costs_and_offers_a_p95_where_a_p99_takes_long() -> None:
+    options = replace(OPTIONS, objectives=checked_objectives("ttft_p99=200ms,tpot_p99=20ms"))
+    limits = load_study_search_limits(options, 0.5)
+    cost = estimate_search_cost(limits, 10.0)
+    assert (cost.trials, cost.requests, cost.seconds) == (13, 15 * 1100, 1650.0)
+    assert estimate_search_cost(limits, 10.0, done=12).requests == 3300
+    study = make_load_study(options, load_study_arguments(url="http://127.0.0.1:8000", model="m"), points(options))
+    assert offer_p95(study, limits, 10.0) is None
+    offer = offer_p95(study, limits, 2.0)
+    assert offer is not None
+    assert "bitbench load http://127.0.0.1:8000 --slo ttft_p95=200ms,tpot_p95=20ms" in offer
+    assert offer_p95(study, limits.model_copy(update={"fixed_s": 30.0}), 2.0) is None
+    cheap = replace(options, objectives=checked_objectives("ttft_p95=200ms"))
+    assert offer_p95(study.model_copy(update={"objectives": cheap.objectives}), limits, 2.0) is None
 
 
 @pytest.mark.parametrize(

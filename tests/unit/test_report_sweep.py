@@ -112,7 +112,27 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
     [
         (
             RateAnswer(rate=40.4, low=39.6, high=41.7, confidence=0.95, trials=9, stop=SearchStop.PRECISE),
-            "**40.4 [39.6, 41.7] requests/s** (95 % CI). 9 trials were enough.",
+            "**40.4 [39.6, 41.7] requests/s** (95 % interval). 9 trials were enough.",
+        ),
+        (
+            RateAnswer(
+                rate=40.4,
+                low=39.6,
+                high=41.7,
+                confidence=0.95,
+                trials=11,
+                stop=SearchStop.PRECISE,
+                verified=39.6,
+                verified_requests=4188,
+                refuted=(39.9,),
+            ),
+            "Verified: a trial of 4,188 requests at 39.6 requests/s met the limits. 9 trials were enough.",
+        ),
+        (
+            RateAnswer(
+                rate=40.4, low=39.6, high=41.7, confidence=0.95, trials=15, stop=SearchStop.TRIALS, refuted=(40, 39, 38)
+            ),
+            "requests/s missed the limits. All 12 trials were used",
         ),
         (
             RateAnswer(rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=12, stop=SearchStop.TRIALS),
@@ -165,6 +185,13 @@ def test_a_search_without_a_trial_that_counts_names_no_rate() -> None:
 def test_a_search_that_was_interrupted_has_not_failed(stop: SearchStop | None, code: ExitCode) -> None:
     found = RateAnswer(rate=None, low=None, high=4.0, confidence=0.95, trials=1, stop=stop)
     assert summary_of(search=found).exit_code() is code
+
+
+def test_a_rate_that_no_long_trial_met_is_inconclusive() -> None:
+    found = RateAnswer(rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=13, stop=SearchStop.TRIALS)
+    assert summary_of(search=found).exit_code() is ExitCode.INCONCLUSIVE
+    verified = found.model_copy(update={"verified": 36.0, "verified_requests": 3900})
+    assert summary_of(search=verified).exit_code() is ExitCode.DONE
 
 
 def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:

@@ -281,6 +281,32 @@ def test_the_load_example_replaces_what_a_page_shows(
     )
 
 
+def test_searches_are_compared_with_the_truth(
+    loaded: Loaded, run: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    example = loaded("load_example")
+    monkeypatch.setattr(example, "SERVER", [str(free_port()), "ttft=1ms"])
+    search = {"rate": 30, "low": 20, "high": 35, "verified": 20, "refuted": [], "trials": 13}
+    answer = json.dumps({"answer": {"search": search}})
+    monkeypatch.setattr(example, "run_load", lambda *_: SimpleNamespace(stdout=answer))
+    run(example, "--searches", 2)
+    said = capsys.readouterr().out
+    assert "truth, simulated: 29." in said
+    assert "2 of 2 intervals contain the truth" in said
+
+
+def test_searches_of_a_simulated_server_are_a_row(
+    loaded: Loaded, run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    coverage = loaded("search_coverage")
+    page = tmp_path / "page.md"
+    page.write_text("<!-- scripts/search_coverage -->\n<!-- end -->\n")
+    monkeypatch.setattr(coverage, "PAGE", page)
+    monkeypatch.setattr(coverage, "SERVERS", (("constant", coverage.CONSTANT, "ttft_p95=200ms"),))
+    run(coverage, "--searches", 2)
+    assert re.search(r"^\| constant \| `ttft_p95=200ms` \| 40/s \| 100 % \|", page.read_text(), re.MULTILINE)
+
+
 def test_a_cast_has_the_first_figure_and_the_last_screen(loaded: Loaded) -> None:
     cast = loaded("cast")
     (*_, last) = cast.record(["bitbench", "--version"])

@@ -1,27 +1,31 @@
-"""The highest rate that holds, from few trials that can be wrong.
+"""The highest rate that meets objectives, from few trials that can be wrong.
 
-A trial says yes or no. Far from the edge the answer is certain; within the noise of the server it is a coin. So the
-search keeps a probability for each place where the edge may be, and asks where it halves them:
+A trial says yes or no. Far from the edge the answer is certain; near it chance decides. So the search keeps a
+probability for each place where the edge may be, and asks where it halves them:
 
 1. From `start` the rate is quadrupled until a trial fails (or quartered until one holds): a server is never asked for
-   more than four times what it has shown, and a queue that grows so fast drains within the length of a few trials.
-2. From then on each trial is made at the median of the posterior. Near the edge that repeats almost the same rate,
-   as often as the noise needs.
-3. It stops when the interval is narrow enough, or the trials are used up.
+   more than four times what it has shown. These trials are short.
+2. From then on each trial has as many requests as the percentile needs, and is made at the median of the posterior.
+   Near the edge that repeats almost the same rate, as often as the noise needs.
+3. Once the interval is narrow enough, or the trials are used up, a long trial at its lower end must meet the
+   objectives. If it fails it counts as a trial, the interval moves down, and its new lower end is verified.
 
-The model of a trial at rate r, with the edge at θ: it holds with probability Φ((ln θ − ln r) / σ), but for a lapse.
-A trial below the edge fails with probability `FALSE_FAILURE` all the same (something else ran on the machine), one
-above it hardly ever holds. σ is not known: `NOISES` between 0.5 % and 5 % are possible, so that answers which
-contradict each other widen the interval. Before the first trial every ln θ is as likely as any other; an overloaded
-server also says how many requests it served per second, and half of the prior is moved to the neighbourhood of that.
+The model of a trial at rate r, with the edge at θ: it holds with probability Φ((ln θ − ln r) / σ + `EDGE_SHIFT`),
+except for a lapse. A trial below the edge may fail for another reason (`FALSE_FAILURE`: something else ran on the
+machine); one above it hardly ever holds. σ is unknown: `NOISES` between 2 % and 20 % are possible, so that answers
+which contradict each other widen the interval. In a trial with fewer requests than the percentile needs, σ is larger by
+the square root of the ratio. `EDGE_SHIFT`: with Poisson arrivals a queue is long rarely and for long, so the p99 of
+most trials is below the p99 of the server; at the edge itself 6 to 8 trials of 10 hold. `scripts/search_coverage` shows
+how often the interval contains the truth.
 
-There is no state but the trials: a search that was interrupted goes on from its records.
+There is no state but the trials: a search that was interrupted continues from its records.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import log
+from math import floor, log, log10, sqrt
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -30,32 +34,44 @@ from bitbench.analysis.intervals import normal_below
 from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.results.summary import RateAnswer, SearchStop
 from bitbench.records.trial import TrialRecord
-from bitbench.study.objective import SearchLimits
+from bitbench.study.objective import RateTrialKind, SearchLimits
 from bitbench.study.study import Study
 from bitbench.study.workload import mean_arrival_rate
 
 Floats = npt.NDArray[np.float64]
 
 GROWTH = 4.0
-NOISES = {0.005: 0.3, 0.01: 0.3, 0.02: 0.25, 0.05: 0.15}  # relative, and how likely each is before the first trial
+NOISES = (0.02, 0.05, 0.1, 0.2)  # relative, equally likely before the first trial
+EDGE_SHIFT = 0.25
 FALSE_FAILURE = 0.01
 FALSE_HOLD = 0.001
-SERVED_WEIGHT = 0.5
-OVERLOAD = 0.9  # served / offered, below which a trial says what the server can do; above it was too slow, not too busy
-SERVED_SPREAD = 0.10  # relative: how far the edge of an objective usually is from the capacity
-STEP = 0.002  # of the grid, relative: a fifteenth of the precision that is usually asked for
+STEP = 0.005  # of the grid, relative: a tenth of the precision that is usually asked for
 DIGITS = 3  # of the rates that are tried: people read them
+VERIFICATIONS = 3  # at most; each that fails moves the answer down
 
 
 @dataclass(frozen=True)
 class RateTrial:
     rate: float
     holds: bool
-    served_rate: float | None = None
+    requests: int | None = None  # None: as many as the percentile needs
+    is_verifying: bool = False
+
+
+@dataclass(frozen=True)
+class NextRate:
+    rate: float
+    kind: RateTrialKind
+
+
+class RateInterval(NamedTuple):
+    low: float
+    median: float
+    high: float
 
 
 def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
-    """What a search has learnt from the trials of its study."""
+    """Return the trials of a search that say whether the server met its objectives."""
     found = []
     for trial in trials:
         holds = objectives_hold(trial, study.objectives)
@@ -63,48 +79,80 @@ def rate_trials(study: Study, trials: Iterable[TrialRecord]) -> list[RateTrial]:
             continue
         rate = mean_arrival_rate(study.workload(trial.point.workload).arrival)
         assert rate is not None, "a search is about rates"
-        found.append(RateTrial(rate, holds, trial.metrics.achieved_rate))
+        is_verifying = trial.point.workload.startswith(RateTrialKind.VERIFYING)
+        found.append(RateTrial(rate, holds, trial.requests, is_verifying))
     return found
 
 
-def next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> float | None:
-    """Where to try next; None when there is no more to ask."""
-    return None if _stop(trials, limits) else _next(trials, limits)
+def next_rate(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRate | None:
+    """Return the next trial; None if the search is at its end."""
+    searched = _searched(trials)
+    if _find_stop(searched, limits) is None:
+        return _next_to_search(searched, limits)
+    low = _find_low(searched, limits)
+    refuted = [trial for trial in searched if trial.is_verifying]
+    if low is None or len(refuted) >= VERIFICATIONS or _find_verifying(trials, low) is not None:
+        return None
+    return NextRate(low, RateTrialKind.VERIFYING)
 
 
 def rate_search_answer(trials: Sequence[RateTrial], limits: SearchLimits) -> RateAnswer:
-    """What is known now, finished or not."""
-    stop = _stop(trials, limits)
-    held = [trial.rate for trial in trials if trial.holds]
-    failed = [trial.rate for trial in trials if not trial.holds]
+    """Return what is known now, whether the search is finished or not."""
+    searched = _searched(trials)
+    refuted = [trial.rate for trial in searched if trial.is_verifying]
+    held, failed = _split(searched)
     low: float | None
     median: float | None
     high: float | None
-    if not held or not failed:
+    if held and failed:
+        low, median, high = _estimate_edge(tuple(searched), limits.needed, limits.confidence)
+    else:
         low = median = max(held) if held else None
         high = min(failed) if failed else None
-    else:
-        low, median, high = _quantiles(trials, limits)
-    return RateAnswer(rate=median, low=low, high=high, confidence=limits.confidence, trials=len(trials), stop=stop)
+    stop = _find_stop(searched, limits) if next_rate(trials, limits) is None else None
+    verified = _find_verifying(trials, _find_low(searched, limits)) if stop else None
+    return RateAnswer(
+        rate=median,
+        low=low,
+        high=high,
+        confidence=limits.confidence,
+        trials=len(trials),
+        stop=stop,
+        verified=verified.rate if verified else None,
+        verified_requests=verified.requests if verified else None,
+        refuted=tuple(refuted),
+    )
 
 
-def _stop(trials: Sequence[RateTrial], limits: SearchLimits) -> SearchStop | None:
+def _searched(trials: Sequence[RateTrial]) -> list[RateTrial]:
+    """Return the trials that the interval is made from: one that has verified its lower end would narrow it."""
+    return [trial for trial in trials if not (trial.is_verifying and trial.holds)]
+
+
+def _split(trials: Sequence[RateTrial]) -> tuple[list[float], list[float]]:
+    """Return the rates that held and those that failed."""
     held = [trial.rate for trial in trials if trial.holds]
     failed = [trial.rate for trial in trials if not trial.holds]
+    return held, failed
+
+
+def _find_stop(trials: Sequence[RateTrial], limits: SearchLimits) -> SearchStop | None:
+    held, failed = _split(trials)
     if held and not failed and max(held) >= limits.highest:
         return SearchStop.HIGHEST
     if failed.count(limits.lowest) > 1 and not held:  # twice: one may be a lapse
         return SearchStop.LOWEST
     if held and failed:
-        low, median, high = _quantiles(trials, limits)
+        low, median, high = _estimate_edge(tuple(trials), limits.needed, limits.confidence)
         if (high - low) / 2 <= limits.precision * median:
             return SearchStop.PRECISE
-    return SearchStop.TRIALS if len(trials) >= limits.trials else None
+    searching = [trial for trial in trials if not trial.is_verifying]
+    return SearchStop.TRIALS if len(searching) >= limits.trials else None
 
 
-def _next(trials: Sequence[RateTrial], limits: SearchLimits) -> float:
-    held = [trial.rate for trial in trials if trial.holds]
-    failed = [trial.rate for trial in trials if not trial.holds]
+def _next_to_search(trials: Sequence[RateTrial], limits: SearchLimits) -> NextRate:
+    held, failed = _split(trials)
+    kind = RateTrialKind.SHORT
     if not trials:
         wanted = limits.start
     elif not failed:
@@ -112,52 +160,58 @@ def _next(trials: Sequence[RateTrial], limits: SearchLimits) -> float:
     elif not held:
         wanted = min(failed) / GROWTH
     else:
-        wanted = _quantiles(trials, limits)[1]
-    return min(max(_rounded(wanted), limits.lowest), limits.highest)
+        wanted = _estimate_edge(tuple(trials), limits.needed, limits.confidence).median
+        kind = RateTrialKind.FULL
+    rate = float(f"{wanted:.{DIGITS}g}")
+    return NextRate(min(max(rate, limits.lowest), limits.highest), kind)
 
 
-def _quantiles(trials: Sequence[RateTrial], limits: SearchLimits) -> tuple[float, float, float]:
-    """Lower limit, median and upper limit of the edge."""
-    return _computed(tuple(trials), limits.confidence)
+def _find_verifying(trials: Sequence[RateTrial], low: float | None) -> RateTrial | None:
+    """Return the long trial that met the objectives at the lower end of the answer, or above it."""
+    verifying = [trial for trial in trials if trial.is_verifying]
+    if not verifying or low is None:
+        return None
+    last = verifying[-1]
+    return last if last.holds and last.rate >= low else None
+
+
+def _find_low(trials: Sequence[RateTrial], limits: SearchLimits) -> float | None:
+    """Return the rate to verify, the lower end of the answer; None if no trial held."""
+    held, failed = _split(trials)
+    if not held:
+        return None
+    if not failed:
+        return max(held)
+    low = _estimate_edge(tuple(trials), limits.needed, limits.confidence).low
+    return min(max(_round_down(low), limits.lowest), limits.highest)
 
 
 @cache
-def _computed(trials: tuple[RateTrial, ...], confidence: float) -> tuple[float, float, float]:
+def _estimate_edge(trials: tuple[RateTrial, ...], needed: int, confidence: float) -> RateInterval:
+    """Return the posterior median and the central interval of the edge."""
     rates = np.array([trial.rate for trial in trials])
     # A step of growth on each side: a lapse at the end of the bracket stays possible.
-    place = np.arange(log(rates.min() / GROWTH), log(rates.max() * GROWTH), STEP)
-    share = np.cumsum(_posterior(trials, place))
+    grid = np.arange(log(rates.min() / GROWTH), log(rates.max() * GROWTH), STEP)
+    cumulative = np.cumsum(_posterior_density(trials, needed, grid))
     tail = (1 - confidence) / 2
-    found = [float(np.exp(np.interp(want, share / share[-1], place))) for want in (tail, 0.5, 1 - tail)]
-    return found[0], found[1], found[2]
+    quantiles = np.interp([tail, 0.5, 1 - tail], cumulative / cumulative[-1], grid)
+    return RateInterval(*np.exp(quantiles).tolist())
 
 
-def _posterior(trials: Sequence[RateTrial], place: Floats) -> Floats:
-    noise = np.array(list(NOISES))[:, np.newaxis]
-    likelihood = np.repeat(np.array(list(NOISES.values()))[:, np.newaxis], place.size, axis=1)
+def _posterior_density(trials: Sequence[RateTrial], needed: int, grid: Floats) -> Floats:
+    """Return the likelihood of each place of the edge, with the noise averaged out: before the first trial each
+    logarithm of a rate is as likely as any other."""
+    noises = np.array(NOISES)[:, np.newaxis]
+    likelihood = np.ones((len(NOISES), grid.size))
     for trial in trials:
-        below = normal_below((place - log(trial.rate)) / noise)  # how likely the rate is below the edge of its moment
+        scale = sqrt(max(needed / (trial.requests or needed), 1.0))
+        below = normal_below((grid - log(trial.rate)) / (noises * scale) + EDGE_SHIFT)
         holds = FALSE_HOLD + (1 - FALSE_HOLD - FALSE_FAILURE) * below
         likelihood *= holds if trial.holds else 1 - holds
-    mixed: Floats = likelihood.sum(axis=0) * _prior(trials, place)
-    return mixed
+    density: Floats = likelihood.sum(axis=0)
+    return density
 
 
-def _prior(trials: Sequence[RateTrial], place: Floats) -> Floats:
-    flat: Floats = np.full(place.size, 1 / place.size)
-    overloaded = [
-        trial for trial in trials if not trial.holds and trial.served_rate and trial.served_rate < OVERLOAD * trial.rate
-    ]
-    if not overloaded:
-        return flat
-    # The mildest overload says most: the queue of a heavy one may slow the server itself.
-    served = min(overloaded, key=lambda trial: trial.rate).served_rate
-    assert served is not None
-    near = np.exp(-0.5 * ((place - log(served)) / SERVED_SPREAD) ** 2)
-    weight = SERVED_WEIGHT if near.sum() > 0 else 0.0
-    bump: Floats = near / max(float(near.sum()), 1e-300)
-    return (1 - weight) * flat + weight * bump
-
-
-def _rounded(rate: float) -> float:
-    return float(f"{rate:.{DIGITS}g}")
+def _round_down(rate: float) -> float:
+    unit = 10.0 ** (floor(log10(rate)) + 1 - DIGITS)
+    return float(f"{floor(rate / unit + 1e-9) * unit:.{DIGITS}g}")

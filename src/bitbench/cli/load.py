@@ -18,7 +18,13 @@ from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.progress import WIDE
 from bitbench.cli.terminal import Terminal
 from bitbench.measure import runner
-from bitbench.measure.load_study import LoadOptions, PreparedLoad, prepare_load
+from bitbench.measure.load_study import (
+    LoadOptions,
+    PreparedLoad,
+    describe_search_cost,
+    offer_p95,
+    prepare_load,
+)
 from bitbench.measure.offers import load_client
 from bitbench.measure.workplace import Workplace
 from bitbench.records.quality import QualityRecord
@@ -29,6 +35,7 @@ from bitbench.study.base import Record
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study_file import checked, checked_objectives
+from bitbench.util.errors import UsageError
 from bitbench.util.units import parse_fraction, show_percent, show_seconds, show_significant
 
 LOAD, PROMPTS, SERVER, OUTPUT = "Load", "Prompts", "Server", "Output"  # the panels of --help
@@ -87,7 +94,7 @@ def load(
         ),
     ] = None,
     precision: Annotated[
-        str | None, typer.Option(metavar="SHARE", hidden=True, help="Stop a search at ± this [default: 3%].")
+        str | None, typer.Option(metavar="SHARE", hidden=True, help="Stop a search at ± this [default: 5%].")
     ] = None,
     max_rate: Annotated[
         float | None, typer.Option(metavar="RATE", hidden=True, help="The highest rate that a search may try.")
@@ -137,6 +144,10 @@ def load(
     insecure_cluster: Annotated[
         bool, typer.Option("--insecure-cluster", hidden=True, help="Accept a Ray cluster that asks for no token.")
     ] = False,
+    plan_only: Annotated[
+        bool,
+        typer.Option("--plan", rich_help_panel=OUTPUT, help="Print trials, requests and time, then stop."),
+    ] = False,
     into: Annotated[
         Path | None,
         typer.Option(
@@ -162,6 +173,8 @@ def load(
     folder; the same command with --into resumes an interrupted one. Exit code 1: no rate meets the objectives, or a
     point of the sweep misses them. 2: inconclusive. 3: no point has a result.
     """
+    if plan_only and as_json:
+        raise UsageError("--plan prints sentences; leave out --json")
     options = LoadOptions(
         concurrency=None if concurrency is None else counts_option(concurrency, "--concurrency"),
         rate=None if rate is None else numbers_option(rate, "--rate"),
@@ -184,6 +197,9 @@ def load(
         prepared = prepare_load(
             url, options, client, into=into, model=model, api_key_env=api_key_env, vocabulary=vocabulary
         )
+        if plan_only:
+            LoadDisplay(console, prepared)
+            raise typer.Exit
         with LoadDisplay(console, prepared) as display:
             folder = runner.measure_endpoint_study(prepared, display, client, at)
     reported = write_outcome(folder, at.home)
@@ -214,7 +230,7 @@ class LoadDisplay:
         self._is_narrow = console.width < WIDE
         self._study = study
         self._is_search = search is not None
-        self._trials = search.trials if search else len(study.workloads) * study.measure.trials.min
+        self._trials = search.trials + 1 if search else len(study.workloads) * study.measure.trials.min
         self._done = 0
         self._name = "preparing"
         self._drawn_s = -REDRAW_S  # in the time of the trial, which begins anew with each
@@ -227,6 +243,13 @@ class LoadDisplay:
                 style="dim",
             )
         )
+        if search is not None:
+            self.note(describe_search_cost(search))
+            offer = offer_p95(study, search, search.highest)
+            if offer is not None:
+                self.warn(offer)
+        elif prepared.next_point is None:
+            self.note(f"{plural(len(study.workloads), 'point')}, {plural(self._trials, 'trial')} in all")
 
     def __enter__(self) -> "LoadDisplay":
         if self._console.is_terminal:
@@ -262,7 +285,7 @@ class LoadDisplay:
         self._print(
             load_trial_line(
                 record,
-                f"{self._done:>2}/{self._trials}" if counts else "again",
+                f"{self._done:>2}/{max(self._trials, self._done)}" if counts else "again",
                 holds if counts else None,
                 is_narrow=self._is_narrow,
             )

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from bitbench.analysis.objectives import objectives_hold
-from bitbench.analysis.rate_search import next_rate, rate_trials
+from bitbench.analysis.rate_search import NextRate, next_rate, rate_trials
 from bitbench.engines.endpoint import EndpointUnusable, endpoint_api_key, endpoint_url, offered_models
 from bitbench.measure.budget import OneBlock
 from bitbench.measure.group import is_steady, wants_warm_up_round
@@ -19,11 +19,13 @@ from bitbench.measure.load_study import (
     LoadOptions,
     NextPoint,
     PreparedLoad,
+    estimate_search_cost,
     first_contact,
     first_contact_model,
     load_study_arguments,
     load_study_workloads,
     make_load_study,
+    offer_p95,
     seeded_load_study_options,
 )
 from bitbench.measure.machine.watches import MemoryWatch
@@ -32,7 +34,7 @@ from bitbench.measure.trial import ReadyInstance, RunContext, TrialDraft, TrialK
 from bitbench.ports import Endpoint, Instance, InstanceFailed, LoadClient
 from bitbench.records.folder import Writer
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
-from bitbench.study.objective import SearchLimits
+from bitbench.study.objective import RateTrialKind, SearchLimits
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Count, Study
 from bitbench.study.study_file import checked, study_file_text
@@ -98,8 +100,14 @@ class EndpointRun:
         ready = self._begin()
         self._update_lock(search=limits)
         late, is_told = 0, False
-        while (rate := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
-            record = self._trial(self._added(endpoint_workload_at(self._plan.study.workloads[0], rate)), ready)
+        cost_is_told = False
+        while (wanted := next_rate(rate_trials(self._plan.study, self._trials), limits)) is not None:
+            rate = wanted.rate
+            if wanted.kind is RateTrialKind.FULL and not cost_is_told:
+                self._tell_cost(limits, rate)
+                cost_is_told = True
+            workload = endpoint_workload_at(self._plan.study.workloads[0], wanted, limits)
+            record = self._trial(self._added(workload), ready)
             late = late + 1 if objectives_hold(record, self._plan.study.objectives) is None else 0
             if late > CLIENT_BOUND_REPEATS:
                 kept = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]
@@ -116,6 +124,15 @@ class EndpointRun:
                 late, is_told = 0, True
                 limits = limits.model_copy(update={"highest": max(kept)})
                 self._update_lock(search=limits)
+
+    def _tell_cost(self, limits: SearchLimits, rate: float) -> None:
+        """Say what the rest of a search takes, now that the rate is known roughly."""
+        done = len(rate_trials(self._plan.study, self._trials))
+        cost = estimate_search_cost(limits, rate, done=done)
+        self._run.observer.note(f"the rate is near {rate:g} requests/s; up to {cost.trials} more trials: {cost}")
+        offer = offer_p95(self._plan.study, limits, rate)
+        if offer is not None:
+            self._run.observer.warn(offer)
 
     def _begin(self) -> ReadyInstance:
         """The endpoint as this run meets it: an instance in the records."""
@@ -209,9 +226,16 @@ class EndpointRun:
         self._writer.write_lock(lock.model_copy(update=facts))
 
 
-def endpoint_workload_at(like: Workload, rate: float) -> Workload:
-    """The same requests at another rate."""
-    return like.model_copy(update={"name": f"rate-{rate:g}", "arrival": like.arrival.model_copy(update={"rate": rate})})
+def endpoint_workload_at(like: Workload, wanted: NextRate, limits: SearchLimits) -> Workload:
+    """Return the same kind of requests at another rate, as many as the search wants there."""
+    return like.model_copy(
+        update={
+            "name": f"{wanted.kind}-{wanted.rate:g}",
+            "arrival": like.arrival.model_copy(update={"rate": wanted.rate}),
+            "requests": limits.trial_requests(wanted.rate, wanted.kind),
+            "duration": None,
+        }
+    )
 
 
 # As vLLM, llama.cpp, Ollama, LM Studio and SGLang have them unless told otherwise.

@@ -29,13 +29,13 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.request_rows import RequestRows, request_rows_statistic
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialRecord
 from bitbench.study.base import Json
-from bitbench.study.metrics import PROMISED, Promised
-from bitbench.study.objective import Objective, SearchLimits
+from bitbench.study.metrics import NEEDED, PROMISED, Promised
+from bitbench.study.objective import Objective, RateTrialKind, SearchLimits
 from bitbench.study.study import Argument, Count, EngineSetup, Measure, Study, Timeouts
 from bitbench.study.study_file import checked
-from bitbench.study.workload import Api, Arrival, ClosedLoop, Workload, mean_arrival_rate
+from bitbench.study.workload import Api, Arrival, ClosedLoop, Workload
 from bitbench.util.errors import LoadError, UnreachableError, UsageError
-from bitbench.util.units import show_seconds, written_seconds
+from bitbench.util.units import parse_seconds, show_about, show_seconds, written_seconds
 
 REQUESTS = 4  # one after the other; the first may find a cold server and is left out of the latency
 TIMEOUT_S = 120.0
@@ -141,11 +141,14 @@ DEFAULT_CONCURRENCIES = (1, 2, 4, 8)
 DEFAULT_TRIALS = 3
 DEFAULT_SEARCH_TRIALS = 12
 DEFAULT_DURATION_S = 30.0
-DEFAULT_PRECISION = 0.03  # of the rate that a search finds
+DEFAULT_PRECISION = 0.05  # of the rate that a search finds
+LEAST_SEARCH_REQUESTS = 200  # of a full trial: a mean or a median of fewer depends on single bursts
+LONGEST_CHEAP_TRIAL_S = 300.0  # from here on a search offers the p95
 REQUESTS_PER_STREAM = 16  # of a closed loop: a p99 over less than a few dozen requests is their maximum
 SHORTEST_SEARCH_TRIAL_S = 10.0  # in shorter ones a single hiccup of the machine is the p99
 # A search begins with the rate of one client that waits for each answer, and may go this far from there.
 BELOW_START, ABOVE_START = 16.0, 4096.0
+GUESSED_CLIENTS = 8  # that a server may serve at once: for the time that a search takes
 SEEDS = 2**31
 SPACINGS = (Arrival.POISSON, Arrival.CONSTANT)
 
@@ -219,9 +222,7 @@ def prepare_load(
     if options.is_search:
         _refuse_unreachable(options.objectives, contact)
     workloads = load_study_workloads(options, folder, contact.latency_s)
-    search = (
-        load_study_search_limits(options, mean_arrival_rate(workloads[0].arrival) or 1.0) if options.is_search else None
-    )
+    search = load_study_search_limits(options, contact.latency_s) if options.is_search else None
     return PreparedLoad(make_load_study(options, arguments, workloads), search, contact, folder)
 
 
@@ -253,23 +254,84 @@ def load_study_workloads(
     if options.precision is not None and not options.is_search:
         raise UsageError("--precision ends a search; give --slo, without --rate and --concurrency")
     if options.is_search:
-        start = 1.0 / latency_s if latency_s else 1.0
-        length_s = max(SHORTEST_SEARCH_TRIAL_S, TRIAL_LATENCIES * (latency_s or 0.0))
-        return (_open_loop(options, folder, float(f"{start:.2g}"), round(length_s)),)
+        limits = load_study_search_limits(options, latency_s)
+        first = _open_loop(options, folder, limits.start, DEFAULT_DURATION_S)
+        return (_as_first_of_search(first, limits),)
     if options.rate is not None:
         return tuple(_open_loop(options, folder, rate, DEFAULT_DURATION_S) for rate in sorted(set(options.rate)))
     levels = sorted(set(options.concurrency or DEFAULT_CONCURRENCIES))
     return tuple(_closed_loop(options, folder, level) for level in levels)
 
 
-def load_study_search_limits(options: LoadOptions, start: float) -> SearchLimits:
+def load_study_search_limits(options: LoadOptions, latency_s: float | None) -> SearchLimits:
+    """Return how far a search goes from the rate of one client that waits for each answer."""
+    one_client = float(f"{1.0 / latency_s:.2g}") if latency_s else 1.0
+    needed = [NEEDED[objective.statistic] for objective in options.objectives]
+    fixed_s = None
+    if options.duration is not None:
+        fixed_s = checked(lambda: parse_seconds(options.duration), about="--duration")
     return SearchLimits(
-        start=start if options.max_rate is None else min(start, options.max_rate),
-        lowest=start / BELOW_START,
-        highest=options.max_rate or start * ABOVE_START,
+        start=one_client if options.max_rate is None else min(one_client, options.max_rate),
+        lowest=one_client / BELOW_START,
+        highest=options.max_rate or one_client * ABOVE_START,
         precision=DEFAULT_PRECISION if options.precision is None else options.precision,
         trials=options.trials or DEFAULT_SEARCH_TRIALS,
+        needed=max(LEAST_SEARCH_REQUESTS, *needed),
+        shortest_s=max(SHORTEST_SEARCH_TRIAL_S, TRIAL_LATENCIES * (latency_s or 0.0)),
+        fixed_requests=options.requests,
+        fixed_s=fixed_s,
     )
+
+
+@dataclass(frozen=True)
+class SearchCost:
+    """What a search takes at most, if the server can serve about this rate."""
+
+    trials: int
+    requests: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.requests:,} requests in {show_about(self.seconds)}"
+
+
+def estimate_search_cost(limits: SearchLimits, rate: float, *, done: int = 0) -> SearchCost:
+    """Return the cost of the trials that are left, with one that verifies the answer."""
+    left = max(limits.trials - done, 0)
+    requests = left * limits.trial_requests(rate, RateTrialKind.FULL)
+    requests += limits.trial_requests(rate, RateTrialKind.VERIFYING)
+    return SearchCost(left + 1, requests, requests / rate)
+
+
+def describe_search_cost(limits: SearchLimits) -> str:
+    """Return what a search takes, before anything is known of the server but one client's rate."""
+    rates = [limits.start]
+    if limits.start * GUESSED_CLIENTS <= limits.highest:
+        rates.append(limits.start * GUESSED_CLIENTS)
+    costs = [f"{estimate_search_cost(limits, rate)} if the answer is near {rate:g} requests/s" for rate in rates]
+    return f"the search takes up to {limits.trials + 1} trials: {', '.join(costs)}"
+
+
+def offer_p95(study: Study, limits: SearchLimits, rate: float) -> str | None:
+    """Return a sentence with a cheaper command if a p99 needs trials of more than five minutes at this rate."""
+    trial_s = limits.needed / rate
+    slow = [objective for objective in study.objectives if objective.statistic == "p99"]
+    is_fixed = limits.fixed_requests is not None or limits.fixed_s is not None
+    if not slow or is_fixed or trial_s <= LONGEST_CHEAP_TRIAL_S:
+        return None
+    cheaper = ",".join(
+        f"{objective.name.replace('p99', 'p95')}={written_seconds(objective.limit)}" for objective in study.objectives
+    )
+    return (
+        f"a p99 needs {NEEDED['p99']:,} requests in each trial, which take {show_about(trial_s)} at {rate:g} "
+        f"requests/s. A p95 needs {NEEDED['p95']}: bitbench load {study.engines[0].args['url']} --slo {cheaper}"
+    )
+
+
+def _as_first_of_search(workload: Workload, limits: SearchLimits) -> Workload:
+    count = limits.trial_requests(limits.start, RateTrialKind.SHORT)
+    name = f"{RateTrialKind.SHORT}-{limits.start:g}"
+    return workload.model_copy(update={"name": name, "requests": count, "duration": None})
 
 
 def make_load_study(options: LoadOptions, arguments: EndpointArguments, workloads: tuple[Workload, ...]) -> Study:

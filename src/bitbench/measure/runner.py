@@ -63,7 +63,11 @@ from bitbench.util.units import show_duration
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline"}
 
-CHOSEN_BY_SEARCH = {"name", "duration"}  # of its workloads, beside the rate: from what the endpoint takes without load
+CHOSEN_BY_SEARCH = {
+    "name",
+    "duration",
+    "requests",
+}  # of its workloads, beside the rate: from what the endpoint takes without load
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """What a service promises, such as `ttft_p99: 200ms`, and how far a search for the highest rate that keeps it goes."""
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
@@ -9,6 +10,17 @@ from bitbench.study.base import Seconds, Spec
 from bitbench.study.metrics import OBJECTIVES, PROMISED, STATISTICS, Promised, Statistic, find_metric
 from bitbench.util.text import did_you_mean
 from bitbench.util.units import parse_seconds
+
+LEAST_REQUESTS = 10  # of a short trial
+VERIFYING_LENGTH = 3  # full trials
+
+
+class RateTrialKind(StrEnum):
+    """A trial of a search, as the name of its workload begins."""
+
+    SHORT = "short"  # until one trial has met the objectives and one has missed them
+    FULL = "rate"
+    VERIFYING = "verify"  # a long one at the lower end of the answer
 
 
 class Objective(Spec):
@@ -82,11 +94,30 @@ Objectives = Annotated[
 
 
 class SearchLimits(Spec):
-    """Rates in requests per second; `precision` is the half width of the interval, relative."""
+    """How far a search goes, and how long its trials are. Rates are in requests per second."""
 
     start: float
     lowest: float
     highest: float
-    precision: float = 0.03
-    trials: int = 12
+    precision: float = 0.05  # half width of the interval, relative
+    trials: int = 12  # at most, without those that verify the answer
     confidence: float = 0.95
+    needed: int = 1000  # requests of a full trial, by the percentile of the objectives
+    shortest_s: float = 10.0  # a first, short trial; a full one takes this longer, for the queue to fill
+    fixed_requests: int | None = None  # of each trial, where the user sets them
+    fixed_s: float | None = None
+
+    def trial_requests(self, rate: float, kind: RateTrialKind) -> int:
+        """Return the number of requests of a trial at this rate."""
+        filling = rate * self.shortest_s
+        if self.fixed_requests is not None:
+            count = float(self.fixed_requests)
+        elif self.fixed_s is not None:
+            count = rate * self.fixed_s
+        elif kind is RateTrialKind.SHORT:
+            count = max(filling, LEAST_REQUESTS)
+        else:
+            count = self.needed + filling
+        if kind is RateTrialKind.VERIFYING:
+            count *= VERIFYING_LENGTH
+        return max(round(count), 1)

@@ -268,6 +268,9 @@ class RateAnswer(Record):
     confidence: float
     trials: int
     stop: SearchStop | None
+    verified: float | None = None  # a rate at which a long trial met the objectives
+    verified_requests: int | None = None  # of that trial
+    refuted: tuple[float, ...] = ()  # rates at which a long trial missed them
 
 
 class TaskFlips(Record):
@@ -469,6 +472,6 @@ class StudySummary(Record):
 def _searched(found: RateAnswer) -> ExitCode:
     if not found.trials:
         return ExitCode.NOTHING_MEASURED
-    if found.stop is None:
+    if found.stop is None or (found.rate is not None and found.verified is None):
         return ExitCode.INCONCLUSIVE
     return ExitCode.FAILED if found.rate is None else ExitCode.DONE

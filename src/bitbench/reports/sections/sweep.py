@@ -191,11 +191,23 @@ def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
         said = say(
             limits, " is met even at ", setting_quantity(found.rate, REQUESTS), f", the highest rate tried{advice}."
         )
-        return say(said, _not_at_an_end(found, "higher"))
+        return say(said, _verified(found), _not_at_an_end(found, "higher"))
     rate = Quantity(found.rate, REQUESTS, found.low, found.high)
-    return say(
-        "The highest rate that meets ", limits, ": ", strong(rate), f" ({percent(found.confidence)} CI). ", _end(found)
-    )
+    interval = f" ({percent(found.confidence)} interval)."
+    said = say("The highest rate that meets ", limits, ": ", strong(rate), interval)
+    return say(said, _verified(found), " ", _end(found))
+
+
+def _verified(found: RateAnswer) -> Phrase:
+    """What long trials at the lower end of the answer showed."""
+    if found.verified is not None:
+        count = f"{found.verified_requests:,} requests"
+        rate = setting_quantity(found.verified, REQUESTS)
+        return say(" Verified: a trial of ", count, " at ", rate, " met the limits.")
+    if found.refuted and found.stop is not None:
+        rates = listing([setting_quantity(rate, REQUESTS) for rate in found.refuted])
+        return say(" Not verified: long trials at ", rates, " missed the limits.")
+    return ()
 
 
 def _not_at_an_end(found: RateAnswer, way: str) -> str:
@@ -212,7 +224,8 @@ def _interrupted(found: RateAnswer) -> str:
 
 def _end(found: RateAnswer) -> str | Phrase:
     """Why no more trials were run, of a search that knows both ends of its interval."""
-    trials = plural(found.trials, "trial")
+    verifying = len(found.refuted) + (found.verified is not None)
+    trials = plural(found.trials - verifying, "trial")
     if found.stop is None:
         return _interrupted(found)
     if found.stop is SearchStop.TRIALS and found.rate and found.low is not None and found.high is not None:
