@@ -27,6 +27,7 @@ def served(arrivals: np.ndarray, capacity: int, service_s: np.ndarray) -> pa.Tab
             "last_token_s": end,
             "end_s": end,
             "output_tokens": [TOKENS] * count,
+            "timed_tokens": [TOKENS - 1] * count,
             "status": ["ok"] * count,
         }
     )
