@@ -75,8 +75,10 @@ class RequestRows:
 
     @cached_property
     def _tpot(self) -> Floats:
-        tokens, timed = self.output_tokens, self.column("timed_tokens")
-        timed = np.where(np.isnan(timed), tokens - 1, timed)
+        timed = self.output_tokens - 1
+        if "timed_tokens" in self.table.column_names:  # a card that was made before it existed lacks it
+            stated = self.column("timed_tokens")
+            timed = np.where(np.isnan(stated), timed, stated)
         decoding = self.column("last_token_s") - self.column("first_token_s")
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where((timed > 0) & (decoding > 0), decoding / timed, np.nan)
