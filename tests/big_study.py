@@ -78,6 +78,7 @@ def _rows(count: int, speed: float, rng: np.random.Generator) -> pa.Table:
         "asked_output_tokens": tokens_out,
         "input_tokens": tokens_in,
         "output_tokens": tokens_out,
+        "timed_tokens": pa.array(np.full(count, 63, np.int32)),
         "status": pa.array(["ok"] * count),
         "http_status": pa.array(np.full(count, 200, np.int16)),
         "error": pa.nulls(count, pa.string()),

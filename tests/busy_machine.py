@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bitbench.records.folder import StudyFolder
-from bitbench.records.trial import Outcome
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.util.errors import ExitCode
 
 LEFT_OVER_S = 45.0  # after which what should have happened never will
@@ -30,10 +30,11 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = LEFT_OVER_S) -> b
 
 def expected_exit_code(folder: StudyFolder) -> ExitCode:
     """Of a run without objectives in which some config works: nothing was measured only where all its trials were
-    rejected."""
+    rejected, and a point is lacking where all of its own were."""
     outcomes = {trial.outcome for trial in folder.trials() if trial.kind == "measured"}
-    is_rejected = Outcome.CLIENT_BOUND in outcomes and Outcome.OK not in outcomes
-    return ExitCode.NOTHING_MEASURED if is_rejected else ExitCode.DONE
+    if Outcome.CLIENT_BOUND in outcomes and Outcome.OK not in outcomes:
+        return ExitCode.NOTHING_MEASURED
+    return ExitCode.INCONCLUSIVE if _has_point_of_rejected_trials(folder) else ExitCode.DONE
 
 
 def run_study(place: Path, study: str, timeout_s: float) -> StudyFolder:
@@ -53,4 +54,4 @@ def _has_point_of_rejected_trials(folder: StudyFolder) -> bool:
     for trial in folder.trials():
         if trial.kind == "measured":
             outcomes[trial.point].add(trial.outcome)
-    return {Outcome.CLIENT_BOUND} in outcomes.values()
+    return any(own <= NOT_THE_ENGINES for own in outcomes.values())

@@ -48,6 +48,7 @@ def request_rows(
             "last_token_s": starts + service_s,
             "end_s": starts + service_s,
             "output_tokens": [TOKENS] * count,
+            "timed_tokens": [TOKENS - 1] * count,
             "status": ["ok"] * count,
         }
     )

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from bitbench.loadgen.answer import error_in_answer, read_answer
+from bitbench.loadgen.answer import read_answer
+from bitbench.util.http.connection import error_in_answer
 from bitbench.util.http.response import AnswerLimits, ResponseReader
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
@@ -33,6 +34,7 @@ def test_chunks_and_usage() -> None:
         3,
         None,
         None,
+        2,
     )
 
 
@@ -53,7 +55,38 @@ def test_cached_tokens_are_those_of_the_usage(details: object, cached: int | Non
 
 def test_a_token_without_text_counts() -> None:
     """Half a character decodes to nothing, in the middle of a stream and at its end."""
-    assert answer_to(token(""), token("é"), token("", "length"), {"usage": USAGE})[0] == [1.0, 2.0, 3.0]
+    assert answer_to(token("é"), token(""), token("", "length"), {"usage": USAGE})[0] == [1.0, 2.0, 3.0]
+
+
+def test_the_first_token_is_the_first_chunk_with_text() -> None:
+    pings = [token("")] * 4
+    assert answer_to(*pings, *[token("a")] * 3, {"usage": USAGE})[:2] == ([5.0, 6.0, 7.0], 5.0)
+    between = answer_to(token("a"), token(""), token("b"), token(""), token("c"), {"usage": USAGE})
+    assert between[0] == [1.0, 3.0, 5.0], "more chunks than tokens: the empty ones are not tokens"
+
+
+def test_tokens_without_any_text_came_with_the_latest_chunks() -> None:
+    assert answer_to(*[token("")] * 4, token("", "length"), {"usage": USAGE})[0] == [3.0, 4.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("texts", "tokens", "timed"),
+    [
+        (["a"] * 8, 8, 7),
+        (["w" * 8] * 4, 32, 24),
+        (["w" * 8] * 2 + ["w" * 4], 20, 0),  # twelve tokens by their text, known to ± 9 % only
+        (["w" * 8] * 16 + ["w" * 4], 132, 124),
+        (["w"] + ["www"] * 20, 61, 60),  # a draft's tokens come together, the prefill's alone
+        (["w"] * 60, 64, 63),  # parts of characters are held back
+        (["w" * 40] + ["w"] * 24, 64, 0),  # a filter held the first 40 back
+        (["w" * 31, "w"], 32, 0),
+        (["w" * 32], 32, 0),
+        (["w"], 1, 0),
+    ],
+)
+def test_tokens_after_the_first_chunk(texts: list[str], tokens: int, timed: int) -> None:
+    usage = {"usage": {"prompt_tokens": 5, "completion_tokens": tokens}}
+    assert answer_to(*map(token, texts), usage)[6] == timed
 
 
 def test_an_empty_chunk_that_only_says_the_end_does_not_count() -> None:

@@ -10,6 +10,7 @@ from bitbench.cli.options import counts_option, numbers_option
 from bitbench.measure.load_study import (
     LoadOptions,
     estimate_search_cost,
+    first_contact_model,
     load_study_arguments,
     load_study_search_limits,
     load_study_workloads,
@@ -22,7 +23,9 @@ from bitbench.study.objective import RateTrialKind
 from bitbench.study.plan import Config, Point
 from bitbench.study.study_file import checked_objectives, parse_study, study_file_text
 from bitbench.study.workload import Workload, mean_arrival_rate
-from bitbench.util.errors import StudyFileError, UsageError
+from bitbench.util.errors import LoadError, StudyFileError, UsageError
+from tests.unit.certificate import make_certificate
+from tests.unit.raw_server import models, send, serving
 
 OPTIONS = LoadOptions()
 OBJECTIVES = checked_objectives("ttft_p99=200ms,tpot_mean=12.5ms")
@@ -158,3 +161,11 @@ def test_the_study_file_says_the_same_as_the_study(changes: dict[str, object]) -
     assert (study.measure.starts.min, study.measure.trials.min) == (1, 3)
     if options.objectives:
         assert "objectives: {ttft_p99: 200ms, tpot: 12.5ms}" in text
+
+
+def test_a_certificate_that_is_not_trusted_is_no_server_that_is_down(tmp_path: Path) -> None:
+    certificate = make_certificate(tmp_path)
+    with serving(send(models("m")), certificate.server_context()) as server, pytest.raises(LoadError) as refused:
+        first_contact_model(server.url, "OPENAI_API_KEY")
+    assert "SSL_CERT_FILE" in str(refused.value)
+    assert "is the server running" not in str(refused.value)

@@ -168,3 +168,19 @@ def test_a_very_quick_engine_is_not_held_to_microseconds() -> None:
     quick = {"first_token_s": 0.001, "last_token_s": 0.003, "chunk_s": [0.001, 0.002, 0.003], "end_s": 0.003}
     late_s = 0.9 * MEAN_DELAY_FLOOR_S
     assert verdict(row(0, **quick, sent_s=late_s), row(1, **quick, sent_s=late_s)) is None
+
+
+@pytest.mark.parametrize(
+    ("status", "late_s", "outcome"),
+    [
+        ("stalled", 40.8, Outcome.DISTURBED),
+        ("timeout", 40.8, Outcome.DISTURBED),
+        ("stalled", 0.5, Outcome.TIMEOUT),
+        ("broken", 40.8, Outcome.CRASHED),
+    ],
+)
+def test_a_client_that_stood_still_does_not_blame_the_server(status: str, late_s: float, outcome: Outcome) -> None:
+    failed = row(1, status=status, error="no byte for 120 s")
+    found = verdict(row(0), failed, health=ClientHealth(send_lateness_p99_s=late_s, loop_lag_p99_s=0.0, cpu_share=0.1))
+    assert found is not None
+    assert found.outcome is outcome

@@ -41,6 +41,7 @@ def table_of(ttft: Floats) -> pa.Table:
             "end_s": ttft + 0.1,
             "chunk_s": pa.ListArray.from_arrays(np.arange(size + 1) * 2, chunks.ravel()),
             "output_tokens": np.full(size, 2),
+            "timed_tokens": np.full(size, 1),
             "status": ["ok"] * size,
         }
     )

@@ -46,12 +46,16 @@ def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> Obj
     rows = RequestRows(requests)
     ok, planned = rows.is_ok, rows.planned
     slope, is_real = _growth(planned[ok], rows.latency[ok]) or (None, False)
-    missed, excess_s = _missed(rows, objectives)
+    known = [objective for objective in objectives if _value(rows, objective) is not None]
+    missed, excess_s = _missed(rows, known)
     if not ok.all():
         missed = f"{int((~ok).sum())} of {ok.size} requests failed"
     if missed is None and slope is not None and is_real and slope > GROWTH_LIMIT:
         missed = f"the queue is growing (latency +{show_seconds(slope)} per second); the offered rate exceeds capacity"
         excess_s = slope * float(np.ptp(planned))
+    if missed is None and len(known) < len(objectives):
+        why_not = _unknown(rows, next(objective for objective in objectives if objective not in known))
+        return ObjectiveResult(holds=None, why_not=why_not, growth=slope)
     return ObjectiveResult(holds=missed is None, why_not=missed, excess_s=excess_s, growth=slope)
 
 
@@ -65,8 +69,10 @@ def objectives_hold(trial: TrialRecord, objectives: Sequence[Objective]) -> bool
     nothing_seen = trial.outcome in (Outcome.DISTURBED, Outcome.LOST)
     if trial.kind != "measured" or trial.objectives is None or nothing_seen:
         return None
-    if trial.outcome is not Outcome.CLIENT_BOUND:
-        return trial.objectives.holds and trial.outcome is Outcome.OK
+    if trial.outcome is not Outcome.CLIENT_BOUND and trial.outcome is not Outcome.OK:
+        return False
+    if trial.objectives.holds is None or trial.outcome is Outcome.OK:
+        return trial.objectives.holds
     if trial.objectives.holds:
         return True if all(objective.metric != "tpot" for objective in objectives) else None
     excess_s, client = trial.objectives.excess_s, trial.client
@@ -76,33 +82,46 @@ def objectives_hold(trial: TrialRecord, objectives: Sequence[Objective]) -> bool
 
 
 def good_share(requests: pa.Table, objectives: Sequence[Objective]) -> float | None:
-    """Share of the requests that met the objectives themselves; None without objectives or without an answer.
+    """Share of the requests that met the objectives themselves; None without objectives or without an answer, and
+    where a time that was promised is unknown.
 
     A request meets a percentile or a mean when it is within its limit; of several limits on one metric the loosest
     counts (half of all requests may exceed a p50).
     """
     rows = RequestRows(requests)
-    if not objectives or not rows.is_ok.any():
+    promised = {objective.metric for objective in objectives}
+    if not objectives or not rows.is_ok.any() or ("tpot" in promised and rows.is_tpot_unknown):
         return None
     good = rows.is_ok.copy()
-    for metric in {objective.metric for objective in objectives}:
+    for metric in promised:
         loosest = max(objective.limit for objective in objectives if objective.metric == metric)
         with np.errstate(invalid="ignore"):
             good &= ~(rows.time(metric) > loosest)  # one token has no time per further token: nothing to miss
     return float(good.mean())
 
 
+def _value(rows: RequestRows, objective: Objective) -> float | None:
+    return request_rows_statistic(rows.time(objective.metric), objective.statistic)
+
+
 def _missed(rows: RequestRows, objectives: Sequence[Objective]) -> tuple[str | None, float | None]:
-    """The objective that was missed by most, in a sentence, and by how many seconds."""
+    """The objective that was missed by most, in a sentence, and by how many seconds. Each has a value."""
     worst: tuple[str, float] | None = None
     for objective in objectives:
-        value = request_rows_statistic(rows.time(objective.metric), objective.statistic)
-        if value is None:
-            return f"{objective.name} is not defined: no answer had more than one token", None
+        value = _value(rows, objective) or 0.0
         excess_s = value - objective.limit
         if excess_s > (worst[1] if worst else 0.0):
             worst = f"{objective.name} is {show_seconds(value)}, limit {show_seconds(objective.limit)}", excess_s
     return worst or (None, None)
+
+
+TPOT_UNKNOWN = "answers came in one chunk, or in too few to tell when their tokens came"
+
+
+def _unknown(rows: RequestRows, objective: Objective) -> str:
+    if objective.metric == "tpot" and not rows.is_tpot_unknown:
+        return f"{objective.name} is not defined: no answer had more than one token"
+    return f"{objective.name} is unknown: {TPOT_UNKNOWN}"
 
 
 def _growth(planned: Floats, latency: Floats) -> tuple[float, bool] | None:
@@ -135,7 +154,11 @@ ONE_START = "one start does not cover a restart"
 def judge_objective(objective: Objective, point: PointSummary) -> Finding:
     metric = OBJECTIVES[objective.name]
     tail, mean = point.tails.get(metric.column), point.metrics.get(metric.column)
-    if tail is not None:
+    is_unknown = any(run.outcome is Outcome.OK and run.holds is None and run.why_not for run in point.runs)
+    if is_unknown and objective.metric == "tpot":
+        verdict, reason = Verdict.INCONCLUSIVE, TPOT_UNKNOWN
+        tail = mean = None
+    elif tail is not None:
         verdict = check_against_limit(tail, objective.limit)
         reason = _what_would_tell(tail) if verdict is Verdict.INCONCLUSIVE else ""
     elif mean is not None:

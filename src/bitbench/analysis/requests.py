@@ -21,10 +21,11 @@ from math import ceil, inf, sqrt
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow.compute as pc
 
 from bitbench.analysis.intervals import t_reach
 from bitbench.analysis.results.estimate import MEDIAN, CountedEvent, PercentileEstimate, is_estimate_carried
-from bitbench.analysis.results.summary import RequestSpread
+from bitbench.analysis.results.summary import RequestSpread, StreamSummary
 from bitbench.records.folder import StudyRecords
 from bitbench.records.request_rows import Floats, RequestRows
 from bitbench.records.trial import TrialRecord
@@ -98,7 +99,8 @@ def _reach(of_starts: Sequence[Floats], value: float, share: float, events: int,
 
 
 COLUMNS = (  # all that is read of a row
-    "request", "planned_s", "first_token_s", "last_token_s", "end_s", "chunk_s", "output_tokens", "status",
+    "request", "planned_s", "first_token_s", "last_token_s", "end_s", "chunk_s", "output_tokens", "timed_tokens",
+    "status",
 )  # fmt: skip
 MIN_REQUESTS = 20  # of a point: the 5th and the 95th percentile of fewer are single requests
 POOLED = [metric for metric in METRICS.values() if metric.time is not None and metric.percent is not None]
@@ -114,6 +116,8 @@ class PointRequests:
     point: Point
     trials: list[TrialRecord] = field(default_factory=list)
     numbers: list[npt.NDArray[np.int32]] = field(default_factory=list)
+    chunks: list[int] = field(default_factory=list)  # of all answers
+    tokens: list[float] = field(default_factory=list)
     times: dict[str, list[Floats]] = field(default_factory=lambda: {time: [] for time in _TIMES})
 
 
@@ -129,6 +133,8 @@ def pooled_requests(of: StudyRecords, point: Point, trials: Sequence[TrialRecord
             continue
         complete = RequestRows(table).complete()
         found.trials.append(trial)
+        found.chunks.append(pc.sum(pc.list_value_length(complete.table["chunk_s"])).as_py() or 0)
+        found.tokens.append(float(np.nansum(complete.output_tokens)))
         found.numbers.append(complete.column("request").astype(np.int32))
         for time, parts in found.times.items():
             parts.append(complete.time(time))
@@ -164,6 +170,19 @@ def _event(time: str, workload: Workload) -> tuple[CountedEvent, int]:
     if time == "itl":
         return CountedEvent.GAP, size
     return (CountedEvent.BATCH if size > 1 else CountedEvent.REQUEST), size
+
+
+def stream_summary(requests: PointRequests) -> StreamSummary | None:
+    """How the answers came; None without an answer."""
+    chunks = sum(requests.chunks)
+    if not chunks:
+        return None
+    gaps = np.concatenate(requests.times["itl"])
+    return StreamSummary(
+        tokens_per_chunk=sum(requests.tokens) / chunks,
+        median_gap_s=float(np.median(gaps)) if gaps.size else None,
+        longest_gap_s=float(gaps.max()) if gaps.size else None,
+    )
 
 
 def request_spreads(requests: PointRequests) -> tuple[RequestSpread, ...]:

@@ -14,7 +14,7 @@ from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
 from bitbench.analysis.ranking import ModelGroup, confirmations, rank_configs, ranking_model_group, ranking_model_groups
 from bitbench.analysis.rate_search import rate_search_answer, rate_trials
-from bitbench.analysis.requests import pooled_requests, request_spreads, request_tails
+from bitbench.analysis.requests import pooled_requests, request_spreads, request_tails, stream_summary
 from bitbench.analysis.results.summary import (
     ComparedModel,
     Outlier,
@@ -193,6 +193,7 @@ def _with_requests(of: StudyRecords, point: PointSummary, trials: Sequence[Trial
     was_running = of.was_running(point.point.config)
     found = request_tails(requests, workload, confidence, was_running=was_running)
     seen = {"tails": found, "spreads": request_spreads(requests), "was_running": was_running}
+    seen["streams"] = stream_summary(requests)
     full = point.model_copy(update={**seen, "cached": cached_prompts(of, point.point)})
     judged = tuple(judge_objective(objective, full) for objective in of.study.objectives)
     return full.model_copy(update={"objectives": judged})

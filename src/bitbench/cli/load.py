@@ -355,6 +355,8 @@ def load_trial_line(record: TrialRecord, number: str, holds: bool | None, *, is_
         line.append("  meets" if holds else "  fails", style="green" if holds else "red")
     if holds is False and record.outcome is Outcome.OK and record.objectives and record.objectives.why_not:
         line.append(f": {record.objectives.why_not}", style="dim")
+    if record.outcome is Outcome.OK and record.objectives and record.objectives.holds is None:
+        line.append(f"  unknown: {record.objectives.why_not}", style="yellow")
     return line
 
 

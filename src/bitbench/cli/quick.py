@@ -47,7 +47,7 @@ from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import LoadProgress, Outcome, TrialRecord
 from bitbench.reports.answers.quick import quick_comparison_document, quick_server_document
 from bitbench.reports.document.terminal import render_whole_in_terminal
-from bitbench.util.errors import NotReadyError, UsageError
+from bitbench.util.errors import ExitCode, NotReadyError, UsageError
 from bitbench.util.machine_faults import require_linux
 from bitbench.util.units import show_about, show_bytes, show_seconds, show_significant
 
@@ -107,7 +107,7 @@ def _measure_server(urls: Sequence[str], place: Path) -> NoReturn:
     if others:
         console.print(f"not measured: {', '.join(other.url for other in others)}; use `bitbench quick URL`")
     console.print(f"report: {reported.page}", soft_wrap=True)
-    raise typer.Exit(reported.exit_code(allow_inconclusive=True))
+    raise typer.Exit(_exit_code(reported.summary))
 
 
 def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
@@ -140,7 +140,12 @@ def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
     reported = write_outcome(folder, at.home, answer)
     console.print(f"report: {reported.page}", soft_wrap=True)
     console.print(f"to go on: edit {source.file}, then `bitbench run {source.file} --into {place}`", soft_wrap=True)
-    raise typer.Exit(reported.exit_code(allow_inconclusive=True))
+    raise typer.Exit(_exit_code(reported.summary))
+
+
+def _exit_code(summary: StudySummary) -> ExitCode:
+    """It chose its points itself, so that none is lacking."""
+    return ExitCode.DONE if summary.is_measured else ExitCode.NOTHING_MEASURED
 
 
 def _agree(lacking: Sequence[MissingPart], names: Sequence[str], console: Terminal, *, yes: bool) -> None:

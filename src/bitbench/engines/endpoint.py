@@ -2,6 +2,7 @@
 
 import json
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import replace
 from http import HTTPStatus
@@ -20,7 +21,15 @@ from bitbench.study.environment import Use, UseKind
 from bitbench.study.study import EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
-from bitbench.util.http.connection import REDIRECTS, BadAnswer, PlainAnswer, PlainConnection, fetch_samples, redirection
+from bitbench.util.http.connection import (
+    REDIRECTS,
+    BadAnswer,
+    PlainAnswer,
+    PlainConnection,
+    error_in_answer,
+    fetch_samples,
+    redirection,
+)
 from bitbench.util.http.response import MODEL_NAMES, PLAIN_BYTES
 from bitbench.util.text import quote
 from bitbench.util.units import show_duration
@@ -30,6 +39,8 @@ DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 # the first few hundred or behind the plain ones.
 DEFAULT_VOCABULARY = 32_000
 LOW_IDS = 1_000
+KEY_REFUSED, KEY_WANTED = "the key was refused", "it wants a key"
+KEY_UNSENDABLE = "characters that no header can carry"
 _ANSWER_LIMIT_S = 10.0
 _SHOWN_NAMES = 20
 
@@ -181,21 +192,26 @@ def endpoint_api_key(variable: str) -> str:
     """The key in this environment variable, empty where it is not set. Raises EndpointUnusable, without the key."""
     key = os.environ.get(variable, "").strip()
     if not (key.isascii() and key.isprintable()):
-        cause = f"the key in the environment variable {variable} has characters that no header can carry"
+        cause = f"the key in the environment variable {variable} has {KEY_UNSENDABLE}"
         raise EndpointUnusable(Outcome.INVALID, cause)
     return key
 
 
-def offered_models(endpoint: Endpoint, timeout_s: float = _ANSWER_LIMIT_S) -> tuple[str, ...]:
-    """What /v1/models lists; empty where the server has no such list. Raises EndpointUnusable."""
+def offered_models(
+    endpoint: Endpoint, timeout_s: float = _ANSWER_LIMIT_S, *, needs_list: bool = False
+) -> tuple[str, ...]:
+    """What /v1/models lists; empty if there is no such list, unless it is needed. Raises EndpointUnusable."""
     url, key = endpoint.url, endpoint.api_key
     status, headers, body = _ask_for_models(endpoint, timeout_s)
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
-        given = "the key was refused" if key else "it wants a key"
+        given = KEY_REFUSED if key else KEY_WANTED
         phrase = HTTPStatus(status).phrase  # not the server's own: that may say anything
         raise EndpointUnusable(Outcome.INVALID, f"{url} says {status} {phrase}: {given}")
     if status in REDIRECTS:
         raise EndpointUnusable(Outcome.INVALID, f"{url}/v1/models: {redirection(headers, key)}")
+    if status != HTTPStatus.OK and needs_list:
+        said = error_in_answer(body, key).rstrip(".")
+        raise EndpointUnusable(Outcome.INVALID, f"{url}/v1/models says {status}: {said}")
     return _names(body, key) if status == HTTPStatus.OK else ()
 
 
@@ -207,6 +223,10 @@ def _ask_for_models(endpoint: Endpoint, timeout_s: float) -> PlainAnswer:
             return connection.ask("GET", "/v1/models", headers)
     except TimeoutError:
         outcome, cause = Outcome.TIMEOUT, f"{url} did not answer within {show_duration(timeout_s)}"
+    except ssl.SSLCertVerificationError as error:
+        said = quote(error.verify_message, key)
+        trusted = "the environment variable SSL_CERT_FILE names a file with authorities to trust"
+        outcome, cause = Outcome.INVALID, f"the certificate of {url} is not trusted here: {said}; {trusted}"
     except OSError as error:
         outcome, cause = Outcome.CRASHED, f"no connection to {url}: {quote(error.strerror or str(error), key)}"
     except BadAnswer as problem:

@@ -1,11 +1,11 @@
 """What came back, read after it was timed: the events of a stream, what it said, and the rows of requests/*.parquet."""
 
-import json
 import re
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from enum import Enum, auto
+from math import sqrt
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ import pyarrow as pa
 from bitbench.loadgen.connection import Exchange
 from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.study.base import Json
-from bitbench.util.http.connection import REDIRECTS, redirection
+from bitbench.util.http.connection import REDIRECTS, error_in_answer, error_sentence, json_object, redirection
 from bitbench.util.http.response import EVENT_BYTES, AnswerLimits, ResponseReader, responses_decoding_s
 from bitbench.util.text import quote
 from bitbench.util.units import show_bytes
@@ -87,6 +87,7 @@ class StreamedAnswer(NamedTuple):
     output_tokens: int | None
     problem: tuple[str, str] | None  # why this is no answer: one of REQUEST_STATUSES, and a sentence
     cached_tokens: int | None  # of the input, that came from a prefix cache
+    timed_tokens: int | None  # of the output, that came after the first chunk; 0: not known
 
 
 def read_answer(response: ResponseReader, limits: AnswerLimits, key: str) -> StreamedAnswer:
@@ -100,26 +101,28 @@ def read_answer(response: ResponseReader, limits: AnswerLimits, key: str) -> Str
     return stream.answer()
 
 
-def error_in_answer(body: bytes, key: str) -> str:
-    """What an error body says, in the server's words."""
-    message = _object(body) if len(body) <= EVENT_BYTES else None
-    return (_sentence(message, key) if message else None) or quote(body, key) or "no explanation"
+class _Chunk(NamedTuple):
+    arrived: float
+    text_bytes: int
 
 
 class _Stream:
     """What the events of one stream have said so far.
 
-    A token can decode to no text (a part of a character), so an empty chunk counts as output; only an empty chunk
-    that just announces the end does not, unless tokens are still owed, nor one that just announces the role.
+    The first token is the first chunk that contains text: gateways send empty chunks before it. A later token can
+    decode to no text (a part of a character), so a later empty chunk counts as output, unless there are then more
+    chunks than tokens. An empty chunk that just announces the end counts only while tokens are still owed, one that
+    just announces the role never.
     """
 
     def __init__(self, key: str) -> None:
         self._key = key
-        self._chunk_times: list[float] = []
-        self._with_text = 0  # chunks that carried some
+        self._chunks: list[_Chunk] = []  # from the first with text on
+        self._leading: list[_Chunk] = []  # empty ones before it
+        self._with_text = 0
         self._first_answer: float | None = None
         self._reasoned = False
-        self._empty_end: float | None = None
+        self._empty_end: _Chunk | None = None
         self._usage: Json = None
         self._done = False
         self._error: str | None = None
@@ -128,38 +131,55 @@ class _Stream:
         if event.data == _DONE:
             self._done = True
             return
-        message = _object(event.data)
+        message = json_object(event.data)
         if message is None:
             self._error = self._error or f"an event is not a JSON object: {quote(event.data, self._key)}"
             return
         if message.get("error"):
-            said = _sentence(message, self._key) or quote(event.data, self._key)
+            said = error_sentence(message, self._key) or quote(event.data, self._key)
             self._error = self._error or f"the server aborted: {said}"
         self._usage = message.get("usage") or self._usage
         choice = _first_choice(message)
         if choice is not None:
-            self._take_chunk(_part(choice), event.arrived, ends=bool(choice.get("finish_reason")))
+            self._take_chunk(choice, event.arrived)
 
-    def _take_chunk(self, part: "_ChunkPart", arrived: float, *, ends: bool) -> None:
-        self._reasoned = self._reasoned or part is _ChunkPart.REASONING
-        self._with_text += part in (_ChunkPart.ANSWER, _ChunkPart.REASONING)
-        begins = part is _ChunkPart.ANSWER or (part is _ChunkPart.EMPTY and not self._reasoned)
-        if self._first_answer is None and begins:
-            self._first_answer = arrived
-        if part is _ChunkPart.EMPTY and ends:
-            self._empty_end = arrived
-        elif part is not _ChunkPart.ROLE:
-            self._chunk_times.append(arrived)
+    def _take_chunk(self, choice: dict[str, Json], arrived: float) -> None:
+        part, chunk = _part(choice), _Chunk(arrived, _text_bytes(choice))
+        if part in (_ChunkPart.ANSWER, _ChunkPart.REASONING):
+            self._with_text += 1
+            self._chunks.append(chunk)
+            self._reasoned = self._reasoned or part is _ChunkPart.REASONING
+            if self._first_answer is None and part is _ChunkPart.ANSWER:
+                self._first_answer = arrived
+        elif part is _ChunkPart.EMPTY and choice.get("finish_reason"):
+            self._empty_end = chunk
+        elif part is _ChunkPart.EMPTY:
+            (self._chunks if self._chunks else self._leading).append(chunk)
 
     def answer(self) -> StreamedAnswer:
         input_tokens, output_tokens = (_count(self._usage, name) for name in ("prompt_tokens", "completion_tokens"))
-        chunk_times = self._chunk_times
-        if self._empty_end is not None and output_tokens is not None and len(chunk_times) < output_tokens:
-            chunk_times = [*chunk_times, self._empty_end]
+        chunks = self._chunks_of(output_tokens)
+        times = [chunk.arrived for chunk in chunks]
+        first_answer = self._first_answer
+        if times and not self._with_text:
+            first_answer = times[0]
+        timed = None if output_tokens is None else _timed_tokens([chunk.text_bytes for chunk in chunks], output_tokens)
         problem = self._problem(input_tokens, output_tokens)
         details = self._usage.get("prompt_tokens_details") if isinstance(self._usage, dict) else None
         cached_tokens = _count(details, "cached_tokens")
-        return StreamedAnswer(chunk_times, self._first_answer, input_tokens, output_tokens, problem, cached_tokens)
+        return StreamedAnswer(times, first_answer, input_tokens, output_tokens, problem, cached_tokens, timed)
+
+    def _chunks_of(self, tokens: int | None) -> list[_Chunk]:
+        """Return the chunks that count as output."""
+        if tokens is None:
+            return self._chunks
+        end = [self._empty_end] if self._empty_end is not None else []
+        if not self._with_text:  # tokens without any text: the latest chunks are theirs
+            empty = [*self._leading, *end]
+            return empty[max(len(empty) - tokens, 0) :]
+        if len(self._chunks) > tokens:  # some of the empty ones are not tokens, and nothing tells which
+            return [chunk for chunk in self._chunks if chunk.text_bytes]
+        return [*self._chunks, *end] if len(self._chunks) < tokens else self._chunks
 
     def _problem(self, input_tokens: int | None, output_tokens: int | None) -> tuple[str, str] | None:
         if self._error is not None:
@@ -172,14 +192,6 @@ class _Stream:
             sent = f"the stream has {self._with_text:,} chunks with text"
             return "contradictory", f"{sent}, but its usage counts {output_tokens:,} output tokens"
         return None
-
-
-def _object(data: bytes) -> dict[str, Json] | None:
-    try:
-        message = json.loads(data)
-    except (ValueError, RecursionError):
-        return None
-    return message if isinstance(message, dict) else None
 
 
 def _first_choice(message: dict[str, Json]) -> dict[str, Json] | None:
@@ -206,17 +218,39 @@ def _part(choice: dict[str, Json]) -> _ChunkPart:
     return _ChunkPart.ROLE if delta.get("role") else _ChunkPart.EMPTY
 
 
+def _text_bytes(choice: dict[str, Json]) -> int:
+    delta = choice.get("delta")
+    if not isinstance(delta, dict):
+        return len(str(choice.get("text") or "").encode("utf-8", "replace"))
+    texts = (delta.get(name) for name in ("content", "tool_calls", *_REASONING))
+    return sum(len(str(text).encode("utf-8", "replace")) for text in texts if text)
+
+
+# English tokens of common vocabularies have 4 to 5 bytes, with a standard deviation of about half of that.
+_LENGTH_SPREAD = 0.5
+_LONE_TOKEN = 3.0  # times the text of a mean chunk: a longer first chunk holds more tokens than the others
+_LARGEST_ERROR = 0.06  # of one answer; the mean over ten is then known to 2 %
+
+
+def _timed_tokens(sizes: Sequence[int], tokens: int) -> int:
+    """Return how many tokens came after the first chunk: all but one where chunks are like single tokens, else by the
+    first chunk's share of the text. 0 where that is known too badly, as of an answer in one chunk."""
+    count, total = len(sizes), sum(sizes)
+    if count < 2 or tokens < count or not total:
+        return tokens - 1 if 1 < count == tokens else 0
+    is_like_others = sizes[0] * count <= _LONE_TOKEN * total
+    if count == tokens or (2 * count > tokens and is_like_others):
+        return tokens - 1
+    by_text = round(tokens * sizes[0] / total)
+    first = min(max(by_text, 1), tokens - count + 1)
+    later = tokens - first
+    error = _LENGTH_SPREAD * sqrt(first / (tokens * later))
+    return later if error <= _LARGEST_ERROR else 0
+
+
 def _count(usage: Json, field: str) -> int | None:
     count = usage.get(field) if isinstance(usage, dict) else None
     return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**31 else None
-
-
-def _sentence(message: dict[str, Json], key: str) -> str | None:
-    """`{"error": {"message": …}}`, `{"error": …}`, `{"message": …}` and `{"detail": …}` are all in use."""
-    found = message.get("error") or message
-    if isinstance(found, dict):
-        found = found.get("message") or found.get("detail")
-    return quote(str(found), key) if found else None
 
 
 _ARROW_TYPES = {
@@ -262,6 +296,7 @@ def _row(exchange: Exchange, zero: float, until: float, key: str) -> dict[str, J
         "input_tokens": answer.input_tokens,
         "output_tokens": answer.output_tokens,
         "cached_tokens": answer.cached_tokens,
+        "timed_tokens": answer.timed_tokens,
         "status": status,
         "http_status": exchange.response.http_status,
         "error": error,

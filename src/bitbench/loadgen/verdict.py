@@ -34,6 +34,8 @@ TAIL_LAG_FLOOR_S = 0.010
 # An idle virtual machine loses up to 1 % of its processors' time; where it loses twice as much, that is said as the
 # reason.
 STOLEN_SHARE = 0.02
+# No load makes a client late by seconds, other than its machine standing still.
+STOOD_STILL_S = 2.0
 
 _OUTCOME_OF_STATUS = {
     "refused": Outcome.CRASHED,
@@ -60,7 +62,7 @@ def load_verdict(requests: pa.Table, workload: Workload, health: ClientHealth) -
     rows = requests.select(_NEEDED).to_pylist()
     failed = [row for row in rows if row["status"] != "ok"]
     if failed:
-        return _failed_request(failed, len(rows))
+        return _stood_still(failed, health) or _failed_request(failed, len(rows))
     if workload.request_count not in (None, len(rows)):
         return Failure(outcome=Outcome.INVALID, cause=f"{len(rows)} of {workload.request_count} requests were sent.")
     return _wrong_tokens(rows) or _clocks_apart(requests, health) or _client_bound(requests, health)
@@ -71,6 +73,15 @@ def _clock_was_set(step_s: float) -> Failure:
     cause = (
         f"this machine's clock was set {direction} by {show_seconds(abs(step_s))} while it ran, or the machine slept"
     )
+    return Failure(outcome=Outcome.DISTURBED, cause=cause)
+
+
+def _stood_still(failed: list[dict[str, Json]], health: ClientHealth) -> Failure | None:
+    """Whether requests ran out of time on a machine that did not run itself."""
+    late_s = max(health.send_lateness_p99_s, health.loop_lag_p99_s)
+    if late_s < STOOD_STILL_S or any(row["status"] not in ("stalled", "timeout") for row in failed):
+        return None
+    cause = f"the client was late by {show_seconds(late_s)} itself when requests ran out of time"
     return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
 

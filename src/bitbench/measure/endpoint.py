@@ -39,7 +39,7 @@ from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Count, Study
 from bitbench.study.study_file import checked, study_file_text
 from bitbench.study.workload import Workload
-from bitbench.util.errors import LoadError, NotReadyError
+from bitbench.util.errors import LoadError, NotReadyError, UndecidedError
 from bitbench.util.files import SafeFolder
 from bitbench.util.machine_faults import require_linux
 from bitbench.util.units import show_seconds
@@ -108,6 +108,8 @@ class EndpointRun:
                 cost_is_told = True
             workload = endpoint_workload_at(self._plan.study.workloads[0], wanted, limits)
             record = self._trial(self._added(workload), ready)
+            if record.outcome is Outcome.OK and record.objectives is not None and record.objectives.holds is None:
+                raise UndecidedError(f"the search cannot go on: {record.objectives.why_not}")
             late = late + 1 if objectives_hold(record, self._plan.study.objectives) is None else 0
             if late > CLIENT_BOUND_REPEATS:
                 kept = [trial.rate for trial in rate_trials(self._plan.study, self._trials) if trial.holds]

@@ -12,8 +12,11 @@ from urllib.parse import urlsplit
 import numpy as np
 import pyarrow as pa
 
-from bitbench.analysis.objectives import TRIAL_LATENCIES
+from bitbench.analysis.objectives import TPOT_UNKNOWN, TRIAL_LATENCIES
 from bitbench.engines.endpoint import (
+    KEY_REFUSED,
+    KEY_UNSENDABLE,
+    KEY_WANTED,
     EndpointArguments,
     EndpointInstance,
     EndpointUnusable,
@@ -33,8 +36,8 @@ from bitbench.study.metrics import NEEDED, PROMISED, Promised
 from bitbench.study.objective import Objective, RateTrialKind, SearchLimits
 from bitbench.study.study import Argument, Count, EngineSetup, Measure, Study, Timeouts
 from bitbench.study.study_file import checked
-from bitbench.study.workload import Api, Arrival, ClosedLoop, Workload
-from bitbench.util.errors import LoadError, UnreachableError, UsageError
+from bitbench.study.workload import Api, Arrival, ClosedLoop, Workload, mean_arrival_rate
+from bitbench.util.errors import LoadError, UndecidedError, UnreachableError, UsageError
 from bitbench.util.units import parse_seconds, show_about, show_seconds, written_seconds
 
 REQUESTS = 4  # one after the other; the first may find a cold server and is left out of the latency
@@ -54,7 +57,7 @@ class FirstContact:
 def first_contact_model(url: str, api_key_env: str) -> str:
     """The first that the server lists. Raises LoadError where there is none."""
     try:
-        offered = offered_models(Endpoint(url, "", endpoint_api_key(api_key_env)))
+        offered = offered_models(Endpoint(url, "", endpoint_api_key(api_key_env)), needs_list=True)
     except EndpointUnusable as problem:
         raise LoadError(_advise(problem.failure, api_key_env)) from None
     if not offered:
@@ -97,10 +100,15 @@ def first_contact(
 
 def _refuse_unreachable(objectives: Sequence[Objective], contact: FirstContact) -> None:
     """Raises UnreachableError for a limit that even the fastest request without load did not meet: load only adds to
-    it, so that a search could but fail."""
+    it, so that a search could but fail. Raises UndecidedError for one on a time that these answers do not show."""
     for objective in objectives:
         fastest = contact.fastest_s.get(objective.metric)
-        if fastest is not None and fastest > objective.limit:
+        if fastest is None:
+            raise UndecidedError(
+                f"{objective.name}={written_seconds(objective.limit)} cannot be decided: the {objective.metric} is "
+                f"unknown, since {TPOT_UNKNOWN}; nothing was searched"
+            )
+        if fastest > objective.limit:
             raise UnreachableError(
                 f"{objective.name}={written_seconds(objective.limit)} cannot be met at any rate: without load the "
                 f"fastest of {contact.requests} requests had a {objective.metric} of {show_seconds(fastest)}; nothing "
@@ -111,7 +119,7 @@ def _refuse_unreachable(objectives: Sequence[Objective], contact: FirstContact) 
 def _advise(failure: Failure, api_key_env: str) -> str:
     if failure.outcome is Outcome.CRASHED:
         return f"{failure.cause}; is the server running, and is this its port?"
-    if "key" in failure.cause:
+    if failure.cause.endswith((KEY_REFUSED, KEY_WANTED, KEY_UNSENDABLE)):
         return f"{failure.cause}; set the environment variable {api_key_env}, or name another with --api-key-env"
     return failure.cause
 

@@ -12,6 +12,8 @@ from bitbench.study.metrics import Metric, Statistic
 
 Floats = npt.NDArray[np.float64]
 
+UNKNOWN_SHARE = 0.01  # of the answers of a trial that may lack a time per token
+
 
 class RequestRows:
     """Columns are read when they are asked for, so that a table may lack unused ones. Seconds; what is not
@@ -60,11 +62,26 @@ class RequestRows:
 
     @cached_property
     def tpot(self) -> Floats:
-        """An answer of one token has no time per further token."""
-        tokens = self.output_tokens
+        """An answer of one token has no time per further token. All NaN where too many are unknown: those that remain
+        would not speak for the rest."""
+        return np.full_like(self._tpot, np.nan) if self.is_tpot_unknown else self._tpot
+
+    @cached_property
+    def is_tpot_unknown(self) -> bool:
+        """Whether nothing shows when tokens came, in more answers than a p99 leaves out."""
+        several = self.is_ok & (self.output_tokens > 1)
+        unknown = int(np.isnan(self._tpot[several]).sum())
+        return unknown > UNKNOWN_SHARE * int(several.sum())
+
+    @cached_property
+    def _tpot(self) -> Floats:
+        timed = self.output_tokens - 1
+        if "timed_tokens" in self.table.column_names:  # a card that was made before it existed lacks it
+            stated = self.column("timed_tokens")
+            timed = np.where(np.isnan(stated), timed, stated)
         decoding = self.column("last_token_s") - self.column("first_token_s")
         with np.errstate(divide="ignore", invalid="ignore"):
-            return np.where(tokens > 1, decoding / (tokens - 1), np.nan)
+            return np.where((timed > 0) & (decoding > 0), decoding / timed, np.nan)
 
     @cached_property
     def itl(self) -> Floats:

@@ -28,7 +28,9 @@ REQUEST_COLUMNS = (
     RequestColumn("first_answer_s", "float64", "when the first chunk of the answer arrived, after any reasoning"),
     RequestColumn("last_token_s", "float64", "when the last chunk with text arrived"),
     RequestColumn("end_s", "float64", "when the stream was complete, or had failed"),
-    RequestColumn("chunk_s", "list<float64>", "arrival of each chunk with text; a chunk may carry several tokens"),
+    RequestColumn(
+        "chunk_s", "list<float64>", "arrival of each chunk from the first with text on; it may carry several tokens"
+    ),
     RequestColumn(
         "asked_input_tokens", "int32", "prompt tokens asked for; null for text, whose tokens only the server counts"
     ),
@@ -39,6 +41,13 @@ REQUEST_COLUMNS = (
         "cached_tokens",
         "int32",
         "prompt tokens that came from a prefix cache, from the engine's usage; null: unknown",
+        is_later=True,
+    ),
+    RequestColumn(
+        "timed_tokens",
+        "int32",
+        "output tokens after the first chunk, which TPOT divides by; estimated from text where chunks are fewer than "
+        "tokens; 0: unknown; null: all but one",
         is_later=True,
     ),
     RequestColumn(

@@ -49,7 +49,7 @@ class Failure(Record):
 class ObjectiveResult(Record):
     """Whether a trial held the objectives of its study; see `analysis.objectives`."""
 
-    holds: bool
+    holds: bool | None  # None: a time that was promised is unknown
     why_not: str | None = None
     excess_s: float | None = None  # by how much it missed: beyond the limit, or growth over the whole trial
     growth: float | None = None  # seconds of latency per second of the trial; None: too few requests to tell

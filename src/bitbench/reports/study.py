@@ -13,7 +13,17 @@ from bitbench.reports.charts.rows import ratio_figure, request_figures, trials_f
 from bitbench.reports.charts.trade import trade_figures
 from bitbench.reports.document.model import Block, Chart, Document, Name, Paragraph, Phrase, Section
 from bitbench.reports.document.numbers import estimated
-from bitbench.reports.document.words import bullets, joined, listing, name_phrases, paragraph, say, small_print, strong
+from bitbench.reports.document.words import (
+    bullets,
+    joined,
+    listing,
+    name_phrases,
+    paragraph,
+    plural,
+    say,
+    small_print,
+    strong,
+)
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.reports.sections.conditions import (
     conditions_source_paragraph,
@@ -100,6 +110,9 @@ def study_document(
     )
 
 
+_NO_RESULT = " without a result, since this machine or its client was too busy; run the study again."
+
+
 @dataclass(frozen=True)
 class _Opening:
     """What is said first about one model: the answer, what it recommends, and the figures that show it."""
@@ -160,6 +173,9 @@ def _figures_alone(summary: StudySummary) -> Iterator[Phrase]:
 
 
 def _answer(summary: StudySummary, lock: Lock, openings: Sequence[_Opening]) -> Iterator[Block]:
+    if lacking := [point.point for point in summary.lacking]:
+        workloads = listing(name_phrases(dict.fromkeys(point.workload for point in lacking)))
+        yield paragraph(strong("Not complete:"), f" {plural(len(lacking), 'point')} on ", workloads, _NO_RESULT)
     for opening in openings:
         yield from opening.headline()
         if opening is openings[0]:

@@ -96,7 +96,7 @@ def _time(
 
 _LATENCY = ("Latency", "latency", "the end of the stream − the planned send")
 _TTFT = ("TTFT", "time to first token", "the first token − the planned send")
-_TPOT = ("TPOT", "time per output token", "(last token − first token) / (output tokens − 1)")
+_TPOT = ("TPOT", "time per output token", "(last token − first token) / (output tokens after the first chunk)")
 
 
 def _rate(name: str, label: str, words: str, unit: str, meaning: str) -> Metric:

@@ -24,6 +24,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
 ├── CannotExplainError      `bitbench explain` needs something that was not measured
 ├── CannotCompareError      two studies have nothing in common, or differ in a fact that was not allowed
+├── UndecidedError          an objective is about a time that the server's answers do not show
 └── UnreachableError        an objective cannot be met: the endpoint takes longer even without load
 
 A point that fails is not an error: it is a result (see `records.trial.Outcome`).
@@ -55,7 +56,7 @@ class ExitCode(IntEnum):
 _MEANINGS = {
     ExitCode.DONE: "done; every limit and objective that was given is met with confidence",
     ExitCode.FAILED: "a limit or objective is missed with confidence, no config meets them, or a checkpoint is broken",
-    ExitCode.INCONCLUSIVE: "inconclusive: the records do not decide about a limit or an objective",
+    ExitCode.INCONCLUSIVE: "inconclusive: the records do not decide about a limit, or lack a point asked for",
     ExitCode.NOTHING_MEASURED: "nothing was measured: every point failed or was refused",
     ExitCode.USAGE: "the command line or a file that a person wrote asks for something that does not exist",
     ExitCode.REFUSED: "a given folder or file cannot be read or written, or two cannot be compared",
@@ -162,6 +163,10 @@ class CannotExplainError(BitbenchError):
 
 class CannotCompareError(BitbenchError):
     exit_code = ExitCode.REFUSED
+
+
+class UndecidedError(BitbenchError):
+    exit_code = ExitCode.INCONCLUSIVE
 
 
 class UnreachableError(BitbenchError):

@@ -8,7 +8,7 @@ from pydantic import Field, SerializeAsAny
 from bitbench.analysis.results.crossover import Crossover
 from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, worst_limit_check
 from bitbench.records.quality import TaskFailure
-from bitbench.records.trial import Failure, KernelChoice, Outcome
+from bitbench.records.trial import NOT_THE_ENGINES, Failure, KernelChoice, Outcome
 from bitbench.study.base import Record
 from bitbench.study.hardware import Level
 from bitbench.study.metrics import Metric
@@ -123,6 +123,14 @@ class CachedPrompts(Record):
     share: float  # of the prompt tokens, mean over its trials
 
 
+class StreamSummary(Record):
+    """How the answers of a point came, over the requests of its trials."""
+
+    tokens_per_chunk: float
+    median_gap_s: float | None  # between two chunks; None: each answer came in one
+    longest_gap_s: float | None
+
+
 class PointSummary(Record):
     """`tails` has percentiles over the requests of all trials, by the column of the figure (`ttft_p99_s`); where rows
     are missing it is empty, and a percentile in `metrics` is the mean of those of single trials."""
@@ -139,6 +147,7 @@ class PointSummary(Record):
     stop_reason: StopReason
     was_running: bool = False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
     engine: EngineSummary | None = None  # None where it offers no figures of its own
+    streams: StreamSummary | None = None  # None: its requests were not kept
     cached: CachedPrompts | None = None  # None: no prompt came from a cache that was not asked for, as far as is known
 
     @property
@@ -450,7 +459,8 @@ class StudySummary(Record):
     def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
         """What the objectives say of all points; of a search, whether some rate meets them.
 
-        An objective without any figure was not judged, and is not met, whatever is allowed.
+        An objective without any figure was not judged, and is not met, whatever is allowed. A point that was asked for
+        and has no result leaves the study inconclusive, too.
         """
         if self.search is not None:
             return _searched(self.search)
@@ -463,10 +473,21 @@ class StudySummary(Record):
             objective.verdict is Verdict.INCONCLUSIVE and (objective.value is None or not allow_inconclusive)
             for objective in judged
         )
-        return ExitCode.INCONCLUSIVE if is_open else ExitCode.DONE
+        return ExitCode.INCONCLUSIVE if is_open or self.lacking else ExitCode.DONE
+
+    @property
+    def lacking(self) -> tuple[PointSummary, ...]:
+        """Points that were tried and have no result. An engine that failed is a result of a study; a server that was
+        running, and was asked for this load, has none."""
+        return tuple(point for point in self.points if not point.metrics and _is_lacking(point))
 
     def points_of(self, workload: str) -> tuple[PointSummary, ...]:
         return tuple(point for point in self.points if point.point.workload == workload)
+
+
+def _is_lacking(point: PointSummary) -> bool:
+    outcomes = {group.failure.outcome for group in point.failures}
+    return bool(outcomes) and (point.was_running or outcomes <= NOT_THE_ENGINES)
 
 
 def _searched(found: RateAnswer) -> ExitCode:

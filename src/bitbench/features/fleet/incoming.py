@@ -61,7 +61,8 @@ LARGEST_LOG_BYTES = 2**28  # of an instance; what comes after is not kept
 SIGNED = frozenset({"growth", "clock_step_s", "raw", "value", "temperature_c"})
 _TIMES = tuple(column.name for column in REQUEST_COLUMNS if column.arrow_type == "float64")
 _NEVER_NULL = ("request", "planned_s", "end_s", "status", "chunk_s")
-_COUNTS = ("asked_input_tokens", "asked_output_tokens", "input_tokens", "output_tokens", "cached_tokens")
+_COUNTS = ("asked_input_tokens", "asked_output_tokens", "input_tokens", "output_tokens", "cached_tokens",
+           "timed_tokens")  # fmt: skip
 _IN_ORDER = (
     ("planned_s", "sent_s"),
     ("sent_s", "first_token_s"),
@@ -341,6 +342,7 @@ def _check_requests(rows: pa.Table, duration_s: float, client: WorkerHealth) -> 
     _must(not any(ok[name].null_count for name in ("sent_s", "input_tokens", "output_tokens")), "one has gaps")
     for first, second in _IN_ORDER:
         _must(_all(pc.less_equal(ok[first], pc.add(ok[second], EPSILON_S))), f"{second} is before {first}")
+    _must(_all(pc.less_equal(ok["timed_tokens"], ok["output_tokens"])), "one times more tokens than it has")
     found = RequestRows(ok)
     _must(bool((found.itl >= -EPSILON_S).all()), "its chunks are not in their order")
     lengths = np.asarray(pc.list_value_length(ok["chunk_s"]).to_numpy(), dtype=np.int64)

@@ -5,6 +5,7 @@ from math import ceil, floor, log10
 from pathlib import Path
 
 from bitbench.analysis.results.summary import ConfigQuality, PointSummary, StudySummary
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import (
     Block,
     CodeBlock,
@@ -32,7 +33,7 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.failures import cached_remarks, remarks
+from bitbench.reports.sections.failures import cached_remarks, remarks, stream_remarks
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.sections.quality import quality_rounding_sentences
 from bitbench.reports.sections.ranked import versus_column
@@ -59,20 +60,26 @@ def quick_server_document(summary: StudySummary, url: str, growth: float, folder
     return Document(
         say(Name(server.name), f" at {url}: {asked}"),
         (
-            *bullets([*_failed(summary, points), *cached_remarks(summary)]),
-            *(_reached(summary, known, target, growth) if known else ()),
+            *bullets([*_failed(summary, points), *cached_remarks(summary), *stream_remarks(summary)]),
+            *(_reached(summary, known, target, growth, _refused(summary, points)) if known else ()),
         ),
     )
 
 
-def _reached(summary: StudySummary, points: Sequence[PointSummary], target: str, growth: float) -> Iterator[Block]:
-    """Where throughput ends to grow, and what one stream gets there. `target`: the URL, with what it must be sent."""
+def _reached(
+    summary: StudySummary, points: Sequence[PointSummary], target: str, growth: float, refused: PointSummary | None
+) -> Iterator[Block]:
+    """Where throughput ends to grow, and what one stream gets there. `target`: the URL, with what it must be sent.
+    `refused`: the first load that the server turned away."""
     most = max(point.metrics[OUTPUT].value for point in points)
     knee = next(point for point in points if point.metrics[OUTPUT].value * growth >= most)
     streams = plural(_streams(summary, knee), "stream")
     verdict = say(number(knee.metrics[OUTPUT].value, "tok/s"), f" with {streams}")
     if knee != points[-1]:
         verdict = say(verdict, f"; more streams add less than {growth - 1:.0%}".replace("%", " %"))
+    elif refused is not None:
+        how = "are refused" if refused.failures[0].failure.outcome is Outcome.OVERLOADED else "fail"
+        verdict = say(verdict, f"; {plural(_streams(summary, refused), 'stream')} {how}")
     elif len(points) > 1:
         verdict = say(verdict, ", and still rising")
     ends = [points[0]] if knee == points[0] else [points[0], knee]
@@ -103,6 +110,13 @@ def _failed(summary: StudySummary, points: Sequence[PointSummary]) -> Iterator[P
         if OUTPUT not in point.metrics:
             why = point.failures[0].failure.cause if point.failures else "no trial counts"
             yield say(strong(plural(_streams(summary, point), "stream")), f": no result ({why}).")
+
+
+def _refused(summary: StudySummary, points: Sequence[PointSummary]) -> PointSummary | None:
+    """Return the lowest load at which the server itself failed; None where it served each."""
+    failed = [point for point in points if OUTPUT not in point.metrics and point.failures]
+    refused = [point for point in failed if point.failures[0].failure.outcome not in NOT_THE_ENGINES]
+    return min(refused, key=lambda point: _streams(summary, point), default=None)
 
 
 def _rounded_up(seconds: float) -> float:

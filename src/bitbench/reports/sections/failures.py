@@ -4,10 +4,10 @@ anything started."""
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from bitbench.analysis.results.summary import StopReason, StudySummary
+from bitbench.analysis.results.summary import StopReason, StreamSummary, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome
-from bitbench.reports.document.model import Block, CodeBlock, Details, Name, Phrase, Section
-from bitbench.reports.document.numbers import share
+from bitbench.reports.document.model import Block, CodeBlock, Details, Name, Phrase, Section, Unit
+from bitbench.reports.document.numbers import number, share
 from bitbench.reports.document.words import (
     MAX_NAME,
     Words,
@@ -143,9 +143,45 @@ def cached_remarks(summary: StudySummary) -> Iterator[Phrase]:
     )  # fmt: skip
 
 
+CHUNKED = 1.1  # tokens a chunk: fewer are parts of characters, which some engines hold back
+LONG_GAP_S, LONG_GAP = 1.0, 10.0  # a stall: so long, and so many times the median
+
+
+def stream_remarks(summary: StudySummary) -> Iterator[Phrase]:
+    """Answers that came in larger chunks than tokens, and those that stood still."""
+    known = [(point, point.streams) for point in summary.points if point.streams is not None]
+    chunked = [(point, found.tokens_per_chunk) for point, found in known if found.tokens_per_chunk >= CHUNKED]
+    for is_timed, how in (
+        (True, "TPOT divides by the tokens after the first chunk, which its share of the text tells. "),
+        (False, "TPOT is unknown: nothing tells when their tokens came. "),
+    ):
+        alike = [(point, tokens) for point, tokens in chunked if ("tpot_s" in point.metrics) is is_timed]
+        if alike:
+            low, high = min(tokens for _, tokens in alike), max(tokens for _, tokens in alike)
+            many = f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
+            where = listing(name_phrases(dict.fromkeys(point.point.workload for point, _ in alike)), most=MAX_NAMED)
+            yield say(
+                strong("Fewer chunks than tokens:"), " on ", where, f" a chunk has {many} tokens on average. ", how,
+                "ITL is the gap between chunks.",
+            )  # fmt: skip
+    stalled = [(point, found) for point, found in known if _stood_still(found)]
+    if stalled:
+        point, found = max(stalled, key=lambda pair: pair[1].longest_gap_s or 0.0)
+        longest, median = (number(gap, Unit.SECONDS) for gap in (found.longest_gap_s, found.median_gap_s))
+        stood = say(" an answer on ", Name(point.point.workload), " stood still for ", longest)
+        yield say(strong("Longest gap:"), stood, "; the median gap is ", median, ".")
+
+
+def _stood_still(found: StreamSummary) -> bool:
+    if found.longest_gap_s is None or found.median_gap_s is None:
+        return False
+    return found.longest_gap_s >= max(LONG_GAP_S, LONG_GAP * found.median_gap_s)
+
+
 def remarks(summary: StudySummary) -> Iterator[Words]:
     labels = Labels.of(summary, MAX_NAME)
     yield from cached_remarks(summary)
+    yield from stream_remarks(summary)
     if failed := _failed(summary, labels):
         yield say("Failed: ", joined(failed, "; "), ".")
     if not_made := [refusal.point.config for refusal in summary.refusals if refusal.was_tried]:

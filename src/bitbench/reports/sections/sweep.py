@@ -6,7 +6,7 @@ from math import floor
 
 from bitbench.analysis.results.crossover import Crossing, Crossover, CrossoverAxis, CrossoverPoint, CrossoverSide
 from bitbench.analysis.results.estimate import Verdict
-from bitbench.analysis.results.summary import PointSummary, RateAnswer, SearchStop, StudySummary
+from bitbench.analysis.results.summary import PointSummary, RateAnswer, Run, SearchStop, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import (
     Block,
@@ -38,11 +38,12 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import Labels, grouped
-from bitbench.reports.sections.failures import cached_remarks
+from bitbench.reports.sections.failures import cached_remarks, stream_remarks
 from bitbench.reports.sections.ranked import (
     promised_objectives_in_words,
     ranked_metric_column,
     ranked_metric_definition,
+    ranked_point_outcomes,
 )
 from bitbench.study.workload import Workload, mean_arrival_rate, workload_length_text
 from bitbench.util.units import show_seconds
@@ -145,15 +146,17 @@ def _errors(point: PointSummary) -> int:
 def _verdicts(point: PointSummary) -> list[str]:
     """One per trial. One that says nothing about the engine counts only where it met the objectives all the same."""
     runs = [run for run in point.runs if run.outcome not in NOT_THE_ENGINES or run.holds] or point.runs
-    return [_verdict(run.outcome, run.holds) for run in runs]
+    return [_verdict(run) for run in runs]
 
 
-def _verdict(outcome: Outcome, holds: bool | None) -> str:
-    """`meets`, `fails`, or the outcome where nothing was promised."""
-    if holds is None or outcome not in (Outcome.OK, Outcome.CLIENT_BOUND):
-        return outcome.value
-    slow = ", slow client" if outcome is Outcome.CLIENT_BOUND else ""
-    return f"{'meets' if holds else 'fails'}{slow}"
+def _verdict(run: Run) -> str:
+    """`meets`, `fails`, `unknown`, or the outcome where nothing was promised."""
+    if run.holds is None and run.outcome is Outcome.OK and run.why_not:
+        return "unknown"
+    if run.holds is None or run.outcome not in (Outcome.OK, Outcome.CLIENT_BOUND):
+        return run.outcome.value
+    slow = ", slow client" if run.outcome is Outcome.CLIENT_BOUND else ""
+    return f"{'meets' if run.holds else 'fails'}{slow}"
 
 
 def sweep_answer(summary: StudySummary) -> list[Phrase]:
@@ -171,6 +174,7 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
     return [
         *sentences,
         *cached_remarks(summary),
+        *stream_remarks(summary),
         *(say(note) for note in sorted({note for config in summary.configs for note in config.notes})),
     ]
 
@@ -238,10 +242,23 @@ def _most_output(summary: StudySummary) -> Phrase:
     known = [point for point in _points(summary) if "output_throughput" in point.metrics]
     if not known:
         return say("No point has a result.")
+    lacking = _without_result(summary)
     best = max(known, key=lambda point: point.metrics["output_throughput"].value)
     output, ttft = _figure(summary, best, "output_throughput"), _figure(summary, best, sweep_tail_metric(summary))
     time = f", with a {ranked_metric_definition(summary, sweep_tail_metric(summary)).label} of "
-    return say("The most output: ", strong(output), " at ", _load(summary, best), time, ttft, ".")
+    of_the_rest = "of the other points the most output is " if lacking else "The most output: "
+    return say(lacking, of_the_rest, strong(output), " at ", _load(summary, best), time, ttft, ".")
+
+
+def _without_result(summary: StudySummary) -> Phrase:
+    """`8 in flight has no result (client_bound (6)); `, empty where every point has one."""
+    missing = [
+        say(_load(summary, point), f" ({ranked_point_outcomes(point) or 'not tried'})")
+        for point in _points(summary)
+        if "output_throughput" not in point.metrics
+    ]
+    have = "has" if len(missing) == 1 else "have"
+    return say(listing(missing), f" {have} no result; ") if missing else ()
 
 
 def _load(summary: StudySummary, point: PointSummary) -> Quantity:

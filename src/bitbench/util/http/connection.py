@@ -5,6 +5,7 @@ Of what it counts, any line that is no sample is passed over. The format:
 https://prometheus.io/docs/instrumenting/exposition_formats/#text-based-format
 """
 
+import json
 import math
 import re
 import socket
@@ -12,10 +13,10 @@ import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from bitbench.util.http.response import PLAIN_BYTES, Fault, PythonParts, ResponseReader
+from bitbench.util.http.response import EVENT_BYTES, PLAIN_BYTES, Fault, PythonParts, ResponseReader
 from bitbench.util.text import quote
 from bitbench.util.units import show_bytes
 
@@ -49,6 +50,28 @@ def redirection(headers: Mapping[str, str], key: str) -> str:
     place = quote(headers.get("location", ""), key)
     to = f"to {place}; if that is meant, give its address" if place else "without saying where"
     return f"it redirects {to} (bitbench follows no redirect, so that the key goes nowhere else)"
+
+
+def error_in_answer(body: bytes, key: str) -> str:
+    """What an error body says, in the server's words."""
+    message = json_object(body) if len(body) <= EVENT_BYTES else None
+    return (error_sentence(message, key) if message else None) or quote(body, key) or "no explanation"
+
+
+def error_sentence(message: Mapping[str, Any], key: str) -> str | None:
+    """`{"error": {"message": …}}`, `{"error": …}`, `{"message": …}` and `{"detail": …}` are all in use."""
+    found = message.get("error") or message
+    if isinstance(found, dict):
+        found = found.get("message") or found.get("detail")
+    return quote(str(found), key) if found else None
+
+
+def json_object(data: bytes) -> dict[str, Any] | None:
+    try:
+        message = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) else None
 
 
 _READ_BYTES = 65_536
