@@ -36,7 +36,7 @@ from bitbench.study.metrics import NEEDED, PROMISED, Promised
 from bitbench.study.objective import Objective, RateTrialKind, SearchLimits
 from bitbench.study.study import Argument, Count, EngineSetup, Measure, Study, Timeouts
 from bitbench.study.study_file import checked
-from bitbench.study.workload import Api, Arrival, ClosedLoop, Workload, mean_arrival_rate
+from bitbench.study.workload import Api, Arrival, ClosedLoop, Workload
 from bitbench.util.errors import LoadError, UndecidedError, UnreachableError, UsageError
 from bitbench.util.units import parse_seconds, show_about, show_seconds, written_seconds
 
