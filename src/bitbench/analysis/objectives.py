@@ -65,7 +65,8 @@ def objectives_hold(trial: TrialRecord, objectives: Sequence[Objective]) -> bool
     nothing_seen = trial.outcome in (Outcome.DISTURBED, Outcome.LOST)
     if trial.kind != "measured" or trial.objectives is None or nothing_seen:
         return None
-    if trial.outcome is not Outcome.CLIENT_BOUND:
+    is_uncertain = any(objective.metric in trial.uncertain for objective in objectives)
+    if trial.outcome is not Outcome.CLIENT_BOUND and not (trial.outcome is Outcome.OK and is_uncertain):
         return trial.objectives.holds and trial.outcome is Outcome.OK
     if trial.objectives.holds:
         return True if all(objective.metric != "tpot" for objective in objectives) else None
@@ -129,6 +130,7 @@ def _growth(planned: Floats, latency: Floats) -> tuple[float, bool] | None:
 
 CONTAINS = "its interval contains the limit"
 NOT_MEASURED = "it was not measured"
+CLIENT_WAS_LATE = "the client was too late for it in every trial"
 ONE_START = "one start does not cover a restart"
 
 
@@ -147,7 +149,8 @@ def judge_objective(objective: Objective, point: PointSummary) -> Finding:
     elif any(run.holds is False and run.failed_requests for run in point.runs):
         verdict, reason = Verdict.MISSED, "requests failed"
     else:
-        verdict, reason = Verdict.INCONCLUSIVE, NOT_MEASURED
+        is_late = any(metric.moves_with in run.uncertain for run in point.runs)
+        verdict, reason = Verdict.INCONCLUSIVE, CLIENT_WAS_LATE if is_late else NOT_MEASURED
     return Finding(
         name=objective.name, unit="s", limit=objective.limit, estimate=tail or mean, verdict=verdict, reason=reason
     )
