@@ -1,4 +1,4 @@
-"""How many trials of each config were rejected, and what that changed.
+"""How many trials of each config were rejected, and what that changed on the workloads where it happened.
 
 A rejection that depends on a trial's speed would select by outcome. The ratio with all attempts, rejected ones
 included, shows whether it did.
@@ -29,6 +29,7 @@ def summarize_rejections(
     attempted = Counter(trial.point.config for trial in attempts)
     rejected = Counter(trial.point.config for trial in attempts if trial.outcome in REJECTED)
     many = {config for config in rejected if rejected[config] > MOST_REJECTED * attempted[config]}
+    spoiled = {trial.point for trial in attempts if trial.outcome in REJECTED}
     ratios: dict[Config, list[RatioOfAttempts]] = defaultdict(list)
     for baseline, configs in configs_of.items():
         if baseline is None or many.isdisjoint(configs):
@@ -36,7 +37,9 @@ def summarize_rejections(
         tables = _tables(attempts, speeds_of[baseline], baseline)
         for config in configs:
             if config != baseline and not many.isdisjoint((config, baseline)):
-                ratios[config] += _ratios(tables, speeds_of[baseline], config, baseline)
+                met = {point.workload for point in spoiled if point.config in (config, baseline)}
+                own = {workload: table for workload, table in tables.items() if workload in met}
+                ratios[config] += _ratios(own, speeds_of[baseline], config, baseline)
     return tuple(
         Rejections(
             config=config,

@@ -25,7 +25,8 @@ def summarize_turns(plan: Plan, trials: Sequence[TrialRecord]) -> tuple[TurnEffe
     found: dict[str, list[TurnPair]] = {}
     for pair in _turn_pairs(trials):
         found.setdefault(pair[0].point.config.engine, []).append(pair)
-    return tuple(_effect(plan, engine, pairs) for engine, pairs in found.items())
+    engines = dict.fromkeys(config.engine for config in plan.configs)
+    return tuple(_effect(plan, engine, found[engine]) for engine in engines if engine in found)
 
 
 def settle_turns(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
