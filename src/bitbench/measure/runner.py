@@ -165,7 +165,7 @@ class StudyRun:
         with EnergyMeter(energy_zones()) as idle:
             busy_cores = cores_in_use() if is_here else 0.0
         if busy_cores > BUSY_CORES:
-            self.observer.warn(self._busy_warning(busy_cores))
+            self.observer.warn(busy_machine_warning(self.plan.study, self.at.device, busy_cores))
         if lock:
             # A search writes a new rate into the study before it is in the lock.
             refuse_other_study(_study_in(folder), self.plan.study, {"workloads"} if search else set())
@@ -182,14 +182,6 @@ class StudyRun:
         writer.write_lock(found)
         return found
 
-    def _busy_warning(self, busy_cores: float) -> str:
-        """Say what other work does to trials: a third of the cores is where they are rejected (`OtherWork`)."""
-        busy = f"other work keeps {busy_cores:.1f} of {usable_threads()} cores busy"
-        computes_here = any(engine.needs_model for engine in registered_engines_of(self.plan.study).values())
-        if self.at.device == "cpu" and computes_here and disturbs(busy_cores):
-            return f"{busy}: trials will be rejected until it ends"
-        return f"{busy}; expect wide intervals"
-
     def context(self, load: LoadClient) -> RunContext:
         return run_context(self.plan, self.store, self.source.folder, self.at, load=load, observer=self.observer)
 
@@ -203,6 +195,15 @@ class StudyRun:
         schedule = Schedule(self.plan, lambda: run_pace(self.plan, self.at, at_once(), search), self.folder)
         _announce(self.plan, schedule, self.observer, estimator_of(self.plan, self.at).quality_s)
         return schedule
+
+
+def busy_machine_warning(study: Study, device: Device, busy_cores: float) -> str:
+    """Say what other work does to trials: where `OtherWork` rejects them, they do not only vary more."""
+    busy = f"other work keeps {busy_cores:.1f} of {usable_threads()} cores busy"
+    computes_here = any(engine.needs_model for engine in registered_engines_of(study).values())
+    if device == "cpu" and computes_here and disturbs(busy_cores):
+        return f"{busy}: trials will be rejected until it ends"
+    return f"{busy}; expect wide intervals"
 
 
 def run_context(
