@@ -30,7 +30,11 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = LEFT_OVER_S) -> b
 
 def expected_exit_code(folder: StudyFolder) -> ExitCode:
     """Of a run without objectives in which some config works: nothing was measured only where all its trials were
-    rejected, and a point is lacking where all of its own were."""
+    rejected, and none of a block where the run stopped for that; a point is lacking where all of its own were."""
+    measured = [trial for trial in folder.trials() if trial.kind == "measured"]
+    newest = max((trial.block for trial in measured), default=0)
+    if measured and all(trial.is_rejected for trial in measured if trial.block == newest):
+        return ExitCode.UNAVAILABLE
     outcomes = {trial.outcome for trial in folder.trials() if trial.kind == "measured"}
     if Outcome.CLIENT_BOUND in outcomes and Outcome.OK not in outcomes:
         return ExitCode.NOTHING_MEASURED

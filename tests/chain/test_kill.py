@@ -96,6 +96,7 @@ def check_complete(folder: StudyFolder) -> None:
                     trial.outcome
                     for trial in trials
                     if (trial.kind, trial.point.name, trial.block) == ("measured", f"{engine} · {workload}", block)
+                    and trial.turn == 0
                 ]
                 late = outcomes.count(Outcome.CLIENT_BOUND)  # on a busy machine; each call repeats them, not for ever
                 assert outcomes.count(Outcome.OK) == TRIALS or late > CLIENT_BOUND_REPEATS, (

@@ -87,7 +87,8 @@ def check_complete(url: str, into: Path) -> None:
     assert max(numbers.values()) == 1, numbers
     for point in ("slow · single", "fast · single"):
         for block in range(BLOCKS):
-            outcomes = Counter(one.outcome for one in measured if (one.point.name, one.block) == (point, block))
+            of_block = [one for one in measured if (one.point.name, one.block) == (point, block)]
+            outcomes = Counter(one.outcome for one in of_block if one.turn == 0)
             late = outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS  # on a busy machine
             # The baseline has a turn beside whoever is left of a block, so an interruption gives it more.
             enough = outcomes[Outcome.OK] >= TRIALS if point.startswith("slow") else outcomes[Outcome.OK] == TRIALS

@@ -3,7 +3,8 @@
 import os
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from pathlib import Path
 
 import pyarrow as pa
@@ -125,12 +126,19 @@ def _quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(
-    plan: Plan, tape: Tape, progress: Progress, tmp_path: Path, deadly: str = "", *, load: Load | None = None
+    plan: Plan,
+    tape: Tape,
+    progress: Progress,
+    tmp_path: Path,
+    deadly: str = "",
+    *,
+    load: Load | None = None,
+    tunes: bool | None = None,
 ) -> list[TrialRecord]:
-    """`load`: of engines that tune kernels for their first requests."""
+    """`load`: of engines that tune kernels for their first requests, unless `tunes` says otherwise."""
     group = progress.next_group()
     assert group is not None
-    client, tunes = load or Load(tape, deadly), load is not None
+    client, tunes = load or Load(tape, deadly), load is not None if tunes is None else tunes
     context = RunContext(plan, {"null": Engine(tape)}, lambda _: tmp_path, client, Silent(), on_device=tunes)  # type: ignore[dict-item,arg-type]
     ids = (f"i{number:04d}" for number in range(1, 100))
     trials = []
@@ -156,23 +164,81 @@ def test_what_tunes_kernels_is_warmed_up_until_it_is_steady(tmp_path: Path) -> N
 def test_configs_take_turns_and_the_others_rest(tmp_path: Path) -> None:
     plan, tape = plan_of(engines=3, workloads=2), Tape()
     trials = run(plan, tape, progress_of(plan, together=True, trials=3), tmp_path)
-    measured = [trial for trial in trials if trial.kind == "measured"]
+    measured = [trial for trial in trials if trial.kind == "measured" and trial.turn == 0]
     turns = Counter((trial.round, trial.point) for trial in measured)
     assert set(turns.values()) == {1}
     assert len(turns) == 3 * 6
     assert all(len(awake) == 1 for awake in tape.running())
     by_round = [[trial.point for trial in measured if trial.round == number] for number in range(3)]
     assert len({tuple(points) for points in by_round}) > 1  # in an order of its own
-    assert all(trial.residents == 2 and trial.probe_before_s and trial.probe_after_s for trial in measured)
+    assert all(trial.residents == 2 and trial.probe_before_s for trial in measured)
     touches = sum(what == "touch" for what, _ in tape.events)
     assert touches == len(measured)
+
+
+def test_the_first_turn_of_a_config_has_two_trials_and_no_thaw_between_them(tmp_path: Path) -> None:
+    plan, tape = plan_of(engines=3, workloads=2), Tape()
+    trials = run(plan, tape, progress_of(plan, together=True, trials=3), tmp_path)
+    seconds = [trial for trial in trials if trial.turn]
+    assert {trial.point.config for trial in seconds} == set(plan.configs)
+    assert len(seconds) == 3
+    assert {(trial.round, trial.turn, trial.index) for trial in seconds} == {(0, 1, 1)}
+    assert len({trial.point.workload for trial in seconds}) == 1  # the first of the block, for all of them
+    for second in seconds:
+        first = trials[trials.index(second) - 1]
+        assert (first.point, first.round, first.turn, first.index) == (second.point, 0, 0, 0)
+    in_a_row = list(zip(tape.events, tape.events[1:], strict=False))
+    assert sum(event == next_event == ("trial", event[1]) for event, next_event in in_a_row) >= 3
+
+
+def test_an_interrupted_block_has_its_second_trials_once(tmp_path: Path) -> None:
+    plan = plan_of(engines=2, workloads=1)
+    whole = run(plan, Tape(), progress_of(plan, together=True, trials=2), tmp_path)
+    measured = [trial for trial in whole if trial.kind == "measured"]
+    for killed_after in range(len(measured) + 1):
+        left = progress_of(plan, together=True, trials=2)
+        left.add(measured[:killed_after])
+        group = left.next_group()
+        again = run(plan, Tape(), left, tmp_path) if group is not None and group.block == 0 else []
+        both = [*measured[:killed_after], *(trial for trial in again if trial.kind == "measured")]
+        assert Counter(trial.point.config.engine for trial in both if trial.turn) == {"e0": 1, "e1": 1}
+        assert Counter(trial.point.config.engine for trial in both if not trial.turn) == {"e0": 2, "e1": 2}
+
+
+@dataclass
+class Late(Load):
+    """Sends each request 11.8 ms late; its first tokens take these times, one for each trial."""
+
+    ttft_s: Iterator[float] = field(default_factory=lambda: repeat(0.1))
+
+    def run(self, job: LoadJob, on_progress: object = None) -> LoadResult:
+        result = super().run(job, on_progress)
+        first_s = 0.1 if job.workload == TOUCH else next(self.ttft_s)
+        row = {"planned_s": 0.0, "sent_s": 0.0118, "chunk_s": [first_s, first_s + 0.1]}
+        return replace(result, requests=request_rows({**row, "asked_input_tokens": 1, "input_tokens": 1}))
+
+
+@pytest.mark.parametrize(("warm_up_s", "trial_s"), [(0.685, 0.470), (0.470, 0.685)])
+def test_a_late_client_is_judged_by_the_point_and_not_by_the_trial(
+    tmp_path: Path, warm_up_s: float, trial_s: float
+) -> None:
+    plan, tape = plan_of(engines=1, workloads=1), Tape()
+    measure = plan.study.measure.model_copy(update={"metric": "ttft"})
+    plan = plan.model_copy(update={"study": plan.study.model_copy(update={"measure": measure})})
+    times = chain([warm_up_s], repeat(trial_s))
+    trials = run(plan, tape, progress_of(plan, trials=2), tmp_path, load=Late(tape, ttft_s=times), tunes=False)
+    first, *later = [trial for trial in trials if trial.kind == "measured"]
+    assert (first.outcome is Outcome.OK) == (warm_up_s > trial_s)
+    assert first.metrics.ttft_s == pytest.approx(trial_s)  # kept, also where it was rejected
+    assert (later[-1].outcome is Outcome.OK) == (trial_s > warm_up_s)  # all but one are of the other speed by then
 
 
 def test_one_that_dies_leaves_the_others_to_go_on(tmp_path: Path) -> None:
     plan, tape = plan_of(engines=3, workloads=1), Tape()
     trials = run(plan, tape, progress_of(plan, together=True, trials=4), tmp_path, deadly="e1")
-    counts = Counter((trial.point.config.engine, trial.outcome) for trial in trials if trial.kind == "measured")
-    assert counts[("e1", Outcome.OK)] == 2
+    measured = [trial for trial in trials if trial.kind == "measured" and trial.turn == 0]
+    counts = Counter((trial.point.config.engine, trial.outcome) for trial in measured)
+    assert counts[("e1", Outcome.OK)] == 1  # and a second one in the same turn
     assert counts[("e1", Outcome.CRASHED)] == 1
     assert counts[("e0", Outcome.OK)] == counts[("e2", Outcome.OK)] == 4
 
@@ -192,7 +258,7 @@ def test_an_interrupted_block_keeps_the_numbers_of_its_rounds(tmp_path: Path) ->
     longer = progress_of(plan, together=True, trials=3)
     longer.add(trial for point in plan.points for trial in progress.trials_of(point, 0))
     again = run(plan, Tape(), longer, tmp_path)
-    assert [trial.round for trial in again if trial.kind == "measured"] == [1, 1, 2, 2]
+    assert [trial.round for trial in again if trial.kind == "measured" and trial.turn == 0] == [1, 1, 2, 2]
 
 
 def test_a_baseline_that_a_later_call_measures_alone_meets_nobody_of_its_block(tmp_path: Path) -> None:
@@ -214,7 +280,8 @@ def test_a_baseline_that_a_later_call_measures_alone_meets_nobody_of_its_block(t
 def test_shifts_take_their_turns_beside_the_same_start_of_the_baseline(tmp_path: Path) -> None:
     plan, tape = plan_of(engines=5, workloads=1), Tape()
     progress = progress_of(plan, plan.configs[0], most=3, trials=3)
-    measured = [trial for trial in run(plan, tape, progress, tmp_path) if trial.kind == "measured"]
+    trials = run(plan, tape, progress, tmp_path)
+    measured = [trial for trial in trials if trial.kind == "measured" and trial.turn == 0]
     starts = Counter(who for what, who in tape.events if what == "ready")
     assert set(starts.values()) == {1}
     by_round: dict[int | None, set[str]] = {}

@@ -48,7 +48,14 @@ RENAMED = {  # columns that have another title now
 # these have other figures, and are checked by the tests of `statistics`.
 ANALYSED_ANEW = {"Rank", "vs. baseline", "Tied with", "Instances / trials", "Starts / trials"}
 OF_FIRST_TOKENS = {"First", "Later"}  # in the table of warm-ups, where they were latencies
-SECTIONS_ANEW = {"", "Ranking at a glance", "Results", "Where it stops being faster", "Objectives"}
+SECTIONS_ANEW = {
+    "",
+    "Ranking at a glance",
+    "Results",
+    "Where it stops being faster",
+    "Objectives",
+    "Rejected trials, and what freezing does",
+}
 # Deliberate differences, none of which is a figure less:
 # - A terminal has no column ± any more: an interval says more than its relative half width. That width is compared with
 #   the interval in the document (`half_widths`).

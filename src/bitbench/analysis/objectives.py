@@ -71,7 +71,8 @@ def objectives_hold(trial: TrialRecord, objectives: Sequence[Objective]) -> bool
         return None
     if trial.outcome is not Outcome.CLIENT_BOUND and trial.outcome is not Outcome.OK:
         return False
-    if trial.objectives.holds is None or trial.outcome is Outcome.OK:
+    is_uncertain = any(objective.metric in trial.uncertain for objective in objectives)
+    if trial.objectives.holds is None or (trial.outcome is Outcome.OK and not is_uncertain):
         return trial.objectives.holds
     if trial.objectives.holds:
         return True if all(objective.metric != "tpot" for objective in objectives) else None
@@ -148,6 +149,7 @@ def _growth(planned: Floats, latency: Floats) -> tuple[float, bool] | None:
 
 CONTAINS = "its interval contains the limit"
 NOT_MEASURED = "it was not measured"
+CLIENT_WAS_LATE = "the client was too late for it in every trial"
 ONE_START = "one start does not cover a restart"
 
 
@@ -170,7 +172,8 @@ def judge_objective(objective: Objective, point: PointSummary) -> Finding:
     elif any(run.holds is False and run.failed_requests for run in point.runs):
         verdict, reason = Verdict.MISSED, "requests failed"
     else:
-        verdict, reason = Verdict.INCONCLUSIVE, NOT_MEASURED
+        is_late = any(metric.moves_with in run.uncertain for run in point.runs)
+        verdict, reason = Verdict.INCONCLUSIVE, CLIENT_WAS_LATE if is_late else NOT_MEASURED
     return Finding(
         name=objective.name, unit="s", limit=objective.limit, estimate=tail or mean, verdict=verdict, reason=reason
     )

@@ -137,7 +137,8 @@ def pooled_requests(of: StudyRecords, point: Point, trials: Sequence[TrialRecord
         found.tokens.append(float(np.nansum(complete.output_tokens)))
         found.numbers.append(complete.column("request").astype(np.int32))
         for time, parts in found.times.items():
-            parts.append(complete.time(time))
+            values = complete.time(time)
+            parts.append(np.full_like(values, np.nan) if time in trial.uncertain else values)
     return found
 
 

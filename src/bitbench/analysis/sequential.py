@@ -44,6 +44,7 @@ from bitbench.analysis.pairs import (
     paired_values,
 )
 from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.turns import settle_turns
 from bitbench.analysis.unpaired import unpaired_speed_ratio
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Memory, TrialRecord
@@ -247,7 +248,7 @@ def looks_taken(
 
 def _counted(plan: Plan, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     points = set(plan.points)
-    return [trial for trial in trials if trial.counts and trial.point in points]
+    return [trial for trial in settle_turns(plan, trials) if trial.counts and trial.point in points]
 
 
 def pairs_at_mean_speed(

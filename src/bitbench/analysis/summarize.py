@@ -14,6 +14,7 @@ from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
 from bitbench.analysis.ranking import ModelGroup, confirmations, rank_configs, ranking_model_group, ranking_model_groups
 from bitbench.analysis.rate_search import rate_search_answer, rate_trials
+from bitbench.analysis.rejections import summarize_rejections
 from bitbench.analysis.requests import pooled_requests, request_spreads, request_tails, stream_summary
 from bitbench.analysis.results.summary import (
     ComparedModel,
@@ -26,7 +27,8 @@ from bitbench.analysis.results.summary import (
     WarmUp,
 )
 from bitbench.analysis.sequential import Speeds, baseline_of, primary_metric_of
-from bitbench.analysis.trial import DEFINITIONS, cached_prompts
+from bitbench.analysis.trial import DEFINITIONS, RECORDED, cached_prompts
+from bitbench.analysis.turns import settle_turns, summarize_turns
 from bitbench.feature import Offer, feature_errors_as_warnings, report_parts
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialMetrics, TrialRecord
@@ -85,6 +87,12 @@ def summarize(of: StudyRecords) -> StudySummary:
         quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
         quality_refusals=plan.quality_refusals,
         rounded_before=plan.rounded_before,
+        rejections=summarize_rejections(
+            of,
+            {field.baseline: speeds for field, speeds in fields.items()},
+            {field.baseline: field.configs for field in fields},
+        ),
+        turns=summarize_turns(plan, of.trials),
         settings=summarize_settings(of),
         idle_share=_idle_share(of),
         parts=dict(_parts(of)),
@@ -138,7 +146,7 @@ def sample_values_by_start(of: StudyRecords, metric: str) -> dict[Point, list[li
     for point, trials in _by_point(of).items():
         starts: dict[str, list[float]] = {}
         for trial in trials:
-            if trial.counts and (value := _metrics(trial).get(metric)) is not None:
+            if trial.counts and (value := _certain_metrics(trial).get(metric)) is not None:
                 starts.setdefault(trial.instance_id, []).append(value)
         found[point] = list(starts.values())
     return found
@@ -146,7 +154,7 @@ def sample_values_by_start(of: StudyRecords, metric: str) -> dict[Point, list[li
 
 def _by_point(of: StudyRecords) -> dict[Point, list[TrialRecord]]:
     of_point: dict[Point, list[TrialRecord]] = {point: [] for point in of.plan.points}
-    for trial in of.trials:
+    for trial in settle_turns(of.plan, of.trials):
         if trial.point in of_point:
             of_point[trial.point].append(trial)
     return of_point
@@ -158,10 +166,17 @@ def _metrics(record: TrialRecord) -> dict[str, float]:
     return {name: known[name] for name in DEFINITIONS if known.get(name) is not None}
 
 
+def _certain_metrics(record: TrialRecord) -> dict[str, float]:
+    """Without those that a late client may have moved too far."""
+    return {
+        name: value for name, value in _metrics(record).items() if RECORDED[name].moves_with not in record.uncertain
+    }
+
+
 def _samples(seed: Sequence[int], counted: Sequence[TrialRecord]) -> dict[str, Sample]:
     grouped: dict[str, dict[str, list[float]]] = {}
     for record in counted:
-        for metric, value in _metrics(record).items():
+        for metric, value in _certain_metrics(record).items():
             grouped.setdefault(metric, {}).setdefault(record.instance_id, []).append(value)
     for peak in grouped.keys() & {"peak_bytes", "device_peak_bytes"}:  # it only rises: one value per instance
         grouped[peak] = {key: [max(values)] for key, values in grouped[peak].items()}
@@ -177,7 +192,7 @@ def _summarize_point(point: Point, records: Sequence[TrialRecord], field: ModelG
     return PointSummary(
         point=point,
         metrics=estimates,
-        runs=tuple(_run(record, plan.study.objectives) for record in records if record.selects),
+        runs=tuple(_run(record, plan.study.objectives) for record in records if record.selects and record.turn == 0),
         outliers=_outliers(counted),
         failures=failures,
         warm_up=_warm_up(records, counted),
@@ -208,6 +223,7 @@ def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:
         metrics=_metrics(record),
         holds=objectives_hold(record, objectives),
         why_not=record.objectives.why_not if record.objectives else None,
+        uncertain=record.uncertain,
         requests=record.requests,
         failed_requests=record.failed_requests,
     )
@@ -216,7 +232,7 @@ def _run(record: TrialRecord, objectives: Sequence[Objective]) -> Run:
 def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
     found = []
     for metric in FLAGGED_METRICS:
-        known = [(record, value) for record in counted if (value := _metrics(record).get(metric)) is not None]
+        known = [(record, value) for record in counted if (value := _certain_metrics(record).get(metric)) is not None]
         values = [value for _, value in known]
         flagged = summarize_outliers(values)
         others: dict[str, list[float]] = {}

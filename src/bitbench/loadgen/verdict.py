@@ -1,10 +1,17 @@
-"""Does this trial count? Pure: from the rows and the client's health alone."""
+"""Does this trial count? Pure: from its rows, the client's health, and what its point's other trials took.
+
+A limit never comes from the trial that it judges. Were it 2 % of the trial's own time, a fast trial would be held to a
+strict limit and a slow one of the same config to a loose one, and the fast ones would be rejected.
+"""
+
+from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 import pyarrow as pa
 
 from bitbench.records.request_rows import RequestRows, request_rows_statistic
-from bitbench.records.trial import ClientHealth, Failure, Outcome
+from bitbench.records.trial import ClientHealth, Failure, Outcome, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.workload import Workload
 from bitbench.util.units import show_percent, show_seconds
@@ -17,8 +24,8 @@ CLOCK_STEP_S = 0.0005
 # which throughput is counted. 5 ms are one or two slices of a scheduler; of the span a 200th may be wrong at either
 # end, 1 % in all.
 CLOCK_ERROR_S, CLOCK_ERROR_SHARE = 0.005, 0.005
-# The client's own delay (sending late, noticing late) adds to the time to first token, the shortest time that is
-# reported, and to every longer one. On average it may be as much as the precision that a study asks for by default.
+# The client's own delay (sending late, noticing late) adds to the time to first token and to every longer one. On
+# average it may be as much as the precision that a study asks for by default.
 MEAN_DELAY_SHARE = 0.02
 # Where no core is idle, the first byte that reaches the server lets it take the sender's core: 0.5 to 1 ms were
 # measured in sending eight requests on two busy cores, and any client would wait as long. A shorter delay is not held
@@ -55,8 +62,17 @@ _NEEDED = ("request", "planned_s", "sent_s", "first_token_s", "end_s", "asked_in
            "input_tokens", "output_tokens", "status", "http_status", "error")  # fmt: skip
 
 
-def load_verdict(requests: pa.Table, workload: Workload, health: ClientHealth) -> Failure | None:
-    """Why the trial does not count, or None. The failure that came first is the cause that is named."""
+def load_verdict(
+    requests: pa.Table,
+    workload: Workload,
+    health: ClientHealth,
+    metric: str = "output_throughput",
+    known: Sequence[TrialMetrics] = (),
+) -> Failure | None:
+    """Return why the trial does not count, or None. The failure that came first is the cause that is named.
+
+    `metric`: the primary one. `known`: as in `moved_metrics`.
+    """
     if abs(health.clock_step_s) > CLOCK_STEP_S:
         return _clock_was_set(health.clock_step_s)
     rows = requests.select(_NEEDED).to_pylist()
@@ -65,7 +81,11 @@ def load_verdict(requests: pa.Table, workload: Workload, health: ClientHealth) -
         return _stood_still(failed, health) or _failed_request(failed, len(rows))
     if workload.request_count not in (None, len(rows)):
         return Failure(outcome=Outcome.INVALID, cause=f"{len(rows)} of {workload.request_count} requests were sent.")
-    return _wrong_tokens(rows) or _clocks_apart(requests, health) or _client_bound(requests, health)
+    return (
+        _wrong_tokens(rows)
+        or _clocks_apart(requests, health)
+        or _client_bound(requests, workload, health, metric, known)
+    )
 
 
 def _clock_was_set(step_s: float) -> Failure:
@@ -137,26 +157,79 @@ def _wrong_tokens(rows: list[dict[str, Json]]) -> Failure | None:
     return None
 
 
-def _client_bound(requests: pa.Table, health: ClientHealth) -> Failure | None:
-    """How much the client may have added to each figure, against how much of it is allowed."""
+def _client_bound(
+    requests: pa.Table, workload: Workload, health: ClientHealth, metric: str, known: Sequence[TrialMetrics]
+) -> Failure | None:
+    """Reject the trial only where the metric that the study compares by may have moved."""
+    how = moved_metrics(requests, workload, health, known).get(metric)
+    if how is None:
+        return None
+    stolen = f"; a hypervisor took {show_percent(health.stolen_share)} of the processors"
+    reason = stolen if health.stolen_share >= STOLEN_SHARE else ""
+    return Failure(outcome=Outcome.CLIENT_BOUND, cause=f"client too slow ({how}{reason})")
+
+
+def moved_metrics(
+    requests: pa.Table, workload: Workload, health: ClientHealth, known: Sequence[TrialMetrics] = ()
+) -> dict[str, str]:
+    """Return what the client may have moved by more than its limit: `Metric.moves_with` of metrics, each with how far.
+
+    `known`: metrics of the warm-up and of the earlier attempts of this point in this block, rejected ones included.
+    Limits are shares of their medians. A trial whose point has none is judged by its own times.
+    """
     rows = RequestRows(requests)
-    mean_ttft_s = request_rows_statistic(rows.ttft, "mean") or 0.0
-    ttft_p99_s = request_rows_statistic(rows.ttft, "p99") or 0.0
-    gap_p99_s = mean_ttft_s if (known := request_rows_statistic(rows.itl, "p99")) is None else known
+    if not rows.is_ok.any():
+        return {}
+    typical = _typical_times([metrics for metrics in known if metrics.ttft_s is not None] or [_own_times(rows)])
+    ttft_s, tpot_s = typical.ttft_s or 0.0, typical.tpot_s or 0.0
+    # A warm-up has fewer tokens than a trial, so that latencies are put together from their parts.
+    tokens = request_rows_statistic(rows.output_tokens, "mean") or 1.0
+    decoding_s = tpot_s * max(tokens - 1, 0.0)
     # What is read late still has its own time where the kernel gives it, unless the next token came meanwhile: one read
     # of both has one time.
-    median_gap_s = request_rows_statistic(rows.itl, "p50")
-    own_times = health.kernel_times and (median_gap_s is None or health.loop_lag_p99_s < median_gap_s)
+    own_times = health.kernel_times and (typical.tpot_s is None or health.loop_lag_p99_s < typical.tpot_s)
     lag_mean_s, lag_p99_s = (0.0, 0.0) if own_times else (health.loop_lag_mean_s or 0.0, health.loop_lag_p99_s)
     delay_s = float(np.mean(rows.column("sent_s") - rows.planned)) + lag_mean_s
-    for what, added_s, allowed_s in (
-        ("mean TTFT", delay_s, max(MEAN_DELAY_FLOOR_S, MEAN_DELAY_SHARE * mean_ttft_s)),
-        ("TTFT p99", lag_p99_s, max(TAIL_LAG_FLOOR_S, TAIL_TTFT_SHARE * ttft_p99_s)),
-        ("ITL p99", lag_p99_s, max(TAIL_LAG_FLOOR_S, TAIL_LAG_SHARE * gap_p99_s)),
-    ):
+    gap_s = typical.itl_p99_s or ttft_s
+    ttft_p99_s = typical.ttft_p99_s or ttft_s
+    checks = [
+        ("ttft", "mean TTFT", delay_s, _mean_limit(ttft_s)),
+        ("ttft", "TTFT p99", lag_p99_s, max(TAIL_LAG_FLOOR_S, TAIL_TTFT_SHARE * ttft_p99_s)),
+        ("itl", "ITL p99", lag_p99_s, max(TAIL_LAG_FLOOR_S, TAIL_LAG_SHARE * gap_s)),
+        ("tpot", "decoding", lag_mean_s, _mean_limit(decoding_s)),
+        ("latency", "mean latency", delay_s, _mean_limit(ttft_s + decoding_s)),
+    ]
+    if workload.open_loop:  # the schedule goes on whatever is late, so that only the ends of the trial can move
+        end_s = health.send_lateness_p99_s + lag_p99_s
+        makespan_s = float(np.nanmax(rows.end) - rows.planned.min())
+        checks.append(("output_throughput", "makespan", end_s, _mean_limit(makespan_s)))
+    else:  # a stream sends its next request once it has noticed the end of the last
+        checks.append(("output_throughput", "mean latency", delay_s, _mean_limit(ttft_s + decoding_s)))
+    found: dict[str, str] = {}
+    for name, what, added_s, allowed_s in checks:
         if added_s > allowed_s:
-            stolen = f"; a hypervisor took {show_percent(health.stolen_share)} of the processors"
-            reason = stolen if health.stolen_share >= STOLEN_SHARE else ""
-            cause = f"client too slow (+{show_seconds(added_s)} on {what}, limit {show_seconds(allowed_s)}{reason})"
-            return Failure(outcome=Outcome.CLIENT_BOUND, cause=cause)
-    return None
+            found.setdefault(name, f"+{show_seconds(added_s)} on {what}, limit {show_seconds(allowed_s)}")
+    return found
+
+
+def _mean_limit(time_s: float) -> float:
+    return max(MEAN_DELAY_FLOOR_S, MEAN_DELAY_SHARE * time_s)
+
+
+def _own_times(rows: RequestRows) -> TrialMetrics:
+    return TrialMetrics(
+        ttft_s=request_rows_statistic(rows.ttft, "mean"),
+        ttft_p99_s=request_rows_statistic(rows.ttft, "p99"),
+        tpot_s=request_rows_statistic(rows.tpot, "mean"),
+        itl_p99_s=request_rows_statistic(rows.itl, "p99"),
+    )
+
+
+def _typical_times(known: Sequence[TrialMetrics]) -> TrialMetrics:
+    """Return the median of each time that a limit is a share of."""
+    found: dict[str, float] = {}
+    for name in ("ttft_s", "ttft_p99_s", "tpot_s", "itl_p99_s"):
+        values = [value for metrics in known if (value := getattr(metrics, name)) is not None]
+        if values:
+            found[name] = median(values)
+    return TrialMetrics(**found)

@@ -33,7 +33,7 @@ from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, progress_e
 from bitbench.measure.trial import ReadyInstance, RunContext, TrialDraft, TrialKind, now, run_trial
 from bitbench.ports import Endpoint, Instance, InstanceFailed, LoadClient
 from bitbench.records.folder import Writer
-from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
+from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.objective import RateTrialKind, SearchLimits
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Count, Study
@@ -64,7 +64,8 @@ class EndpointRun:
         self._trials = [trial for trial in recorded if trial.kind == "measured"]
         self._warm_ups = Counter(trial.point for trial in recorded if trial.kind == "warmup")
         self._visit = len(writer.folder.instances())  # what earlier runs sent last may not be recorded
-        self._warm: set[Point] = set()  # by this run: the server may have been started again since the last
+        # By this run, with the metrics of its last round: the server may have been started again since the last.
+        self._warm: dict[Point, tuple[TrialMetrics, ...]] = {}
         pace = OneBlock(run.plan.study.measure.trials.min)
         self._progress = Progress(run.plan, pace, excused=progress_excuses(self._trials))
         self._progress.add(self._trials)
@@ -190,13 +191,14 @@ class EndpointRun:
         point, rounds = self._point(workload), list[TrialRecord]()
         if point in self._warm or workload.warm_up is workload:
             return None
-        self._warm.add(point)
+        self._warm[point] = ()
         while wants_warm_up_round(workload, rounds, until_steady=True):
             draft = self._draft(workload, ready, "warmup")
             if draft.record.kind != "warmup":
                 return draft
             self._warm_ups[point] += 1
             rounds.append(self._writer.append_trial(draft.record, draft.requests))
+        self._warm[point] = (rounds[-1].metrics,)
         if not is_steady(rounds):
             times = " and ".join(show_seconds(round_.metrics.latency_s) for round_ in rounds[-2:])
             self._run.observer.warn(
@@ -208,8 +210,11 @@ class EndpointRun:
     def _draft(self, workload: Workload, ready: ReadyInstance, kind: TrialKind) -> TrialDraft:
         point = self._point(workload)
         index = len(self._progress.trials_of(point, BLOCK))
+        known = [*self._warm.get(point, ()), *self._progress.metrics_of(point, BLOCK)]
         warm_ups = self._warm_ups[point]
-        return run_trial(ready, workload, kind, index, self._run, warm_up_round=warm_ups, visit=self._visit)
+        return run_trial(
+            ready, workload, kind, index, self._run, warm_up_round=warm_ups, visit=self._visit, known=known
+        )
 
     def _added(self, workload: Workload) -> Workload:
         """A new one is added to the plan and to the study on disk before it is tried."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from bitbench.analysis.elapsed import ended_s
 from bitbench.ports import Engine
-from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
 from bitbench.study.hardware import Instructions, Level
 from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Plan, Point
@@ -199,7 +199,7 @@ class Estimator:
             self._left_s -= self._point_left_s(point)
             self.one_each_s -= mean.value
             self.warm_ups_s -= warm_up.value
-            self._done[point] += record.kind == "measured"
+            self._done[point] += record.kind == "measured" and record.turn == 0
             if record.duration_s:  # 0: it never ran
                 mean.add(_whole_trial_s(record, self._workloads[point.workload]))
                 if record.kind == "warmup":
@@ -379,7 +379,8 @@ class _Turns:
 
     def add(self, trial: TrialRecord) -> None:
         point = trial.point
-        if point not in self._points:
+        is_check = trial.turn > 0 and trial.outcome in (Outcome.OK, *NOT_THE_ENGINES)
+        if point not in self._points or is_check:
             return
         self._last[point] = trial
         self._ended_s = ended_s(trial)

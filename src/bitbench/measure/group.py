@@ -8,7 +8,7 @@ for the next one: here that is `measure.loop`.
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 from types import TracebackType
@@ -37,7 +37,7 @@ from bitbench.measure.trial import (
 )
 from bitbench.ports import InstanceFailed, Observer
 from bitbench.records.quality import Condition
-from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome, TrialRecord
+from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Group, Member, Point
 from bitbench.study.workload import Workload
 
@@ -102,6 +102,10 @@ class Residents:
 
     def __contains__(self, instance_id: str) -> bool:
         return instance_id in self._present
+
+    def freezes(self, config: Config) -> bool:
+        """Whether it rests frozen between its turns."""
+        return len(self._can_freeze) > 1 and self._can_freeze[config]
 
     def join(self, ready: ReadyInstance) -> None:
         self._present[ready.id] = ready
@@ -186,6 +190,7 @@ class _Servers:
     progress: Progress
     residents: Residents
     new_instance: NewInstance
+    warm: dict[tuple[str, str], TrialMetrics] = field(default_factory=dict)  # last warm-up, by instance and workload
 
     def left(self, present: Sequence[Present]) -> list[Present]:
         return [(member, ready) for member, ready in present if ready.id in self.residents]
@@ -204,6 +209,9 @@ class _Servers:
     def take_turns(self, members: Sequence[Present], stays: Sequence[Present]) -> Iterator[Draft]:
         """Every point that wants a trial gets one in each round, in a new order; what others spoiled is repeated.
 
+        In its first turn of a block a config has a second trial right after the first, without freezing between them:
+        `analysis.turns` compares the two.
+
         One that is alone has no rounds, unless it is measured again in a block that has: not beside the others of it.
         """
         number = self.progress.rounds_begun(self.group.block)
@@ -211,15 +219,30 @@ class _Servers:
         while wanted := self._wanted(members, stays):
             for ready, workload in self._shuffled(wanted, number):
                 while self._can(ready, workload):
+                    place = 0
                     with self.residents.turn(ready, lambda awake: touch_before_trial(awake, self.run)) as turn:
-                        draft = run_trial(ready, workload, "measured", self._index(ready, workload), self.run)
-                    circumstances = {**asdict(turn), "round": number if in_rounds else None}
-                    draft = TrialDraft(draft.record.model_copy(update=circumstances), draft.requests)
+                        draft = self._trial(ready, workload)
+                        if in_rounds and draft.record.outcome is Outcome.OK and self._wants_second(ready):
+                            yield _in_turn(draft, turn, number, place)
+                            place = 1
+                            draft = self._trial(ready, workload)
+                    draft = _in_turn(draft, turn, number if in_rounds else None, place)
                     self._leave_if_over(ready, draft)
                     yield draft
-                    if draft.record.outcome not in NOT_THE_ENGINES:
+                    if place or draft.record.outcome not in NOT_THE_ENGINES:
                         break
             number += 1
+
+    def _wants_second(self, ready: ReadyInstance) -> bool:
+        """In blocks of two rounds or more: with one it would take half of the time."""
+        is_frozen = self.group.rounds > 1 and self.residents.freezes(ready.config)
+        return is_frozen and self.progress.wants_second(ready.config, ready.block)
+
+    def _trial(self, ready: ReadyInstance, workload: Workload) -> TrialDraft:
+        point = _point(ready, workload)
+        warm = self.warm.get((ready.id, workload.name))
+        known = [*([warm] if warm else []), *self.progress.metrics_of(point, ready.block)]
+        return run_trial(ready, workload, "measured", self._index(ready, workload), self.run, known=known)
 
     def measure_quality(self, present: Sequence[Present]) -> Iterator[Draft]:
         """After their speed: so that it can disturb nothing."""
@@ -299,6 +322,7 @@ class _Servers:
                     if draft.record.kind != "warmup":
                         break
                     rounds.append(draft.record)
+                    self.warm[ready.id, workload.name] = draft.record.metrics
 
     def _wanted(self, members: Sequence[Present], stays: Sequence[Present]) -> list[Turn]:
         """One that stays has a turn wherever another has one."""
@@ -363,6 +387,11 @@ class _Servers:
         seen = None if record.outcome is Outcome.OK else Failure(outcome=record.outcome, cause=record.cause or "")
         failure = ready.explain(seen, "measured")
         return measured if failure is None else QualityDraft(failed_quality_record(record, failure, record.duration_s))
+
+
+def _in_turn(draft: TrialDraft, turn: TurnConditions, round_: int | None, place: int) -> TrialDraft:
+    circumstances = {**asdict(turn), "round": round_, "turn": place}
+    return TrialDraft(draft.record.model_copy(update=circumstances), draft.requests)
 
 
 def _point(ready: ReadyInstance, workload: Workload) -> Point:

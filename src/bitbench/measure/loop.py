@@ -7,6 +7,7 @@ There is no other state, so a study that was killed at any moment is resumed by 
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from itertools import groupby
+from pathlib import Path
 
 from bitbench.analysis.ranking import baselines_of
 from bitbench.measure.budget import StudyPace
@@ -18,8 +19,9 @@ from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Plan
-from bitbench.util.errors import StoreError
+from bitbench.reports.document.words import plural
+from bitbench.study.plan import Group, Plan
+from bitbench.util.errors import BusyMachineError, StoreError
 
 THIS_HOST = "local"  # what records call the machine of a study that runs on one
 
@@ -65,9 +67,41 @@ class Schedule:
         return sum(trial.kind == "measured" for trial in self.trials)
 
 
+LEAST_REJECTED = 6  # trials at the beginning of a block: as often as one of them is tried
+
+
+class _Rejections:
+    """The rejected trials at the beginning of a block."""
+
+    def __init__(self, block: int, schedule: Schedule, folder: Path) -> None:
+        self._folder = folder
+        self._rejected: list[TrialRecord] = []
+        of_block = [trial for trial in schedule.trials if trial.block == block and trial.kind == "measured"]
+        self._has_others = not all(trial.is_rejected for trial in of_block)
+
+    def add(self, draft: Draft, group: Group) -> None:
+        """Raise BusyMachineError where two turns of each config brought nothing else."""
+        if self._has_others or not isinstance(draft, TrialDraft) or draft.record.kind != "measured":
+            return
+        self._has_others = not draft.record.is_rejected
+        self._rejected.append(draft.record)
+        if len(self._rejected) >= max(LEAST_REJECTED, 2 * len(group.members)):
+            self.end()
+
+    def end(self) -> None:
+        """Raise BusyMachineError where the block brought nothing else."""
+        if self._rejected and not self._has_others:
+            raise BusyMachineError(
+                f"stopped: {plural(len(self._rejected), 'trial')} of {len(self._rejected)} were rejected "
+                f"({self._rejected[-1].cause}); free the machine, then resume with --into {self._folder}"
+            )
+
+
 def run_study(run: RunContext, schedule: Schedule, writer: Writer) -> None:
-    """Run what is left. Raises StoreError where a block was begun on another machine, or a group leaves no result."""
+    """Run what is left. Raises StoreError where a block was begun on another machine or a group leaves no result, and
+    BusyMachineError where all of a block is rejected."""
     for block, groups in groupby(iter(schedule.progress.next_group, None), key=lambda group: group.block):
+        rejections = _Rejections(block, schedule, writer.folder.path)
         with run.starts.block() if run.starts else nullcontext():
             for group in groups:
                 if group.rounds and (host := schedule.hosts.get(block, THIS_HOST)) != THIS_HOST:
@@ -77,9 +111,11 @@ def run_study(run: RunContext, schedule: Schedule, writer: Writer) -> None:
                 with closing(run_group(group, run, schedule.progress, writer.new_instance)) as drafts:
                     for draft in drafts:
                         record_loop_result(draft, schedule, writer, run.observer)
+                        rejections.add(draft, group)
                         results += not isinstance(draft, InstanceRecord)
                 if results == 0 and schedule.progress.next_group() == group:
                     raise StoreError(f"{group.name} left no trial; see the logs in {writer.folder.logs}")
+        rejections.end()
 
 
 def record_loop_result(draft: Draft, schedule: Schedule, writer: Writer, observer: Observer) -> None:

@@ -10,7 +10,7 @@ from random import Random
 from typing import Protocol, TypeVar
 
 from bitbench.records.quality import Condition, QualityRecord
-from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
+from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Group, Member, Plan, Point, Purpose
 
 # Outcomes that the same inputs give again: the point is not tried in later blocks.
@@ -123,16 +123,27 @@ class Progress:
     def trials_of(self, point: Point, block: int) -> Sequence[TrialRecord]:
         return self._trials[point][block]
 
+    def metrics_of(self, point: Point, block: int) -> list[TrialMetrics]:
+        """Those of all attempts, by which a late client is judged; not of another machine, where the block was lost."""
+        return [trial.metrics for trial in self._trials[point][block] if trial.outcome is not Outcome.LOST]
+
+    def wants_second(self, config: Config, block: int) -> bool:
+        """Whether no turn of this config had a second trial in this block."""
+        own = chain.from_iterable(self._trials[point].get(block, ()) for point in self._points[config])
+        return not any(trial.turn for trial in own)
+
     def wants_trial(self, point: Point, block: int) -> bool:
-        """Whether this point needs another trial in this block."""
-        counted = sum(trial.outcome is Outcome.OK for trial in self._trials[point][block])
+        """Whether this point needs another trial in this block. The second of a turn is beside those."""
+        counted = sum(trial.outcome is Outcome.OK and trial.turn == 0 for trial in self._trials[point][block])
         if counted >= self._pace.rounds(block) or not self.accepts_trial(point, block):
             return False
         return self._pace.is_open(point, block)
 
     def accepts_trial(self, point: Point, block: int) -> bool:
         """Whether one more could have a result: none failed in this block, and it was not given up before."""
-        outcomes = Counter(trial.outcome for trial in self._trials[point][block] if trial.id not in self._excused)
+        tried = [trial for trial in self._trials[point][block] if trial.id not in self._excused]
+        # The second trial of a turn is not repeated, so that its rejection counts against no other.
+        outcomes = Counter(trial.outcome for trial in tried if trial.turn == 0 or trial.outcome not in NOT_THE_ENGINES)
         if outcomes.keys() - NOT_THE_ENGINES - {Outcome.OK}:
             return False
         if outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS or outcomes[Outcome.DISTURBED] > DISTURBED_REPEATS:

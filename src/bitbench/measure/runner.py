@@ -22,7 +22,7 @@ from bitbench.measure.compatibility import look_up_compatibility
 from bitbench.measure.endpoint import EndpointRun
 from bitbench.measure.load_study import PreparedLoad
 from bitbench.measure.loop import THIS_HOST, Schedule, run_study
-from bitbench.measure.machine.host import BUSY_CORES, available_memory, cores_in_use
+from bitbench.measure.machine.host import BUSY_CORES, available_memory, cores_in_use, disturbs, usable_threads
 from bitbench.measure.machine.noise import keep_noise, kept_noise, measure_noise
 from bitbench.measure.machine.watches import EnergyMeter, energy_zones
 from bitbench.measure.offers import Executor
@@ -169,7 +169,7 @@ class StudyRun:
         with EnergyMeter(energy_zones()) as idle:
             busy_cores = cores_in_use() if is_here else 0.0
         if busy_cores > BUSY_CORES:
-            self.observer.warn(f"other work keeps {busy_cores:.1f} cores of this machine busy; expect wide intervals")
+            self.observer.warn(busy_machine_warning(self.plan.study, self.at.device, busy_cores))
         if lock:
             # A search writes a new rate into the study before it is in the lock.
             refuse_other_study(_study_in(folder), self.plan.study, {"workloads"} if search else set())
@@ -199,6 +199,15 @@ class StudyRun:
         schedule = Schedule(self.plan, lambda: run_pace(self.plan, self.at, at_once(), search), self.folder)
         _announce(self.plan, schedule, self.observer, estimator_of(self.plan, self.at).quality_s)
         return schedule
+
+
+def busy_machine_warning(study: Study, device: Device, busy_cores: float) -> str:
+    """Say what other work does to trials: where `OtherWork` rejects them, they do not only vary more."""
+    busy = f"other work keeps {busy_cores:.1f} of {usable_threads()} cores busy"
+    computes_here = any(engine.needs_model for engine in registered_engines_of(study).values())
+    if device == "cpu" and computes_here and disturbs(busy_cores):
+        return f"{busy}: trials will be rejected until it ends"
+    return f"{busy}; expect wide intervals"
 
 
 def run_context(

@@ -3,7 +3,7 @@ back, and its draft."""
 
 import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,13 +14,22 @@ from typing import TYPE_CHECKING, Literal
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.trial import cached_share, metrics_of_trial
 from bitbench.engines.starts import Starts
-from bitbench.loadgen.verdict import load_verdict
+from bitbench.loadgen.verdict import CLOCK_STEP_S, load_verdict, moved_metrics
 from bitbench.measure.machine.host import OtherWork
 from bitbench.measure.machine.watches import MemoryWatch, gpu_watch_disturbance, meter_energy, watch_gpus
 from bitbench.measure.plan import planned_engine_loads, planned_engine_setup
 from bitbench.measure.quality import QualityKit
 from bitbench.ports import Endpoint, Engine, Instance, Launch, Load, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
-from bitbench.records.trial import NOT_THE_ENGINES, Energy, EngineMetrics, Failure, Outcome, TrialMetrics, TrialRecord
+from bitbench.records.trial import (
+    NOT_THE_ENGINES,
+    ClientHealth,
+    Energy,
+    EngineMetrics,
+    Failure,
+    Outcome,
+    TrialMetrics,
+    TrialRecord,
+)
 from bitbench.study.hardware import Capability
 from bitbench.study.plan import Config, Plan, Point, Purpose
 from bitbench.study.study import Study, Timeouts
@@ -187,10 +196,11 @@ def run_trial(
     *,
     warm_up_round: int = 0,
     visit: int = 0,
+    known: Sequence[TrialMetrics] = (),
 ) -> TrialDraft:
     """Blocks until it has ended. Its prompts are the same for all configs, and never come twice in an instance.
     `visit`: how often a server that goes on running was measured before, which may remember prompts of a trial that was
-    interrupted."""
+    interrupted. `known`: of its point, as in `loadgen.verdict.moved_metrics`."""
     study = run.plan.study
     point = Point(config=ready.config, workload=workload.name)
     asked = workload.warm_up if kind == "warmup" else workload
@@ -218,7 +228,8 @@ def run_trial(
     requests = result.requests
     energy = Energy(gpus.use.energy_j if gpus.use else None, meter.energy_j)
     disturbed = others.failure if others and gpus.use is None else gpu_watch_disturbance(gpus.use)
-    failure = ready.explain(load_verdict(requests, asked, result.health) or disturbed, kind)
+    verdict = load_verdict(requests, asked, result.health, study.measure.metric, known)
+    failure = ready.explain(verdict or disturbed, kind)
     record = new(kind="measured" if failure else kind, failure=failure)  # a warm-up that fails is a result
     found = {
         "started_at": result.started_at,
@@ -230,8 +241,12 @@ def run_trial(
         "cpu_energy_j": meter.energy_j,
         "engine_metrics": counted,
         "cached_share": cached_share(counted, requests),
-        **trial_draft_figures(requests, study, energy, counts=failure is None),
+        **trial_draft_figures(
+            requests, study, energy, has_metrics=has_metrics(record.outcome, requests, result.health)
+        ),
     }
+    if failure is None and kind == "measured":
+        found["uncertain"] = tuple(moved_metrics(requests, asked, result.health, known))
     return TrialDraft(record.model_copy(update=found), requests)
 
 
@@ -251,10 +266,20 @@ def trial_seed(
     return (*own, visit) if visit else own
 
 
-def trial_draft_figures(requests: "pa.Table", study: Study, energy: Energy, *, counts: bool) -> dict[str, object]:
-    """What the record of a trial says about its rows. `counts`: it has a result."""
+def has_metrics(outcome: Outcome, requests: "pa.Table", health: ClientHealth | None) -> bool:
+    """Whether the metrics of a trial are recorded. Those of a rejected one are, so that a report can say what its
+    rejection changed, unless a request failed or the clock was set."""
+    if outcome is Outcome.OK:
+        return True
+    if outcome not in (Outcome.CLIENT_BOUND, Outcome.DISTURBED) or health is None or not requests.num_rows:
+        return False
+    return abs(health.clock_step_s) <= CLOCK_STEP_S and set(requests["status"].to_pylist()) == {"ok"}
+
+
+def trial_draft_figures(requests: "pa.Table", study: Study, energy: Energy, *, has_metrics: bool) -> dict[str, object]:
+    """Return what the record of a trial says about its rows."""
     return {
-        "metrics": metrics_of_trial(requests, study.objectives, energy) if counts else TrialMetrics(),
+        "metrics": metrics_of_trial(requests, study.objectives, energy) if has_metrics else TrialMetrics(),
         "objectives": judge_objectives(requests, study.objectives),
         "requests": requests.num_rows,
         "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),

@@ -156,6 +156,9 @@ TRIALS = StudyTable(
         TableColumn("block", "int32", "round of starts"),
         TableColumn("index", "int32", "number within its block"),
         TableColumn(
+            "turn", "int32", "1: directly after another trial of its turn, and in no figure unless the report says"
+        ),
+        TableColumn(
             "purpose", "string", "selection; or confirmation: of the chosen config after the choice, in no other figure"
         ),
         _STARTED,

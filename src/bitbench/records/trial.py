@@ -198,6 +198,9 @@ class TrialRecord(Record):
     probe_after_s: float | None = None
     residents: int = 0  # other instances that lay in memory meanwhile
     idle_cores: float | None = None  # that they kept busy all the same; None where they were frozen
+    # Its place in its turn: 0 was run right after a thaw, 1 directly after that one. One trial of a turn counts: the
+    # first, or the second where `analysis.turns.settle_turns` says so.
+    turn: int = 0
     instance_id: str
     # Wall clock, ISO 8601 in UTC: the anchor of this trial's monotonic times. None: the file it came from does not say.
     started_at: str | None
@@ -205,7 +208,9 @@ class TrialRecord(Record):
     outcome: Outcome
     cause: str | None = None
     log_lines: tuple[str, ...] = ()
-    metrics: TrialMetrics = TrialMetrics()
+    metrics: TrialMetrics = TrialMetrics()  # also of a rejected trial, whose requests were all answered
+    # What the client's lateness may have moved too far (`Metric.moves_with`), although the trial counts: ttft, itl.
+    uncertain: tuple[str, ...] = ()
     client: ClientHealth | None = None
     sketched: dict[str, SketchedTimes] = Field(default_factory=dict)  # by time: ttft; of a client on several machines
     memory: Memory = Memory()
@@ -226,7 +231,12 @@ class TrialRecord(Record):
     @property
     def counts(self) -> bool:
         """Whether it enters a figure."""
-        return self.selects and self.outcome is Outcome.OK
+        return self.selects and self.outcome is Outcome.OK and self.turn == 0
+
+    @property
+    def is_rejected(self) -> bool:
+        """Whether its requests were answered and the client or the machine spoiled their times."""
+        return self.outcome in (Outcome.CLIENT_BOUND, Outcome.DISTURBED) and self.metrics != TrialMetrics()
 
     @property
     def selects(self) -> bool:
@@ -236,7 +246,7 @@ class TrialRecord(Record):
     @property
     def confirms(self) -> bool:
         """Whether it enters the ratio that confirms a choice, and no other figure."""
-        is_measured = self.kind == "measured" and self.outcome is Outcome.OK
+        is_measured = self.kind == "measured" and self.outcome is Outcome.OK and self.turn == 0
         return is_measured and self.purpose is Purpose.CONFIRMATION
 
 

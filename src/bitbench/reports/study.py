@@ -26,6 +26,7 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.reports.sections.conditions import (
+    attempts_section,
     conditions_source_paragraph,
     configs_section,
     host_section,
@@ -93,6 +94,7 @@ def study_document(
         None if was_running else warm_up_section(summary),
         configs_section(summary, lock),
         instances_section(instances),
+        attempts_section(summary),
         host_section(lock),
         *lead_parts_of_features(summary, "section", ReportPlace.CONDITIONS),
         method_section(summary),

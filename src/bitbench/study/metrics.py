@@ -61,6 +61,15 @@ class Metric:
         return self.percent is not None and self.percent > 50
 
     @property
+    def moves_with(self) -> str | None:
+        """Return the metric by whose limit a late client moves this one too (`loadgen.verdict`); None: it does not."""
+        if self.name in ("first_answer", "input_throughput"):
+            return "ttft"
+        if self.time is not None:
+            return self.time
+        return "output_throughput" if self.source in (FigureSource.ROWS, FigureSource.COUNTERS) else None
+
+    @property
     def column(self) -> str:
         """Its name where the number stands alone."""
         return f"{self.name}_s" if self.unit == "s" else self.name

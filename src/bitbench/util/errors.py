@@ -16,6 +16,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── QuantizeError           a variant could not be created, or may not be removed
 ├── KernelError             a kernel case or shape is invalid, or the worker that times it failed
 ├── QualityError            quality cannot be asked for as the study says it; the variant's quality is unknown
+├── BusyMachineError        every trial was rejected, since other work or a late client spoiled it
 ├── LoadError               the load generator itself failed, not the engine
 ├── ProfileError            an operator profile could not be taken, or its trace not be read
 ├── StoreError              a study folder cannot be read or written as it is
@@ -86,6 +87,10 @@ class StudyFileError(BitbenchError):
     def __init__(self, message: str, location: tuple[int | str, ...] = ()) -> None:
         super().__init__(message)
         self.location = location
+
+
+class BusyMachineError(BitbenchError):
+    """Every trial was rejected; what was recorded is kept, and the same command resumes."""
 
 
 class NotTrustedError(BitbenchError):

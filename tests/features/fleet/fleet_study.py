@@ -94,9 +94,8 @@ def check_complete(folder: StudyFolder, blocks: int = BLOCKS, trials: int = TRIA
     hosts = {instance.id: instance.host for instance in folder.instances()}
     for block in range(blocks):
         for engine in engines:
-            outcomes = Counter(
-                trial.outcome for trial in measured if (trial.point.config.engine, trial.block) == (engine, block)
-            )
+            of_block = [trial for trial in measured if (trial.point.config.engine, trial.block) == (engine, block)]
+            outcomes = Counter(trial.outcome for trial in of_block if trial.turn == 0)
             late = outcomes[Outcome.CLIENT_BOUND] > CLIENT_BOUND_REPEATS
             # The baseline has a turn beside whoever is left of a block, so an interruption gives it more.
             enough = outcomes[Outcome.OK] >= trials if engine == "a" else outcomes[Outcome.OK] == trials

@@ -57,6 +57,7 @@ class Run(Record):
     metrics: dict[str, float]  # only those that are defined
     holds: bool | None = None  # its objectives; None where there are none
     why_not: str | None = None
+    uncertain: tuple[str, ...] = ()  # what a late client may have moved too far, although the trial counts
     requests: int = 0
     failed_requests: int = 0
 
@@ -389,6 +390,35 @@ class Precision(Record):
     next_half_width: float | None = None  # and bring
 
 
+class RatioOfAttempts(Record):
+    """A ratio to the baseline on one workload, without and with the trials that were rejected."""
+
+    workload: str
+    counted: Estimate | None
+    all_attempts: Estimate
+
+
+class Rejections(Record):
+    """How many trials of a config were rejected because the client was late or the machine was busy.
+
+    `ratios` where that were more than a tenth of its attempts, or of the baseline's.
+    """
+
+    config: Config
+    attempted: int
+    rejected: int
+    ratios: tuple[RatioOfAttempts, ...] = ()
+
+
+class TurnEffect(Record):
+    """What a thaw does to an engine: the speed of first trials of a turn / that of second ones."""
+
+    engine: str
+    starts: int
+    ratio: Estimate | None  # None of fewer than two starts
+    second_counts: bool = False  # the interval excludes 1
+
+
 class SettingSummary(Record):
     """One of several settings of an engine with the same weights; None where it is unknown, or does not apply."""
 
@@ -424,6 +454,8 @@ class StudySummary(Record):
     rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
     idle_share: float | None = None  # of the processors' energy in its trials: what they take when idle; None: unknown
     crossovers: tuple[Crossover, ...] = ()  # by the primary metric, where workloads differ in one number only
+    rejections: tuple[Rejections, ...] = ()  # of configs with a trial
+    turns: tuple[TurnEffect, ...] = ()  # of engines that are frozen between their turns
     settings: tuple[SettingSummary, ...] = ()  # of configs that share their weights and engine with others
     parts: dict[str, SerializeAsAny[Record]] = Field(default_factory=dict)  # of features, by the names of their parts
 
@@ -438,7 +470,15 @@ class StudySummary(Record):
 
     def _part(self, model: ComparedModel) -> "StudySummary":
         own = set(model.configs)
-        by_config = ("configs", "expectations", "processor_notes", "quality", "quality_refusals", "crossovers")
+        by_config = (
+            "configs",
+            "expectations",
+            "processor_notes",
+            "quality",
+            "quality_refusals",
+            "crossovers",
+            "rejections",
+        )
         return self.model_copy(
             update={
                 "baseline": model.baseline,

@@ -7,7 +7,7 @@ what cannot be checked.
 """
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -23,11 +23,11 @@ from bitbench.features.fleet.orders import SKETCHED, BlockOrder, PartProgress, P
 from bitbench.loadgen.client import WorkerPart
 from bitbench.loadgen.progress import Snapshot
 from bitbench.loadgen.requests import Slot, request_slots
-from bitbench.loadgen.verdict import CLOCK_STEP_S, load_verdict
+from bitbench.loadgen.verdict import CLOCK_STEP_S, load_verdict, moved_metrics
 from bitbench.measure.group import MOST_ROUNDS, Draft
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, DISTURBED_REPEATS
 from bitbench.measure.quality import QualityDraft
-from bitbench.measure.trial import TrialDraft, trial_draft_figures, trial_seed
+from bitbench.measure.trial import TrialDraft, has_metrics, trial_draft_figures, trial_seed
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.quality.measure import windows_again
 from bitbench.records.lock import HostFacts
@@ -45,7 +45,7 @@ from bitbench.records.trial import (
     WorkerHealth,
 )
 from bitbench.study.base import Json
-from bitbench.study.plan import Config
+from bitbench.study.plan import Config, Point
 from bitbench.study.workload import MOST_REQUESTS, Trace, Workload, longest_length, shortest_length
 from bitbench.util.http.response import AnswerLimits
 from bitbench.util.text import quote
@@ -99,6 +99,13 @@ class BlockResults:
         self._workloads = {workload.name: workload for workload in order.plan.study.workloads}
         before = [trial for trial in order.history if trial.block == order.block and trial.kind == "measured"]
         self._trials = Counter(trial.point for trial in before)
+        self._known: dict[Point, list[TrialMetrics]] = defaultdict(
+            list
+        )  # of trials; by these a client's delay is judged
+        for trial in before:
+            if trial.outcome is not Outcome.LOST:
+                self._known[trial.point].append(trial.metrics)
+        self._warm: dict[tuple[str, str], TrialMetrics] = {}  # of the last warm-up of an instance on a workload
         self._warm_ups: Counter[tuple[str, str]] = Counter()  # of an instance on a workload
         self._rounds = 1 + max((trial.round for trial in before if trial.round is not None), default=-1)
         self._instances: dict[str, Config] = {}  # by the ids that the machine gave them
@@ -150,8 +157,10 @@ class BlockResults:
                 self._scored.add((draft.record.config, draft.record.condition))
         elif draft.record.kind == "warmup":
             self._warm_ups[draft.record.instance_id, draft.record.point.workload] += 1
+            self._warm[draft.record.instance_id, draft.record.point.workload] = draft.record.metrics
         else:
             self._trials[draft.record.point] += 1
+            self._known[draft.record.point].append(draft.record.metrics)
             self._rounds = max(self._rounds, 1 + (-1 if draft.record.round is None else draft.record.round))
 
     def _kept(self, name: str, gained: bytes) -> bytes:
@@ -174,12 +183,14 @@ class BlockResults:
         _must(record.purpose is order.purpose, "it is for another purpose")
         _must(record.index == self._trials[point], f"its index is {record.index}, not {self._trials[point]}")
         _must(record.round is None or record.round <= self._rounds, f"its round is {record.round}")
+        _must(record.turn == 0 or (record.turn == 1 and record.round is not None), f"its turn is {record.turn}")
         _must(not record.sketched and not (record.client and record.client.nodes), "it is of several machines")
         is_ok = record.outcome is Outcome.OK
         _must(is_ok or record.kind == "measured", "it is a warm-up that failed")
         if content is None:
             figures = record.metrics, record.objectives, record.requests, record.failed_requests
             _must(not is_ok and figures == (TrialMetrics(), None, 0, 0), "it has figures without rows")
+            _must(not record.uncertain, "it has uncertain metrics without rows")
             return TrialDraft(record)
         return self._with_rows(record, content)
 
@@ -200,10 +211,15 @@ class BlockResults:
             seed = trial_seed(study, workload, record.kind, **place)
             nowhere, no_words, folder = Endpoint("", ""), Vocabulary(1), Path(self._order.folder)
             _check_plan(rows, asked, request_slots(LoadJob(nowhere, asked, no_words, seed, 0.0, 0.0, folder)))
-            verdict = load_verdict(rows, asked, client)
+            warm = self._warm.get((record.instance_id, workload.name))
+            known = [*([warm] if warm else []), *self._known[record.point]]
+            verdict = load_verdict(rows, asked, client, study.measure.metric, known)
+            moved = () if record.kind == "warmup" else tuple(moved_metrics(rows, asked, client, known))
+            _must(record.uncertain == moved, "its uncertain metrics are not those of its rows")
             is_excused = record.kind == "warmup" and verdict is not None and verdict.outcome in NOT_THE_ENGINES
             _must(verdict is None or is_excused, f"it does not count by its rows: {verdict and verdict.cause}")
-        found = record.model_copy(update=trial_draft_figures(rows, study, record.energy, counts=is_ok))
+        has_figures = has_metrics(record.outcome, rows, client)
+        found = record.model_copy(update=trial_draft_figures(rows, study, record.energy, has_metrics=has_figures))
         _, different = check_trial_figures(record.model_dump(mode="json"), found.model_dump(mode="json"))
         _must(not different, f"its figures are not those of its rows ({''.join(different[:1])})")
         return TrialDraft(found, rows)

@@ -160,7 +160,8 @@ def _history(trials: Sequence[TrialRecord], block: int) -> Iterable[TrialRecord]
     for trial in trials:
         failed = trial.kind == "measured" and trial.outcome not in _HARMLESS
         if trial.block == block or failed or id(trial) in chosen:
-            yield _bare(trial)
+            bare = _bare(trial)
+            yield bare.model_copy(update={"metrics": trial.metrics}) if trial.block == block else bare
 
 
 def _bare(trial: TrialRecord) -> TrialRecord:
@@ -172,6 +173,7 @@ def _bare(trial: TrialRecord) -> TrialRecord:
         index=trial.index,
         purpose=trial.purpose,
         round=trial.round,
+        turn=trial.turn,
         instance_id=trial.instance_id,
         started_at=trial.started_at,
         duration_s=trial.duration_s,

@@ -75,6 +75,7 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
         "block": "INTEGER",
         "index": "INTEGER",
         "purpose": "VARCHAR",
+        "turn": "INTEGER",
         "duration_s": "DOUBLE",
         "metrics": _struct(dict.fromkeys(TrialMetrics.model_fields, "DOUBLE")),
         "memory": _struct(dict.fromkeys(Memory.model_fields, "BIGINT")),

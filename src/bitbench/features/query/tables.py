@@ -34,6 +34,7 @@ _TYPES = {
 _SQL = {
     "host.accelerators.name": "[accelerator.name for accelerator in host.accelerators]",
     "purpose": "coalesce(purpose, 'selection')",
+    "turn": "coalesce(turn, 0)",
     "condition": "coalesce(condition, 'alone')",
 }
 

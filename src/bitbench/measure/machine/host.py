@@ -40,7 +40,7 @@ def collect_host_facts() -> HostFacts:
         cpu_model=cpu.get("model name") or platform.processor() or None,
         cpu_flags=tuple(flag for flag in TELLING_FLAGS if flag in flags),
         cores=psutil.cpu_count(logical=False),
-        threads=_usable_threads(),
+        threads=usable_threads(),
         numa_nodes=len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))) or None,
         governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         memory_bytes=psutil.virtual_memory().total,
@@ -63,10 +63,10 @@ def host_processor_level() -> Level | None:
     return Level(forced)
 
 
-def _usable_threads() -> int | None:
+def usable_threads() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
-    return psutil.cpu_count()
+    return psutil.cpu_count() or 1
 
 
 def _cpu_info() -> dict[str, str]:
@@ -123,10 +123,10 @@ class OtherWork:
     @property
     def failure(self) -> Failure | None:
         """Why what was measured meanwhile on the processors does not count."""
-        cores = _usable_threads() or 1
-        if self.cores < DISTURBING_SHARE * cores:
+        if not disturbs(self.cores):
             return None
-        cause = f"other work kept {self.cores:.1f} of {cores} cores busy meanwhile; end it, or repeat once it has ended"
+        busy = f"other work kept {self.cores:.1f} of {usable_threads()} cores busy meanwhile"
+        cause = f"{busy}; end it, or repeat once it has ended"
         return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
     def _others_s(self) -> float:
@@ -140,6 +140,11 @@ class OtherWork:
         busy_s = ticks / os.sysconf("SC_CLK_TCK")
         own = {process for pid in (os.getpid(), self._engine_pid) for process in watched_process_tree(pid)}
         return busy_s - sum(_used_s(process, with_ended=True) for process in own)
+
+
+def disturbs(busy_cores: float) -> bool:
+    """Whether so much other work spoils what is measured on the processors meanwhile."""
+    return busy_cores >= DISTURBING_SHARE * usable_threads()
 
 
 def cores_in_use(look_s: float = LOOK_S) -> float:

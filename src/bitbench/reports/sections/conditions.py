@@ -176,6 +176,43 @@ def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
     return Section(say("Every start"), (starts,))
 
 
+def attempts_section(summary: StudySummary) -> Section | None:
+    """Return how many trials were rejected and what that changed, and what freezing does; None without a trial."""
+    if not summary.rejections or summary.imported_from:
+        return None
+    labels = Labels.of(summary, MAX_NAME)
+    counted = table(
+        summary.rejections,
+        words_column("Config", lambda row: Name(labels[row.config])),
+        number_column("Attempted trials", Unit.COUNT, lambda row: row.attempted),
+        number_column("Rejected", Unit.COUNT, lambda row: row.rejected),
+    )
+    blocks: list[Block] = [
+        paragraph("Trials are rejected where the client was late or other work kept the machine busy:"),
+        counted,
+    ]
+    ratios = [(row.config, ratio) for row in summary.rejections for ratio in row.ratios]
+    if ratios:
+        compared = table(
+            ratios,
+            words_column("Config", lambda row: Name(labels[row[0]])),
+            words_column("Workload", lambda row: Name(row[1].workload)),
+            number_column("vs. baseline", Unit.NONE, lambda row: times(row[1].counted)),
+            number_column("With rejected trials", Unit.NONE, lambda row: times(row[1].all_attempts)),
+        )
+        blocks += [paragraph("More than a tenth was rejected. Ratios with and without these trials:"), compared]
+    if summary.turns:
+        turns = table(
+            summary.turns,
+            words_column("Engine", lambda row: Name(row.engine)),
+            number_column("Starts", Unit.COUNT, lambda row: row.starts),
+            number_column("Right after a thaw / directly after that", Unit.NONE, lambda row: times(row.ratio)),
+            words_column("Counts", lambda row: "second" if row.second_counts else "first"),
+        )
+        blocks += [paragraph("Speed of the first trial of a turn compared with a second one in the same turn:"), turns]
+    return Section(say("Rejected trials, and what freezing does"), tuple(blocks))
+
+
 def warm_up_section(summary: StudySummary) -> Section | None:
     """None for an import, of which no start is known."""
     if summary.imported_from:

@@ -184,6 +184,14 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
     yield from stream_remarks(summary)
     if failed := _failed(summary, labels):
         yield say("Failed: ", joined(failed, "; "), ".")
+    if any(row.ratios for row in summary.rejections):
+        rejected = (
+            say(f"{row.rejected} of {row.attempted} trials of ", Name(labels[row.config]))
+            for row in summary.rejections
+            if row.rejected
+        )
+        beside = ". Below, ratios with these trials are next to those without."
+        yield say(strong("Rejected:"), " ", joined(list(rejected), "; "), beside)
     if not_made := [refusal.point.config for refusal in summary.refusals if refusal.was_tried]:
         variants = listing(name_phrases(dict.fromkeys(config.variant for config in not_made)))
         yield say("Could not be made: ", variants, "; run the study again to retry.")

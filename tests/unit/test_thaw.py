@@ -1,0 +1,84 @@
+"""The two trials in a row of a turn, and which of them counts."""
+
+import pytest
+
+from bitbench.analysis.summarize import samples_by_point, summarize
+from bitbench.analysis.turns import settle_turns, summarize_turns
+from bitbench.records.trial import Outcome, TrialRecord
+from bitbench.study.plan import Plan, Point
+from bitbench.study.workload import Workload
+from tests.unit.synthetic import make_plan, make_records, make_trial, speed_metrics
+
+WORKLOAD = Workload(name="w", concurrency=1, input_tokens=8, output_tokens=10)
+PLAN = make_plan(["calm", "cold"], [WORKLOAD])
+CALM, COLD = PLAN.points
+JITTER = (0.99, 1.02, 1.0, 0.98)
+
+
+def trials(slower: float, blocks: int = 4) -> list[TrialRecord]:
+    """In each block a turn of two trials and one of a single trial. The engine `cold` has slow first ones."""
+    found = []
+    for block in range(blocks):
+        for point in (CALM, COLD):
+            first = slower if point == COLD else 1.0
+            found += [
+                trial(point, block, 0, 100 * first * JITTER[block]),
+                trial(point, block, 1, 100, turn=1),
+                trial(point, block, 2, 100, round_=1),
+            ]
+    return found
+
+
+def trial(point: Point, block: int, index: int, speed: float, *, round_: int = 0, turn: int = 0) -> TrialRecord:
+    metrics = speed_metrics(WORKLOAD, speed)
+    return make_trial(point, block, index, round=round_, turn=turn, metrics=metrics)
+
+
+def counted(plan: Plan, of: list[TrialRecord], point: Point) -> list[int]:
+    return [trial.index for trial in settle_turns(plan, of) if trial.counts and trial.point == point]
+
+
+def test_the_second_trial_counts_where_the_first_is_slower_by_more_than_chance() -> None:
+    calm, cold = summarize_turns(PLAN, trials(0.8))
+    assert (calm.engine, calm.starts, calm.second_counts) == ("calm", 4, False)
+    assert (cold.engine, cold.starts, cold.second_counts) == ("cold", 4, True)
+    assert cold.ratio is not None
+    assert cold.ratio.value == pytest.approx(0.8, rel=0.02)
+    assert counted(PLAN, trials(0.8), CALM) == [0, 2] * 4
+    assert counted(PLAN, trials(0.8), COLD) == [1, 2] * 4
+    assert counted(PLAN, trials(1.0), COLD) == [0, 2] * 4
+
+
+def test_a_ratio_is_of_speeds_whichever_way_the_metric_is_better() -> None:
+    latency = make_plan(["calm", "cold"], [WORKLOAD])
+    measure = latency.study.measure.model_copy(update={"metric": "latency"})
+    latency = latency.model_copy(update={"study": latency.study.model_copy(update={"measure": measure})})
+    by_latency = summarize_turns(latency, trials(0.8))[1].ratio
+    assert by_latency is not None
+    assert by_latency.value == pytest.approx(0.8, rel=0.02)
+
+
+def test_settling_twice_is_settling_once() -> None:
+    once = settle_turns(PLAN, trials(0.8))
+    assert settle_turns(PLAN, once) == once
+
+
+def test_one_start_says_nothing_of_a_thaw() -> None:
+    effects = summarize_turns(PLAN, trials(0.5, blocks=1))
+    assert [(effect.ratio, effect.second_counts) for effect in effects] == [(None, False)] * 2
+
+
+def test_a_rejected_second_trial_is_no_pair() -> None:
+    of = trials(0.8, blocks=2)
+    of[1] = of[1].model_copy(update={"outcome": Outcome.CLIENT_BOUND})
+    assert [effect.starts for effect in summarize_turns(PLAN, of)] == [1, 2]
+
+
+def test_figures_hold_the_trials_that_count() -> None:
+    records = make_records(PLAN, trials(0.8))
+    assert samples_by_point(records)[COLD]["output_throughput"].n_trials == 8
+    found = summarize(records)
+    (cold,) = [point for point in found.points if point.point == COLD]
+    assert cold.metrics["output_throughput"].value == pytest.approx(100)
+    assert [effect.second_counts for effect in found.turns] == [False, True]
+    assert sum(run.outcome is Outcome.OK for run in cold.runs) == 8
