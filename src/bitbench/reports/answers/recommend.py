@@ -154,8 +154,8 @@ def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
     met = (judged for judged in choice.judged if judged.verdict is Verdict.MET and not judged.quality_doubt)
     sound = next(met, None)
     if sound is None:
-        return say(" That of the others which meet the limits is flagged or unknown.")
-    best = say(" The best of those whose quality is not flagged is ", Name(sound.config.name), ", ")
+        return say(" The quality of the others which meet the limits is flagged, undecided or unknown.")
+    best = say(" The best of those within the limits on quality is ", Name(sound.config.name), ", ")
     return say(best, estimated(sound.figure, found.primary_metric), _gain(choice, sound), ".")
 
 
