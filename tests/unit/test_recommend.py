@@ -140,17 +140,17 @@ def test_what_speaks_against_a_choice_stands_beside_it() -> None:
     summary = study()
     quantized = [one.model_copy(update={"is_reference": False}) for one in summary.configs]
     unknown = summary.model_copy(update={"configs": tuple(quantized)})
-    assert "Caution: its quality was not measured." in page(recommend(unknown, Limits(), workloads=["interactive"]))
+    assert "`; its quality was not measured." in page(recommend(unknown, Limits(), workloads=["interactive"]))
     flag = ConfigQuality(
         config=named("greedy"), baseline=None, outcome=Outcome.OK, state=QualityState.BEYOND, reason="perplexity +900 %"
     )
     flagged = unknown.model_copy(update={"quality": (flag,)})
     text = page(recommend(flagged, Limits(), workloads=["interactive"]))
-    assert "Caution: its quality is flagged: perplexity +900 %." in text
+    assert "`; its quality is flagged: perplexity +900 %." in text
     assert "The quality of the others which meet the limits is flagged, undecided or unknown." in text
     alone = ConfigQuality(config=named("greedy"), baseline=None, outcome=Outcome.OK)
     text = page(recommend(unknown.model_copy(update={"quality": (alone,)}), Limits(), workloads=["interactive"]))
-    assert "Caution: its quality is unknown." in text  # measured, with nothing to compare it with
+    assert "`; its quality is unknown." in text  # measured, with nothing to compare it with
     fine = ConfigQuality(
         config=named("quick"),
         baseline=named("plain"),

@@ -138,7 +138,7 @@ def _verdict(found: Recommendation, choice: Choice) -> Phrase:
 def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
     cost = say(" A million output tokens cost ", _cost(judged), ".") if judged.cost else ()
     return say(
-        strong("Use ", Name(judged.config.name), " on ", Name(choice.workload), "."),
+        strong(_headline(choice, judged)),
         f" Its {found.primary_metric.name} is ",
         estimated(judged.figure, found.primary_metric),
         _gain(choice, judged),
@@ -147,6 +147,14 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
         _caution(judged),
         _not_flagged(found, choice) if judged.is_flagged else (),
     )
+
+
+def _headline(choice: Choice, judged: Judged) -> Phrase:
+    """A config whose quality is unknown or flagged is the fastest, and nobody is told to use it."""
+    if not judged.quality_doubt:
+        return say("Use ", Name(judged.config.name), " on ", Name(choice.workload), ".")
+    doubt = f"; its quality {plain_words(judged.quality_doubt, MAX_CAUSE)}."
+    return say("Fastest on ", Name(choice.workload), ": ", Name(judged.config.name), doubt)
 
 
 def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
@@ -160,10 +168,9 @@ def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
 
 
 def _caution(judged: Judged) -> str:
-    failed = f"{judged.failed_trials} of its {judged.trials} trials failed" if judged.failed_trials else ""
-    quality = f"its quality {plain_words(judged.quality_doubt, MAX_CAUSE)}" if judged.quality_doubt else ""
-    cautions = [caution for caution in (failed, quality) if caution]
-    return f" Caution: {'; '.join(cautions)}." if cautions else ""
+    if not judged.failed_trials:
+        return ""
+    return f" Caution: {judged.failed_trials} of its {judged.trials} trials failed."
 
 
 def _gain(choice: Choice, judged: Judged) -> Phrase:
