@@ -11,9 +11,9 @@ from bitbench.analysis.divergence import (
     divergence_interval,
     lacks_mass,
     quality_scores,
-    window_interval,
     window_means,
 )
+from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.quality import (
     DEFINITIONS,
     answers_against_baseline,
@@ -115,7 +115,7 @@ def test_intervals_cover_what_they_say() -> None:
     for _ in range(200):
         level = rng.gamma(2.0, 0.05, size=32)  # mean 0.1
         values = rng.exponential(level[window])
-        interval = window_interval(window_means(window, values), 0.95).interval
+        interval = mean_t_interval(window_means(window, values).tolist(), 0.95).interval
         assert interval is not None
         hits += interval.low <= 0.1 <= interval.high
     assert 180 <= hits <= 200

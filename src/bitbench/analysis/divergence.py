@@ -16,15 +16,13 @@ spare where changes of logits are spread alike over tokens: w²/8 is then severa
 rest contributes half.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from math import sqrt
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from bitbench.analysis.intervals import mean_uncertainty
+from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.results.estimate import Estimate
 
 Floats = npt.NDArray[np.float64]
@@ -160,24 +158,14 @@ def window_means(window: Integers, values: Floats) -> Floats:
     return np.asarray(np.bincount(place, values) / counts)
 
 
-def window_interval(by_window: Floats, confidence: float, scale: Callable[[float], float] = float) -> Estimate:
-    """Return the mean over windows with Student's t, on the scale that people read; no interval of one window."""
-    mean = float(by_window.mean())
-    known = mean_uncertainty([by_window.tolist()])
-    if known is None:
-        return Estimate(value=scale(mean))
-    half = known.half_width(confidence)
-    return Estimate(value=scale(mean), low=scale(mean - half), high=scale(mean + half), confidence=confidence)
-
-
 def divergence_interval(lower: Floats, upper: Floats, confidence: float, least_value: float = 0.0) -> Estimate:
     """Return the mean lower bound over windows, with an interval that covers what the missing mass may add.
 
     It begins where that of the lower bound begins, at `least_value` or above, and ends where that of the upper bound
     ends.
     """
-    least = window_interval(lower, confidence)
-    most = window_interval(upper, confidence)
+    least = mean_t_interval(lower.tolist(), confidence)
+    most = mean_t_interval(upper.tolist(), confidence)
     if least.low is None:
         return least
     return least.model_copy(update={"low": max(least.low, least_value), "high": most.high})
@@ -189,8 +177,3 @@ def lacks_mass(found: Estimate, limit: float) -> bool:
         return False
     high_of_known = 2 * found.value - found.interval.low  # Student's t is symmetric
     return high_of_known <= limit < found.interval.high
-
-
-def root_mean_square(by_window: Floats, confidence: float) -> Estimate:
-    """Return the root of the mean of squares, from their means in each window."""
-    return window_interval(by_window, confidence, lambda square: sqrt(max(square, 0.0)))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import exp, expm1
+from math import exp, expm1, sqrt
 
 import numpy as np
 
@@ -25,10 +25,9 @@ from bitbench.analysis.divergence import (
     divergence_interval,
     lacks_mass,
     quality_scores,
-    root_mean_square,
-    window_interval,
     window_means,
 )
+from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
 from bitbench.analysis.results.summary import (
     AnswerComparison,
@@ -65,7 +64,7 @@ def quality_estimates(scores: Scores, baseline: Scores | None, confidence: float
     """Return those of DEFINITIONS that can be said; ask before whether the scores are finite."""
 
     def over_windows(values: Floats, scale: Callable[[float], float] = float) -> Estimate:
-        return window_interval(window_means(scores.window, values), confidence, scale)
+        return mean_t_interval(window_means(scores.window, values).tolist(), confidence, scale)
 
     found = {PERPLEXITY: over_windows(-scores.logprob, exp)}
     if baseline is None:
@@ -78,7 +77,7 @@ def quality_estimates(scores: Scores, baseline: Scores | None, confidence: float
     found[KL_MASS] = Estimate(value=float(bounds.mass.mean()))
     found[KL_MEDIAN] = Estimate(value=float(np.median(bounds.lower)))
     found[KL_TAIL] = Estimate(value=float(np.quantile(bounds.lower, 0.999)))
-    found[PROBABILITY_CHANGE] = root_mean_square(window_means(scores.window, squares), confidence)
+    found[PROBABILITY_CHANGE] = over_windows(squares, lambda square: sqrt(max(square, 0.0)))
     found[TOP1] = over_windows(agrees, lambda value: min(max(value, 0.0), 1.0))
     return found
 
@@ -95,7 +94,7 @@ def short_quality_scores(of: StudyRecords, record: QualityRecord) -> Scores:
     return found.among(np.arange(record.corpus.windows)) if record.corpus else found
 
 
-def judge_quality_loss(estimates: Mapping[str, Estimate], quality: Quality) -> tuple[QualityState, str]:
+def _judge_quality_loss(estimates: Mapping[str, Estimate], quality: Quality) -> tuple[QualityState, str]:
     """Return whether the loss is certainly beyond what the study allows, certainly within it, or neither, and why."""
     limits = ((KL, quality.max_divergence, _nats), (RISE, quality.max_perplexity_rise, show_percent))
     undecided = ""
@@ -289,7 +288,7 @@ def _summarize(
     estimates = quality_estimates(scores.among(short), against.among(short) if against else None, confidence)
     if against is None:
         return known.model_copy(update={"estimates": estimates})
-    state, reason = judge_quality_loss(estimates, quality)
+    state, reason = _judge_quality_loss(estimates, quality)
     found: dict[str, object] = {"estimates": estimates}
     is_setting = baseline is not None and baseline.variant == config.variant
     if other is not record and (is_setting or quality.lengths):

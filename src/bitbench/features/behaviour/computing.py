@@ -40,9 +40,9 @@ from bitbench.analysis.divergence import (
     bound_divergence,
     divergence_interval,
     lacks_mass,
-    window_interval,
     window_means,
 )
+from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.quality import (
     first_answer_difference,
     quality_baseline,
@@ -398,7 +398,7 @@ def _fewer(own: Records, others: Records, confidence: float) -> Estimate:
     """Valid turns that the others have more, mean over conversations."""
     valid = {conversation.name: conversation.valid_turns for conversation in own}
     lost = [float(other.valid_turns - valid[other.name]) for other in others]
-    return window_interval(np.array(lost), confidence)
+    return mean_t_interval(lost, confidence)
 
 
 def _against(baseline: Survival, p_value: float, fewer: Estimate, alpha: float) -> TurnComparison:

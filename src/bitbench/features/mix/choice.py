@@ -21,7 +21,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from bitbench.analysis.divergence import divergence, window_interval, window_means
+from bitbench.analysis.divergence import divergence, window_means
+from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.quality import short_quality_scores
 from bitbench.analysis.results.estimate import Estimate, Finding, check_against_limit
 from bitbench.features.mix.types import GroupChoice, MixLimits, Option, Predicted, TensorGroup
@@ -351,7 +352,7 @@ def chosen_mix_divergence_difference(
         return None
     dense, mixed, other = (short_quality_scores(records, last[config]) for config in (baseline, mix, reference))
     worse = window_means(dense.window, divergence(dense, mixed) - divergence(dense, other))
-    return window_interval(worse, records.study.measure.confidence)
+    return mean_t_interval(worse.tolist(), records.study.measure.confidence)
 
 
 def judge_chosen_mix_speed(limit: str, speed: Estimate | None) -> Finding:

@@ -150,7 +150,7 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
 
 
 def _headline(choice: Choice, judged: Judged) -> Phrase:
-    """A config whose quality is unknown or flagged is the fastest, and nobody is told to use it."""
+    """Return what to use; a config whose quality is unknown or flagged is only called the fastest."""
     if not judged.quality_doubt:
         return say("Use ", Name(judged.config.name), " on ", Name(choice.workload), ".")
     doubt = f"; its quality {plain_words(judged.quality_doubt, MAX_CAUSE)}."
