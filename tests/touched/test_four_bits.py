@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bitbench.analysis.quality import divergence, quality_scores
+from bitbench.analysis.divergence import divergence, quality_scores
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord

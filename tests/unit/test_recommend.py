@@ -10,7 +10,7 @@ from bitbench.analysis.quality import KL, RISE
 from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import Choice, Limits, Recommendation
-from bitbench.analysis.results.summary import ConfigQuality, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, QualityState, StudySummary
 from bitbench.analysis.summarize import summarize as summarize_records
 from bitbench.api.recommend import recommended_deployment
 from bitbench.records.folder import StudyFolder
@@ -141,26 +141,31 @@ def test_what_speaks_against_a_choice_stands_beside_it() -> None:
     summary = study()
     quantized = [one.model_copy(update={"is_reference": False}) for one in summary.configs]
     unknown = summary.model_copy(update={"configs": tuple(quantized)})
-    assert "Caution: its quality was not measured." in page(recommend(unknown, Limits(), workloads=["interactive"]))
+    assert "`; its quality was not measured." in page(recommend(unknown, Limits(), workloads=["interactive"]))
     flag = ConfigQuality(
-        config=named("greedy"), baseline=None, outcome=Outcome.OK, flagged=True, reason="perplexity +900 %"
+        config=named("greedy"), baseline=None, outcome=Outcome.OK, state=QualityState.BEYOND, reason="perplexity +900 %"
     )
     flagged = unknown.model_copy(update={"quality": (flag,)})
     text = page(recommend(flagged, Limits(), workloads=["interactive"]))
-    assert "Caution: its quality is flagged: perplexity +900 %." in text
-    assert "That of the others which meet the limits is flagged or unknown." in text
+    assert "`; its quality is flagged: perplexity +900 %." in text
+    assert "The quality of the others which meet the limits is flagged, undecided or unknown." in text
     alone = ConfigQuality(config=named("greedy"), baseline=None, outcome=Outcome.OK)
     text = page(recommend(unknown.model_copy(update={"quality": (alone,)}), Limits(), workloads=["interactive"]))
-    assert "Caution: its quality is unknown." in text  # measured, with nothing to compare it with
+    assert "`; its quality is unknown." in text  # measured, with nothing to compare it with
     fine = ConfigQuality(
         config=named("quick"),
         baseline=named("plain"),
         outcome=Outcome.OK,
+        state=QualityState.WITHIN,
         estimates={RISE: Estimate(value=0.01)},
     )
+    undecided = fine.model_copy(update={"state": QualityState.UNDECIDED, "reason": "not enough text to tell"})
+    both = unknown.model_copy(update={"quality": (flag, undecided)})
+    assert "The best of those within the limits" not in page(recommend(both, Limits(), workloads=["interactive"]))
     text = page(recommend(unknown.model_copy(update={"quality": (flag, fine)}), Limits(), workloads=["interactive"]))
-    assert "The best of those whose quality is not flagged is `quick`, 1" in text
-    assert "the output throughput of the baseline `plain`." in text.split("is not flagged is `quick`")[1].split("\n")[0]
+    assert "The best of those within the limits on quality is `quick`, 1" in text
+    rest = text.split("limits on quality is `quick`")[1]
+    assert "the output throughput of the baseline `plain`." in rest.split("\n")[0]
     assert "Caution" not in page(recommend(summary, Limits(), workloads=["interactive"]))
 
 
@@ -251,7 +256,8 @@ def test_quality_rules_out_and_the_baseline_has_lost_nothing() -> None:
 
 def test_a_quantized_baseline_is_held_against_the_unquantized_model() -> None:
     lossy = ConfigQuality(
-        config=named("plain"), baseline=named("twin"), outcome=Outcome.OK, flagged=True, reason="perplexity +20 %",
+        config=named("plain"), baseline=named("twin"), outcome=Outcome.OK,
+        state=QualityState.BEYOND, reason="perplexity +20 %",
         estimates={RISE: Estimate(value=0.2, low=0.19, high=0.21, confidence=0.95)},
     )  # fmt: skip
     summary = study().model_copy(update={"quality": (lossy,)})

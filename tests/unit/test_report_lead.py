@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
-from bitbench.analysis.results.summary import AgainstBaseline, ConfigQuality, StudySummary
+from bitbench.analysis.results.summary import AgainstBaseline, ConfigQuality, QualityState, StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document.data import document_data
 from bitbench.reports.document.html import html_page
@@ -222,15 +222,24 @@ def without(summary: StudySummary, config: str, workload: str) -> StudySummary:
     return summary.model_copy(update={"rankings": tuple(rankings)})
 
 
+UNDECIDED = "undecided"
+
+
 def with_quality(summary: StudySummary, **outcomes: str | None) -> StudySummary:
-    """`outcomes`: why a config is flagged; None where it is not."""
+    """`outcomes`: why a config is flagged, or UNDECIDED; None where it is within the limits."""
+
+    def state(reason: str | None) -> QualityState:
+        if reason is None:
+            return QualityState.WITHIN
+        return QualityState.UNDECIDED if reason == UNDECIDED else QualityState.BEYOND
+
     rows = [
         ConfigQuality(
             config=Config(variant=NO_MODEL, engine=name),
             baseline=summary.baseline,
             outcome=Outcome.OK,
             estimates={"perplexity_rise": Estimate(value=0.01)},
-            flagged=reason is not None,
+            state=state(reason),
             reason=reason,
         )
         for name, reason in outcomes.items()
@@ -264,6 +273,17 @@ def test_one_whose_quality_is_flagged_is_never_recommended() -> None:
     assert led(slower).verdict == "The baseline base is the fastest, but its quality is flagged: perplexity +900 %."
     assert (found_lead := lead(slower)) is not None
     assert not found_lead.chosen
+
+
+def test_that_there_was_too_little_text_to_tell_is_no_pass() -> None:
+    summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
+    found = led(with_quality(summary, base=None, quick=UNDECIDED))
+    assert "the quality of quick is undecided" in found.verdict
+    assert "undecided" not in led(with_quality(summary, base=None, quick=None)).verdict
+    split = study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)})
+    assert (
+        "the quality of early is undecided" in led(with_quality(split, base=None, early=UNDECIDED, late=None)).verdict
+    )
 
 
 def test_of_equals_the_one_that_is_not_flagged_is_to_be_used() -> None:

@@ -5,17 +5,24 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
+from bitbench.analysis.divergence import (
+    bound_divergence,
+    divergence,
+    divergence_interval,
+    lacks_mass,
+    quality_scores,
+    window_means,
+)
+from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.quality import (
     DEFINITIONS,
     answers_against_baseline,
-    divergence,
     first_answer_difference,
     is_repetitive_answer,
     quality_estimates,
-    quality_scores,
     summarize_quality,
 )
-from bitbench.analysis.results.summary import ConfigQuality
+from bitbench.analysis.results.summary import ConfigQuality, QualityState
 from bitbench.analysis.tasks import compare_tasks
 from bitbench.records.quality import Answer, CorpusFacts, QualityRecord, TaskResult
 from bitbench.records.trial import Outcome
@@ -70,8 +77,8 @@ def noisy(amount: float, seed: int = 3) -> Floats:
 def test_a_variant_has_no_divergence_from_itself_at_all() -> None:
     same = quality_scores(rows(logits(1)))
     assert divergence(same, quality_scores(rows(logits(1)))).max() == 0.0
-    found = quality_estimates(same, same, 0.95, [0])
-    for key, value in (("perplexity_rise", 0.0), ("kl_mean", 0.0), ("kl_p99", 0.0), ("top1_agreement", 1.0)):
+    found = quality_estimates(same, same, 0.95)
+    for key, value in (("perplexity_rise", 0.0), ("kl_mean", 0.0), ("top1_agreement", 1.0)):
         interval = found[key].interval
         assert interval is not None
         assert (interval.low, found[key].value, interval.high) == (value, value, value)
@@ -89,7 +96,7 @@ def test_divergence_of_the_top_tokens_is_a_lower_bound_and_exact_with_all_of_the
 
 def test_perplexity_and_its_paired_rise() -> None:
     base, other = rows(logits(1)), rows(noisy(0.5))
-    found = quality_estimates(quality_scores(other), quality_scores(base), 0.95, [0])
+    found = quality_estimates(quality_scores(other), quality_scores(base), 0.95)
     plain, worse = (float(np.exp(-one["logprob"].to_numpy().astype(float).mean())) for one in (base, other))
     assert found["perplexity"].value == pytest.approx(worse)
     assert found["perplexity_rise"].value == pytest.approx(worse / plain - 1)
@@ -98,24 +105,61 @@ def test_perplexity_and_its_paired_rise() -> None:
     assert alone is not None
     assert paired.high - paired.low < (alone.high - alone.low) / plain  # the text's own variation cancels
     assert set(found) == set(DEFINITIONS)
-    assert set(quality_estimates(quality_scores(other), None, 0.95, [0])) == {"perplexity"}
+    assert set(quality_estimates(quality_scores(other), None, 0.95)) == {"perplexity"}
 
 
 def test_intervals_cover_what_they_say() -> None:
     """Windows differ in level: over 200 texts the interval of the mean divergence holds the true one about 95 times."""
     rng, hits = np.random.default_rng(11), 0
-    window = np.repeat(np.arange(16), 30)
-    from bitbench.analysis.intervals import Resampler, resample_groups, scaled_mean_interval
-    from bitbench.analysis.quality import window_means
-
+    window = np.repeat(np.arange(32), 30)
     for _ in range(200):
-        level = rng.gamma(2.0, 0.05, size=16)  # mean 0.1
+        level = rng.gamma(2.0, 0.05, size=32)  # mean 0.1
         values = rng.exponential(level[window])
-        of = resample_groups([window_means(window, values).tolist()], Resampler(rng))
-        interval = scaled_mean_interval(of, 0.95, float).interval
+        interval = mean_t_interval(window_means(window, values).tolist(), 0.95).interval
         assert interval is not None
         hits += interval.low <= 0.1 <= interval.high
-    assert 178 <= hits <= 200
+    assert 180 <= hits <= 200
+
+
+@pytest.mark.parametrize("top", [4, 8, 20, VOCABULARY])
+@pytest.mark.parametrize("amount", [0.05, 0.3, 1.0])
+def test_the_bounds_hold_the_divergence_of_the_whole_vocabulary(amount: float, top: int) -> None:
+    truth = true_divergence(logits(1), noisy(amount))
+    found = bound_divergence(quality_scores(rows(logits(1), top)), quality_scores(rows(noisy(amount), top)))
+    assert (found.lower <= truth + 3e-6).all()
+    assert truth.mean() <= found.upper.mean() + 3e-6
+    assert ((found.mass > 0) & (found.mass <= 1.0)).all()
+
+
+def test_more_tokens_hold_more_mass_and_bound_closer() -> None:
+    found = [
+        bound_divergence(quality_scores(rows(logits(1), top)), quality_scores(rows(noisy(0.3), top)))
+        for top in (4, 8, 20, VOCABULARY)
+    ]
+    assert np.all(np.diff([one.mass.mean() for one in found]) > 0)
+    assert np.all(np.diff([one.lower.mean() for one in found]) > 0)
+    assert np.all(np.diff([(one.upper - one.lower).mean() for one in found]) < 0)
+    assert found[-1].mass.mean() == pytest.approx(1.0, abs=1e-5)
+    assert found[-1].upper == pytest.approx(found[-1].lower, abs=1e-5)
+
+
+def test_tokens_that_one_side_alone_told_widen_the_upper_bound() -> None:
+    """A token that falls out of the top of the other side has lost more than any that both told."""
+    base = logits(1)
+    fallen = base.copy()
+    third = np.argsort(-base, axis=1)[:, 2:3]
+    np.put_along_axis(fallen, third, -20.0, axis=1)
+    found = bound_divergence(quality_scores(rows(base, 4)), quality_scores(rows(fallen, 4)))
+    assert (found.upper - found.lower).mean() > 0.01
+
+
+def test_what_is_lacking_is_text_or_mass() -> None:
+    exact = np.array([0.08, 0.09, 0.08, 0.09])
+    assert lacks_mass(divergence_interval(exact, exact + 0.1, 0.95), 0.1)
+    assert not lacks_mass(divergence_interval(exact, exact, 0.95), 0.1)  # within
+    assert not lacks_mass(divergence_interval(exact + 0.1, exact + 0.2, 0.95), 0.1)  # beyond
+    wide = np.array([0.02, 0.15, 0.03, 0.14])
+    assert not lacks_mass(divergence_interval(wide, wide + 0.1, 0.95), 0.1)
 
 
 def config(recipe: str) -> Config:
@@ -166,16 +210,44 @@ def of_records(study: Plan, records: list[QualityRecord], known: dict[str, pa.Ta
     return summarize_quality(make_records(study, quality=records, scores_of=lambda record: known[record.id]))
 
 
-def test_a_loss_beyond_the_limit_is_flagged_and_one_that_is_not_sure_is_not() -> None:
-    assert not summarized(noisy(0.1)).flagged
+def test_a_loss_is_within_the_limits_beyond_one_or_undecided() -> None:
+    assert summarized(noisy(0.1)).state is QualityState.WITHIN
     damaged = summarized(noisy(1.5))
-    assert damaged.flagged
+    assert damaged.state is QualityState.BEYOND
     assert "mean KL divergence is at least" in (damaged.reason or "")
     by_perplexity = summarized(noisy(1.5), max_divergence=100.0)
     assert "rise of perplexity" in (by_perplexity.reason or "")
     kl = damaged.estimates["kl_mean"]
     assert kl.interval is not None
-    assert not summarized(noisy(1.5), max_divergence=kl.value, max_perplexity_rise=100.0).flagged
+    unsure = summarized(noisy(1.5), max_divergence=kl.value, max_perplexity_rise=100.0)
+    assert unsure.state is QualityState.UNDECIDED
+    assert (unsure.reason or "").startswith("not enough text to tell")
+    assert not unsure.flagged
+
+
+def test_a_lower_bound_within_the_limit_proves_nothing_without_the_mass() -> None:
+    """The text suffices, but the eight likeliest of fifty tokens leave room for more than the limit."""
+    kl = summarized(noisy(0.3), max_perplexity_rise=100.0).estimates["kl_mean"]
+    assert kl.interval is not None
+    of_known = 2 * kl.value - kl.interval.low
+    limit = (of_known + kl.interval.high) / 2
+    found = summarized(noisy(0.3), max_divergence=limit, max_perplexity_rise=100.0)
+    assert found.state is QualityState.UNDECIDED
+    assert (found.reason or "").startswith("not enough probability mass to tell")
+    more = summarized(noisy(0.3), max_divergence=kl.interval.high, max_perplexity_rise=100.0)
+    assert more.state is QualityState.WITHIN
+
+
+def test_figures_that_llama_cpp_prints() -> None:
+    base, other = quality_scores(rows(logits(1), VOCABULARY)), quality_scores(rows(noisy(0.3), VOCABULARY))
+    found = quality_estimates(other, base, 0.95)
+    kl = true_divergence(logits(1), noisy(0.3))
+    assert found["kl_median"].value == pytest.approx(np.median(kl), rel=0.01)
+    assert found["kl_p99_9"].value == pytest.approx(np.quantile(kl, 0.999), rel=0.01)
+    assert found["kl_p99_9"].interval is None
+    change = np.exp(other.logprob) - np.exp(base.logprob)
+    assert found["probability_change_rms"].value == pytest.approx(np.sqrt((change**2).mean()))
+    assert found["kl_mass"].value == pytest.approx(1.0, abs=1e-5)
 
 
 def test_what_is_no_number_is_flagged_whatever_the_limits() -> None:

@@ -221,12 +221,11 @@ def mean_interval(of: Sample, confidence: float) -> Estimate:
     )
 
 
-def scaled_mean_interval(of: Sample, confidence: float, scale: Callable[[float], float] = float) -> Estimate:
-    """The mean of one group, of figures of any sign, on the scale that people read."""
-    ends = _interval_ends(of, confidence)
-    return Estimate(
-        value=scale(of.mean),
-        low=scale(ends[0]) if ends else None,
-        high=scale(ends[1]) if ends else None,
-        confidence=confidence if ends else None,
-    )
+def mean_t_interval(values: Sequence[float], confidence: float, scale: Callable[[float], float] = float) -> Estimate:
+    """Return the mean of one group with Student's t, on the scale that people read; no interval of one value."""
+    mean = float(np.mean(values))
+    known = mean_uncertainty([values])
+    if known is None:
+        return Estimate(value=scale(mean))
+    half = known.half_width(confidence)
+    return Estimate(value=scale(mean), low=scale(mean - half), high=scale(mean + half), confidence=confidence)

@@ -1,31 +1,41 @@
 """Perplexity, divergence from the baseline and agreement with it, from the log-probabilities that were stored.
 
-An engine gives the K likeliest tokens at each place, and the one that stands there, not the whole vocabulary. So the
-KL divergence is computed over a coarser distribution: every token whose probability is known from both sides is an
-event of its own, and all others together are one more, whose mass on each side is what is left to 1. Lumping can only
-lower a KL divergence (log-sum inequality): the figure is a lower bound, exactly 0 for equal distributions, and the
-closer the more mass the shared tokens hold.
-
-Tokens of one window are not independent, so windows are resampled, the same ones on both sides. Means have the width
-of Student's t over windows with the bootstrap's shape (as in `analysis.intervals`); the 99th percentile has the
-bootstrap's own percentiles. Greedy answers stand beside the baseline's.
+Tokens of one window are not independent, so windows are the unit: a mean has the interval of Student's t over windows,
+the same ones on both sides. What a server did not tell of a distribution is in the interval of its divergence
+(`analysis.divergence`). Percentiles are over tokens and have no interval. Greedy answers are compared with the
+baseline's.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from math import exp, expm1
-from zlib import crc32
+from math import exp, expm1, sqrt
 
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 
 from bitbench.analysis.configs import configs_with_other_settings
-from bitbench.analysis.intervals import Resampler, Sample, resample_groups, scaled_mean_interval
-from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.results.summary import AnswerComparison, ConfigQuality, MetricDefinition, PositionDivergence
+from bitbench.analysis.divergence import (
+    Divergence,
+    Floats,
+    Integers,
+    Scores,
+    bound_divergence,
+    divergence,
+    divergence_interval,
+    lacks_mass,
+    quality_scores,
+    window_means,
+)
+from bitbench.analysis.intervals import mean_t_interval
+from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
+from bitbench.analysis.results.summary import (
+    AnswerComparison,
+    ConfigQuality,
+    MetricDefinition,
+    PositionDivergence,
+    QualityState,
+)
 from bitbench.analysis.sequential import baseline_of as study_baseline
 from bitbench.analysis.tasks import adjust_task_p_values, compare_tasks, needles_of
 from bitbench.records.folder import StudyRecords
@@ -37,115 +47,45 @@ from bitbench.study.quality import Quality
 from bitbench.study.study import EngineSetup, Study
 from bitbench.util.units import show_percent
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-
-# Log-probabilities come in 32 bits: what is left of 1 after subtracting up to K of them is no better known than this.
-LEAST_REST = 1e-6
-AT_ONCE = 1024  # tokens; each needs K × K comparisons
-
-
-@dataclass(frozen=True)
-class Scores:
-    """The rows of one config as arrays; tokens in the order of windows and positions."""
-
-    window: Integers
-    token: Integers
-    logprob: Floats
-    top_tokens: Integers  # tokens × K
-    top_logprobs: Floats
-
-    @property
-    def is_finite(self) -> bool:
-        return bool(np.isfinite(self.logprob).all() and np.isfinite(self.top_logprobs).all())
-
-    def among(self, windows: npt.ArrayLike) -> "Scores":
-        """The rows of these windows alone."""
-        return self.part(np.isin(self.window, windows))
-
-    def part(self, rows: slice | npt.NDArray[np.bool_]) -> "Scores":
-        return Scores(*(getattr(self, column.name)[rows] for column in fields(self)))
-
-
-def quality_scores(rows: pa.Table) -> Scores:
-    def matrix(name: str) -> npt.NDArray[np.generic]:
-        flat: npt.NDArray[np.generic] = rows[name].combine_chunks().flatten().to_numpy(zero_copy_only=False)
-        return flat.reshape(rows.num_rows, -1)
-
-    return Scores(
-        window=np.asarray(rows["window"].to_numpy(), dtype=np.int64),
-        token=np.asarray(rows["token"].to_numpy(), dtype=np.int64),
-        logprob=np.asarray(rows["logprob"].to_numpy(), dtype=np.float64),
-        top_tokens=np.asarray(matrix("top_tokens"), dtype=np.int64),
-        top_logprobs=np.asarray(matrix("top_logprobs"), dtype=np.float64),
-    )
-
-
-def divergence(baseline: Scores, other: Scores) -> Floats:
-    """KL(baseline ‖ other) at each token, in nats; see the module's docstring."""
-    result = np.empty(len(baseline.token))
-    for first in range(0, len(result), AT_ONCE):
-        part = slice(first, first + AT_ONCE)
-        result[part] = _divergence(baseline.part(part), other.part(part))
-    return result
-
-
-def _divergence(baseline: Scores, other: Scores) -> Floats:
-    same = baseline.top_tokens[:, :, np.newaxis] == other.top_tokens[:, np.newaxis, :]
-    shared, place = same.any(axis=2), same.argmax(axis=2)
-    log_p = baseline.top_logprobs
-    log_q = np.take_along_axis(other.top_logprobs, place, axis=1)
-    p, q = np.where(shared, np.exp(log_p), 0.0), np.where(shared, np.exp(log_q), 0.0)
-    terms = np.where(shared, p * (log_p - log_q), 0.0).sum(axis=1)
-    mass_p, mass_q = p.sum(axis=1), q.sum(axis=1)
-    # The token of the text is known from both sides even where it is not among the top of both.
-    alone = ~(shared & (baseline.top_tokens == baseline.token[:, np.newaxis])).any(axis=1)
-    own_p, own_q = np.where(alone, np.exp(baseline.logprob), 0.0), np.where(alone, np.exp(other.logprob), 0.0)
-    terms += own_p * np.where(alone, baseline.logprob - other.logprob, 0.0)
-    rest_p = np.maximum(1.0 - mass_p - own_p, LEAST_REST)
-    rest_q = np.maximum(1.0 - mass_q - own_q, LEAST_REST)
-    terms += rest_p * (np.log(rest_p) - np.log(rest_q))
-    return np.asarray(np.maximum(terms, 0.0))  # below zero only by rounding
-
-
 FIRST_STRETCH = 64  # tokens of a window, before stretches that double
-DRAWS = 1000  # of the 99th percentile, each over all tokens
 # The end of an answer is one piece over and over: at least so many times, and at least so many tokens in all. A list
 # with the same beginning of each line, or "ha ha ha", stays below.
 LEAST_REPEATS = 4
 LEAST_REPEATED_TOKENS = 16
 
-PERPLEXITY, RISE, KL, KL_P99, TOP1 = "perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement"
-DEFINITIONS = {name: MetricDefinition.of(METRICS[name]) for name in (PERPLEXITY, RISE, KL, KL_P99, TOP1)}
+PERPLEXITY, RISE, KL, TOP1 = "perplexity", "perplexity_rise", "kl_mean", "top1_agreement"
+KL_MEDIAN, KL_TAIL, KL_MASS = "kl_median", "kl_p99_9", "kl_mass"
+PROBABILITY_CHANGE = "probability_change_rms"
+KEYS = (PERPLEXITY, RISE, KL, KL_MASS, KL_MEDIAN, KL_TAIL, PROBABILITY_CHANGE, TOP1)
+DEFINITIONS = {name: MetricDefinition.of(METRICS[name]) for name in KEYS}
 
 
-def quality_estimates(
-    scores: Scores, baseline: Scores | None, confidence: float, seed: Sequence[int]
-) -> dict[str, Estimate]:
-    """Those of DEFINITIONS that can be said; raises nothing for scores that are not finite, so ask before."""
-    rng = np.random.default_rng(seed)
-    resampler = Resampler(rng)
+def quality_estimates(scores: Scores, baseline: Scores | None, confidence: float) -> dict[str, Estimate]:
+    """Return those of DEFINITIONS that can be said; ask before whether the scores are finite."""
 
-    def over_windows(values: Floats) -> Sample:
-        return resample_groups([window_means(scores.window, values).tolist()], resampler)
+    def over_windows(values: Floats, scale: Callable[[float], float] = float) -> Estimate:
+        return mean_t_interval(window_means(scores.window, values).tolist(), confidence, scale)
 
-    found = {PERPLEXITY: scaled_mean_interval(over_windows(-scores.logprob), confidence, exp)}
+    found = {PERPLEXITY: over_windows(-scores.logprob, exp)}
     if baseline is None:
         return found
-    worse = over_windows(baseline.logprob - scores.logprob)
-    kl = divergence(baseline, scores)
+    bounds = bound_divergence(baseline, scores)
     agrees = (scores.top_tokens[:, 0] == baseline.top_tokens[:, 0]).astype(np.float64)
-    found[RISE] = scaled_mean_interval(worse, confidence, expm1)
-    found[KL] = scaled_mean_interval(over_windows(kl), confidence, lambda value: max(value, 0.0))
-    found[KL_P99] = _percentile(scores.window, kl, 0.99, confidence, rng)
-    found[TOP1] = scaled_mean_interval(over_windows(agrees), confidence, lambda value: min(max(value, 0.0), 1.0))
+    squares = (np.exp(scores.logprob) - np.exp(baseline.logprob)) ** 2
+    found[RISE] = over_windows(baseline.logprob - scores.logprob, expm1)
+    found[KL] = _mean_divergence(scores.window, bounds, confidence)
+    found[KL_MASS] = Estimate(value=float(bounds.mass.mean()))
+    found[KL_MEDIAN] = Estimate(value=float(np.median(bounds.lower)))
+    found[KL_TAIL] = Estimate(value=float(np.quantile(bounds.lower, 0.999)))
+    found[PROBABILITY_CHANGE] = over_windows(squares, lambda square: sqrt(max(square, 0.0)))
+    found[TOP1] = over_windows(agrees, lambda value: min(max(value, 0.0), 1.0))
     return found
 
 
-def window_means(window: Integers, values: Floats) -> Floats:
-    """Of each window in the rows. Where all have the same number of tokens, their mean is the mean over tokens."""
-    _, place, counts = np.unique(window, return_inverse=True, return_counts=True)
-    return np.asarray(np.bincount(place, values) / counts)
+def _mean_divergence(window: Integers, bounds: Divergence, confidence: float) -> Estimate:
+    lower = window_means(window, bounds.lower)
+    upper = window_means(window, bounds.upper)
+    return divergence_interval(lower, upper, confidence)
 
 
 def short_quality_scores(of: StudyRecords, record: QualityRecord) -> Scores:
@@ -154,27 +94,26 @@ def short_quality_scores(of: StudyRecords, record: QualityRecord) -> Scores:
     return found.among(np.arange(record.corpus.windows)) if record.corpus else found
 
 
-def _percentile(
-    window: Integers, values: Floats, share: float, confidence: float, rng: np.random.Generator
-) -> Estimate:
-    by_window = [values[window == number] for number in np.unique(window)]
-    drawn = rng.integers(len(by_window), size=(DRAWS, len(by_window)))
-    found = [np.quantile(np.concatenate([by_window[number] for number in draw]), share) for draw in drawn]
-    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
-    return Estimate(value=float(np.quantile(values, share)), low=float(low), high=float(high), confidence=confidence)
-
-
-def _flag_quality_loss(estimates: Mapping[str, Estimate], quality: Quality) -> str | None:
-    """Why the loss is certainly beyond what the study allows: the whole interval is. None where it is not sure."""
+def _judge_quality_loss(estimates: Mapping[str, Estimate], quality: Quality) -> tuple[QualityState, str]:
+    """Return whether the loss is certainly beyond what the study allows, certainly within it, or neither, and why."""
     limits = ((KL, quality.max_divergence, _nats), (RISE, quality.max_perplexity_rise, show_percent))
+    undecided = ""
     for name, limit, show in limits:
-        found = estimates.get(name)
-        if found is None:
-            continue
-        low = found.value if found.low is None else found.low
-        if low > limit:
-            return f"its {DEFINITIONS[name].name} is at least {show(low)}, beyond the limit of {show(limit)}"
-    return None
+        found = estimates[name]
+        verdict = check_against_limit(found, limit)
+        what = f"its {DEFINITIONS[name].name}"
+        if verdict is Verdict.MISSED and found.low is not None:
+            return QualityState.BEYOND, f"{what} is at least {show(found.low)}, beyond the limit of {show(limit)}"
+        if verdict is Verdict.INCONCLUSIVE and not undecided:
+            lack = "probability mass" if name == KL and lacks_mass(found, limit) else "text"
+            undecided = f"not enough {lack} to tell: {what} {_range(found, show)} (limit {show(limit)})"
+    return (QualityState.UNDECIDED, undecided) if undecided else (QualityState.WITHIN, "")
+
+
+def _range(found: Estimate, show: Callable[[float], str]) -> str:
+    if found.interval is None:
+        return f"is {show(found.value)}, of one window"
+    return f"may be from {show(found.interval.low)} to {show(found.interval.high)}"
 
 
 def _nats(value: float) -> str:
@@ -241,13 +180,10 @@ def _alike(config: Config, other: Config, plan: Plan) -> bool:
     return config.variant == other.variant and len(engines) == 1
 
 
-def divergence_by_position(
-    scores: Scores, baseline: Scores, confidence: float, seed: Sequence[int]
-) -> tuple[PositionDivergence, ...]:
+def divergence_by_position(scores: Scores, baseline: Scores, confidence: float) -> tuple[PositionDivergence, ...]:
     """In stretches that double: from 1, 64, 128 … to the end of the longest window. One that few windows reach has
     the wide interval of few."""
-    resampler = Resampler(np.random.default_rng(seed))
-    kl = divergence(baseline, scores)
+    tokens = bound_divergence(baseline, scores)
     _, counts = np.unique(scores.window, return_counts=True)
     position = np.concatenate([np.arange(1, count + 1) for count in counts])
     end, bounds = int(counts.max()) + 1, [1]
@@ -256,10 +192,7 @@ def divergence_by_position(
     found = []
     for first, after in pairwise([*bounds, end]):
         inside = (position >= first) & (position < after)
-        means = window_means(scores.window[inside], kl[inside])
-        mean = scaled_mean_interval(
-            resample_groups([means.tolist()], resampler), confidence, lambda value: max(value, 0.0)
-        )
+        mean = _mean_divergence(scores.window[inside], tokens.part(inside), confidence)
         found.append(PositionDivergence(first=first, last=after - 1, divergence=mean))
     return tuple(found)
 
@@ -347,32 +280,32 @@ def _summarize(
     if not scores.is_finite:
         places = int((~np.isfinite(scores.logprob)).sum())
         reason = f"{places or 'some'} of its {record.tokens:,} log-probabilities are not finite"
-        return known.model_copy(update={"flagged": True, "reason": reason})
+        return known.model_copy(update={"state": QualityState.BEYOND, "reason": reason})
     against = read(other.config) if other else None
     against = against if against and against.is_finite else None
-    seed = [plan.study.seed, crc32(record.config.name.encode())]
+    confidence = plan.study.measure.confidence
     short = np.arange(known.windows)
-    estimates = quality_estimates(
-        scores.among(short), against.among(short) if against else None, plan.study.measure.confidence, seed
-    )
-    reason_or_none = _flag_quality_loss(estimates, quality)
+    estimates = quality_estimates(scores.among(short), against.among(short) if against else None, confidence)
+    if against is None:
+        return known.model_copy(update={"estimates": estimates})
+    state, reason = _judge_quality_loss(estimates, quality)
     found: dict[str, object] = {"estimates": estimates}
     is_setting = baseline is not None and baseline.variant == config.variant
-    if against and other is not record and (is_setting or quality.lengths):
-        stretches = divergence_by_position(scores, against, plan.study.measure.confidence, seed)
-        found |= {"by_position": stretches, "loses_from": first_divergent_position(stretches, quality.max_divergence)}
-        reason_or_none = _with_place(
-            reason_or_none, first_divergent_position(stretches, quality.max_divergence), quality
-        )
-    return known.model_copy(update={**found, "flagged": reason_or_none is not None, "reason": reason_or_none})
+    if other is not record and (is_setting or quality.lengths):
+        stretches = divergence_by_position(scores, against, confidence)
+        place = first_divergent_position(stretches, quality.max_divergence)
+        found |= {"by_position": stretches, "loses_from": place}
+        state, reason = _with_place(state, reason, place, quality)
+    return known.model_copy(update={**found, "state": state, "reason": reason or None})
 
 
-def _with_place(reason: str | None, place: int | None, quality: Quality) -> str | None:
-    """Why it is flagged, with the place of a text from which on it loses; what loses everywhere needs none."""
-    if place is None or (reason is not None and place == 1):
-        return reason
+def _with_place(state: QualityState, reason: str, place: int | None, quality: Quality) -> tuple[QualityState, str]:
+    """Add the place of a text from which on it loses; what loses everywhere needs none."""
+    is_beyond = state is QualityState.BEYOND
+    if place is None or (is_beyond and place == 1):
+        return state, reason
     where = f"its mean KL divergence exceeds {_nats(quality.max_divergence)} from token {place:,} of a text on"
-    return where if reason is None else f"{reason}; {where}"
+    return QualityState.BEYOND, f"{reason}; {where}" if is_beyond else where
 
 
 def first_divergent_position(stretches: Sequence[PositionDivergence], limit: float) -> int | None:

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from zlib import crc32
 
 from bitbench.analysis.changes import GateCondition, Pair, change_verdict
+from bitbench.analysis.divergence import Scores
 from bitbench.analysis.quality import (
     PERPLEXITY,
     RISE,
-    Scores,
     last_quality_by_config,
     quality_estimates,
     short_quality_scores,
@@ -79,7 +78,7 @@ def compare_quality(
             gates += [condition.result(pair, None, Verdict.INCONCLUSIVE, reason or "") for condition in conditions]
             continue
         points.append(_compared(pair, first, second, confidence))
-        wide = _estimates(own, first, second, 1 - (1 - confidence) / asked)[RISE]
+        wide = quality_estimates(second.scores, first.scores, 1 - (1 - confidence) / asked)[RISE]
         gates += [_judged(condition, pair, wide) for condition in conditions]
     return QualityComparison(tuple(points), tuple(gates), tuple(unpaired))
 
@@ -97,15 +96,8 @@ def _why_not(
     return None
 
 
-def _estimates(
-    config: Config, first: MeasuredQuality, second: MeasuredQuality, confidence: float
-) -> dict[str, Estimate]:
-    seed = [crc32(config.name.encode())]
-    return quality_estimates(second.scores, first.scores, confidence, seed)
-
-
 def _compared(pair: Pair, first: MeasuredQuality, second: MeasuredQuality, confidence: float) -> ComparedPoint:
-    found = _estimates(pair.before.config, first, second, confidence)
+    found = quality_estimates(second.scores, first.scores, confidence)
     ratio = _ratio(found[RISE])
     before = found[PERPLEXITY].value / ratio.value  # without intervals: that of the ratio is paired, and much narrower
     return ComparedPoint(

@@ -20,7 +20,7 @@ from bitbench.analysis.results.recommendation import (
     Limits,
     Recommendation,
 )
-from bitbench.analysis.results.summary import ConfigQuality, PointSummary, Ranking, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, PointSummary, QualityState, Ranking, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.study.plan import Config
 from bitbench.study.study import Study
@@ -121,6 +121,8 @@ def _quality_doubt(summary: StudySummary, config: Config) -> str:
     found = next((quality for quality in summary.quality if quality.config == config), None)
     if found is not None and found.flagged:
         return f"is flagged: {found.reason}"
+    if found is not None and found.state is QualityState.UNDECIDED:
+        return f"is undecided: {found.reason}"
     if found is not None and found.is_known:
         return ""
     return "is unknown" if summary.quality or summary.imported_from else "was not measured"

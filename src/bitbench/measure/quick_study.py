@@ -34,7 +34,7 @@ from bitbench.util.files import SafeFolder, read_bytes
 from bitbench.util.text import did_you_mean
 
 SPEED_S, TOTAL_S = 180.0, 300.0  # the budget of the speed trials; with starts and quality, about
-WINDOWS = 8
+WINDOWS = 32  # short ones: a mean over few windows of a skewed loss is understated
 AS_IT_IS = "bf16"  # the recipe that changes nothing; of a checkpoint that is quantized, it keeps that
 EXAMPLE = "bitbench quick smollm2-135m gguf-q4_0 gguf-q8_0"
 HEADER = """\
@@ -61,7 +61,7 @@ class Size:
     window_tokens: int
 
 
-SIZES = (Size(128, 32, 128), Size(64, 16, 64), Size(32, 8, 32))  # the first that fits into the time is taken
+SIZES = (Size(128, 32, 32), Size(64, 16, 16), Size(32, 8, 8))  # the first that fits into the time is taken
 
 
 # What a person named: recipes, and models or checkpoints (by their path where they are files).

@@ -23,6 +23,9 @@ CONTINUED_TOKENS = 64  # of a window's beginning that is continued, or half of a
 CONVERSATIONS, CONVERSATION_TURNS, CONVERSATION_TOKENS = 24, 6, 1024
 TURN_TOKENS = 96  # of an answer: twice the longest right one
 MOST_WINDOWS = 10_000
+# An answer about a window of 256 tokens then has 2 to 5 MB, and 94 % of the probability of SmolLM2-135M.
+TOP_TOKENS = 256
+TOP_TOKENS_OF_LONG, LONGEST_FOR_MANY = 32, 2048  # beyond so many tokens one answer would have 40 MB and more
 TASK_TOKENS = 2048  # room for a question with its examples; what lm-eval assumes too
 BUILT_IN = "builtin"  # the tasks that come with bitbench (`quality/built_in_tasks.py`)
 # Room for the longest of their questions but the needle's with any tokenizer and chat template, and for an answer.
@@ -70,6 +73,10 @@ class Turns(Spec):
     turns: int = Field(default=CONVERSATION_TURNS, ge=1, le=CONVERSATION_TURNS, description="turns of each")
 
 
+def _listed(value: object) -> list[object]:
+    return list(value) if isinstance(value, (list, tuple)) else []
+
+
 class Quality(Spec):
     """Log-probabilities on fixed windows of a text, answers to fixed prompts, and tasks of lm-eval."""
 
@@ -85,7 +92,11 @@ class Quality(Spec):
         default=0.0, ge=0, lt=1, description="0.5: windows halfway between those of a study without it, for fresh text"
     )
     top_tokens: int = Field(
-        default=32, ge=1, le=1000, description="top tokens kept at each position, for the KL divergence"
+        default=TOP_TOKENS,
+        ge=1,
+        le=1000,
+        description=f"top tokens kept at each position, for the KL divergence; default for windows of more than "
+        f"{LONGEST_FOR_MANY:,} tokens: {TOP_TOKENS_OF_LONG}",
     )
     answer_tokens: int = Field(
         default=48, ge=0, le=4096, description="tokens of each greedy answer to the fixed prompts; 0: no answers"
@@ -124,6 +135,15 @@ class Quality(Spec):
             if isinstance(lengths, (list, tuple)) and lengths:
                 return {**value, "window_tokens": lengths[0]}
         return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fewer_top_tokens_of_long_windows(cls, value: object) -> object:
+        if not isinstance(value, dict) or "top_tokens" in value:
+            return value
+        lengths = [value.get("window_tokens"), *_listed(value.get("lengths"))]
+        longest = max((length for length in lengths if isinstance(length, int)), default=0)
+        return {**value, "top_tokens": TOP_TOKENS_OF_LONG} if longest > LONGEST_FOR_MANY else value
 
     @model_validator(mode="after")
     def _lengths_grow(self) -> "Quality":

@@ -18,8 +18,10 @@ from bitbench.records.quality import Answer, Condition
 from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.study import study_document
+from bitbench.study.plan import Config
+from bitbench.study.study import EngineSetup
 from tests.unit.synthetic import demo_study, make_lock, summarize
-from tests.unit.test_statistics_quality import config, logits, noisy, plan, record, rows
+from tests.unit.test_statistics_quality import TOP, VOCABULARY, config, logits, noisy, plan, record, rows
 
 TEXTS = 40
 
@@ -98,20 +100,56 @@ def restarted(noise: float, loss: float) -> StudySummary:
     )
 
 
-def test_a_loss_within_what_a_restart_changes_is_called_that() -> None:
+def test_what_a_restart_changes_is_taken_off_a_loss() -> None:
     found = behaviour_of(restarted(noise=0.1, loss=0.1))
     (floor,) = found.floors
-    assert floor.changed == ANOTHER_START
     (equal,) = found.equivalence.values()
-    assert (equal.within_floor, equal.floor) == (True, ANOTHER_START)
-    said = [markdown_phrase(one) for one in behaviour_sentences(found, restarted(noise=0.1, loss=0.1))]
-    assert any(
-        one.startswith("Behaviour: the loss of `w8` is within the noise floor (another start: 0.0") for one in said
-    )
+    assert (floor.changed, equal.floor) == (ANOTHER_START, floor)
+    assert equal.excess.interval is not None
+    assert equal.excess.interval.low < 0 < equal.excess.interval.high
     worse = behaviour_of(restarted(noise=0.1, loss=0.5))
-    assert [one.within_floor for one in worse.equivalence.values()] == [False]
-    exact = behaviour_of(restarted(noise=0.0, loss=0.0))
-    assert [(one.within_floor, one.floor_divergence) for one in exact.equivalence.values()] == [(True, 0.0)]
+    assert [one.excess.is_above(0) for one in worse.equivalence.values()] == [True]
+    (exact,) = behaviour_of(restarted(noise=0.0, loss=0.0)).equivalence.values()
+    assert (exact.verdict, exact.excess.interval) == ("equivalent", (0.0, 0.0))
+
+
+def on_two_engines(top: int = TOP) -> StudySummary:
+    """The baseline on another engine is far off; on its own it was asked for several windows at once."""
+    known = {
+        "bf16": rows(logits(1), top),
+        "together": rows(noisy(0.02, seed=4), top),
+        "w8": rows(noisy(0.05, seed=5), top),
+        "elsewhere": rows(noisy(0.8, seed=6), top),
+    }
+    asked = plan("bf16", "w8")
+    other = Config(variant="m/bf16", engine="llamacpp")
+    setups = (*asked.study.engines, EngineSetup(name="llamacpp", engine="llamacpp"))
+    study = asked.study.model_copy(update={"engines": setups})
+    asked = asked.model_copy(update={"study": study, "quality": (*asked.quality, other)})
+    base = record("bf16")
+    records = [
+        base,
+        base.model_copy(update={"id": "together", "condition": Condition.TOGETHER}),
+        base.model_copy(update={"id": "elsewhere", "config": other}),
+        record("w8"),
+    ]
+    return summarize(asked, [], [], quality=records, scores_of=lambda one: known[one.id])
+
+
+def test_the_floor_of_another_engine_excuses_nothing() -> None:
+    found = behaviour_of(on_two_engines())
+    assert {floor.changed for floor in found.floors} > {TOGETHER}  # the other engine's is shown
+    (judged,) = found.equivalence.values()
+    assert judged.floor is not None
+    assert (judged.floor.changed, judged.floor.config.engine) == (TOGETHER, "vllm")
+
+
+def test_a_margin_that_only_the_missing_mass_may_exceed_is_no_pass() -> None:
+    (some,) = behaviour_of(on_two_engines()).equivalence.values()
+    (every,) = behaviour_of(on_two_engines(VOCABULARY)).equivalence.values()
+    assert some.excess.interval is not None
+    assert every.excess.interval is not None
+    assert some.excess.interval.high > every.excess.interval.high  # the rest of the vocabulary counts
 
 
 def test_texts_that_never_diverge_are_censored_at_their_end() -> None:
@@ -180,8 +218,8 @@ def test_equal_variants_are_seldom_told_apart_and_different_ones_are() -> None:
 def test_the_report_says_what_is_equivalent_and_how_long_texts_last() -> None:
     summary = measured()
     said = [markdown_phrase(one) for one in behaviour_sentences(behaviour_of(summary), summary)]
-    assert said[0].startswith("Behaviour: `w8` is equivalent to the unquantized model: within 0.01 nats")
-    assert said[1].startswith("Behaviour: `w4` is not equivalent")
+    assert said[0].startswith("Behaviour: `w8` is equivalent to the unquantized model within the 0.01-nat margin")
+    assert said[1].startswith("Behaviour: `w4` is not equivalent to the unquantized model")
     text = "\n".join(markdown_section_parts(behaviour_section(behaviour_of(summary), summary)))
     assert "stays the baseline's longer than" in text
     assert text.index("w8") < text.rindex("w4")
@@ -192,14 +230,23 @@ def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
     alone = summary.model_copy(update={"study": summary.study.model_copy(update={"workloads": ()})})
     found = lead(alone)
     assert found is not None
-    assert markdown_phrase(found.verdict) == "`w8` is indistinguishable from the unquantized model."
-    texts_of_it, others = (markdown_phrase(one) for one in found.reasons)
+    assert markdown_phrase(found.verdict) == "`w8` is equivalent to the unquantized model within the 0.01-nat margin."
+    others, texts_of_it = (markdown_phrase(one) for one in found.reasons)
     curve = next(one for one in behaviour_of(summary).survival if one.config.variant == "m/w8")
     assert 0 < curve.ended < TEXTS  # some of its texts are other ones, which the verdict alone would hide
     same = TEXTS - curve.ended
     assert texts_of_it == f"Written greedily, {same} of {TEXTS} texts of `w8` are the unquantized model's to the end."
-    assert others == "1 variant of 2 differs by more than noise."
+    assert others == "The other is not."
     assert lead(alone.model_copy(update={"parts": {}})) is None
+
+
+def test_a_baseline_that_is_quantized_is_named() -> None:
+    summary = measured()
+    no_reference = [one.model_copy(update={"is_reference": False}) for one in summary.configs]
+    quantized = summary.model_copy(update={"configs": tuple(no_reference)})
+    said = [markdown_phrase(one) for one in behaviour_sentences(behaviour_of(quantized), quantized)]
+    assert said[1].startswith("Behaviour: `w4` is not equivalent to `bf16`")
+    assert not any("unquantized" in one for one in said)
 
 
 def test_a_study_without_speeds_says_nothing_of_ranks() -> None:

@@ -335,11 +335,19 @@ class PositionDivergence(Record):
     divergence: Estimate
 
 
+class QualityState(StrEnum):
+    """What a config's loss is against the limits of the study."""
+
+    WITHIN = "within"  # whole intervals are within all of them
+    BEYOND = "beyond"  # a whole interval is beyond one, or a figure is no number
+    UNDECIDED = "undecided"  # not enough text, or not enough probability mass, to tell
+
+
 class ConfigQuality(Record):
     """What a config keeps of its baseline's quality.
 
     `estimates` by the keys of `quality_definitions`; those that need a baseline are missing where there is none or it
-    was not measured. `flagged` where the loss is certainly beyond a limit of the study, or a figure is no number.
+    was not measured. `state` is None where nothing can be compared; `reason` says why it is not within the limits.
     """
 
     config: Config
@@ -353,7 +361,7 @@ class ConfigQuality(Record):
     top_tokens: int = 0
     corpus: str | None = None  # where the text is from
     by_position: tuple[PositionDivergence, ...] = ()  # of the same weights in another setting than the baseline's
-    flagged: bool = False
+    state: QualityState | None = None
     reason: str | None = None
     answers: tuple[AnswerComparison, ...] = ()
     tasks: tuple[TaskEstimate, ...] = ()
@@ -369,6 +377,10 @@ class ConfigQuality(Record):
     def is_known(self) -> bool:
         """Whether it says what was lost: its own figures alone, without those of a baseline, do not."""
         return self.outcome is Outcome.OK and (self.flagged or "perplexity_rise" in self.estimates)
+
+    @property
+    def flagged(self) -> bool:
+        return self.state is QualityState.BEYOND
 
     @property
     def equal_answers(self) -> int | None:

@@ -1,16 +1,18 @@
-"""Whether a variant is indistinguishable from its baseline, and how long its texts and conversations stay so.
+"""Whether a variant is equivalent to its baseline within a margin, and how long its texts and conversations stay so.
 
 A text diverges at its first token that is another one. One that is the baseline's to its end was watched for only so
 long, so it is censored there: it counts as the same up to its length, and says nothing about what would follow. Every
 variant continues the same beginnings, which the tests do not use: shared beginnings make two curves more alike than
 chance does, so what is claimed holds, and some differences are missed.
 
-The **noise floor** is the divergence of the unquantized model from itself when only what should not matter is
-changed: several requests at once instead of one, another start, or the same weights on another engine. What another
-start does to a variant itself counts for it, too. A variant is *equivalent* when its own divergence exceeds the
-largest floor by less than the study's margin, with the study's confidence: the upper end of the excess counts, window
-by window, so a study with little text says "inconclusive" and never "equivalent". It is *within the floor* where it
-does not exceed it significantly: the lower end of the excess is not above zero.
+The **noise floor** is the divergence of a baseline from itself on the same engine when only what should not matter is
+changed: another start, else several requests at once. Without either it counts as 0, which makes a variant look worse
+and never better. The same weights on another engine are shown beside it and used for no verdict.
+
+A variant is *equivalent* if its divergence exceeds the floor by less than the study's margin, with the study's
+confidence and whatever the missing probability mass may add: the upper bound of the variant less the lower bound of
+the floor, window by window, has an upper end below the margin. It is *different* if the lower bound less the upper
+bound of the floor has a lower end beyond it. Otherwise it is *inconclusive*, for lack of text or of mass.
 
 A conversation breaks at its first answer with a fault; one without a fault was watched to its last turn and is
 censored there. All configs are asked the same prompts in every turn. The unquantized model breaks some conversations,
@@ -24,24 +26,28 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import combinations
-from math import isnan
+from math import inf, isnan
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import numpy as np
 
 from bitbench.analysis.claims import holm
-from bitbench.analysis.intervals import Resampler, resample_groups, scaled_mean_interval
-from bitbench.analysis.quality import (
+from bitbench.analysis.divergence import (
+    Divergence,
     Floats,
     Integers,
     Scores,
-    divergence,
+    bound_divergence,
+    divergence_interval,
+    lacks_mass,
+    window_means,
+)
+from bitbench.analysis.intervals import mean_t_interval
+from bitbench.analysis.quality import (
     first_answer_difference,
     quality_baseline,
     same_text,
     short_quality_scores,
-    window_means,
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
 from bitbench.features.behaviour.types import (
@@ -191,18 +197,37 @@ def _measured_under(condition: Condition, of: StudyRecords) -> dict[Config, Qual
     return {record.config: record for record in fine if record.condition is condition}
 
 
+@dataclass(frozen=True)
+class _WindowDivergence:
+    """Both bounds of a divergence in each window that it was measured in."""
+
+    windows: Integers
+    lower: Floats
+    upper: Floats
+
+    @classmethod
+    def of(cls, window: Integers, tokens: Divergence) -> "_WindowDivergence":
+        return cls(np.unique(window), window_means(window, tokens.lower), window_means(window, tokens.upper))
+
+    def beyond(self, floor: "_WindowDivergence | None") -> "_WindowDivergence":
+        """Return what exceeds a floor; its own mean stands for windows that it lacks."""
+        if floor is None:
+            return self
+        least = np.full(len(self.windows), floor.lower.mean())
+        most = np.full(len(self.windows), floor.upper.mean())
+        own = np.isin(self.windows, floor.windows)
+        least[own] = floor.lower
+        most[own] = floor.upper
+        return _WindowDivergence(self.windows, self.lower - most, self.upper - least)
+
+    def estimate(self, confidence: float, least_value: float = 0.0) -> Estimate:
+        return divergence_interval(self.lower, self.upper, confidence, least_value)
+
+
+@dataclass(frozen=True)
 class _Floor:
-    """A noise floor with its divergence in each window that it was measured in."""
-
-    def __init__(self, shown: NoiseFloor, windows: Integers, by_window: Floats) -> None:
-        self.shown = shown
-        self._windows, self._by_window = windows, by_window
-
-    def excess(self, by_window: Floats) -> Floats:
-        """What is beyond it in each window; its own mean stands for windows that it lacks."""
-        floor = np.full(len(by_window), self._by_window.mean())
-        floor[self._windows] = self._by_window
-        return np.asarray(by_window - floor)
+    shown: NoiseFloor
+    by_window: _WindowDivergence
 
 
 class _Known:
@@ -210,6 +235,7 @@ class _Known:
 
     def __init__(self, of: StudyRecords) -> None:
         self._plan: Plan = of.plan
+        self._confidence = of.plan.study.measure.confidence
         self._alone = _measured_under(Condition.ALONE, of)
         self._changed = {
             ANOTHER_START: _measured_under(Condition.RESTARTED, of),
@@ -222,23 +248,23 @@ class _Known:
         return [floor for config in self._alone for floor in self._floors(config)]
 
     def equivalences(self, floors: list[_Floor]) -> Iterator[tuple[str, Equivalence]]:
-        """Of each quantized variant that has a floor, or whose baseline has one."""
+        """Yield the verdict of each quantized variant; none in a study without any floor."""
         quality = self._plan.study.quality or Quality()
         for config, baseline in self._quantized():
-            own = [floor for floor in floors if floor.shown.config in (baseline, config)]
-            found = self._divergence(self._alone[baseline], self._alone[config]) if own else None
+            found = self._divergence(self._alone[baseline], self._alone[config]) if floors else None
             if found is None:
                 continue
-            floor = max(own, key=lambda floor: floor.shown.divergence.value)
-            excess = self._estimate(config, floor.excess(found[1]))
+            floor = _own_floor(baseline, floors)
+            excess = found.beyond(floor.by_window if floor else None).estimate(self._confidence, -inf)
+            verdict = _verdict(excess, quality.equivalence_margin)
             yield (
                 config.name,
                 Equivalence(
-                    floor=floor.shown.changed,
-                    floor_divergence=floor.shown.divergence.value,
+                    baseline=baseline,
+                    floor=floor.shown if floor else None,
                     excess=excess,
-                    verdict=_verdict(excess, quality.equivalence_margin),
-                    within_floor=excess.interval is not None and not excess.is_above(0),
+                    verdict=verdict,
+                    lacks_mass=verdict == "inconclusive" and lacks_mass(excess, quality.equivalence_margin),
                 ),
             )
 
@@ -277,27 +303,27 @@ class _Known:
     def _floor(self, own: QualityRecord, other: QualityRecord, changed: str) -> Iterator[_Floor]:
         found = self._divergence(own, other)
         if found is not None:
-            shown = NoiseFloor(config=own.config, changed=changed, divergence=self._estimate(own.config, found[1]))
-            yield _Floor(shown, *found)
+            divergence = found.estimate(self._confidence)
+            yield _Floor(NoiseFloor(config=own.config, changed=changed, divergence=divergence), found)
 
-    def _divergence(self, own: QualityRecord, other: QualityRecord) -> tuple[Integers, Floats] | None:
-        """The windows of the second, and the mean of each; None where they cannot be compared."""
+    def _divergence(self, own: QualityRecord, other: QualityRecord) -> _WindowDivergence | None:
+        """Return it in the windows of the second; None where they cannot be compared."""
         if not same_text(own, other):
             return None
         changed = self._scores(other.id)
-        windows = np.unique(changed.window)
-        first = self._scores(own.id).among(windows)
+        first = self._scores(own.id).among(np.unique(changed.window))
         if not (first.is_finite and changed.is_finite):
             return None
-        return windows, window_means(first.window, divergence(first, changed))
-
-    def _estimate(self, config: Config, by_window: Floats) -> Estimate:
-        seed = [self._plan.study.seed, crc32(config.name.encode())]
-        drawn = resample_groups([by_window.tolist()], Resampler(np.random.default_rng(seed)))
-        return scaled_mean_interval(drawn, self._plan.study.measure.confidence, float)
+        return _WindowDivergence.of(first.window, bound_divergence(first, changed))
 
     def _is_baseline(self, config: Config) -> bool:
         return quality_baseline(config, self._plan) == config
+
+
+def _own_floor(baseline: Config, floors: Sequence[_Floor]) -> _Floor | None:
+    """Return the one floor that counts: the baseline's on its own engine; None where none was measured."""
+    own = {floor.shown.changed: floor for floor in floors if floor.shown.config == baseline}
+    return own.get(ANOTHER_START) or own.get(TOGETHER)
 
 
 def _verdict(excess: Estimate, margin: float) -> EquivalenceVerdict:
@@ -331,7 +357,7 @@ def behaviour_over_turns(of: Mapping[Config, Records], plan: Plan) -> tuple[Conv
     pairs = list(_pairs(of, drawn, plan))
     p_values = [pair.p_value for pair in compare_survival(lives, pairs)]
     against = {
-        config: _against(drawn[baseline], p_value, _fewer(config, of[config], of[baseline], plan), 1 - confidence)
+        config: _against(drawn[baseline], p_value, _fewer(of[config], of[baseline], confidence), 1 - confidence)
         for (config, baseline), p_value in zip(pairs, p_values, strict=True)
     }
     return tuple(
@@ -368,12 +394,11 @@ def _same(own: Records, other: Records) -> bool:
     return {(script.name, script.turns) for script in own} == {(script.name, script.turns) for script in other}
 
 
-def _fewer(config: Config, own: Records, others: Records, plan: Plan) -> Estimate:
+def _fewer(own: Records, others: Records, confidence: float) -> Estimate:
     """Valid turns that the others have more, mean over conversations."""
     valid = {conversation.name: conversation.valid_turns for conversation in own}
     lost = [float(other.valid_turns - valid[other.name]) for other in others]
-    resampler = Resampler(np.random.default_rng([plan.study.seed, crc32(config.name.encode())]))
-    return scaled_mean_interval(resample_groups([lost], resampler), plan.study.measure.confidence, float)
+    return mean_t_interval(lost, confidence)
 
 
 def _against(baseline: Survival, p_value: float, fewer: Estimate, alpha: float) -> TurnComparison:

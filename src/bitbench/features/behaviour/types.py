@@ -1,4 +1,4 @@
-"""Whether a variant is indistinguishable from its baseline, and how long its texts and conversations stay sound."""
+"""Whether a variant is equivalent to its baseline, and how long its texts and conversations stay sound."""
 
 from typing import Literal
 
@@ -21,11 +21,11 @@ EquivalenceVerdict = Literal["equivalent", "different", "inconclusive"]
 class Equivalence(Record):
     """Whether a variant's divergence exceeds the noise floor of its baseline by less than the margin of the study."""
 
-    floor: str  # `changed` of the floor that it is held against: the largest
-    floor_divergence: float  # its mean KL divergence
-    excess: Estimate  # mean KL divergence beyond the floor's, window by window
+    baseline: Config
+    floor: NoiseFloor | None  # of the baseline on its own engine; None: not measured, so it counts as 0
+    excess: Estimate  # mean KL divergence beyond the floor, window by window; it covers what missing mass may add
     verdict: EquivalenceVerdict
-    within_floor: bool  # the excess is not significant
+    lacks_mass: bool = False  # inconclusive for what the servers did not tell; more text would not decide
 
 
 class SurvivalStep(Record):

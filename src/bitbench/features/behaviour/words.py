@@ -1,10 +1,10 @@
-"""Sections and sentences about behaviour: indistinguishable or not, how long texts stay the baseline's, which
+"""Sections and sentences about behaviour: equivalent within a margin or not, how long texts stay the baseline's, which
 variants break conversations sooner."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.summary import StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.features.behaviour.types import (
     Behaviour,
     Conversations,
@@ -115,45 +115,90 @@ def _layers(names: list[str], longest: float, words: _Words) -> list[Layer]:
 NATS = "nats"
 SIGNIFICANT = 0.05
 MOST_PAIRS = 28  # of eight configs; more would not be read
+JudgedRow = tuple[ConfigQuality, Equivalence]
 
 
 def behaviour_sentences(found: Behaviour, summary: StudySummary) -> Iterator[Phrase]:
-    """For the answer above all tables: what is indistinguishable from the unquantized model, and what is not."""
-    verdicts = found.equivalence
-    if not verdicts:
-        return
-    margin = _margin(summary)
+    """For the answer above all tables: which variants are equivalent to their baseline within the margin."""
     labels = Labels.of(summary, MAX_NAME)
-    shown = {row.name: labels[row.config] for row in summary.quality}
-    for name, found_equal in verdicts.items():
-        if found_equal.within_floor:
-            floor = f"{found_equal.floor}: {found_equal.floor_divergence:.2g} nats"
-            yield say("Behaviour: the loss of ", Name(shown[name]), f" is within the noise floor ({floor}).")
-    for verdict, words in (
-        ("equivalent", f"equivalent to the unquantized model: within {margin:g} nats of its noise floor"),
-        ("different", f"not equivalent to the unquantized model: more than {margin:g} nats beyond its noise floor"),
-    ):
-        alike = [shown[name] for name, judged in verdicts.items() if judged.verdict == verdict]
+    for baseline, rows in _by_baseline(found, summary).items():
+        of = _named_baseline(summary, baseline, labels)
+        for verdict, words in (("equivalent", "equivalent"), ("different", "not equivalent")):
+            alike = [row.config for row, judged in rows if judged.verdict == verdict]
+            if alike:
+                names = listing(name_phrases(labels[config] for config in alike))
+                verb = "is" if len(alike) == 1 else "are"
+                yield say("Behaviour: ", names, f" {verb} {words} to ", of, f" {_within(summary)}.")
+        yield from _undecided_sentences(rows, labels)
+
+
+def _undecided_sentences(rows: Sequence[JudgedRow], labels: Labels) -> Iterator[Phrase]:
+    for lacks_mass, lack in ((False, "text"), (True, "probability mass")):
+        alike = [
+            row.config for row, judged in rows if judged.verdict == "inconclusive" and judged.lacks_mass is lacks_mass
+        ]
         if alike:
-            yield say("Behaviour: ", listing(name_phrases(alike)), f" {'is' if len(alike) == 1 else 'are'} {words}.")
+            names = listing(name_phrases(labels[config] for config in alike))
+            yield say("Behaviour: not enough ", lack, " to tell whether ", names, " is equivalent.")
+
+
+def _by_baseline(found: Behaviour, summary: StudySummary) -> dict[Config, list[JudgedRow]]:
+    rows: dict[Config, list[JudgedRow]] = {}
+    for row in summary.quality:
+        judged = found.equivalence.get(row.name)
+        if judged is not None:
+            rows.setdefault(judged.baseline, []).append((row, judged))
+    return rows
+
+
+def _named_baseline(summary: StudySummary, baseline: Config, labels: Labels) -> Phrase:
+    """Return what variants are compared with: only weights without quantization are the unquantized model."""
+    references = {config.config for config in summary.configs if config.is_reference}
+    variants = {variant.variant for variant in references}
+    return say("the unquantized model") if baseline.variant in variants else say(Name(labels[baseline]))
+
+
+def _within(summary: StudySummary) -> str:
+    return f"within the {_margin(summary):g}-nat margin"
 
 
 def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
-    """Of a study of quality alone; None where nothing was held against a noise floor."""
-    verdicts = found.equivalence
-    if not verdicts:
+    """Answer a study of quality alone; None where nothing was judged."""
+    judged_rows = [(row, found.equivalence[row.name]) for row in summary.quality if row.name in found.equivalence]
+    if not judged_rows:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    alike = [row for row in summary.quality if row.name in verdicts and verdicts[row.name].verdict == "equivalent"]
-    different = sum(judged.verdict == "different" for judged in verdicts.values())
-    verb = "differs" if different == 1 else "differ"
-    others = f"{plural(different, 'variant')} of {len(verdicts)} {verb} by more than noise."
+    baselines = dict.fromkeys(judged.baseline for _, judged in judged_rows)
+    named = dict.fromkeys(_named_baseline(summary, baseline, labels) for baseline in baselines)
+    of = listing(list(named), "or")
+    alike = [row for row, judged in judged_rows if judged.verdict == "equivalent"]
+    different = sum(judged.verdict == "different" for _, judged in judged_rows)
+    open_ones = len(judged_rows) - len(alike) - different
+    others = [*_others(different, is_rest=bool(alike) and not open_ones), *_open(open_ones)]
     if not alike:
-        return Lead(say("No variant is shown to predict tokens as the unquantized model does."), (say(others),))
+        return Lead(say("No variant is shown to be equivalent to ", of, f" {_within(summary)}."), tuple(others))
     shown = listing(name_phrases(labels[row.config] for row in alike))
-    verdict = say(shown, f" {'is' if len(alike) == 1 else 'are'} indistinguishable from the unquantized model.")
-    reasons = (*_texts(found, [row.config for row in alike], labels), *([say(others)] if different else []))
-    return Lead(verdict, reasons)
+    verb = "is" if len(alike) == 1 else "are"
+    verdict = say(shown, f" {verb} equivalent to ", of, f" {_within(summary)}.")
+    return Lead(verdict, (*others, *_texts(found, [row.config for row in alike], labels)))
+
+
+NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}
+
+
+def _others(different: int, *, is_rest: bool) -> Iterator[Phrase]:
+    """`The other four are not.`"""
+    count = NUMBERS.get(different, str(different))
+    if different == 1:
+        yield say("The other is not." if is_rest else "One is not equivalent.")
+    elif different:
+        yield say(f"The other {count} are not." if is_rest else f"{count.capitalize()} are not equivalent.")
+
+
+def _open(count: int) -> Iterator[Phrase]:
+    if count:
+        verb = "is" if count == 1 else "are"
+        yield say(f"{plural(count, 'variant')} {verb} inconclusive: not enough text or probability mass to tell.")
 
 
 def _texts(found: Behaviour, alike: Sequence[Config], labels: Labels) -> Iterator[Phrase]:
@@ -187,8 +232,8 @@ def _margin(summary: StudySummary) -> float:
 def _floors(found: Behaviour) -> Iterator[Block]:
     if not found.floors:
         yield small_print(
-            "No noise floor was measured, so nothing is called equivalent; `noise_floor: true` under `quality`, a "
-            "second start, or the unquantized model on a second engine gives one."
+            "No noise floor was measured, so nothing is judged equivalent or different. `noise_floor: true` under "
+            "`quality` or a second start gives one."
         )
         return
     yield paragraph("Each against itself, the noise floor:")
@@ -208,15 +253,11 @@ def _table(found: Behaviour, summary: StudySummary, labels: Labels) -> Table:
         [(config, verdict, curve) for config, verdict, curve in rows if verdict or curve],
         words_column("Config", lambda row: Name(labels[row[0]])),
         number_column("Beyond the floor", NATS, lambda row: quantity(row[1].excess, NATS) if row[1] else None),
-        words_column("Verdict", lambda row: _judged(row[1]) if row[1] else None),
+        words_column("Verdict", lambda row: row[1].verdict if row[1] else None),
         number_column("Tokens until half diverge", Unit.COUNT, lambda row: _median(row[2]) if row[2] else None),
         words_column("Never diverged", lambda row: f"{_never(row[2])} texts" if row[2] else None),
         drop_empty=True,
     )
-
-
-def _judged(found: Equivalence) -> str:
-    return f"{found.verdict}, within the floor" if found.within_floor else found.verdict
 
 
 def _median(curve: Survival) -> Quantity | Phrase:
@@ -258,13 +299,14 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
     yield say(
         strong("Noise floor"),
         ": the mean KL divergence of a config from itself when only what should not matter is changed. Another start "
-        "is asked for eight windows.",
+        "is asked for eight windows. The floor that counts is the baseline's on its own engine: another start, else "
+        "several requests at once, else 0.",
     )
     yield say(
         strong("Verdict"),
-        f": equivalent where the divergence lies within {_margin(summary):g} nats of the largest floor with the "
-        "study's confidence, different where it certainly lies beyond, otherwise inconclusive. Within the floor: it "
-        "does not significantly exceed the floor at all.",
+        f": equivalent if the divergence exceeds that floor by less than {_margin(summary):g} nats with the study's "
+        "confidence, whatever the missing probability mass may add. Different if it certainly exceeds it by more. "
+        "Otherwise inconclusive: not enough text, or not enough probability mass, to tell.",
     )
     yield say(
         strong("Tokens until half diverge"),

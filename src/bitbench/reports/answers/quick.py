@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil, floor, log10
 from pathlib import Path
 
-from bitbench.analysis.results.summary import ConfigQuality, PointSummary, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, PointSummary, QualityState, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import (
     Block,
@@ -35,7 +35,7 @@ from bitbench.reports.document.words import (
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.failures import cached_remarks, remarks, stream_remarks
 from bitbench.reports.sections.lead import lead
-from bitbench.reports.sections.quality import quality_rounding_sentences
+from bitbench.reports.sections.quality import quality_rounding_sentences, undecided_quality_sentences
 from bitbench.reports.sections.ranked import versus_column
 from bitbench.study.plan import Config
 from bitbench.study.workload import workload_length_text
@@ -43,6 +43,11 @@ from bitbench.util.units import written_seconds
 
 SLO_FACTOR = 2  # of the first token's median: a limit that a server can meet under load
 WIDE = 100  # characters of a terminal with room for throughput beside the ratios
+QUICK_STATES = {
+    QualityState.WITHIN: "within the limits",
+    QualityState.BEYOND: "flagged",
+    QualityState.UNDECIDED: "undecided",
+}
 OUTPUT, TTFT = "output_throughput", "ttft_p50_s"
 
 
@@ -135,6 +140,7 @@ def quick_comparison_document(summary: StudySummary) -> Document:
     if losses:
         answer += map(Paragraph, quality_rounding_sentences(summary.rounded_before))
         answer.append(paragraph("Quality, beside the baseline: ", listing(losses), "."))
+        answer += map(Paragraph, undecided_quality_sentences(summary))
     return Document(
         say(labels.shared or summary.study.name),
         (*answer, _table(summary, labels), *bullets(remarks(summary))),
@@ -156,7 +162,7 @@ def _loss(summary: StudySummary, row: ConfigQuality, labels: Labels) -> Phrase:
         other,
         " of places (KL divergence ",
         divergence,
-        ")",
+        f", {QUICK_STATES[row.state]})" if row.state else ")",
     )
 
 

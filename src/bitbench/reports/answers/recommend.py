@@ -139,7 +139,7 @@ def _verdict(found: Recommendation, choice: Choice) -> Phrase:
 def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
     cost = say(" A million output tokens cost ", _cost(judged), ".") if judged.cost else ()
     return say(
-        strong("Use ", Name(judged.config.name), " on ", Name(choice.workload), "."),
+        strong(_headline(choice, judged)),
         f" Its {found.primary_metric.name} is ",
         estimated(judged.figure, found.primary_metric),
         _gain(found, choice, judged),
@@ -151,21 +151,28 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
     )
 
 
+def _headline(choice: Choice, judged: Judged) -> Phrase:
+    """Return what to use; a config whose quality is unknown or flagged is only called the fastest."""
+    if not judged.quality_doubt:
+        return say("Use ", Name(judged.config.name), " on ", Name(choice.workload), ".")
+    doubt = f"; its quality {plain_words(judged.quality_doubt, MAX_CAUSE)}."
+    return say("Fastest on ", Name(choice.workload), ": ", Name(judged.config.name), doubt)
+
+
 def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
     """No limit was given on quality, so that a flag rules nothing out; what to use where it does."""
     met = (judged for judged in choice.judged if judged.verdict is Verdict.MET and not judged.quality_doubt)
     sound = next(met, None)
     if sound is None:
-        return say(" That of the others which meet the limits is flagged or unknown.")
-    best = say(" The best of those whose quality is not flagged is ", Name(sound.config.name), ", ")
+        return say(" The quality of the others which meet the limits is flagged, undecided or unknown.")
+    best = say(" The best of those within the limits on quality is ", Name(sound.config.name), ", ")
     return say(best, estimated(sound.figure, found.primary_metric), _gain(found, choice, sound), ".")
 
 
 def _caution(judged: Judged) -> str:
-    failed = f"{judged.failed_trials} of its {judged.trials} trials failed" if judged.failed_trials else ""
-    quality = f"its quality {plain_words(judged.quality_doubt, MAX_CAUSE)}" if judged.quality_doubt else ""
-    cautions = [caution for caution in (failed, quality) if caution]
-    return f" Caution: {'; '.join(cautions)}." if cautions else ""
+    if not judged.failed_trials:
+        return ""
+    return f" Caution: {judged.failed_trials} of its {judged.trials} trials failed."
 
 
 def _on_same_engine(found: Recommendation, judged: Judged) -> Phrase:

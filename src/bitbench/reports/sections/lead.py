@@ -5,7 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from bitbench.analysis.results.estimate import Estimate, Verdict
-from bitbench.analysis.results.summary import AgainstBaseline, MemorySummary, Ranking, RankingEntry, StudySummary
+from bitbench.analysis.results.summary import (
+    AgainstBaseline,
+    MemorySummary,
+    QualityState,
+    Ranking,
+    RankingEntry,
+    StudySummary,
+)
 from bitbench.feature import Offer, ReportPlace, feature_errors_as_warnings, report_parts
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import Name, Phrase, Quantity, Unit
@@ -256,11 +263,18 @@ def _unknown_quality(found: _Found, chosen: list[Config], whose_all: str | None 
     references = {config.config for config in found.summary.configs if config.is_reference or config.random_weights}
     unknown = [config for config in chosen if config not in measured | references]
     if not unknown:
-        return ()
+        return _undecided_quality(found, chosen)
     whose = say(whose_all or ("its quality" if len(chosen) == 1 else "their quality"))
     if len(unknown) < len(chosen):
         whose = say("the quality of ", listing(found.names(unknown)))
     return say(whose, " is unknown" if found.summary.quality or found.summary.imported_from else " was not measured")
+
+
+def _undecided_quality(found: _Found, chosen: list[Config]) -> Phrase:
+    """`the quality of a is undecided`; nothing if all are within the limits."""
+    states = {row.config: row.state for row in found.summary.quality}
+    undecided = [config for config in chosen if states.get(config) is QualityState.UNDECIDED]
+    return say("the quality of ", listing(found.names(undecided)), " is undecided") if undecided else ()
 
 
 def _no_winner(found: _Found) -> Lead:

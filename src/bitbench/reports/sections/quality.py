@@ -8,6 +8,7 @@ from bitbench.analysis.results.summary import (
     AnswerComparison,
     ConfigQuality,
     NeedleDepth,
+    QualityState,
     StudySummary,
     TaskEstimate,
     TaskFlips,
@@ -214,11 +215,23 @@ def _stretch(row: ConfigQuality, place: int) -> Quantity | None:
     return quantity(row.by_position[place].divergence, "nats")
 
 
+STATES = {QualityState.WITHIN: "within", QualityState.BEYOND: "flagged", QualityState.UNDECIDED: "undecided"}
 FEW = 3  # names of those that share a measurement
 MAX_ANSWER = 240  # characters of an answer in the table
-KEYS = ("perplexity", "perplexity_rise", "kl_mean", "kl_p99", "top1_agreement")
+KEYS = (
+    "perplexity",
+    "perplexity_rise",
+    "kl_mean",
+    "kl_mass",
+    "kl_median",
+    "kl_p99_9",
+    "probability_change_rms",
+    "top1_agreement",
+)
+
 # Characters of a terminal from which there is room for memory and the tail, for speed, and for intervals of quality.
 WIDE, WIDER, WIDEST = 110, 150, 200
+SHOWN_FROM = {"kl_mass": WIDE, "kl_median": WIDER, "kl_p99_9": WIDER, "probability_change_rms": WIDER}
 
 
 def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
@@ -239,12 +252,20 @@ def quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
         why = " is unknown: the unquantized model on the same engine has no result to compare it with."
         yield say("Quality: that of ", listing(name_phrases(alone)), why)
     compared = [row for row in summary.quality if row.baseline not in (None, row.config)]
-    fine = [labels[row.config] for row in compared if row.is_known and not _mark(row)]
+    fine = [labels[row.config] for row in compared if row.state is QualityState.WITHIN]
     if fine:
-        verb = "does" if len(fine) == 1 else "do"
-        limits = f" {verb} not significantly exceed the limits ({_limits(summary)})."
-        yield say("Quality: ", listing(name_phrases(fine)), limits)
+        verb = "is" if len(fine) == 1 else "are"
+        yield say("Quality: ", listing(name_phrases(fine)), f" {verb} within the limits ({_limits(summary)}).")
+    yield from undecided_quality_sentences(summary)
     yield from _task_sentences(summary, labels)
+
+
+def undecided_quality_sentences(summary: StudySummary) -> Iterator[Phrase]:
+    """Of each variant that may be within the limits or beyond them: what is lacking to tell."""
+    labels = Labels.of(summary, MAX_NAME)
+    for row in summary.quality:
+        if row.state is QualityState.UNDECIDED:
+            yield say("Quality: ", Name(labels[row.config]), f": {row.reason}.")
 
 
 def quality_section(summary: StudySummary) -> Section | None:
@@ -313,8 +334,8 @@ def _basis(summary: StudySummary) -> Block:
     return small_print(
         f"Text: {known.corpus or UNKNOWN}. {known.windows} windows, {known.tokens:,} scored tokens, the same for all "
         f"variants of a model. The divergence is from the {known.top_tokens} likeliest tokens of each side. The "
-        f"baseline is {baseline}; each difference to it is paired, token by token, and "
-        "its interval is from a bootstrap over windows."
+        f"baseline is {baseline}. Each difference from it is paired, token by token, and its interval is Student's t "
+        "over windows."
     )
 
 
@@ -345,7 +366,7 @@ def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ConfigQuality]:
         is_exact = found.low == found.high == found.value and found.value in (0.0, 1.0)  # of a variant against itself
         return replace(found, is_signed=key == "perplexity_rise", digits=1 if is_exact else None)
 
-    shown_from = WIDE if key == "kl_p99" else 0
+    shown_from = SHOWN_FROM.get(key, 0)
     return number_column(
         definition.label, quantity_unit(definition), figure, shown_from=shown_from, intervals_from=WIDEST
     )
@@ -354,9 +375,9 @@ def _quality_column(summary: StudySummary, key: str) -> ColumnOf[ConfigQuality]:
 def _mark(row: ConfigQuality) -> str:
     if row.outcome is not Outcome.OK:
         return row.outcome.value
-    if row.flagged:
-        return "flagged"
-    return "baseline" if row.baseline == row.config else ""
+    if row.baseline == row.config and not row.flagged:
+        return "baseline"
+    return STATES[row.state] if row.state else ""
 
 
 def _equal(row: ConfigQuality) -> str | None:
@@ -371,8 +392,12 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
         yield say(strong(definition.label), f": {definition.definition}")
     yield say(
         strong("flagged"),
-        ": a log-probability is not a finite number, or the whole interval lies beyond a limit of the study "
-        f"({_limits(summary)}).",
+        ": a log-probability is not a finite number, or the whole interval is beyond a limit of the study "
+        f"({_limits(summary)}). ",
+        strong("Within"),
+        ": both whole intervals are within the limits. ",
+        strong("Undecided"),
+        ": not enough text, or not enough probability mass, to tell.",
     )
     if any(row.answers for row in summary.quality):
         yield say(
