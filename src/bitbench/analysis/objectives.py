@@ -160,10 +160,10 @@ def judge_mean_objective(
     kept; that it is missed can be seen, since what few requests say of a tail is too low."""
     if known is None:
         return Verdict.INCONCLUSIVE, NOT_MEASURED
-    if known.interval is None:
-        return Verdict.INCONCLUSIVE, "one trial has no interval"
     if not known.covers_starts and not was_running:
         return Verdict.INCONCLUSIVE, ONE_START
+    if known.interval is None:
+        return Verdict.INCONCLUSIVE, "too few starts for an interval"
     verdict = check_against_limit(known, limit)
     if verdict is Verdict.MISSED or not (too_few or verdict is Verdict.INCONCLUSIVE):
         return verdict, ""

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from bitbench.analysis.configs import configs_with_other_settings
-from bitbench.analysis.intervals import Resampler, Sample, resample_groups, scaled_mean_interval
+from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import AnswerComparison, ConfigQuality, MetricDefinition, PositionDivergence
 from bitbench.analysis.sequential import baseline_of as study_baseline
@@ -124,21 +124,19 @@ def quality_estimates(
 ) -> dict[str, Estimate]:
     """Those of DEFINITIONS that can be said; raises nothing for scores that are not finite, so ask before."""
     rng = np.random.default_rng(seed)
-    resampler = Resampler(rng)
 
-    def over_windows(values: Floats) -> Sample:
-        return resample_groups([window_means(scores.window, values).tolist()], resampler)
+    def over_windows(values: Floats, scale: Callable[[float], float] = float) -> Estimate:
+        return mean_t_interval(window_means(scores.window, values).tolist(), confidence, scale)
 
-    found = {PERPLEXITY: scaled_mean_interval(over_windows(-scores.logprob), confidence, exp)}
+    found = {PERPLEXITY: over_windows(-scores.logprob, exp)}
     if baseline is None:
         return found
-    worse = over_windows(baseline.logprob - scores.logprob)
     kl = divergence(baseline, scores)
     agrees = (scores.top_tokens[:, 0] == baseline.top_tokens[:, 0]).astype(np.float64)
-    found[RISE] = scaled_mean_interval(worse, confidence, expm1)
-    found[KL] = scaled_mean_interval(over_windows(kl), confidence, lambda value: max(value, 0.0))
+    found[RISE] = over_windows(baseline.logprob - scores.logprob, expm1)
+    found[KL] = over_windows(kl, lambda value: max(value, 0.0))
     found[KL_P99] = _percentile(scores.window, kl, 0.99, confidence, rng)
-    found[TOP1] = scaled_mean_interval(over_windows(agrees), confidence, lambda value: min(max(value, 0.0), 1.0))
+    found[TOP1] = over_windows(agrees, lambda value: min(max(value, 0.0), 1.0))
     return found
 
 
@@ -241,12 +239,9 @@ def _alike(config: Config, other: Config, plan: Plan) -> bool:
     return config.variant == other.variant and len(engines) == 1
 
 
-def divergence_by_position(
-    scores: Scores, baseline: Scores, confidence: float, seed: Sequence[int]
-) -> tuple[PositionDivergence, ...]:
+def divergence_by_position(scores: Scores, baseline: Scores, confidence: float) -> tuple[PositionDivergence, ...]:
     """In stretches that double: from 1, 64, 128 … to the end of the longest window. One that few windows reach has
     the wide interval of few."""
-    resampler = Resampler(np.random.default_rng(seed))
     kl = divergence(baseline, scores)
     _, counts = np.unique(scores.window, return_counts=True)
     position = np.concatenate([np.arange(1, count + 1) for count in counts])
@@ -257,9 +252,7 @@ def divergence_by_position(
     for first, after in pairwise([*bounds, end]):
         inside = (position >= first) & (position < after)
         means = window_means(scores.window[inside], kl[inside])
-        mean = scaled_mean_interval(
-            resample_groups([means.tolist()], resampler), confidence, lambda value: max(value, 0.0)
-        )
+        mean = mean_t_interval(means.tolist(), confidence, lambda value: max(value, 0.0))
         found.append(PositionDivergence(first=first, last=after - 1, divergence=mean))
     return tuple(found)
 
@@ -359,7 +352,7 @@ def _summarize(
     found: dict[str, object] = {"estimates": estimates}
     is_setting = baseline is not None and baseline.variant == config.variant
     if against and other is not record and (is_setting or quality.lengths):
-        stretches = divergence_by_position(scores, against, plan.study.measure.confidence, seed)
+        stretches = divergence_by_position(scores, against, plan.study.measure.confidence)
         found |= {"by_position": stretches, "loses_from": first_divergent_position(stretches, quality.max_divergence)}
         reason_or_none = _with_place(
             reason_or_none, first_divergent_position(stretches, quality.max_divergence), quality

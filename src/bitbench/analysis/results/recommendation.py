@@ -70,6 +70,7 @@ class Choice(Record):
     judged: tuple[Judged, ...]
     chosen: Config | None  # the best that meets all limits with confidence
     nearest: Config | None  # where none does
+    starts_needed: int | None = None  # of each config; None: there are enough to choose
     ties: tuple[Config, ...] = ()  # meet the limits too and are tied with the chosen one
     deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
 
@@ -78,6 +79,11 @@ class Choice(Record):
 
     def with_verdict(self, verdict: Verdict) -> list[Judged]:
         return [judged for judged in self.judged if judged.verdict is verdict]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether more trials may give an answer where there is none."""
+        return self.starts_needed is not None or bool(self.with_verdict(Verdict.INCONCLUSIVE))
 
 
 class Recommendation(Record):
@@ -96,6 +102,6 @@ class Recommendation(Record):
         if not any(judged.figure for choice in self.choices for judged in choice.judged):
             return ExitCode.NOTHING_MEASURED
         unanswered = [choice for choice in self.choices if choice.chosen is None]
-        if any(not choice.with_verdict(Verdict.INCONCLUSIVE) for choice in unanswered):
+        if any(not choice.is_open for choice in unanswered):
             return ExitCode.FAILED
         return ExitCode.INCONCLUSIVE if unanswered else ExitCode.DONE

@@ -26,12 +26,11 @@ from functools import cache
 from itertools import combinations
 from math import isnan
 from typing import TYPE_CHECKING, Any
-from zlib import crc32
 
 import numpy as np
 
 from bitbench.analysis.claims import holm
-from bitbench.analysis.intervals import Resampler, resample_groups, scaled_mean_interval
+from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.quality import (
     Floats,
     Integers,
@@ -230,7 +229,7 @@ class _Known:
             if found is None:
                 continue
             floor = max(own, key=lambda floor: floor.shown.divergence.value)
-            excess = self._estimate(config, floor.excess(found[1]))
+            excess = self._estimate(floor.excess(found[1]))
             yield (
                 config.name,
                 Equivalence(
@@ -277,7 +276,7 @@ class _Known:
     def _floor(self, own: QualityRecord, other: QualityRecord, changed: str) -> Iterator[_Floor]:
         found = self._divergence(own, other)
         if found is not None:
-            shown = NoiseFloor(config=own.config, changed=changed, divergence=self._estimate(own.config, found[1]))
+            shown = NoiseFloor(config=own.config, changed=changed, divergence=self._estimate(found[1]))
             yield _Floor(shown, *found)
 
     def _divergence(self, own: QualityRecord, other: QualityRecord) -> tuple[Integers, Floats] | None:
@@ -291,10 +290,8 @@ class _Known:
             return None
         return windows, window_means(first.window, divergence(first, changed))
 
-    def _estimate(self, config: Config, by_window: Floats) -> Estimate:
-        seed = [self._plan.study.seed, crc32(config.name.encode())]
-        drawn = resample_groups([by_window.tolist()], Resampler(np.random.default_rng(seed)))
-        return scaled_mean_interval(drawn, self._plan.study.measure.confidence, float)
+    def _estimate(self, by_window: Floats) -> Estimate:
+        return mean_t_interval(by_window.tolist(), self._plan.study.measure.confidence)
 
     def _is_baseline(self, config: Config) -> bool:
         return quality_baseline(config, self._plan) == config
@@ -331,7 +328,7 @@ def behaviour_over_turns(of: Mapping[Config, Records], plan: Plan) -> tuple[Conv
     pairs = list(_pairs(of, drawn, plan))
     p_values = [pair.p_value for pair in compare_survival(lives, pairs)]
     against = {
-        config: _against(drawn[baseline], p_value, _fewer(config, of[config], of[baseline], plan), 1 - confidence)
+        config: _against(drawn[baseline], p_value, _fewer(of[config], of[baseline], plan), 1 - confidence)
         for (config, baseline), p_value in zip(pairs, p_values, strict=True)
     }
     return tuple(
@@ -368,12 +365,11 @@ def _same(own: Records, other: Records) -> bool:
     return {(script.name, script.turns) for script in own} == {(script.name, script.turns) for script in other}
 
 
-def _fewer(config: Config, own: Records, others: Records, plan: Plan) -> Estimate:
+def _fewer(own: Records, others: Records, plan: Plan) -> Estimate:
     """Valid turns that the others have more, mean over conversations."""
     valid = {conversation.name: conversation.valid_turns for conversation in own}
     lost = [float(other.valid_turns - valid[other.name]) for other in others]
-    resampler = Resampler(np.random.default_rng([plan.study.seed, crc32(config.name.encode())]))
-    return scaled_mean_interval(resample_groups([lost], resampler), plan.study.measure.confidence, float)
+    return mean_t_interval(lost, plan.study.measure.confidence)
 
 
 def _against(baseline: Survival, p_value: float, fewer: Estimate, alpha: float) -> TurnComparison:

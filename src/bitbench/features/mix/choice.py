@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from bitbench.analysis.intervals import Resampler, resample_groups, scaled_mean_interval
+from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.quality import divergence, short_quality_scores, window_means
 from bitbench.analysis.results.estimate import Estimate, Finding, check_against_limit
 from bitbench.features.mix.types import GroupChoice, MixLimits, Option, Predicted, TensorGroup
@@ -351,10 +351,7 @@ def chosen_mix_divergence_difference(
         return None
     dense, mixed, other = (short_quality_scores(records, last[config]) for config in (baseline, mix, reference))
     worse = window_means(dense.window, divergence(dense, mixed) - divergence(dense, other))
-    resampler = Resampler(np.random.default_rng(records.study.seed))
-    return scaled_mean_interval(
-        resample_groups([worse.tolist()], resampler), records.study.measure.confidence, lambda difference: difference
-    )
+    return mean_t_interval(worse.tolist(), records.study.measure.confidence)
 
 
 def judge_chosen_mix_speed(limit: str, speed: Estimate | None) -> Finding:

@@ -130,9 +130,16 @@ def recommendation_limit_text(unit: str, limit: float) -> str:
 def _verdict(found: Recommendation, choice: Choice) -> Phrase:
     if choice.chosen is not None:
         return say(_use(found, choice, choice.of(choice.chosen)), _ties(choice, choice.of(choice.chosen)))
+    if choice.starts_needed is not None:
+        return _not_ranked(choice, choice.starts_needed)
     if choice.nearest is not None:
         return _none_meets(choice, choice.of(choice.nearest))
     return strong("No config has a result on ", Name(choice.workload), ".")
+
+
+def _not_ranked(choice: Choice, starts: int) -> Phrase:
+    no_choice = strong("No choice on ", Name(choice.workload), ": one start of each config.")
+    return say(no_choice, f" The table has the means; a decision needs {starts} starts.")
 
 
 def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
@@ -335,6 +342,8 @@ def _standing(choice: Choice, judged: Judged) -> str:
         return "tied with it"
     if judged.figure is None:
         return "no result"
+    if choice.starts_needed is not None and judged.verdict is Verdict.MET:
+        return "not ranked"
     return VERDICTS[judged.verdict] if judged.findings else "behind"
 
 

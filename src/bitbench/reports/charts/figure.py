@@ -118,12 +118,15 @@ def layered_figure(
 
 
 def place_on_axis(field: str, quantity: Quantity | None, scale: Scale) -> Row:
-    """A mark along an axis: its value and the ends of its interval, in the axis's unit; one that is open has none."""
-    ends = (quantity.value, quantity.low, quantity.high) if quantity else (None, None, None)
-    if quantity is not None and quantity.high is None:
-        ends = (quantity.value, None, None)
-    named = zip((field, f"{field}_low", f"{field}_high"), ends, strict=True)
-    return {key: None if end is None else end / scale.factor for key, end in named}
+    """A mark along an axis: its value, the ends of its interval and the deviation of its trials, in the axis's unit; an
+    interval that is open has no ends."""
+    if quantity is None:
+        return {field: None, f"{field}_low": None, f"{field}_high": None}
+    is_open = quantity.high is None
+    placed = {field: quantity.value, f"{field}_low": None if is_open else quantity.low, f"{field}_high": quantity.high}
+    if quantity.sd is not None:
+        placed[f"{field}_sd"] = quantity.sd
+    return {key: None if value is None else value / scale.factor for key, value in placed.items()}
 
 
 EVERY_ROW = Layer()

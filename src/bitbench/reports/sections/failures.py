@@ -178,7 +178,7 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
     if any(not estimate.covers_starts for estimate in estimates):
         remedy = "" if summary.imported_from else " Set `starts` to 3 or more."
         yield (
-            "Caution: some points have a single start; their intervals do not cover a restart, so a difference may "
+            "Caution: some points have a single start; they have no rank and no interval, because a difference may "
             f"come from the start alone.{remedy}"
         )
 
