@@ -105,14 +105,13 @@ def test_intervals_cover_what_they_say() -> None:
     """Windows differ in level: over 200 texts the interval of the mean divergence holds the true one about 95 times."""
     rng, hits = np.random.default_rng(11), 0
     window = np.repeat(np.arange(16), 30)
-    from bitbench.analysis.intervals import Resampler, resample_groups, scaled_mean_interval
+    from bitbench.analysis.intervals import mean_t_interval
     from bitbench.analysis.quality import window_means
 
     for _ in range(200):
         level = rng.gamma(2.0, 0.05, size=16)  # mean 0.1
         values = rng.exponential(level[window])
-        of = resample_groups([window_means(window, values).tolist()], Resampler(rng))
-        interval = scaled_mean_interval(of, 0.95, float).interval
+        interval = mean_t_interval(window_means(window, values).tolist(), 0.95).interval
         assert interval is not None
         hits += interval.low <= 0.1 <= interval.high
     assert 178 <= hits <= 200

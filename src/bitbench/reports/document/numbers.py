@@ -68,7 +68,7 @@ def _written_quantity(quantity: Quantity, scale: Scale | None = None, *, interva
     if quantity.unit == Unit.RATIO:
         value = f"{value}×"
     if quantity.sd is not None:
-        value = f"{value} ± {_number(quantity.sd, quantity, own)}"
+        value = f"{value} ± {_number(quantity.sd, quantity, own) if quantity.sd else 0}"
     return Written(
         value,
         _limits(quantity, own) if interval else "",
