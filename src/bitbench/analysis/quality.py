@@ -6,9 +6,8 @@ event of its own, and all others together are one more, whose mass on each side 
 lower a KL divergence (log-sum inequality): the figure is a lower bound, exactly 0 for equal distributions, and the
 closer the more mass the shared tokens hold.
 
-Tokens of one window are not independent, so windows are resampled, the same ones on both sides. Means have the width
-of Student's t over windows with the bootstrap's shape (as in `analysis.intervals`); the 99th percentile has the
-bootstrap's own percentiles. Greedy answers stand beside the baseline's.
+Tokens of one window are not independent, so windows are the unit, the same ones on both sides. Means have Student's t
+over windows, the 99th percentile a bootstrap over windows. Greedy answers stand beside the baseline's.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -314,7 +314,7 @@ def _basis(summary: StudySummary) -> Block:
         f"Text: {known.corpus or UNKNOWN}. {known.windows} windows, {known.tokens:,} scored tokens, the same for all "
         f"variants of a model. The divergence is from the {known.top_tokens} likeliest tokens of each side. The "
         f"baseline is {baseline}; each difference to it is paired, token by token, and "
-        "its interval is from a bootstrap over windows."
+        "its interval is over windows."
     )
 
 
