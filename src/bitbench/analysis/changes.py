@@ -82,14 +82,10 @@ class Change:
 
 @dataclass(frozen=True)
 class Changes:
-    """Every figure of every pair of points. `log_ratio`: of a pair and a figure; without it samples are compared.
-
-    `least_repetitions`: with fewer starts on a side (or trials, of a server that was running) nothing is decided.
-    """
+    """Every figure of every pair of points. `log_ratio`: of a pair and a figure; without it samples are compared."""
 
     samples: tuple[Samples, Samples]
     log_ratio: Callable[[Pair, str], LogRatio | None] | None = None
-    least_repetitions: int = 1
     running: frozenset[Config] = frozenset()  # bitbench did not start them: their trials are the repetitions
 
     def before(self, pair: Pair, metric: str) -> Sample | None:
@@ -122,7 +118,6 @@ def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
     return Changes(
         samples,
         lambda pair, metric: lent(metric).get(pair.after),
-        least_repetitions=2,
         running=_running(before) | _running(after),
     )
 

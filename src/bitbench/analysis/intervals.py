@@ -116,10 +116,6 @@ class Sample:
     uncertainty: Uncertainty | None  # of the log mean; None: a single start, or a value that has no logarithm
     by_block: Mapping[int, float]  # the log mean of a start
 
-    @property
-    def degrees_of_freedom(self) -> float:
-        return self.uncertainty.degrees_of_freedom if self.uncertainty else 0.0
-
 
 def mean_of_means(groups: Groups) -> float:
     return float(np.mean([np.mean(group) for group in groups]))

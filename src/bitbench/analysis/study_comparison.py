@@ -294,7 +294,7 @@ def compared_points(
             after=after[pair.after],
             ratio=ratio,
             verdict=_verdict(ratio, is_apart=p_value < level, definition=DEFINITIONS[metric])
-            if change.fewest >= changes.least_repetitions and pair not in undecided
+            if pair not in undecided
             else ChangeVerdict.UNKNOWN,
             corrected=change.ratio(1 - level),
         )

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from bitbench.analysis.absolute import Samples, absolute_estimates, sample_of_trials
+from bitbench.analysis.absolute import Samples, absolute_estimates
 from bitbench.analysis.configs import summarize_config, summarize_engine, summarize_failures, summarize_settings
 from bitbench.analysis.crossover import find_crossovers
-from bitbench.analysis.intervals import Sample, mean_of_means
+from bitbench.analysis.intervals import Sample, mean_of_means, sample_of_starts
 from bitbench.analysis.objectives import judge_objective, objectives_hold
 from bitbench.analysis.precision import stop_reason, summarize_precision
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
@@ -149,23 +149,14 @@ def _metrics(record: TrialRecord) -> dict[str, float]:
 
 
 def _samples(counted: Sequence[TrialRecord], *, was_running: bool) -> dict[str, Sample]:
-    values: dict[str, list[tuple[TrialRecord, float]]] = {}
+    grouped: dict[str, dict[tuple[int, str], list[float]]] = {}
     for record in counted:
+        start = record.block, record.instance_id
         for metric, value in _metrics(record).items():
-            values.setdefault(metric, []).append((record, value))
-    for peak in values.keys() & {"peak_bytes", "device_peak_bytes"}:  # it only rises: one value per start
-        values[peak] = _highest_of_starts(values[peak])
-    found = {metric: sample_of_trials(own, was_running=was_running) for metric, own in values.items()}
-    return {metric: sample for metric, sample in found.items() if sample is not None}
-
-
-def _highest_of_starts(values: Sequence[tuple[TrialRecord, float]]) -> list[tuple[TrialRecord, float]]:
-    highest: dict[str, tuple[TrialRecord, float]] = {}
-    for trial, value in values:
-        known = highest.get(trial.instance_id)
-        if known is None or value > known[1]:
-            highest[trial.instance_id] = trial, value
-    return list(highest.values())
+            grouped.setdefault(metric, {}).setdefault(start, []).append(value)
+    for peak in grouped.keys() & {"peak_bytes", "device_peak_bytes"}:  # it only rises: one value per start
+        grouped[peak] = {start: [max(values)] for start, values in grouped[peak].items()}
+    return {metric: sample_of_starts(starts, was_running=was_running) for metric, starts in grouped.items()}
 
 
 def _summarize_point(

@@ -80,11 +80,6 @@ class Choice(Record):
     def with_verdict(self, verdict: Verdict) -> list[Judged]:
         return [judged for judged in self.judged if judged.verdict is verdict]
 
-    @property
-    def is_open(self) -> bool:
-        """Whether more trials may give an answer where there is none."""
-        return self.starts_needed is not None or bool(self.with_verdict(Verdict.INCONCLUSIVE))
-
 
 class Recommendation(Record):
     study: str
@@ -102,6 +97,6 @@ class Recommendation(Record):
         if not any(judged.figure for choice in self.choices for judged in choice.judged):
             return ExitCode.NOTHING_MEASURED
         unanswered = [choice for choice in self.choices if choice.chosen is None]
-        if any(not choice.is_open for choice in unanswered):
+        if any(not (choice.starts_needed or choice.with_verdict(Verdict.INCONCLUSIVE)) for choice in unanswered):
             return ExitCode.FAILED
         return ExitCode.INCONCLUSIVE if unanswered else ExitCode.DONE

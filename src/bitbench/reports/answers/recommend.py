@@ -131,15 +131,10 @@ def _verdict(found: Recommendation, choice: Choice) -> Phrase:
     if choice.chosen is not None:
         return say(_use(found, choice, choice.of(choice.chosen)), _ties(choice, choice.of(choice.chosen)))
     if choice.starts_needed is not None:
-        return _not_ranked(choice, choice.starts_needed)
+        return strong("One start decides nothing on ", Name(choice.workload), f"; {choice.starts_needed} of each may.")
     if choice.nearest is not None:
         return _none_meets(choice, choice.of(choice.nearest))
     return strong("No config has a result on ", Name(choice.workload), ".")
-
-
-def _not_ranked(choice: Choice, starts: int) -> Phrase:
-    no_choice = strong("No choice on ", Name(choice.workload), ": one start of each config.")
-    return say(no_choice, f" The table has the means; a decision needs {starts} starts.")
 
 
 def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:

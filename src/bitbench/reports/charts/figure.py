@@ -118,14 +118,10 @@ def layered_figure(
 
 
 def place_on_axis(field: str, quantity: Quantity | None, scale: Scale) -> Row:
-    """A mark along an axis: its value, the ends of its interval and the deviation of its trials, in the axis's unit; an
-    interval that is open has no ends."""
-    if quantity is None:
-        return {field: None, f"{field}_low": None, f"{field}_high": None}
-    is_open = quantity.high is None
-    placed = {field: quantity.value, f"{field}_low": None if is_open else quantity.low, f"{field}_high": quantity.high}
-    if quantity.sd is not None:
-        placed[f"{field}_sd"] = quantity.sd
+    """A mark along an axis, in its unit: value, deviation of the trials, and interval if it has two ends."""
+    known = quantity or Quantity(None)
+    low = None if known.high is None else known.low
+    placed = {field: known.value, f"{field}_low": low, f"{field}_high": known.high, f"{field}_sd": known.sd}
     return {key: None if value is None else value / scale.factor for key, value in placed.items()}
 
 

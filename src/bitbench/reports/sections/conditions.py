@@ -340,11 +340,9 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
     confidence = percent(summary.study.measure.confidence)
     primary_metric = summary.definitions[summary.primary_metric].name
     meanings = {
-        "mean ± sd [low, high]": " is the mean of the means of starts, the standard deviation of the single trials, "
-        f"and the {confidence} confidence interval of the mean. Trials of one start are not independent, so the "
-        "interval comes from the spread of the means of starts: Student's t of their logarithms, with the relative "
-        "variance that the configs of a workload share, never less than the config's own or than its trials support. "
-        "One start has no interval. Memory has the range of its starts instead.",
+        "mean ± sd [low, high]": " is the mean of the means of starts, the standard deviation of single trials, and "
+        f"the {confidence} confidence interval of the mean: Student's t of the logarithms of the means of starts, with "
+        "the variance that the configs of a workload share. One start has none; memory has the range of its starts.",
         "p99": " is that of the requests of all trials together. Its interval takes starts as clusters (trials, of a "
         "server that was already running), and is open, [low, ∞), where the requests are too few to bound it. A "
         "percentile has its name from ten requests beyond it on (p99: 1,000); with fewer, the slowest is shown. "
@@ -352,7 +350,7 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         "percentiles of single trials (per trial).",
         "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
         "config, so what slows the whole machine cancels. Other configs and workloads lend degrees of freedom. "
-        "With a single start it is the ratio of the means, without an interval.",
+        "A single start has a ratio without an interval.",
         "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant "
         f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
         "the others are tied, and a rank is the range of places that this leaves. Against the baseline alone, and for "

@@ -92,8 +92,8 @@ def lead(summary: StudySummary) -> Lead | None:
         return None
     needed = [ranking.starts_needed for ranking in found.compared if ranking.starts_needed is not None]
     if len(needed) == len(found.compared):
-        why = "The next start of a config may differ as much as two configs do; the tables show means and their spread."
-        return Lead(say("No ranking: one start."), (say(why), say(f"A decision needs {max(needed)} starts of each.")))
+        why = f"The next start may differ as much as two configs do; a decision needs {max(needed)} starts of each."
+        return Lead(say("No ranking: one start."), (say(why),))
     sound = _Found(summary, [_without(ranking, found.flagged) for ranking in found.answered])
     if sound.ahead:
         chosen = _decided(sound)

@@ -263,12 +263,9 @@ def _quality_column(summary: StudySummary, rows: dict[Config, ConfigQuality]) ->
 
 def _how_to_read(summary: StudySummary) -> list[Words]:
     confidence = percent(summary.study.measure.confidence)
-    singles = any(entry.rank_low is None for ranking in summary.rankings for entry in ranking.entries)
-    single = "; one start of a config has no interval and no rank" if singles else ""
     return [
-        f"Mean ± standard deviation of the trials [{confidence} confidence interval of the mean]; ratios have the ",
-        "interval alone, memory the range of its starts. Ranks, ties, numbers of starts and trials, and every other ",
-        f"metric are in the details of each workload{single} (",
+        f"Mean ± standard deviation of trials [{confidence} confidence interval of the mean]; of memory (the range of ",
+        "starts). Ranks, n and every other metric are in the details of each workload (",
         Link("how the figures are made", "how-the-figures-are-made"),
         ").",
     ]
