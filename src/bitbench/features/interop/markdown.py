@@ -24,7 +24,7 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_minus, quantity_unit
+from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_minus, quantity_unit, starts_and_trials
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
@@ -121,6 +121,8 @@ def _facts(
     yield "Kernel", [_words(known[config].kernels if config in known else ()) for config in configs]
     for title, metric in TIMES.items():
         yield title, [estimated(point.metrics.get(metric), summary.definitions[metric]) for point in points]
+    known_times = [point.metrics.get("ttft_s") or point.metrics.get("tpot_s") for point in points]
+    yield "Starts / trials", [starts_and_trials(known) if known else None for known in known_times]
     name = summary.definitions[ranking.metric].name
     yield f"Rank by {name}", [rank_text(ranked_entry(ranking, config)) for config in configs]
     if any(point.failures for point in points):
