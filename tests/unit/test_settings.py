@@ -110,7 +110,7 @@ def scores(shift: float) -> Scores:
 
 
 def test_divergence_by_position_is_where_it_is() -> None:
-    parts = divergence_by_position(scores(0.2), scores(0.0), 0.95, [1])
+    parts = divergence_by_position(scores(0.2), scores(0.0), 0.95)
     assert [(part.first, part.last) for part in parts] == [(1, 63), (64, 127), (128, 200)]
     assert [part.divergence.value for part in parts[:2]] == [0.0, 0.0]
     assert parts[2].divergence.value == pytest.approx(0.6 * np.log(0.6 / 0.4) + 0.3 * np.log(0.3 / 0.5), rel=1e-6)
@@ -124,7 +124,7 @@ def test_short_windows_are_one_stretch() -> None:
         top_tokens=np.zeros((14, 1), dtype=np.int64),
         top_logprobs=np.full((14, 1), -1.0),
     )
-    assert [(part.first, part.last) for part in divergence_by_position(short, short, 0.95, [1])] == [(1, 7)]
+    assert [(part.first, part.last) for part in divergence_by_position(short, short, 0.95)] == [(1, 7)]
 
 
 def test_quality_of_a_setting_is_held_against_the_same_weights_in_the_baselines_setting() -> None:
