@@ -204,8 +204,8 @@ def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
 
 def test_a_study_without_speeds_says_nothing_of_ranks() -> None:
     asked, trials, instances, _ = demo_study()
-    assert "ranks, ties" in markdown(study_document(summarize(asked, trials, instances), make_lock(asked)))
-    assert "ranks, ties" not in markdown(study_document(measured(), make_lock(plan("bf16", "w8", "w4"))))
+    assert "Ranks, n and" in markdown(study_document(summarize(asked, trials, instances), make_lock(asked)))
+    assert "Ranks, n and" not in markdown(study_document(measured(), make_lock(plan("bf16", "w8", "w4"))))
 
 
 def test_a_study_without_quality_says_nothing_of_behaviour() -> None:
