@@ -182,9 +182,8 @@ def quantity(estimate: Estimate | None, unit: str, *, digits: int | None = None)
         return None
     note = f"({estimate.note})" if estimate.note else ""
     known = Quantity(estimate.value, unit, estimate.low, estimate.high, estimate.kind, digits=digits, note=note)
-    if estimate.basis is None or estimate.kind == "extremes":
-        return known
-    return replace(known, sd=estimate.basis.trial_sd, n=estimate.basis.trials)
+    basis = estimate.basis
+    return replace(known, sd=basis.trial_sd, n=basis.trials) if basis and known.range == "interval" else known
 
 
 MARKS = {Verdict.MET: "✓", Verdict.MISSED: "✗", Verdict.INCONCLUSIVE: "?"}
