@@ -20,7 +20,6 @@ from bitbench.reports.document.model import (
     Strong,
     Table,
     TableCell,
-    Unit,
     plain_text,
 )
 
@@ -71,8 +70,8 @@ def numbers_of(point: TableCell) -> list[Number]:
     match point:
         case None:
             return []
-        case Quantity(value, low=low, high=high, note=note):
-            return [Number(known) for known in (value, low, high) if known is not None] + numbers_in(note)
+        case Quantity(value, sd=sd, low=low, high=high, note=note):
+            return [Number(known) for known in (value, sd, low, high) if known is not None] + numbers_in(note)
         case _:
             return [number for part in point for number in _numbers_of_part(part)]
 
@@ -228,13 +227,3 @@ def terminal_rows(text: str) -> list[list[str]]:
     """Lines of tables: what stands two spaces apart is a point."""
     lines = [re.split(r"\s{2,}", line.strip()) for line in text.splitlines()]
     return [points for points in lines if len(points) > 2 and any(map(numbers_in, points))]
-
-
-def half_widths(row: Row) -> list[Number]:
-    """Of the intervals of a row, relative to their values."""
-    return [
-        Number((point.high - point.low) / 2 / point.value)
-        for point in row.cells
-        if isinstance(point, Quantity) and point.value and point.low is not None and point.high is not None
-        if point.unit != Unit.RATIO
-    ]

@@ -197,10 +197,14 @@ def test_inconclusive_has_an_exit_code_of_its_own() -> None:
     assert "To decide, measure quality with more `windows` or a longer `corpus`, into a new folder." in text
 
 
-def test_where_nothing_is_ranked_all_are_tied() -> None:
-    once = Measure(starts=Count(min=1, max=1), trials=Count(min=1, max=1))
-    choice = only(recommend(study(measure=once), Limits(), workloads=["interactive"]))
-    assert {choice.chosen, *choice.ties} == {named(engine) for engine in ("plain", "greedy", "quick", "twin")}
+@pytest.mark.parametrize("trials", [1, 5])
+def test_one_start_is_no_choice(trials: int) -> None:
+    once = Measure(starts=Count(min=1, max=1), trials=Count(min=trials, max=trials))
+    found = recommend(study(measure=once), Limits(), workloads=["interactive"])
+    choice = only(found)
+    assert (choice.chosen, choice.ties, choice.starts_needed) == (None, (), 3)
+    assert found.exit_code is ExitCode.INCONCLUSIVE
+    assert "Use" not in page(found)
 
 
 def test_one_start_decides_nothing() -> None:

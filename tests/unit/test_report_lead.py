@@ -193,8 +193,9 @@ def test_lower_is_better_where_it_is() -> None:
 
 def test_a_single_run_is_no_ranking() -> None:
     summary = study({"base": (100.0,), "quick": (150.0,)}, starts=1)
-    assert led(summary).verdict == "No ranking: n = 1."
-    assert [rank_text(entry) for entry in summary.rankings[0].entries] == ["n = 1, not ranked"] * 2
+    assert led(summary).verdict == "No ranking: one start."
+    assert "3 starts" in led(summary).reasons[0]
+    assert [rank_text(entry) for entry in summary.rankings[0].entries] == ["one start, not ranked"] * 2
 
 
 def test_one_config_is_no_choice() -> None:

@@ -126,7 +126,9 @@ def test_without_a_script_the_answer_has_its_pictures(demo: StudySummary) -> Non
 
 def test_intervals_are_set_apart_and_points_carry_their_numbers(text: str) -> None:
     assert re.search(
-        r'<td class="number" data-sort="[\d.]+">[\d.,]+ <span class="interval">\[[\d.,]+, [\d.,]+\]</span></td>', text
+        r'<td class="number" data-sort="[\d.]+">[\d.,]+ ± [\d.,]+ '
+        r'<span class="interval">\[[\d.,]+, [\d.,]+\]</span></td>',
+        text,
     )
 
 

@@ -1,140 +1,168 @@
+from math import log
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bitbench.analysis.intervals import (
-    Resampler,
-    Sample,
-    interval_skew,
-    mean_interval,
-    mean_uncertainty,
-    resample_groups,
-)
+from bitbench.analysis.absolute import mean_interval, metric_estimates, pooled_variance
+from bitbench.analysis.intervals import Sample, mean_t_interval, mean_uncertainty, sample_of_starts
 from bitbench.analysis.precision import enough_instances
 from bitbench.analysis.unpaired import unpaired_ratio
+from bitbench.study.plan import Config, Point
 from bitbench.study.study import Count, Measure
 
 T_95 = {1: 12.706, 2: 4.303, 4: 2.776}  # from a printed table
+SPEED, SIZE = "output_throughput", "peak_bytes"
 
 
-def rng() -> np.random.Generator:
-    return np.random.default_rng(5)
+def of(*starts: list[float], was_running: bool = False) -> Sample:
+    named = {(block, f"i{block}"): values for block, values in enumerate(starts)}
+    return sample_of_starts(named, was_running=was_running)
 
 
-def of(*groups: list[float]) -> Sample:
-    return resample_groups(groups, Resampler(rng()))
+def test_width_is_students_on_the_scale_of_logarithms() -> None:
+    known = mean_interval(of([90.0], [100.0], [110.0]), 0.95)
+    error = np.std([log(90), log(100), log(110)], ddof=1) / 3**0.5
+    assert known.value == 100.0
+    assert known.interval is not None
+    assert log(known.interval.high / 100) == pytest.approx(T_95[2] * error, rel=1e-3)
+    assert known.interval.low * known.interval.high == pytest.approx(100.0**2)
 
 
-@pytest.mark.parametrize("instances", [2, 3, 5])
-@pytest.mark.parametrize("trials", [3, 6])
-@pytest.mark.parametrize("between", [0.0, 1.0, 3.0])
-def test_a_95_percent_interval_covers_the_truth(instances: int, trials: int, between: float) -> None:
-    noise = np.random.default_rng(11)
-    covered = 0
-    studies = 400
-    for _ in range(studies):
-        groups = 100 + between * noise.normal(size=(instances, 1)) + noise.normal(size=(instances, trials))
-        interval = mean_interval(resample_groups(groups.tolist(), Resampler(noise)), 0.95).interval
-        assert interval is not None
-        covered += interval.low <= 100 <= interval.high
-    assert covered / studies >= 0.93
+@given(st.lists(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=5), min_size=1, max_size=5))
+def test_an_interval_contains_the_mean_and_does_not_begin_at_zero(starts: list[list[float]]) -> None:
+    known = mean_interval(of(*starts), 0.95)
+    if known.interval is not None:
+        assert 0 <= known.interval.low <= known.value * (1 + 1e-9)
+        assert known.interval.high >= known.value * (1 - 1e-9)
 
 
-def test_a_plain_percentile_bootstrap_would_not() -> None:
-    """Why the width is calibrated: if this ever covers, the calibration can go."""
-    noise = np.random.default_rng(12)
-    covered = 0
-    for _ in range(300):
-        groups = 100 + 3 * noise.normal(size=(3, 1)) + noise.normal(size=(3, 4))
-        low, high = np.quantile(Resampler(noise).means(groups.tolist()), [0.025, 0.975])
-        covered += low <= 100 <= high
-    assert covered / 300 < 0.85
-
-
-def test_width_is_students() -> None:
-    known = mean_interval(of([109.0, 111.0], [119.0, 121.0], [129.0, 131.0]), 0.95)
+@pytest.mark.parametrize("starts", [[[9.0, 10.0, 11.0]], [[9.0]], [[9.0], [10.0]]])
+def test_too_few_starts_have_no_interval(starts: list[list[float]]) -> None:
+    known = mean_interval(of(*starts), 0.95)
+    assert known.interval is None
     assert known.basis is not None
-    assert known.value == 120.0
-    assert known.basis.standard_error == pytest.approx(10 / 3**0.5)
-    assert known.basis.degrees_of_freedom == 2
-    assert known.interval is not None
-    assert known.interval.high - known.interval.low == pytest.approx(2 * T_95[2] * 10 / 3**0.5, rel=1e-3)
-    assert known.basis.relative_half_width == pytest.approx(T_95[2] * 10 / 3**0.5 / 120, rel=1e-3)
-    assert known.covers_starts
+    assert known.basis.trials == sum(map(len, starts))
 
 
-def test_an_interval_that_knows_little_does_not_go_below_zero() -> None:
-    known = mean_interval(of([1.0, 1.1], [2.0, 2.1]), 0.95)
-    assert known.interval is not None
-    assert known.interval.low == 0.0
+def test_trials_of_a_server_that_was_running_are_its_repetitions() -> None:
+    known = mean_interval(of([9.0, 10.0, 11.0], was_running=True), 0.95)
+    same = mean_interval(of([9.0], [10.0], [11.0]), 0.95)
+    assert known.interval == same.interval is not None
+    assert known.basis is not None
+    assert known.basis.starts == 1
 
 
-def test_close_instance_means_do_not_look_more_exact_than_their_trials() -> None:
+def test_a_figure_of_zero_has_no_logarithm() -> None:
+    known = mean_interval(of([0.0, 1.0], [1.0], [1.0], [2.0]), 0.95)
+    assert (known.value, known.interval) == (1.125, None)
+
+
+def test_close_starts_do_not_look_more_exact_than_their_trials() -> None:
     known = mean_uncertainty([[9.0, 11.0], [9.0, 11.0]])
     assert known is not None
     assert known.standard_error == pytest.approx((2.0 / 4) ** 0.5)
 
 
-def test_every_instance_weighs_the_same() -> None:
+def test_every_start_weighs_the_same() -> None:
     known = mean_interval(of([10.0] * 10, [20.0]), 0.95)
     assert known.basis is not None
     assert known.value == 15.0
     assert (known.basis.starts, known.basis.trials) == (2, 11)
-
-
-def test_one_instance_says_nothing_of_starts() -> None:
-    known = mean_interval(of([9.0, 10.0, 11.0]), 0.95)
-    assert known.basis is not None
-    assert not known.covers_starts
-    assert known.basis.degrees_of_freedom == 2
-    assert known.interval is not None
-
-
-def test_one_trial_has_no_interval() -> None:
-    known = mean_interval(of([9.0]), 0.95)
-    assert known.basis is not None
-    assert (known.value, known.interval, known.basis.relative_half_width, known.basis.trial_sd) == (
-        9.0,
-        None,
-        None,
-        None,
-    )
-
-
-def test_one_trial_in_each_of_three_instances_has_one() -> None:
-    known = mean_interval(of([9.0], [10.0], [11.0]), 0.95)
-    assert known.basis is not None
-    assert known.interval is not None
-    assert known.basis.degrees_of_freedom == 2
-
-
-@given(
-    st.lists(st.lists(st.floats(0.001, 1e6), min_size=1, max_size=5), min_size=1, max_size=5),
-)
-def test_the_interval_contains_the_mean(groups: list[list[float]]) -> None:
-    known = mean_interval(resample_groups(groups, Resampler(rng())), 0.95)
-    if known.interval is not None:
-        assert known.interval.low <= known.value <= known.interval.high
+    assert known.basis.trial_sd == pytest.approx(np.std([10.0] * 10 + [20.0], ddof=1))
 
 
 def test_equal_values_have_an_interval_of_no_width() -> None:
-    known = mean_interval(of([5.0, 5.0], [5.0, 5.0]), 0.95)
-    assert known.basis is not None
+    known = mean_interval(of([5.0, 5.0], [5.0, 5.0], [5.0]), 0.95)
     assert known.interval is not None
-    assert known.interval.low == known.interval.high == 5.0
-    assert known.basis.relative_half_width == 0
+    assert known.interval.low == known.interval.high == pytest.approx(5.0)
 
 
-def test_skew_moves_the_sides_not_the_width() -> None:
-    below, above = interval_skew(np.random.default_rng(1).exponential(size=5000) - 1, 0.95)
-    assert above > 2 * below > 0
-    assert below + above == pytest.approx(2)
+def test_one_group_has_students_t_whatever_its_sign() -> None:
+    known = mean_t_interval([-1.0, 0.0, 1.0], 0.95)
+    assert known.interval is not None
+    assert known.interval.high == pytest.approx(T_95[2] / 3**0.5, rel=1e-3)
+    assert mean_t_interval([2.0], 0.95).interval is None
 
 
-def test_bootstrap_draws_never_mix_trials_of_two_instances() -> None:
-    draws = Resampler(rng()).means([[1.0], [100.0, 100.0, 100.0]])
-    assert set(draws.round(9)) == {1.0, 50.5, 100.0}
+# --- the variance that configs share ---
+
+
+def point(number: int, workload: str = "w") -> Point:
+    return Point(config=Config(variant=f"v{number}", engine="e"), workload=workload)
+
+
+def study(noise: np.random.Generator, configs: int, blocks: int, mood: float) -> dict[Point, dict[str, Sample]]:
+    """All of them at a speed of 100; starts vary by 5.7 %, trials by 10 %, blocks by `mood`."""
+    state = noise.normal(0, mood, blocks)
+    found = {}
+    for config in range(configs):
+        starts = state + noise.normal(0, 0.057, blocks)
+        trials = starts[:, np.newaxis] + noise.normal(0, 0.1, (blocks, 4))
+        found[point(config)] = {SPEED: of(*(100 * np.exp(trials)).tolist())}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("configs", "blocks", "mood", "least"),
+    [
+        (4, 2, 0.06, 0.93),
+        (8, 2, 0.0, 0.93),
+        (2, 3, 0.1, 0.93),
+        (4, 3, 0.06, 0.93),
+        (8, 3, 0.2, 0.91),
+        (4, 5, 0.2, 0.91),
+    ],
+)
+def test_an_interval_covers_the_truth(configs: int, blocks: int, mood: float, least: float) -> None:
+    """`mood`: how the machine varies from block to block, which all configs of a block share."""
+    noise = np.random.default_rng(11)
+    covered, shown, studies = 0, 0, 300
+    for _ in range(studies):
+        for known in metric_estimates(study(noise, configs, blocks, mood), SPEED, 0.95).values():
+            if known.interval is not None:
+                shown += 1
+                covered += known.interval.low <= 100 <= known.interval.high
+    assert shown >= 0.6 * studies * configs
+    assert covered / shown >= least
+
+
+def test_two_starts_borrow_from_the_other_configs() -> None:
+    noise = np.random.default_rng(3)
+    samples = study(noise, 8, 2, mood=0.0)
+    known = metric_estimates(samples, SPEED, 0.95)
+    assert all(estimate.interval is not None for estimate in known.values())
+    alone = metric_estimates({point(0): samples[point(0)]}, SPEED, 0.95)
+    assert alone[point(0)].interval is None
+
+
+def test_starts_that_only_follow_the_machine_are_worth_one() -> None:
+    """Two blocks in which all configs moved alike know the machine twice, however many configs there are."""
+    alike = [of([100.0], [130.0]) for _ in range(8)]
+    assert pooled_variance(alike).degrees_of_freedom == pytest.approx(1.0)
+    apart = [of([100.0], [130.0]) if number % 2 else of([130.0], [100.0]) for number in range(8)]
+    assert pooled_variance(apart).degrees_of_freedom == pytest.approx(8 / (1 + 7 / 4))
+
+
+def test_a_noisy_config_keeps_its_own_variance() -> None:
+    samples = {point(number): {SPEED: of([100.0], [100.1], [99.9])} for number in range(6)}
+    samples[point(6)] = {SPEED: of([50.0], [100.0], [200.0])}
+    known = metric_estimates(samples, SPEED, 0.95)[point(6)]
+    assert known.interval is not None
+    error = log(2) / 3**0.5
+    assert log(known.interval.high / known.interval.low) >= 2 * 1.96 * error
+
+
+def test_memory_has_the_range_of_its_starts() -> None:
+    samples = {point(0): {SIZE: of([1e9], [3e9])}, point(1): {SIZE: of([5e9])}}
+    known = metric_estimates(samples, SIZE, 0.95)
+    assert (known[point(0)].kind, known[point(0)].low, known[point(0)].high) == ("extremes", 1e9, 3e9)
+    assert known[point(0)].confidence is None
+    assert (known[point(1)].value, known[point(1)].interval) == (5e9, None)
+
+
+# --- ratios of two samples ---
 
 
 def test_a_ratio_is_symmetric() -> None:
@@ -152,8 +180,8 @@ def test_a_ratio_is_symmetric() -> None:
 @given(st.integers(0, 10_000), st.floats(0.9, 1.1))
 def test_a_ratio_is_significant_exactly_when_its_interval_excludes_one(seed: int, speed: float) -> None:
     noise = np.random.default_rng(seed)
-    first = resample_groups((100 * speed * np.exp(0.02 * noise.normal(size=(3, 3)))).tolist(), Resampler(noise))
-    second = resample_groups((100 * np.exp(0.02 * noise.normal(size=(3, 3)))).tolist(), Resampler(noise))
+    first = of(*(100 * speed * np.exp(0.02 * noise.normal(size=(3, 3)))).tolist())
+    second = of(*(100 * np.exp(0.02 * noise.normal(size=(3, 3)))).tolist())
     ratio = unpaired_ratio(first, second, 0.95)
     assert ratio is not None
     assert ratio.interval is not None
@@ -162,10 +190,10 @@ def test_a_ratio_is_significant_exactly_when_its_interval_excludes_one(seed: int
 
 
 def test_welch_by_hand() -> None:
-    """Equal relative errors of 1 % with 2 degrees of freedom each: 1.414 % with 4."""
-    spread = 0.01 * 3**0.5  # of three instance means, so that the standard error is 1 %
-    first = of([100 * (1 - spread)], [100.0], [100 * (1 + spread)])
-    second = of([50 * (1 - spread)], [50.0], [50 * (1 + spread)])
+    """Equal errors of 1 % with 2 degrees of freedom each: 1.414 % with 4."""
+    spread = np.exp(0.01 * 3**0.5)  # of three starts, so that the standard error is 1 %
+    first = of([100 / spread], [100.0], [100 * spread])
+    second = of([50 / spread], [50.0], [50 * spread])
     ratio = unpaired_ratio(first, second, 0.95)
     assert ratio is not None
     assert ratio.interval is not None
@@ -173,8 +201,9 @@ def test_welch_by_hand() -> None:
     assert width == pytest.approx(2 * T_95[4] * 2**0.5 * 0.01, rel=1e-3)
 
 
-def test_one_trial_cannot_be_compared() -> None:
-    ratio = unpaired_ratio(of([10.0]), of([20.0, 21.0, 22.0]), 0.95)
+@pytest.mark.parametrize("single", [[10.0], [9.0, 10.0, 11.0]])
+def test_one_start_cannot_be_compared(single: list[float]) -> None:
+    ratio = unpaired_ratio(of(single), of([20.0], [21.0], [22.0]), 0.95)
     assert ratio is not None
     assert (ratio.interval, ratio.p_value) == (None, None)
 

@@ -69,14 +69,14 @@ def test_none_stands_before_one_that_is_claimed_to_be_faster() -> None:
     assert [entry.config.name for entry in made.entries] == ["best", "early", "base"]
 
 
-def test_single_trials_are_not_ranked_and_not_counted_in_the_ranks_of_others() -> None:
+def test_single_starts_are_not_ranked_and_not_counted_in_the_ranks_of_others() -> None:
     plan = make_plan([*SPEEDS, "single"], [WORKLOAD], Measure.model_validate({"starts": 3, "trials": 3}))
     figures = {**SPEEDS, "single": [400.0]}
     trials = [
         make_trial(point, block, index, metrics=TrialMetrics(output_throughput=value))
         for point in plan.points
         for block, value in enumerate(figures[point.config.engine])
-        for index in range(1 if point.config.engine == "single" else 3)
+        for index in range(3)
     ]
     made = summarize(plan, trials, []).rankings[0]
     assert ranks(made) == {
@@ -113,9 +113,20 @@ def test_a_baseline_without_a_result_gives_no_ratio() -> None:
     assert all(entry.ratio_to_baseline is None for entry in made.entries)
 
 
-def test_one_start_ties_with_all() -> None:
+def test_one_start_is_not_ranked_and_leaves_nothing_to_rank_against() -> None:
     made = ranking({"one": [10.0], "known": [99.0, 100.0, 101.0]})
-    assert ranks(made) == {"known": (1, 2), "one": (1, 2)}
+    assert ranks(made) == {"known": (None, None), "one": (None, None)}
+    assert made.starts_needed == 3
+
+
+def test_trials_of_one_start_claim_nothing() -> None:
+    """Whatever their number: the next start may differ as much."""
+    made = ranking({"slow": [10.0], "fast": [99.0]}, baseline="slow")
+    fast = next(entry for entry in made.entries if entry.config.name == "fast")
+    assert fast.against_baseline is AgainstBaseline.UNDECIDED
+    assert fast.ratio_to_baseline is not None
+    assert (fast.ratio_to_baseline.value, fast.ratio_to_baseline.interval) == (pytest.approx(9.9), None)
+    assert made.possible_bests == ()
 
 
 def test_claims_against_the_baseline_and_who_may_be_the_best() -> None:

@@ -2,8 +2,8 @@
 `output_throughput < -3%`.
 
 Several points may be asked at once, so each interval is made at the confidence 1 − (1 − c) / number (Bonferroni): the
-chance that any of equal points is called broken stays below 1 − c. An interval that rests on one start knows nothing
-of the next one, and decides nothing. Of a server that bitbench did not start no start is in question: it is judged by
+chance that any of equal points is called broken stays below 1 − c. One start says nothing of the next one, and has no
+interval. Of a server that bitbench did not start no start is in question: it is judged by
 its trials, and what is found does not cover a restart.
 """
 
@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from functools import cache
 from math import log, sqrt
 
+from bitbench.analysis.absolute import Samples
 from bitbench.analysis.intervals import Sample, t_reach
 from bitbench.analysis.pairs import LogRatio, PairTable
 from bitbench.analysis.quality import PERPLEXITY
-from bitbench.analysis.ranking import ModelGroup, ranking_model_groups
+from bitbench.analysis.ranking import FEWEST_STARTS, ModelGroup, ranking_model_groups
 from bitbench.analysis.results.comparison import ChangeVerdict, GateResult, Replicate
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_at_mean_speed
@@ -28,8 +29,6 @@ from bitbench.study.metrics import FigureSource, find_metric
 from bitbench.study.plan import Config, Point
 from bitbench.util.errors import UsageError
 from bitbench.util.text import did_you_mean
-
-Samples = Mapping[Point, Mapping[str, Sample]]
 
 
 @dataclass(frozen=True)
@@ -75,25 +74,18 @@ class Change:
         """Of the log ratio, if each side had one start (or trial); None where that is unknown."""
         if self.log_ratio is not None:
             return 2 * self.log_ratio.standard_error**2 / sum(1 / count for count in self.counts)
-        sides = [(side.uncertainty, side.mean) for side in (self.before, self.after)]
-        known = [
-            (own.standard_error / mean) ** 2 * count
-            for (own, mean), count in zip(sides, self.counts, strict=True)
-            if own is not None
-        ]
-        return sum(known) if len(known) == len(sides) else None
+        before, after = self.before.uncertainty, self.after.uncertainty
+        if before is None or after is None:
+            return None
+        return before.standard_error**2 * self.counts[0] + after.standard_error**2 * self.counts[1]
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Every figure of every pair of points. `log_ratio`: of a pair and a figure; without it samples are compared.
-
-    `least_repetitions`: with fewer starts on a side (or trials, of a server that was running) nothing is decided.
-    """
+    """Every figure of every pair of points. `log_ratio`: of a pair and a figure; without it samples are compared."""
 
     samples: tuple[Samples, Samples]
     log_ratio: Callable[[Pair, str], LogRatio | None] | None = None
-    least_repetitions: int = 1
     running: frozenset[Config] = frozenset()  # bitbench did not start them: their trials are the repetitions
 
     def before(self, pair: Pair, metric: str) -> Sample | None:
@@ -119,15 +111,13 @@ class Changes:
 def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
     """Of the same points in two studies: nothing is paired, and the points of both lend each other degrees of freedom.
 
-    A point with one start on a side is compared by its samples alone, and undecided: the next start of the same thing
-    may differ as much.
+    A point with one start on a side is undecided: the next start of the same thing may differ as much.
     """
     lent = cache(lambda metric: _lent(before, after, metric))
-    samples = (samples_by_point(before), samples_by_point(after, stream=1))
+    samples = (samples_by_point(before), samples_by_point(after))
     return Changes(
         samples,
         lambda pair, metric: lent(metric).get(pair.after),
-        least_repetitions=2,
         running=_running(before) | _running(after),
     )
 
@@ -192,7 +182,6 @@ def _logs(study: StudyRecords, metric: str) -> dict[Point, Starts]:
 
 
 MOST_REPETITIONS = 1000  # beyond it nobody starts an engine again; the change equals the limit itself
-FEWEST_STARTS = 3  # two give an interval so wide that it decides nothing
 MAX_RATE = "max_rate"  # what a search for the highest rate finds: a figure of two searches, and of no trial
 FEWEST_TRIALS = 3  # of a running server, on each side; as many as `bitbench load` makes of a point by default
 

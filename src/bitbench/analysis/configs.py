@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from bitbench.analysis.intervals import mean_uncertainty
+from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import ConfigSummary, EngineSummary, FailureGroup, MemorySummary, SettingSummary
 from bitbench.records.folder import StudyRecords
@@ -297,10 +297,4 @@ def _slopes(trials: Sequence[TrialRecord], contexts: Mapping[str, float]) -> lis
 
 def _mean(slopes: Sequence[float], confidence: float) -> Estimate | None:
     """Over starts; an interval that lies below zero is noise and is shown as such."""
-    if not slopes:
-        return None
-    mean, known = float(np.mean(slopes)), mean_uncertainty([[slope] for slope in slopes])
-    if known is None:
-        return Estimate(value=mean)
-    half = known.half_width(confidence)
-    return Estimate(value=mean, low=mean - half, high=mean + half, confidence=confidence)
+    return mean_t_interval(slopes, confidence) if slopes else None

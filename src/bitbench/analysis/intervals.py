@@ -1,26 +1,21 @@
-"""How well a mean is known when trials nest in instances and both vary, and the quantiles and tails that such
-intervals and tests rest on.
+"""How well a mean is known when trials nest in starts and both vary, and the quantiles and tails that such intervals
+and tests rest on.
 
 scipy takes longer to import than all of bitbench: it is imported here alone, by the first figure that needs it, so
 that a command that computes none starts without it.
 
-Two trials of one instance share its memory layout, its thread placement and its compiled code, so they are not
-independent, and the number that counts is the number of instances. The estimate is the mean of instance means.
+Two trials of one start share its memory layout, its thread placement and its compiled code, so they are not
+independent, and the number that counts is the number of starts. The estimate is the mean of start means, and
 
-**Why not a plain bootstrap.** Resampling I groups draws from an empirical variance that is (I − 1)/I of the true
-one and ignores that it is itself uncertain: with three instances a nominal 95 % percentile interval covers 75–84 %,
-with two about 60 %. So the two-level bootstrap (instances, then trials within them) gives only the *shape*: how the
-width is shared between the two sides when the values are skewed. The *width* is that of Student's t:
-2 · t(df) · se, with
+    se² = max(variance of start means / I,  variance within starts / trials),   df = I − 1.
 
-    se² = max(variance of instance means / I, variance within instances / trials),   df = I − 1.
-
-The second term is a floor: instance means that happen to lie close together must not look more exact than the trials
-they are made of. With one instance only trials can be resampled (df = J − 1); such an interval says nothing about the
-next start, and the estimate is marked so. With one trial there is no interval.
+The second term is a floor: start means that happen to lie close together must not look more exact than the trials
+they are made of. Figures that are positive are taken as logarithms, so that no interval begins at 0. One start says
+nothing about the next, so it has no interval. For a server that was already running no start is in question, and its
+trials take the place of starts.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
@@ -29,7 +24,7 @@ from math import comb, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.analysis.results.estimate import Basis, Estimate
+from bitbench.analysis.results.estimate import Estimate
 
 Floats = npt.NDArray[np.float64]
 
@@ -93,14 +88,12 @@ def fair_coin_quantile(tosses: int, share: float) -> int:
     return next(heads for heads, count in enumerate(series) if count / 2**tosses >= share)
 
 
-Groups = Sequence[Sequence[float]]  # one group per instance, one value per trial
-
-DRAWS = 2000  # the 2.5 % quantile then rests on 50 draws: within 5 % of the half width, which only shifts the sides
+Groups = Sequence[Sequence[float]]  # one group per start, one value per trial
 
 
 @dataclass(frozen=True)
 class Uncertainty:
-    """Standard error of the mean of instance means, and the degrees of freedom it rests on."""
+    """The standard error of a mean of start means, and the degrees of freedom it rests on."""
 
     standard_error: float
     degrees_of_freedom: float
@@ -109,16 +102,19 @@ class Uncertainty:
         return t_reach(self.degrees_of_freedom, confidence) * self.standard_error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sample:
-    """One metric of one point: the estimate, its uncertainty and bootstrap draws of the mean."""
+    """One metric of one point: its mean, its spread, and what its starts say on the scale of logarithms."""
 
     mean: float
-    uncertainty: Uncertainty | None
-    draws: Floats
+    lowest: float  # of the means of starts
+    highest: float
     n_instances: int
     n_trials: int
-    trial_sd: float | None
+    trial_sd: float | None  # None: a single trial
+    variance: float  # of the log means of starts; 0 where fewer than two are known
+    uncertainty: Uncertainty | None  # of the log mean; None: a single start, or a value that has no logarithm
+    by_block: Mapping[int, float]  # the log mean of a start
 
 
 def mean_of_means(groups: Groups) -> float:
@@ -126,7 +122,7 @@ def mean_of_means(groups: Groups) -> float:
 
 
 def mean_uncertainty(groups: Groups) -> Uncertainty | None:
-    """See the module's docstring. None for a single trial."""
+    """See the module's docstring; None for a single trial. With a single group its trials are the unit."""
     count = len(groups)
     sizes = np.array([len(group) for group in groups])
     spare = int((sizes - 1).sum())
@@ -139,92 +135,36 @@ def mean_uncertainty(groups: Groups) -> Uncertainty | None:
     return Uncertainty(sqrt(max(between, floor)), count - 1)
 
 
-class Resampler:
-    """Draws studies: instances with replacement, then trials within each.
+Starts = Mapping[tuple[int, str], Sequence[float]]  # by block and instance, one value per trial
 
-    Each layout of trials is drawn once, so that all metrics of a point see the same resampled studies.
+
+def sample_of_starts(starts: Starts, *, was_running: bool = False) -> Sample:
+    """Summarize the trials of a point; at least one start, and none empty.
+
+    `was_running`: bitbench did not start the server, so each trial is a repetition.
     """
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self._rng = rng
-        self._weights: dict[tuple[int, ...], Floats] = {}
-
-    def means(self, groups: Groups) -> Floats:
-        """The mean of instance means in each resampled study."""
-        sizes = tuple(len(group) for group in groups)
-        if sizes not in self._weights:
-            self._weights[sizes] = self._draw(np.array(sizes))
-        values = np.concatenate([np.asarray(group, dtype=np.float64) for group in groups])
-        return np.asarray(self._weights[sizes] @ values)
-
-    def _draw(self, sizes: npt.NDArray[np.int_]) -> Floats:
-        """The weight of each trial in each resampled study; a row sums to 1."""
-        count, total = len(sizes), int(sizes.sum())
-        instances = self._rng.integers(count, size=(DRAWS, count))
-        drawn = sizes[instances][:, :, np.newaxis]  # how many trials each drawn instance has
-        trials = (self._rng.random((DRAWS, count, int(sizes.max()))) * drawn).astype(np.intp)
-        used = np.arange(trials.shape[2]) < drawn
-        first = (np.cumsum(sizes) - sizes)[instances][:, :, np.newaxis]
-        study = np.arange(DRAWS)[:, np.newaxis, np.newaxis]
-        places = study * total + first + trials
-        weights = np.broadcast_to(1 / (count * drawn), places.shape)
-        summed: Floats = np.asarray(np.bincount(places[used], weights[used], DRAWS * total), dtype=np.float64)
-        return summed.reshape(DRAWS, total)
-
-
-def resample_groups(groups: Groups, resampler: Resampler) -> Sample:
-    """At least one group; no group may be empty."""
-    values = np.concatenate([np.asarray(group, dtype=np.float64) for group in groups])
+    values = np.concatenate([np.asarray(start, dtype=np.float64) for start in starts.values()])
+    groups = [[value] for value in values.tolist()] if was_running else list(starts.values())
+    means = [float(np.mean(group)) for group in groups]
+    logs = [np.log(group).tolist() for group in groups] if values.min() > 0 else []
+    log_means = [float(np.mean(group)) for group in logs]
+    is_repeated = len(log_means) > 1
     return Sample(
-        mean=mean_of_means(groups),
-        uncertainty=mean_uncertainty(groups),
-        draws=resampler.means(groups),
-        n_instances=len(groups),
+        mean=float(np.mean(means)),
+        lowest=min(means),
+        highest=max(means),
+        n_instances=len(starts),
         n_trials=values.size,
         trial_sd=float(values.std(ddof=1)) if values.size > 1 else None,
-    )
-
-
-def interval_skew(deviations: Floats, confidence: float) -> tuple[float, float]:
-    """How bootstrap deviations share a width of 2 between below and above: (1, 1) when symmetric."""
-    below, above = np.quantile(deviations, [(1 - confidence) / 2, (1 + confidence) / 2])
-    if not (below < 0 < above):
-        return 1.0, 1.0
-    return float(-2 * below / (above - below)), float(2 * above / (above - below))
-
-
-def _interval_ends(of: Sample, confidence: float) -> tuple[float, float] | None:
-    """The ends of the interval: the width of Student's t, shared as the draws are; None for a single trial."""
-    if of.uncertainty is None:
-        return None
-    half = of.uncertainty.half_width(confidence)
-    below, above = interval_skew(of.draws - of.mean, confidence)
-    return of.mean - below * half, of.mean + above * half
-
-
-def mean_interval(of: Sample, confidence: float) -> Estimate:
-    """The mean and its interval; for figures that are not negative, however little is known of them."""
-    ends, known = _interval_ends(of, confidence), of.uncertainty
-    return Estimate(
-        value=of.mean,
-        low=max(0.0, ends[0]) if ends else None,
-        high=ends[1] if ends else None,
-        confidence=confidence if ends else None,
-        basis=Basis(
-            starts=of.n_instances,
-            trials=of.n_trials,
-            trial_sd=of.trial_sd,
-            standard_error=known.standard_error if known else None,
-            degrees_of_freedom=known.degrees_of_freedom if known else None,
-            relative_half_width=known.half_width(confidence) / abs(of.mean) if known and of.mean else None,
-        ),
+        variance=float(np.var(log_means, ddof=1)) if is_repeated else 0.0,
+        uncertainty=mean_uncertainty(logs) if is_repeated else None,
+        by_block={} if was_running else {block: mean for (block, _), mean in zip(starts, log_means, strict=False)},
     )
 
 
 def mean_t_interval(values: Sequence[float], confidence: float, scale: Callable[[float], float] = float) -> Estimate:
-    """Return the mean of one group with Student's t, on the scale that people read; no interval of one value."""
-    mean = float(np.mean(values))
-    known = mean_uncertainty([values])
+    """Return the mean of one group, of values of any sign, with Student's t, on the scale that people read."""
+    mean, known = float(np.mean(values)), mean_uncertainty([values])
     if known is None:
         return Estimate(value=scale(mean))
     half = known.half_width(confidence)

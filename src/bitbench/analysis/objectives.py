@@ -164,9 +164,7 @@ def judge_objective(objective: Objective, point: PointSummary) -> Finding:
         verdict = check_against_limit(tail, objective.limit)
         reason = _what_would_tell(tail) if verdict is Verdict.INCONCLUSIVE else ""
     elif mean is not None:
-        verdict, reason = judge_mean_objective(
-            mean, objective.limit, was_running=point.was_running, too_few=_too_few(metric, point)
-        )
+        verdict, reason = judge_mean_objective(mean, objective.limit, too_few=_too_few(metric, point))
         if objective.statistic != "mean":
             mean = mean.model_copy(update={"note": "per trial"})
     elif any(run.holds is False and run.failed_requests for run in point.runs):
@@ -179,17 +177,13 @@ def judge_objective(objective: Objective, point: PointSummary) -> Finding:
     )
 
 
-def judge_mean_objective(
-    known: Estimate | None, limit: float, *, was_running: bool = False, too_few: str = ""
-) -> tuple[Verdict, str]:
+def judge_mean_objective(known: Estimate | None, limit: float, *, too_few: str = "") -> tuple[Verdict, str]:
     """Of a mean over trials: the verdict, and why it is inconclusive. `too_few`: why a limit cannot be met by what was
     kept; that it is missed can be seen, since what few requests say of a tail is too low."""
     if known is None:
         return Verdict.INCONCLUSIVE, NOT_MEASURED
     if known.interval is None:
-        return Verdict.INCONCLUSIVE, "one trial has no interval"
-    if not known.covers_starts and not was_running:
-        return Verdict.INCONCLUSIVE, ONE_START
+        return Verdict.INCONCLUSIVE, "too few starts for an interval" if known.covers_starts else ONE_START
     verdict = check_against_limit(known, limit)
     if verdict is Verdict.MISSED or not (too_few or verdict is Verdict.INCONCLUSIVE):
         return verdict, ""

@@ -3,9 +3,8 @@
 A small model is faster than a large one, and no finding.
 
 A config's rank is a range: from one more than the number that are significantly better to the number of all less
-those that are significantly worse. One with a single trial has none: a tie of all with all would be no finding.
-Claims come from differences within blocks (`sequential_standing`); a study with one start of each config has none,
-and falls back to what its trials say about that start.
+those that are significantly worse. A config with a single start has none: the next start may differ as much as two
+configs do. Claims come from differences within blocks (`sequential_standing`).
 
 A config is chosen because its ratio came out largest, by its speed or by luck. So a study with a budget keeps one
 block back, of the chosen config and the baseline alone, both started anew. The choice knew nothing of that block, so
@@ -19,13 +18,12 @@ rounds of the block and f the variance of d by its rounds alone.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from math import sqrt
 from typing import Any
 
 import numpy as np
 
-from bitbench.analysis.claims import Claims, Ordered, holm
+from bitbench.analysis.claims import Claims, Ordered
 from bitbench.analysis.intervals import Sample
 from bitbench.analysis.pairs import Floats, LogRatio, LogSpeeds, PairedRatio, PairTable, log_speeds
 from bitbench.analysis.results.estimate import Estimate
@@ -106,6 +104,9 @@ def _baseline(plan: Plan, own: Plan, chosen: Config) -> Config | None:
     return max(own.asked, key=likeness, default=None)
 
 
+FEWEST_STARTS = 3  # two give an interval so wide that it decides nothing
+
+
 def rank_configs(
     workload: str,
     samples: Mapping[Config, Sample],
@@ -118,9 +119,10 @@ def rank_configs(
     by_mean = sorted(samples, key=lambda config: samples[config].mean, reverse=found.primary_metric.higher_is_better)
     reference = baseline if baseline in samples else None
     claims = found.claims.get(workload)
-    apart = claims.ordered if claims else _of_one_start(by_mean, samples, confidence)
+    apart = claims.ordered if claims else frozenset()
     order = _in_claimed_order(by_mean, apart)
-    ranked = [config for config in order if samples[config].n_trials > 1]
+    ranked = [config for config in order if samples[config].n_instances > 1]
+    can_compare = len(ranked) > 1 or len(order) < 2
 
     def ratio(config: Config) -> Estimate | None:
         if reference is None or config == reference:
@@ -135,13 +137,14 @@ def rank_configs(
         entries=tuple(
             RankingEntry(
                 config=config,
-                **_ranks(config, ranked, apart),
+                **_ranks(config, ranked if can_compare else [], apart),
                 ratio_to_baseline=ratio(config),
-                against_baseline=_against(config, apart, claims, reference),
+                against_baseline=_against(config, claims, reference),
             )
             for config in order
         ),
         possible_bests=tuple(config for config in order if config in claims.possible_bests) if claims else (),
+        starts_needed=None if can_compare else FEWEST_STARTS,
     )
 
 
@@ -164,27 +167,11 @@ def _ranks(config: Config, ranked: Sequence[Config], apart: frozenset[Ordered]) 
     return {"rank_low": 1 + len(better), "rank_high": len(ranked) - len(worse), "tied_with": tied}
 
 
-def _against(
-    config: Config, apart: frozenset[Ordered], claims: Claims | None, baseline: Config | None
-) -> AgainstBaseline | None:
+def _against(config: Config, claims: Claims | None, baseline: Config | None) -> AgainstBaseline | None:
     if baseline is None or config == baseline:
         return None
-    if claims is not None:
-        return claims.against_baseline.get(config, AgainstBaseline.UNDECIDED)
-    if (config, baseline) in apart:
-        return AgainstBaseline.FASTER
-    return AgainstBaseline.SLOWER if (baseline, config) in apart else AgainstBaseline.UNDECIDED
-
-
-def _of_one_start(order: Sequence[Config], samples: Mapping[Config, Sample], confidence: float) -> frozenset[Ordered]:
-    """Pairs (better, worse) by trials alone, where no start is repeated; nothing where some have several."""
-    if any(sample.n_instances > 1 for sample in samples.values()):
-        return frozenset()  # it has not been looked at yet
-    pairs = list(combinations(order, 2))
-    ratios = [unpaired_ratio(samples[better], samples[worse], confidence) for better, worse in pairs]
-    # A pair that cannot be compared (one trial) still counts as asked: leaving it out would favour the others.
-    adjusted = holm([1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios])
-    return frozenset(pair for pair, p_value in zip(pairs, adjusted, strict=True) if p_value < 1 - confidence)
+    known = claims.against_baseline if claims else {}
+    return known.get(config, AgainstBaseline.UNDECIDED)
 
 
 def configs_to_confirm(found: SequentialAnalysis, baseline: Config | None) -> dict[str, Config]:

@@ -1,8 +1,8 @@
 """Which config to run: the best by the primary metric among those that meet every limit with confidence.
 
 A limit is held against the interval, never against the mean alone: within it as a whole is met, beyond it as a whole
-is broken, anything else is inconclusive. An interval that rests on one start knows nothing of the next one and decides
-nothing, as in `gate`. A figure that was not measured meets no limit.
+is broken, anything else is inconclusive. One start says nothing of the next one and decides nothing, as in `gate`: if
+each config has one, none is chosen. A figure that was not measured meets no limit.
 """
 
 from collections.abc import Iterable, Sequence
@@ -203,7 +203,8 @@ def _loss(found: ConfigQuality, study: Study) -> Estimate | None:
 
 def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -> Choice:
     met = [own.config for own in judged if own.verdict is Verdict.MET]
-    chosen = met[0] if met else None
+    is_undecided = ranking.starts_needed is not None and bool(met)
+    chosen = met[0] if met and not is_undecided else None
     entry = next((entry for entry in ranking.entries if entry.config == chosen), None)
     unranked = {other.config for other in ranking.entries if other.rank_low is None}  # not told apart from any
     tied = () if entry is None else entry.tied_with
@@ -215,7 +216,8 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -
         judged=tuple(judged),
         chosen=chosen,
         nearest=None if met else _nearest(judged),
-        ties=ties,
+        ties=() if is_undecided else ties,
+        starts_needed=ranking.starts_needed if is_undecided else None,
     )
 
 

@@ -5,14 +5,14 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from zlib import crc32
 
-import numpy as np
 from pydantic import Field
 
+from bitbench.analysis.absolute import sample_of_trials
 from bitbench.analysis.configs import PhaseSide, Side, config_side, config_variant
-from bitbench.analysis.intervals import Resampler, Sample, mean_interval, resample_groups
+from bitbench.analysis.intervals import Sample
 from bitbench.analysis.results.comparison import RoofShare
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.records.folder import StudyRecords
 from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.records.roof import MachineRoof, PointRoof, attainable_under_roof
@@ -31,15 +31,12 @@ def phase_step_sample(phase: Phase, workload: Workload, trials: Sequence[TrialRe
     batch is the time in which its requests wait for their first tokens; in a closed loop with several streams prefills
     mix with decoding, and there is no such time.
     """
-    groups: dict[str, list[float]] = {}
+    known = []
     for trial in trials:
         seconds = trial.metrics.tpot_s if phase is Phase.DECODE else _prefill_s(workload, trial)
         if seconds is not None:
-            groups.setdefault(trial.instance_id, []).append(seconds)
-    if not groups:
-        return None
-    seed = [crc32(f"{trials[0].point.name} {phase.value}".encode())]
-    return resample_groups(list(groups.values()), Resampler(np.random.default_rng(seed)))
+            known.append((trial, seconds))
+    return sample_of_trials(known)
 
 
 def _prefill_s(workload: Workload, trial: TrialRecord) -> float | None:
@@ -56,14 +53,13 @@ def phase_side(
     variant: Variant,
     side: Side,
     *,
-    seconds: Sample,
-    confidence: float,
+    step: Estimate,
     roof: MachineRoof | None,
 ) -> PhaseSide:
     kv_token_bytes = side.kv_bytes_per_token
     cost = _cost(phase, workload, variant, side.stored_bytes, kv_token_bytes)
     return PhaseSide(
-        step=mean_interval(seconds, confidence),
+        step=step,
         cost=cost,
         loaded_cost=_cost(phase, workload, variant, side.loaded_bytes, kv_token_bytes) if side.is_expanded else None,
         attainable=attainable_under_roof(cost, roof, in_int8=_promises_int8(variant)) if cost and roof else None,
@@ -110,8 +106,8 @@ def roofline_points(of: StudyRecords) -> tuple[PointRoof, ...]:
                 if seconds is None or variant is None:
                     continue
                 known = config_side(of, point.config, workload)
-                confidence = of.plan.study.measure.confidence
-                side = phase_side(phase, workload, variant, known, seconds=seconds, confidence=confidence, roof=of.roof)
+                step = Estimate(value=seconds.mean)
+                side = phase_side(phase, workload, variant, known, step=step, roof=of.roof)
                 if side.cost is not None and side.attainable is not None:
                     found.append(
                         PointRoof(

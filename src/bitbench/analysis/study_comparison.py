@@ -6,6 +6,7 @@ Every fact that moves figures must be the same, or be allowed by name.
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
+from bitbench.analysis.absolute import metric_estimates
 from bitbench.analysis.changes import (
     MAX_RATE,
     Change,
@@ -17,7 +18,6 @@ from bitbench.analysis.changes import (
     judge_gate,
 )
 from bitbench.analysis.claims import tested_at
-from bitbench.analysis.intervals import mean_interval
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.quality_comparison import compare_quality, quality_pairs
@@ -285,17 +285,18 @@ def compared_points(
     definition = DEFINITIONS[metric]
     ratios = [_gain(change, confidence, definition) for _, change in both]
     p_values = [1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios]
+    before, after = (metric_estimates(samples, metric, confidence) for samples in changes.samples)
     levels = tested_at(p_values, SHARE_OF_ERROR * (1 - confidence))
     return [
         ComparedPoint(
             baseline=pair.before,
             candidate=pair.after,
             metric=metric,
-            before=mean_interval(change.before, confidence),
-            after=mean_interval(change.after, confidence),
+            before=before[pair.before],
+            after=after[pair.after],
             ratio=ratio,
             verdict=_verdict(ratio, is_apart=p_value < level, definition=definition)
-            if change.fewest >= changes.least_repetitions and pair not in undecided
+            if pair not in undecided
             else ChangeVerdict.UNKNOWN,
             corrected=_gain(change, 1 - level, definition),
         )

@@ -1,13 +1,13 @@
 """From the records of a study to everything a report may say."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from zlib import crc32
 
 import numpy as np
 
+from bitbench.analysis.absolute import Samples, absolute_estimates
 from bitbench.analysis.configs import summarize_config, summarize_engine, summarize_failures, summarize_settings
 from bitbench.analysis.crossover import find_crossovers
-from bitbench.analysis.intervals import Resampler, Sample, mean_interval, mean_of_means, resample_groups
+from bitbench.analysis.intervals import Sample, mean_of_means, sample_of_starts
 from bitbench.analysis.objectives import judge_objective, objectives_hold
 from bitbench.analysis.precision import stop_reason, summarize_precision
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
@@ -16,6 +16,7 @@ from bitbench.analysis.ranking import ModelGroup, confirmations, rank_configs, r
 from bitbench.analysis.rate_search import rate_search_answer, rate_trials
 from bitbench.analysis.rejections import summarize_rejections
 from bitbench.analysis.requests import pooled_requests, request_spreads, request_tails, stream_summary
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import (
     ComparedModel,
     Outlier,
@@ -55,6 +56,7 @@ MIN_TRIALS = 3  # of two values neither is the odd one
 def summarize(of: StudyRecords) -> StudySummary:
     """Summarize a study, finished or not. Only measured trials with outcome ok count; the rest appear as outcomes."""
     plan, samples = of.plan, samples_by_point(of)
+    estimates = absolute_estimates(samples, of.study.measure.confidence)
     fields = {field: _speeds(of, field, samples) for field in ranking_model_groups(plan)}
     of_point = {point: (field, speeds) for field, speeds in fields.items() for point in field.plan.points}
     variants = {variant.name: variant for variant in plan.variants}
@@ -65,7 +67,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         baseline=baseline_of(plan),
         definitions=DEFINITIONS,
         points=tuple(
-            _with_requests(of, _summarize_point(point, trials, *of_point[point]), trials)
+            _with_requests(of, _summarize_point(point, trials, *of_point[point], estimates[point]), trials)
             for point, trials in _by_point(of).items()
         ),
         configs=tuple(
@@ -113,7 +115,7 @@ def summarize_speeds(of: StudyRecords, config: Config) -> Speeds:
     return _speeds(of, ranking_model_group(of.plan, config), samples_by_point(of))
 
 
-def _speeds(of: StudyRecords, field: ModelGroup, samples: Mapping[Point, Mapping[str, Sample]]) -> Speeds:
+def _speeds(of: StudyRecords, field: ModelGroup, samples: Samples) -> Speeds:
     return Speeds(field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence)
 
 
@@ -129,13 +131,10 @@ def _models(fields: Iterable[ModelGroup]) -> tuple[ComparedModel, ...]:
     return tuple(ComparedModel(name=field.model, configs=field.configs, baseline=field.baseline) for field in fields)
 
 
-def samples_by_point(of: StudyRecords, stream: int = 0) -> dict[Point, dict[str, Sample]]:
-    """Each figure that counts, by point. Another `stream` gives other draws: two studies must not share theirs."""
+def samples_by_point(of: StudyRecords) -> dict[Point, dict[str, Sample]]:
+    """Each figure that counts, by point."""
     return {
-        point: _samples(
-            [of.study.seed, crc32(point.name.encode()), *([stream] if stream else [])],
-            [trial for trial in trials if trial.counts],
-        )
+        point: _samples([trial for trial in trials if trial.counts], was_running=of.was_running(point.config))
         for point, trials in _by_point(of).items()
     }
 
@@ -173,25 +172,30 @@ def _certain_metrics(record: TrialRecord) -> dict[str, float]:
     }
 
 
-def _samples(seed: Sequence[int], counted: Sequence[TrialRecord]) -> dict[str, Sample]:
-    grouped: dict[str, dict[str, list[float]]] = {}
+def _samples(counted: Sequence[TrialRecord], *, was_running: bool) -> dict[str, Sample]:
+    grouped: dict[str, dict[tuple[int, str], list[float]]] = {}
     for record in counted:
+        start = record.block, record.instance_id
         for metric, value in _certain_metrics(record).items():
-            grouped.setdefault(metric, {}).setdefault(record.instance_id, []).append(value)
-    for peak in grouped.keys() & {"peak_bytes", "device_peak_bytes"}:  # it only rises: one value per instance
-        grouped[peak] = {key: [max(values)] for key, values in grouped[peak].items()}
-    resampler = Resampler(np.random.default_rng(seed))
-    return {metric: resample_groups(list(groups.values()), resampler) for metric, groups in grouped.items()}
+            grouped.setdefault(metric, {}).setdefault(start, []).append(value)
+    for peak in grouped.keys() & {"peak_bytes", "device_peak_bytes"}:  # it only rises: one value per start
+        grouped[peak] = {start: [max(values)] for start, values in grouped[peak].items()}
+    return {metric: sample_of_starts(starts, was_running=was_running) for metric, starts in grouped.items()}
 
 
-def _summarize_point(point: Point, records: Sequence[TrialRecord], field: ModelGroup, speeds: Speeds) -> PointSummary:
-    plan, samples = field.plan, speeds.samples[point]
+def _summarize_point(
+    point: Point,
+    records: Sequence[TrialRecord],
+    field: ModelGroup,
+    speeds: Speeds,
+    estimates: Mapping[str, Estimate],
+) -> PointSummary:
+    plan = field.plan
     counted = [record for record in records if record.counts]
     failures = summarize_failures(records)
-    estimates = {name: mean_interval(samples[name], speeds.confidence) for name in DEFINITIONS if name in samples}
     return PointSummary(
         point=point,
-        metrics=estimates,
+        metrics=dict(estimates),
         runs=tuple(_run(record, plan.study.objectives) for record in records if record.selects and record.turn == 0),
         outliers=_outliers(counted),
         failures=failures,

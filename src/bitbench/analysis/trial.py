@@ -79,7 +79,7 @@ def _is_asked_for(of: StudyRecords, point: Point) -> bool:
     return any(facts.prefix_caching and not facts.was_running for facts in own)
 
 
-# Sums of the same doubles in another order differ by a few units in the last of 16 digits; a bootstrap takes the
+# Sums of the same doubles in another order differ by a few units in the last of 16 digits; a variance takes the
 # difference of such sums. What a person would read differs only from a million times as much on.
 TOLERANCE = 1e-9
 _NOT_STATED = "not stated"

@@ -12,9 +12,8 @@ workload in full, those of others as `variance_shrinkage` has it.
 
 No formula knows how the machine itself differs from one study to the next: a ratio across studies includes that.
 
-**Two samples** (`compare`), of which no more is known than their means and errors: Welch's standard error from the
-relative errors of both means; the bootstrap gives the shape, as in `intervals`. The p-value uses the side of the
-interval that faces "equal", so a ratio is significant exactly when its interval excludes 1.
+**Two samples** (`unpaired_ratio`), of which no more is known than their means and errors: Welch's standard error from
+the errors of both log means.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from math import exp, log, sqrt
 
 import numpy as np
 
-from bitbench.analysis.intervals import Sample, Uncertainty, interval_skew, t_p_value
+from bitbench.analysis.intervals import Sample
 from bitbench.analysis.pairs import LENDING_LIMIT, Floats, LogRatio, Pool, lent_by_other_workloads, pool_variances
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.study.plan import Point
@@ -118,19 +117,15 @@ def unpaired_ratio(first: Sample, second: Sample, confidence: float) -> Estimate
     """`first` / `second`; None where a ratio is not defined (a mean that is not positive)."""
     if first.mean <= 0 or second.mean <= 0:
         return None
-    ratio = first.mean / second.mean
-    joint = _relative(first, second)
-    if joint is None:
-        return Estimate(value=ratio)
-    below, above = _shape(first, second, confidence)
-    half = joint.half_width(confidence)
-    return Estimate(
-        value=ratio,
-        low=ratio * exp(-below * half),
-        high=ratio * exp(above * half),
-        confidence=confidence,
-        p_value=_p_value(log(ratio), joint, below if ratio > 1 else above),
-    )
+    log_mean = log(first.mean / second.mean)
+    if first.uncertainty is None or second.uncertainty is None:
+        return Estimate(value=exp(log_mean))
+    parts = [(own.standard_error**2, own.degrees_of_freedom) for own in (first.uncertainty, second.uncertainty)]
+    return LogRatio(
+        log_mean=log_mean,
+        standard_error=sqrt(sum(variance for variance, _ in parts)),
+        degrees_of_freedom=_satterthwaite(parts),
+    ).ratio(confidence)
 
 
 def unpaired_speed_ratio(
@@ -140,24 +135,3 @@ def unpaired_speed_ratio(
     if own is None or other is None:
         return None
     return unpaired_ratio(own, other, confidence) if higher_is_better else unpaired_ratio(other, own, confidence)
-
-
-def _relative(first: Sample, second: Sample) -> Uncertainty | None:
-    """Uncertainty of the log ratio; None where one of the two has none."""
-    if first.uncertainty is None or second.uncertainty is None:
-        return None
-    known = ((first.uncertainty, first.mean), (second.uncertainty, second.mean))
-    parts = [((own.standard_error / mean) ** 2, own.degrees_of_freedom) for own, mean in known]
-    return Uncertainty(sum(variance for variance, _ in parts) ** 0.5, _satterthwaite(parts))
-
-
-def _shape(first: Sample, second: Sample, confidence: float) -> tuple[float, float]:
-    if min(first.draws.min(), second.draws.min()) <= 0:
-        return 1.0, 1.0
-    return interval_skew(np.log(first.draws / second.draws) - log(first.mean / second.mean), confidence)
-
-
-def _p_value(distance: float, joint: Uncertainty, side: float) -> float:
-    if joint.standard_error == 0:
-        return 1.0 if distance == 0 else 0.0
-    return min(1.0, t_p_value(joint.degrees_of_freedom, distance / (joint.standard_error * side)))

@@ -156,6 +156,7 @@ def _figures(summary: StudySummary) -> "pa.Table":
             "metric": name,
             "unit": summary.definitions[name].unit if name in summary.definitions else None,
             "mean": shown.value,
+            "sd": estimate.basis.trial_sd if estimate.basis else None,
             "low": shown.low,
             "high": shown.high,
             "instances": estimate.basis.starts if estimate.basis else None,
@@ -167,7 +168,7 @@ def _figures(summary: StudySummary) -> "pa.Table":
         for shown in [_shown(name, point)]
     ]
     text, number, count = pa.string(), pa.float64(), pa.int64()
-    kinds = {"mean": number, "low": number, "high": number, "instances": count, "trials": count}
+    kinds = {"mean": number, "sd": number, "low": number, "high": number, "instances": count, "trials": count}
     names = ("variant", "engine", "workload", "metric", "unit", *kinds, "note")
     return pa.Table.from_pylist(rows, schema=pa.schema([(name, kinds.get(name, text)) for name in names]))
 

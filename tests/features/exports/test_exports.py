@@ -48,7 +48,9 @@ def test_a_gateway_that_does_not_answer_is_named(url: str) -> None:
 
 
 def test_a_study_is_exported_with_its_intervals_and_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    files = [DATA / "vllm-serve-1.json", DATA / "vllm-serve-2.json"]
+    third = tmp_path / "vllm-serve-3.json"
+    third.write_bytes((DATA / "vllm-serve-1.json").read_bytes())
+    files = [DATA / "vllm-serve-1.json", DATA / "vllm-serve-2.json", third]  # two starts have no interval
     folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out", "nightly")
     records = folder.read()
     study = exported(StudyReport(folder, default_home()).summary, records.lock)

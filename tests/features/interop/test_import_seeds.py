@@ -33,6 +33,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, StudySu
     return imported("seed-runs.md", tmp_path_factory.mktemp("runs") / "out")
 
 
+@pytest.fixture(scope="module")
+def separate(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyFolder, StudySummary, str]:
+    return imported("seed-runs.md", tmp_path_factory.mktemp("separate") / "out", ImportedStarts.PER_RUN)
+
+
 Imported = tuple[StudyFolder, StudySummary, str]
 
 
@@ -53,20 +58,27 @@ def test_the_slow_run_is_flagged(runs: Imported) -> None:
     assert "1,527 tok/s |" in report
 
 
-def test_equal_variants_are_a_tie(runs: Imported) -> None:
-    _, summary, report = runs
+def test_equal_variants_are_a_tie_where_each_run_was_a_start(separate: Imported) -> None:
+    _, summary, _ = separate
     (ranking,) = summary.rankings
     assert ranking.workload == "base"
     ptq = next(entry for entry in ranking.entries if entry.config.variant == "w8a8_smooth_ptq")
     assert "w8a8_smooth_gptq" in {other.variant for other in ptq.tied_with}
-    starred = [line.split("`")[1] for line in report.splitlines() if line.startswith("| ★")]
-    assert starred == ["w8a8_smooth_gptq", "w8a8_smooth_ptq"]
+    assert ranking.starts_needed is None
+
+
+def test_runs_of_one_start_rank_nothing(runs: Imported) -> None:
+    _, summary, report = runs
+    (ranking,) = summary.rankings
+    assert {entry.rank_low for entry in ranking.entries} == {None}
+    assert ranking.starts_needed == 3
+    assert not [line for line in report.splitlines() if line.startswith("| ★")]
 
 
 def test_unknown_is_unknown(runs: Imported) -> None:
     folder, summary, report = runs
     assert all("input_throughput" not in point.metrics for point in summary.points)
-    rest = next(line for line in report.splitlines() if line.startswith("| `w8a8_smooth_gptq`"))
+    _, rest = (line for line in report.splitlines() if line.startswith("| `w8a8_smooth_gptq`"))
     assert rest.split("|")[2].strip() == "–"
     assert all(trial.started_at is None and trial.requests_file is None for trial in folder.trials())
     assert "| Processor                       | –" in report
@@ -86,21 +98,21 @@ def test_repeated_names_of_runs_are_said(runs: Imported) -> None:
     assert len(set(ids)) == len(ids) == 21
 
 
-def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, tmp_path: Path) -> None:
+def test_one_file_is_one_start_unless_told_otherwise(runs: Imported, separate: Imported) -> None:
     _, as_one, report = runs
-    _, as_three, other = imported("seed-runs.md", tmp_path / "out", ImportedStarts.PER_RUN)
+    _, as_three, other = separate
     assert "Assumed: each file is one start" in report
     assert "some points have a single start" in report
     assert "each run was its own start" in other
     assert "have a single start" not in other
     for one, three in zip(as_one.points, as_three.points, strict=True):
-        single, separate = one.metrics["output_throughput"], three.metrics["output_throughput"]
+        single, repeated = one.metrics["output_throughput"], three.metrics["output_throughput"]
         assert single.basis is not None
-        assert separate.basis is not None
-        assert (single.basis.starts, separate.basis.starts) == (1, 3)
-        assert (single.covers_starts, separate.covers_starts) == (False, True)
-        # Three runs say as much about the mean either way; what differs is what the interval may be taken for.
-        assert single.basis.relative_half_width == pytest.approx(separate.basis.relative_half_width)
+        assert repeated.basis is not None
+        assert (single.basis.starts, repeated.basis.starts) == (1, 3)
+        assert single.basis.trial_sd == repeated.basis.trial_sd
+        assert single.interval is None
+        assert repeated.interval is not None
 
 
 def test_backends(tmp_path: Path) -> None:

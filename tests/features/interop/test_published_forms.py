@@ -116,7 +116,7 @@ def test_the_markdown_of_runs_says_what_such_records_leave_out(demo: StudyReport
 
 
 def test_an_imported_record_shows_its_outlier_its_tie_and_what_is_unknown(tmp_path: Path) -> None:
-    folder = import_files([DATA / "seed-runs.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "out")
+    folder = import_files([DATA / "seed-runs.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_RUN, tmp_path / "out")
     text = study_text(imported(folder), "vendor-md")
     assert "Outlier: `w8a16_sparse_awq`: output throughput 1,526.74 tok/s" in text
     ranks = {

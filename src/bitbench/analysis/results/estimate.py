@@ -19,9 +19,6 @@ class Basis(Record):
     starts: int
     trials: int
     trial_sd: float | None = None  # of the single trials, as people know it from ± columns
-    standard_error: float | None = None
-    degrees_of_freedom: float | None = None
-    relative_half_width: float | None = None  # half of the interval (before it is cut off at zero) / mean
 
 
 class Estimate(Record):

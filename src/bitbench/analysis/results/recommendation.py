@@ -71,6 +71,7 @@ class Choice(Record):
     judged: tuple[Judged, ...]
     chosen: Config | None  # the best that meets all limits with confidence
     nearest: Config | None  # where none does
+    starts_needed: int | None = None  # of each config; None: there are enough to choose
     ties: tuple[Config, ...] = ()  # meet the limits too, and which is better is undecided
     deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
 
@@ -97,6 +98,6 @@ class Recommendation(Record):
         if not any(judged.figure for choice in self.choices for judged in choice.judged):
             return ExitCode.NOTHING_MEASURED
         unanswered = [choice for choice in self.choices if choice.chosen is None]
-        if any(not choice.with_verdict(Verdict.INCONCLUSIVE) for choice in unanswered):
+        if any(not (choice.starts_needed or choice.with_verdict(Verdict.INCONCLUSIVE)) for choice in unanswered):
             return ExitCode.FAILED
         return ExitCode.INCONCLUSIVE if unanswered else ExitCode.DONE

@@ -216,7 +216,7 @@ class SameEngineRatio(Record):
 class RankingEntry(Record):
     """The ranks this config may have: one number where it is told apart from all others.
 
-    None where it has a single trial: its spread is unknown, so no rank is claimed of it, and it counts in no other's.
+    None where it has a single start, or no other has more: the next start may differ as much as two configs do.
     `ratio_to_baseline` is above 1 where the config is better, of a time as of a throughput, and has the interval of
     this one ratio; `against_baseline` is corrected for all of the workload.
     """
@@ -254,6 +254,7 @@ class Ranking(Record):
     baseline: Config | None  # None where it has no result on this workload
     entries: tuple[RankingEntry, ...]
     possible_bests: tuple[Config, ...] = ()  # the best is one of these; empty where too little is known
+    starts_needed: int | None = None  # of each config, for a decision; None: there are enough, or nothing to compare
     confirmed: ConfirmedChoice | None = None  # None: no config was chosen, or the study did not measure it once more
 
 

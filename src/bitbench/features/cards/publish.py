@@ -14,7 +14,7 @@ import pyarrow as pa
 from pydantic import ValidationError
 
 from bitbench import __version__
-from bitbench.analysis.intervals import mean_interval
+from bitbench.analysis.absolute import mean_interval
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import StudySummary

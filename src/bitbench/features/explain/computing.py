@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from math import hypot
 from statistics import median
 
+from bitbench.analysis.absolute import mean_interval, metric_estimates, pooled_variance
 from bitbench.analysis.configs import TRIALS, PhaseSide, Side, Source, config_side, config_variant
 from bitbench.analysis.crossover import find_crossovers
-from bitbench.analysis.intervals import mean_interval
 from bitbench.analysis.results.crossover import Crossover, CrossoverAxis, CrossoverSide
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.roofline import phase_side, phase_step_sample, roofline_points
@@ -234,8 +234,8 @@ def compute_explanation(
     metric = METRICS[plan.study.measure.metric].column
     definition = DEFINITIONS[metric]
     pair = (config, baseline)
-    samples = samples_by_point(of)
-    own, other = (samples.get(Point(config=each, workload=workload.name), {}).get(metric) for each in pair)
+    figures = metric_estimates(samples_by_point(of), metric, confidence)
+    own, other = (figures.get(Point(config=each, workload=workload.name)) for each in pair)
     speeds = speeds_to_explain(of, config, baseline)
     sides = (config_side(of, config, workload), config_side(of, baseline, workload))
     crossovers = tuple(
@@ -250,8 +250,8 @@ def compute_explanation(
         definition=definition,
         own=sides[0],
         baseline=sides[1],
-        own_primary_metric=mean_interval(own, confidence) if own else None,
-        baseline_primary_metric=mean_interval(other, confidence) if other else None,
+        own_primary_metric=own,
+        baseline_primary_metric=other,
         speed=next((speed.speed for speed in speeds if speed.workload == workload.name), None),
         confidence=confidence,
         phases=phases,
@@ -289,9 +289,11 @@ def _phases(
         own, other = (phase_step_sample(phase, workload, of.counted(point)) for point in points)
         if own is None or other is None or variants[0] is None or variants[1] is None:
             continue
+        shared = pooled_variance([own, other])
+        steps = [mean_interval(seconds, confidence, shared) for seconds in (own, other)]
         measured = [
-            phase_side(phase, workload, variant, side, seconds=seconds, confidence=confidence, roof=of.roof)
-            for variant, side, seconds in zip((variants[0], variants[1]), sides, (own, other), strict=True)
+            phase_side(phase, workload, variant, side, step=step, roof=of.roof)
+            for variant, side, step in zip((variants[0], variants[1]), sides, steps, strict=True)
         ]
         found.append(
             _explain_phase(

@@ -6,8 +6,8 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
+from bitbench.analysis.absolute import metric_estimates
 from bitbench.analysis.changes import Pair, changes_between, metric_of_change
-from bitbench.analysis.intervals import mean_interval
 from bitbench.analysis.results.comparison import ChangeVerdict, Difference
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.facts import Fact
@@ -138,8 +138,8 @@ def _has_shape(side: StudyRecords, point: Point, shape: object) -> bool:
 
 
 def _entry(point: Point, metric: str, side: StudyRecords, confidence: float) -> HistoryPoint:
-    sample = samples_by_point(side)[point][metric]
-    return HistoryPoint(folder=side.name, started_at=side.lock.created_at, estimate=mean_interval(sample, confidence))
+    estimates = metric_estimates(samples_by_point(side), metric, confidence)
+    return HistoryPoint(folder=side.name, started_at=side.lock.created_at, estimate=estimates[point])
 
 
 def _move(

@@ -6,9 +6,10 @@ interval, what is undecided, flagged outliers, and the points that have no resul
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.results.summary import PointSummary, Ranking, Run, StudySummary
+from bitbench.analysis.results.summary import MetricDefinition, PointSummary, Ranking, Run, StudySummary
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.markdown import markdown, markdown_code, markdown_phrase, markdown_section_parts
 from bitbench.reports.document.model import (
@@ -23,7 +24,7 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_minus, quantity_unit
+from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_minus, quantity_unit, starts_and_trials
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
@@ -79,8 +80,8 @@ class QualityColumn:
 
 TIMES = {"TTFT": "ttft_s", "TPOT": "tpot_s"}
 LEGEND = (
-    "Times are means with their interval; TTFT counts from the planned send to the first token, TPOT is the time per "
-    "further token. Kernels are in the engine's own words; – is unknown."
+    "Times are mean ± standard deviation of the runs [interval of the mean]. TTFT counts from the planned send to the "
+    "first token, TPOT is the time per further token. Kernels are in the engine's own words; – is unknown."
 )
 
 
@@ -120,6 +121,8 @@ def _facts(
     yield "Kernel", [_words(known[config].kernels if config in known else ()) for config in configs]
     for title, metric in TIMES.items():
         yield title, [estimated(point.metrics.get(metric), summary.definitions[metric]) for point in points]
+    known_times = [point.metrics.get("ttft_s") or point.metrics.get("tpot_s") for point in points]
+    yield "Starts / trials", [starts_and_trials(known) if known else None for known in known_times]
     name = summary.definitions[ranking.metric].name
     yield f"Rank by {name}", [rank_text(ranked_entry(ranking, config)) for config in configs]
     if any(point.failures for point in points):
@@ -208,11 +211,17 @@ def _summary_table(summary: StudySummary, ranking: Ranking, points: Sequence[Poi
         number_column("Runs", Unit.NONE, runs),
         *map(column, FIGURES),
         number_column(
-            interval, quantity_unit(definition), lambda point: estimated(point.metrics.get(ranking.metric), definition)
+            interval, quantity_unit(definition), lambda point: _interval(point.metrics.get(ranking.metric), definition)
         ),
         number_column("Memory peak", Unit.BYTES, peak),
         number_column(quality.title or "Quality", quality.unit, lambda point: quality.of(point.point.config)),
     )
+
+
+def _interval(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
+    """The deviation has a column of its own."""
+    known = estimated(estimate, definition)
+    return None if known is None else replace(known, sd=None)
 
 
 def _mean_and_deviation(estimate: Estimate | None) -> Phrase | None:
@@ -305,7 +314,7 @@ def _not_run(summary: StudySummary) -> Iterator[Section]:
 def _legend(summary: StudySummary) -> Phrase:
     quality = "relative to the baseline where it says so" if summary.quality else "not measured"
     return say(
-        "± is the standard deviation of the single runs; the interval is that of the mean and covers the variation "
-        "between starts of the engine where there were several. Configs whose difference is not significant share a "
-        f"range of ranks. {UNKNOWN} is unknown. Quality: {quality}."
+        "± is the standard deviation of the single runs. The interval is that of the mean and covers the variation "
+        "between starts of the engine; one start has no interval and no rank. Configs whose difference is not "
+        f"significant share a range of ranks. {UNKNOWN} is unknown. Quality: {quality}."
     )

@@ -6,7 +6,7 @@ Settings are a column, not footnotes; a point that did not run has its row and i
 
 import unicodedata
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import TextWrapper
 
 from bitbench.analysis.results.estimate import Estimate
@@ -15,7 +15,7 @@ from bitbench.features.interop.markdown import QualityColumn
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.model import Block, Document, Quantity, Section, Table, Unit
-from bitbench.reports.document.numbers import cells_with_units, percent, shown, starts_and_trials
+from bitbench.reports.document.numbers import cells_with_units, percent, quantity, shown, starts_and_trials
 from bitbench.reports.document.words import (
     ColumnOf,
     bullets,
@@ -188,8 +188,9 @@ def vendor_rst(of: StudyReport) -> str:
     description: list[Block] = [paragraph(summary.study.description)] if summary.study.description else []
     ran = "Imported; according to its source it was measured" if summary.imported_from else "Measured by bitbench"
     legend = (
-        f"Speed is output tokens per second; in brackets the {percent(summary.study.measure.confidence)} interval of "
-        f"the mean. n is starts of the engine / trials. {UNKNOWN} is unknown."
+        "Speed is output tokens per second, mean ± standard deviation of the trials; in brackets the "
+        f"{percent(summary.study.measure.confidence)} interval of the mean. n is starts of the engine / trials. "
+        f"{UNKNOWN} is unknown."
     )
     versions = dict.fromkeys(
         f"{summary.study.engine(config.config.engine).engine} {version}"
@@ -283,9 +284,8 @@ def _mean(title: str, metric: str, unit: str = Unit.NONE, factor: float = 1.0) -
 
 def _speed(row: _Row) -> Quantity | None:
     estimate = row.estimate("output_throughput")
-    if estimate is None:
-        return None
-    return Quantity(estimate.value, "tokens/s", estimate.low, estimate.high, decimals=DECIMALS)
+    known = quantity(estimate, "tokens/s")
+    return None if known is None else replace(known, decimals=DECIMALS)
 
 
 def _devices(setup: EngineSetup, lock: Lock) -> str | None:

@@ -23,11 +23,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from zlib import crc32
 
 import numpy as np
 
-from bitbench.analysis.intervals import Resampler, Sample, mean_interval, resample_groups
+from bitbench.analysis.absolute import mean_interval, sample_of_trials
+from bitbench.analysis.intervals import Sample
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.sequential import PrimaryMetric, pairs_at_mean_speed
@@ -282,12 +282,8 @@ class _Known:
     def _sample(
         self, config: Config, workload: Workload, figure: Callable[[TrialRecord], float | None]
     ) -> Sample | None:
-        starts: dict[str, list[float]] = {}
-        for trial in self.trials(config, workload):
-            if (value := figure(trial)) is not None:
-                starts.setdefault(trial.instance_id, []).append(value)
-        seed = [self._study.seed, crc32(f"{config.name} {workload.name}".encode())]
-        return resample_groups(list(starts.values()), Resampler(np.random.default_rng(seed))) if starts else None
+        known = [(trial, value) for trial in self.trials(config, workload) if (value := figure(trial)) is not None]
+        return sample_of_trials(known)
 
 
 def speculation_draft_model(drafts: Mapping[str, Argument]) -> str | None:

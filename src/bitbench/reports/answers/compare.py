@@ -228,7 +228,4 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
             "more), and the intervals do not cover a restart."
         )
     elif any(not side.covers_starts for point in comparison.points for side in (point.before, point.after)):
-        yield say(
-            "Some points have a single start of the engine: their intervals do not cover a restart, which alone may "
-            "have made a difference."
-        )
+        yield say("Some points have a single start, so no interval: a restart alone may make such a difference.")

@@ -131,6 +131,8 @@ def recommendation_limit_text(unit: str, limit: float) -> str:
 def _verdict(found: Recommendation, choice: Choice) -> Phrase:
     if choice.chosen is not None:
         return say(_use(found, choice, choice.of(choice.chosen)), _ties(choice, choice.of(choice.chosen)))
+    if choice.starts_needed is not None:
+        return strong("One start decides nothing on ", Name(choice.workload), f"; {choice.starts_needed} of each may.")
     if choice.nearest is not None:
         return _none_meets(choice, choice.of(choice.nearest))
     return strong("No config has a result on ", Name(choice.workload), ".")
@@ -355,6 +357,8 @@ def _standing(choice: Choice, judged: Judged) -> str:
         return "may be as good"
     if judged.figure is None:
         return "no result"
+    if choice.starts_needed is not None and judged.verdict is Verdict.MET:
+        return "not ranked"
     return VERDICTS[judged.verdict] if judged.findings else "behind"
 
 

@@ -118,12 +118,11 @@ def layered_figure(
 
 
 def place_on_axis(field: str, quantity: Quantity | None, scale: Scale) -> Row:
-    """A mark along an axis: its value and the ends of its interval, in the axis's unit; one that is open has none."""
-    ends = (quantity.value, quantity.low, quantity.high) if quantity else (None, None, None)
-    if quantity is not None and quantity.high is None:
-        ends = (quantity.value, None, None)
-    named = zip((field, f"{field}_low", f"{field}_high"), ends, strict=True)
-    return {key: None if end is None else end / scale.factor for key, end in named}
+    """A mark along an axis, in its unit: value, deviation of the trials, and interval if it has two ends."""
+    known = quantity or Quantity(None)
+    low = None if known.high is None else known.low
+    placed = {field: known.value, f"{field}_low": low, f"{field}_high": known.high, f"{field}_sd": known.sd}
+    return {key: None if value is None else value / scale.factor for key, value in placed.items()}
 
 
 EVERY_ROW = Layer()

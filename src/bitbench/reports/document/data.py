@@ -85,8 +85,8 @@ def _part(part: doc.Part) -> Json:
 
 
 def _quantity(quantity: doc.Quantity) -> dict[str, Json]:
-    known = {"low": quantity.low, "high": quantity.high, "note": quantity.note or None}
-    content = {"value": quantity.value, "unit": quantity.unit, **known}
+    known = {"sd": quantity.sd, "n": quantity.n, "low": quantity.low, "high": quantity.high}
+    content = {"value": quantity.value, "unit": quantity.unit, **known, "note": quantity.note or None}
     return {name: value for name, value in content.items() if value is not None or name == "value"}
 
 

@@ -65,8 +65,12 @@ def _written_quantity(quantity: Quantity, scale: Scale | None = None, *, interva
         return Written(UNKNOWN, note=quantity.note)
     own = scale or quantity_scale(quantity.unit, [quantity.value])
     value = _number(quantity.value, quantity, own)
+    if quantity.unit == Unit.RATIO:
+        value = f"{value}×"
+    if quantity.sd is not None:
+        value = f"{value} ± {_number(quantity.sd, quantity, own) if quantity.sd else 0}"
     return Written(
-        f"{value}×" if quantity.unit == Unit.RATIO else value,
+        value,
         _limits(quantity, own) if interval else "",
         "" if scale else own.unit,
         quantity.note,
@@ -74,7 +78,7 @@ def _written_quantity(quantity: Quantity, scale: Scale | None = None, *, interva
 
 
 def shown(quantity: Quantity) -> str:
-    """`29.6 [24.8, 34.1] tok/s`"""
+    """`29.6 ± 3.1 [24.8, 34.1] tok/s`"""
     return _written_quantity(quantity).text
 
 
@@ -138,8 +142,8 @@ def _decimals(of: Quantity, scale: Scale) -> int:
     """The same for a value and its interval."""
     assert of.value is not None
     value = of.value / scale.factor
-    half = None
-    if of.low is not None and of.high is not None and of.range == "interval":
+    half = of.sd / scale.factor if of.sd else None
+    if half is None and of.low is not None and of.high is not None and of.range == "interval":
         half = (of.high - of.low) / 2 / scale.factor
     if of.decimals is not None:
         return of.decimals
@@ -173,11 +177,13 @@ def quantity_unit(definition: MetricDefinition) -> str:
 
 
 def quantity(estimate: Estimate | None, unit: str, *, digits: int | None = None) -> Quantity | None:
-    """`412 [380, ∞) ms (slowest of 24)`, `12.3 (11.9 – 12.8)`; None where it is unknown."""
+    """`29.6 ± 3.1 [24.8, 34.1]`, `412 [380, ∞) ms (slowest of 24)`, `12.3 (11.9 – 12.8)`; None where it is unknown."""
     if estimate is None:
         return None
     note = f"({estimate.note})" if estimate.note else ""
-    return Quantity(estimate.value, unit, estimate.low, estimate.high, estimate.kind, digits=digits, note=note)
+    known = Quantity(estimate.value, unit, estimate.low, estimate.high, estimate.kind, digits=digits, note=note)
+    basis = estimate.basis
+    return replace(known, sd=basis.trial_sd, n=basis.trials) if basis and known.range == "interval" else known
 
 
 MARKS = {Verdict.MET: "✓", Verdict.MISSED: "✗", Verdict.INCONCLUSIVE: "?"}
@@ -207,11 +213,6 @@ def point_quantity(point: PointSummary, metric: str, definition: MetricDefinitio
 def mean_quantity(estimate: Estimate | None, definition: MetricDefinition) -> Quantity | None:
     """Without its interval, which of a size can be far narrower than anybody cares for."""
     return None if estimate is None else Quantity(estimate.value, quantity_unit(definition))
-
-
-def half_width_quantity(estimate: Estimate | None) -> Quantity | None:
-    """Relative: `± 1.2 %` without the sign."""
-    return share(estimate.basis.relative_half_width) if estimate and estimate.basis else None
 
 
 def starts_and_trials(estimate: Estimate) -> str:

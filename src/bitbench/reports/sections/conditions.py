@@ -377,10 +377,9 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
     confidence = percent(summary.study.measure.confidence)
     primary_metric = summary.definitions[summary.primary_metric].name
     meanings = {
-        "mean [low, high]": f" is the mean of the means of starts with its {confidence} confidence interval. "
-        "A start is one of the engine; its trials are not independent, so the width comes from the spread of "
-        "these means (Student's t; never less than the spread within starts supports) and its two sides from a "
-        "bootstrap over starts, then trials.",
+        "mean ± sd [low, high]": " is the mean of the means of starts, the standard deviation of single trials, and "
+        f"the {confidence} confidence interval of the mean: Student's t of the logarithms of the means of starts, with "
+        "the variance that the configs of a workload share. One start has none; memory has the range of its starts.",
         "p99": " is that of the requests of all trials together. Its interval takes starts as clusters (trials, of a "
         "server that was already running), and is open, [low, ∞), where the requests are too few to bound it. A "
         "percentile has its name from ten requests beyond it on (p99: 1,000); with fewer, the slowest is shown. "
@@ -388,7 +387,7 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         "percentiles of single trials (per trial).",
         "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
         "config, so what slows the whole machine cancels. Other configs and workloads lend degrees of freedom. "
-        "With a single start it is the ratio of the means (Welch).",
+        "A single start has a ratio without an interval.",
         "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant "
         f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
         "the others are undecided, and a rank is the range of places that this leaves. Against the baseline alone, and "

@@ -220,11 +220,7 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
         yield say("CPU energy: ", idle, "; the rest is the engine's and the client's.")
     estimates = [point.metrics[summary.primary_metric] for point in summary.points if has_ranked_result(summary, point)]
     if any(not estimate.covers_starts for estimate in estimates):
-        remedy = "" if summary.imported_from else " Set `starts` to 3 or more."
-        yield (
-            "Caution: some points have a single start; their intervals do not cover a restart, so a difference may "
-            f"come from the start alone.{remedy}"
-        )
+        yield "Caution: some points have a single start, so they have no interval and no rank."
 
 
 def _failed(summary: StudySummary, labels: Labels) -> list[Phrase]:

@@ -34,7 +34,6 @@ from bitbench.reports.sections.ranked import (
     objectives_in_words,
     ranked_confirmed_ratio,
     ranked_entry,
-    ranked_estimate,
     ranked_is_confirmed,
     ranked_possible_bests,
     ranked_quoted_ratio,
@@ -108,10 +107,10 @@ def lead(summary: StudySummary) -> Lead | None:
         return Lead(say("No answer:"), (say("no config has a result."),))
     if not found.compared:
         return None
-    entries = [(ranking, entry) for ranking in found.compared for entry in ranking.entries]
-    if not any(ranked_estimate(summary, *of).interval for of in entries):
-        why = "Each point has a single trial, so its spread is unknown; the tables show the best means."
-        return Lead(say("No ranking: n = 1."), (say(why),))
+    needed = [ranking.starts_needed for ranking in found.compared if ranking.starts_needed is not None]
+    if len(needed) == len(found.compared):
+        why = f"The next start may differ as much as two configs do; a decision needs {max(needed)} starts of each."
+        return Lead(say("No ranking: one start."), (say(why),))
     sound = _Found(summary, [_without(ranking, found.flagged) for ranking in found.answered])
     if sound.ahead:
         chosen = _decided(sound)

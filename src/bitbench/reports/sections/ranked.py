@@ -50,7 +50,7 @@ from bitbench.study.metrics import find_metric
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Point
 
-SINGLE = "n = 1"
+SINGLE = "one start"
 NOT_RANKED = f"{SINGLE}, not ranked"
 LESS_MEMORY = 0.05  # a smaller difference is no reason to choose among ties
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
@@ -262,10 +262,9 @@ def _quality_column(summary: StudySummary, rows: dict[Config, ConfigQuality]) ->
 
 def _how_to_read(summary: StudySummary) -> list[Words]:
     confidence = percent(summary.study.measure.confidence)
-    singles = any(entry.rank_low is None for ranking in summary.rankings for entry in ranking.entries)
     return [
-        f"Mean [low, high] with a {confidence} confidence interval; ranks, ties and every other metric are in the ",
-        f"details of each workload{f'; {SINGLE}: a single trial has no interval' if singles else ''} (",
+        f"Mean ± standard deviation of trials [{confidence} confidence interval of the mean]; of memory (the range of ",
+        "starts). Ranks, n and every other metric are in the details of each workload (",
         Link("how the figures are made", "how-the-figures-are-made"),
         ").",
     ]

@@ -23,7 +23,6 @@ from bitbench.reports.document.model import (
 )
 from bitbench.reports.document.numbers import (
     estimated,
-    half_width_quantity,
     mean_quantity,
     percent,
     quantity_unit,
@@ -273,9 +272,7 @@ def _why_stopped(summary: StudySummary, points: Sequence[PointSummary], labels: 
     }
     stopped: dict[StopReason, list[Words]] = {reason: [] for reason in reasons}
     for point in points:
-        width = half_width_quantity(point.metrics.get(summary.primary_metric))
-        precision = say(" (± ", width, ")") if width else ()
-        stopped[point.stop_reason].append(say(Name(labels[point.point.config]), precision))
+        stopped[point.stop_reason].append(Name(labels[point.point.config]))
     return [say(f"{words}: ", listing(stopped[reason])) for reason, words in reasons.items() if stopped[reason]]
 
 

@@ -15,7 +15,7 @@ from bitbench.study.study import EngineSetup
 from bitbench.util.units import UNKNOWN, parse_seconds
 
 _FIELDS = {"TTFT": "ttft_s", "TPOT": "tpot_s", "Latency": "latency_s"}
-_INTERVAL = re.compile(r"\[[^]]*\]")
+_UNCERTAINTY = re.compile(r"± [\d.,]+|\[[^]]*\]")
 
 
 def has_vendor_backends(text: str) -> bool:
@@ -58,8 +58,11 @@ def read(text: str) -> Reading:
 
 
 def _seconds(cell: str) -> float | None:
-    """`12.3ms`, or `12.3 [11.9, 12.8] ms` as bitbench itself writes it; None where it is unknown."""
-    return None if cell == UNKNOWN else plausible_imported_number(parse_seconds(_INTERVAL.sub("", cell)))
+    """`12.3ms`, or `12.3 ± 0.4 [11.9, 12.8] ms` as bitbench itself writes it; None where it is unknown."""
+    if cell == UNKNOWN:
+        return None
+    value = _UNCERTAINTY.sub("", cell).replace(" ", "")
+    return plausible_imported_number(parse_seconds(value))
 
 
 def _name_and_kernel(backend: str) -> tuple[str, str | None]:
