@@ -94,13 +94,11 @@ def _judge(
         why = "; ".join(causes) or "not run yet"
         return Judged(config=config, figure=None, trials=len(point.runs), failed_trials=len(failed), why_no_result=why)
     speed = point.metrics.get("output_throughput")
-    confirmed = ranking.confirmed if ranking.confirmed and ranking.confirmed.config == config else None
     reserve = next(own.memory.kv_cache_bytes for own in summary.configs if own.config == config)
     return Judged(
         config=config,
         figure=point.metrics[ranking.metric],
         ratio_to_baseline=entry.ratio_to_baseline,
-        confirmed_ratio=confirmed.ratio if confirmed else None,
         memory=point.metrics.get(memory),
         kv_cache_bytes=reserve.value if reserve else None,
         findings=tuple(_findings(summary, point, limits, memory)),

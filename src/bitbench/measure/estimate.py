@@ -293,7 +293,7 @@ def _all_quality_s(plan: Plan, engines: Mapping[str, Engine], speed: Assumed) ->
 class Room:
     """What is left of the budget after a round."""
 
-    left_s: float  # without what is kept back
+    left_s: float
     is_last: bool  # no other block fits
 
 
@@ -312,13 +312,13 @@ class BlockRounds:
         gone: Collection[Point],
         known: Callable[[], Estimator],
         rounds_for: Callable[[Estimator], int],
-        room_at: Callable[[float, int], Room],
+        room_at: Callable[[float], Room],
         *,
         most: int,
     ) -> None:
         """`points`: all that are open in this block; `gone`: those of them that failed before it. `known`: an estimator
-        with what was known before this block. `room_at`: a time of the wall clock, after so many rounds. `most`:
-        rounds, whatever is left."""
+        with what was known before this block. `room_at`: a time of the wall clock. `most`: rounds, whatever
+        is left."""
         self._points, self._gone = points, gone
         self._known, self._rounds_for, self._room_at = known, rounds_for, room_at
         self._most = most
@@ -357,7 +357,7 @@ class BlockRounds:
             self._turns.add(record)
             if self._complete < self._rounds and self._turns.all_have(self._complete + 1):
                 self._complete += 1
-                room = self._room_at(ended_s(record), self._complete)
+                room = self._room_at(ended_s(record))
                 fits = self._turns.round_s <= room.left_s
                 if not fits:
                     self._rounds = self._complete

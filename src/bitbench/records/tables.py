@@ -146,9 +146,6 @@ TRIALS = StudyTable(
         TableColumn("instance", "string", "the start of the engine that it ran in", "instance_id"),
         TableColumn("block", "int32", "round of starts"),
         TableColumn("index", "int32", "number within its block"),
-        TableColumn(
-            "purpose", "string", "selection; or confirmation: of the chosen config after the choice, in no other figure"
-        ),
         _STARTED,
         TableColumn("duration_s", "float64", "how long it took"),
         *_OUTCOME,

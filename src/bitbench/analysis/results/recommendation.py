@@ -34,7 +34,6 @@ class Judged(Record):
     config: Config
     figure: Estimate | None
     ratio_to_baseline: Estimate | None = None  # None for the baseline itself too
-    confirmed_ratio: Estimate | None = None  # that of fresh starts after the choice; None where there were none
     memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
     kv_cache_bytes: float | None = None  # what it reserves; None where the engine reserves nothing, or does not say
     findings: tuple[Finding, ...] = ()

@@ -211,13 +211,6 @@ class RankingEntry(Record):
     against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
 
 
-class ConfirmedChoice(Record):
-    """The chosen config against the baseline, in a block of fresh starts that the choice knew nothing of."""
-
-    config: Config
-    ratio: Estimate
-
-
 class ComparedModel(Record):
     """One model of a study: models are never ranked against each other, and each has a baseline of its own."""
 
@@ -235,7 +228,6 @@ class Ranking(Record):
     baseline: Config | None  # None where it has no result on this workload
     entries: tuple[RankingEntry, ...]
     possible_bests: tuple[Config, ...] = ()  # the best is one of these; empty where too little is known
-    confirmed: ConfirmedChoice | None = None  # None: no config was chosen, or the study did not measure it once more
 
 
 class SearchStop(StrEnum):
@@ -362,7 +354,6 @@ class Precision(Record):
     fewest_blocks: int | None = None  # at least: a config is dropped once everything about it is decided
     start_sd: float | None = None  # from one start to the next, of one config
     trial_sd: float | None = None  # from one trial to the next within a start
-    probe_share: float | None = None  # of the variation within starts that the machine's own speed accounts for
     half_width: float | None = None  # of a ratio to the baseline: the median over configs and workloads
     next_block_s: float | None = None  # what one more block would cost
     next_half_width: float | None = None  # and bring

@@ -167,10 +167,9 @@ def _caution(judged: Judged) -> str:
 
 
 def _gain(choice: Choice, judged: Judged) -> Phrase:
-    ratio, fresh = times(judged.ratio_to_baseline), times(judged.confirmed_ratio)
+    ratio = times(judged.ratio_to_baseline)
     if ratio is not None and choice.baseline is not None:
-        again = say("; fresh starts after the choice gave ", fresh) if fresh else ()
-        return say(", ", ratio, " that of the baseline ", Name(choice.baseline.name), again)
+        return say(", ", ratio, " that of the baseline ", Name(choice.baseline.name))
     if judged.config == choice.baseline:
         return say("; it is the baseline itself")
     return say("; the baseline has no result here")

@@ -20,9 +20,8 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import percent, share, size, spread_quantity, times
+from bitbench.reports.document.numbers import percent, share, size, spread_quantity
 from bitbench.reports.document.words import (
-    MAX_NAME,
     ColumnOf,
     Words,
     bullets,
@@ -37,9 +36,8 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.reports.labels import Labels, grouped
+from bitbench.reports.labels import grouped
 from bitbench.reports.sections import memory
-from bitbench.reports.sections.ranked import ranked_entry, ranked_is_confirmed
 from bitbench.reports.sections.workloads import OCCASIONAL_METRICS
 from bitbench.study.plan import ImportSource, Support
 from bitbench.study.secrets import is_secret
@@ -279,7 +277,7 @@ def precision_section(summary: StudySummary) -> Section | None:
     found = summary.precision
     if found is None or summary.imported_from:
         return None
-    return Section(say("How exact it is"), (Bullets((*_sentences(found), *_confirmed(summary))),))
+    return Section(say("How exact it is"), (Bullets(tuple(_sentences(found))),))
 
 
 def _sentences(found: Precision) -> list[Phrase]:
@@ -289,26 +287,10 @@ def _sentences(found: Precision) -> list[Phrase]:
     if found.start_sd is not None and found.trial_sd is not None:
         noise = say("A config varies by ", share(found.start_sd), " from start to start and by ")
         said.append(say(noise, share(found.trial_sd), " from trial to trial (standard deviations)."))
-    if found.probe_share is not None:
-        said.append(say("The machine's own speed, read around each trial, explains ", share(found.probe_share),
-                        " of the variation within starts."))  # fmt: skip
     if found.next_block_s is not None and found.next_half_width is not None:
         cost = f"One more block would take about {show_duration(found.next_block_s)} and narrow that to about ± "
         said.append(say(cost, _relative(found.next_half_width), "."))
     return said
-
-
-def _confirmed(summary: StudySummary) -> Iterator[Phrase]:
-    """Beside the ratio that the choice was made by, which is the largest of several and so rather too large."""
-    labels = Labels.of(summary, MAX_NAME)
-    for ranking in summary.rankings:
-        if (found := ranking.confirmed) is None or (entry := ranked_entry(ranking, found.config)) is None:
-            continue
-        where = say(" on ", Name(ranking.workload), ": ")
-        holds = ranked_is_confirmed(summary, ranking)
-        head = "Confirmed with fresh starts, " if holds else "Not confirmed by fresh starts, "
-        yield say(head, Name(labels[found.config]), where, times(found.ratio),
-                  " the baseline; the blocks that chose it gave ", times(entry.ratio_to_baseline), ".")  # fmt: skip
 
 
 def _relative(half_width: float | None) -> Quantity:
