@@ -118,7 +118,7 @@ def quick_after_the_first(block: int) -> float:
 def test_starts_that_became_quick_buy_blocks() -> None:
     slow = PaperRun(paper_plan(budget="10m"), lambda _: 40.0).run()
     quick = PaperRun(paper_plan(budget="10m"), quick_after_the_first).run()
-    assert len(slow.rounds()) == 2
+    assert len(slow.rounds()) == 3
     assert len(quick.rounds()) >= 4
     assert quick.now_s <= 605
 
@@ -143,7 +143,7 @@ def test_rounds_beyond_those_planned_need_no_start() -> None:
     for run in (in_shifts, visits):
         wanted = [rounds for _, block, rounds in run.asked if block == 1]
         assert wanted == sorted(wanted, reverse=True)
-        assert run.now_s < 300  # the time that quick starts left
+        assert run.now_s < 330  # the time that quick starts left
 
 
 def test_a_round_that_would_not_end_in_time_is_not_begun() -> None:

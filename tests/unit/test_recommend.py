@@ -124,7 +124,7 @@ def test_equals_are_named_as_a_tie_and_the_smaller_one_is_pointed_out() -> None:
     choice = only(found)
     assert {choice.chosen, *choice.ties} == {named("twin"), named("plain")}
     text = page(found)
-    assert "Tied with `" in text
+    assert "Undecided against `" in text
     assert ("its gain over the baseline is not significant" in text) == (choice.chosen == named("twin"))
     assert "of these `twin` takes the least memory" in text
 
@@ -132,7 +132,7 @@ def test_equals_are_named_as_a_tie_and_the_smaller_one_is_pointed_out() -> None:
 def test_a_tie_that_takes_as_much_memory_is_not_told_apart_by_it() -> None:
     truth = {"plain": (100.0, 0.1, 1000), "twin": (100.3, 0.1, 980)}
     text = page(recommend(study(truth), Limits(), workloads=["interactive"]))
-    assert "Tied with `" in text
+    assert "Undecided against `" in text
     assert "takes the least memory" not in text
 
 

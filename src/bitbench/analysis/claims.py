@@ -189,7 +189,7 @@ def claim_looks(
     budget_s: float,
     alpha: float,
     *,
-    fewest_blocks: int = FIRST_LOOK,
+    fewest_blocks: int = 2,
     most_blocks: int | None = None,
 ) -> list[Look]:
     """The looks after the blocks that are complete, by the time since the first start at which each ended.

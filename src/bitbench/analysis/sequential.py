@@ -14,6 +14,7 @@ from bitbench.analysis.claims import (
     claim_looks,
     configs_with_open_claims,
     end_by_claims,
+    nothing_claimed,
     spend,
 )
 from bitbench.analysis.elapsed import Elapsed
@@ -153,12 +154,13 @@ def pairs_by_workload(
 
 
 def open_points(found: SequentialAnalysis, baseline: Config | None) -> set[Point]:
-    """Those with an undecided question."""
-    return {
-        Point(config=config, workload=workload)
-        for workload, claims in found.claims.items()
-        for config in configs_with_open_claims(claims, baseline)
-    }
+    """Those with an undecided question; before the first look all of them."""
+    points: set[Point] = set()
+    for workload, speeds in found.speeds.items():
+        claims = found.claims.get(workload) or nothing_claimed(speeds.configs, baseline)
+        configs = configs_with_open_claims(claims, baseline)
+        points |= {Point(config=config, workload=workload) for config in configs}
+    return points
 
 
 def _looks(plan: Plan, blocks: Sequence[int], elapsed: Elapsed) -> list[Look]:

@@ -219,7 +219,7 @@ class StudyPace:
         for field, own in self.standings(block).items():
             if own.end is not None:
                 continue
-            alone = (point for point in field.plan.points if point.workload not in own.claims)
+            alone = (point for point in field.plan.points if point.workload not in own.speeds)
             found |= open_points(own, field.baseline) | {point for point in alone if self._is_vague(point, block)}
         return frozenset(found)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.budget import FEWEST_BLOCKS
+from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.quality import quality_baseline
 from bitbench.analysis.recommend import MEMORIES, recommend

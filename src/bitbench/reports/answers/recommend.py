@@ -138,7 +138,7 @@ def _verdict(found: Recommendation, choice: Choice) -> Phrase:
 def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
     cost = say(" A million output tokens cost ", _cost(judged), ".") if judged.cost else ()
     return say(
-        strong("Use ", Name(judged.config.name), " on ", Name(choice.workload), "."),
+        strong(_head(found, choice, judged), Name(judged.config.name), " on ", Name(choice.workload), "."),
         f" Its {found.primary_metric.name} is ",
         estimated(judged.figure, found.primary_metric),
         _gain(choice, judged),
@@ -147,6 +147,15 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
         _caution(judged),
         _not_flagged(found, choice) if judged.is_flagged else (),
     )
+
+
+def _head(found: Recommendation, choice: Choice, judged: Judged) -> str:
+    """Use only what is told from the baseline by the ratio that is quoted."""
+    ratio = judged.ratio_to_baseline
+    if judged.config == choice.baseline or ratio is None:
+        return "Use "
+    is_gain = ratio.is_gain(higher_is_better=found.primary_metric.higher_is_better)
+    return "Use " if is_gain else "Leading, not confirmed: "
 
 
 def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
@@ -185,7 +194,7 @@ def _ties(choice: Choice, chosen: Judged) -> Phrase:
     mean, smallest = min(known, key=lambda pair: pair[0], default=(0.0, chosen))
     if any(mean < (1 - LESS_MEMORY) * other for other, _ in known):
         least = say("; of these ", Name(smallest.config.name), " takes the least memory (", size(mean), ")")
-    return say(" Tied with ", listing(name_phrases(judged.config.name for judged in tied)), gain, least, ".")
+    return say(" Undecided against ", listing(name_phrases(judged.config.name for judged in tied)), gain, least, ".")
 
 
 def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
@@ -220,9 +229,9 @@ def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
     if found.for_all:
         verb = "is" if len(found.for_all) == 1 else "are each"
         chosen = listing(name_phrases(config.name for config in found.for_all))
-        yield say("One for all workloads: ", chosen, f" {verb} the choice, or tied with it, on every one.")
+        yield say("One for all workloads: ", chosen, f" {verb} the choice, or undecided against it, on every one.")
     elif found.exit_code is ExitCode.DONE:
-        yield say("No single config is the choice, or tied with it, on every workload.")
+        yield say("No single config is the choice, or undecided against it, on every workload.")
 
 
 def _section(found: Recommendation, choice: Choice) -> Section:
@@ -331,7 +340,7 @@ def _standing(choice: Choice, judged: Judged) -> str:
     if judged.config == choice.chosen:
         return "use this"
     if judged.config in choice.ties:
-        return "tied with it"
+        return "undecided against it"
     if judged.figure is None:
         return "no result"
     return VERDICTS[judged.verdict] if judged.findings else "behind"

@@ -207,7 +207,7 @@ def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fi
     flagged = any(row.get("flagged") for row in rows)
     caption = (
         "Dot and line: mean and interval; ticks: single trials; dashed: the baseline. The number before a name is its "
-        "rank; tied configs share a range of ranks, and n = 1 has none.",
+        "rank; undecided configs share a range of ranks, and n = 1 has none.",
         absent_from_figure(summary, {ranking.workload}, [point.point.config for point in points], labels),
         labels.shared,
         "Diamonds: trials flagged as outliers (still included in the means)." if flagged else "",

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import log
 from typing import Any, Literal
 
 from bitbench.analysis.budget import FEWEST_BLOCKS
@@ -24,6 +25,7 @@ from bitbench.reports.sections.ranked import (
 from bitbench.study.plan import Config
 
 MAX_NAMED = 4  # in a sentence or a point
+NOTABLE = 0.005  # a smaller gain is shown as 1.00×
 TAKES: dict[str, Callable[[MemorySummary], float | None]] = {
     "Its weights take": lambda memory: memory.weight_bytes_stored,
     "Its device memory peaks at": lambda memory: memory.device_peak_bytes.high if memory.device_peak_bytes else None,
@@ -171,10 +173,12 @@ def _never_behind(found: _Found) -> list[Config]:
 
 
 def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> Lead:
-    def merit(config: Config) -> tuple[bool, int, int]:
-        """Not flagged; then significantly ahead on more workloads; then better places."""
+    def merit(config: Config) -> tuple[bool, int, int, float]:
+        """Not flagged; then significantly ahead on more workloads; then better places; then larger gains."""
         places = [[entry.config for entry in ranking.entries].index(config) for ranking in found.compared]
-        return config not in found.flagged, len(found.where_ahead(config)), -sum(places)
+        gains = [abs(log(entry.ratio_to_baseline.value)) for ranking in found.where_ahead(config)
+                 if (entry := ranked_entry(ranking, config)) and entry.ratio_to_baseline]  # fmt: skip
+        return config not in found.flagged, len(found.where_ahead(config)), -sum(places), sum(gains)
 
     best = max(choices, key=merit)
     tied = [choice for choice in choices if choice != best and (choice in found.flagged) is (best in found.flagged)]
@@ -230,11 +234,11 @@ def _verdict(found: _Found, best: Config, tied: list[Config], others: list[Confi
     choice = listing(found.names([best, *tied]), "or")
     head = "Use " if all(_is_sure(found, ranking, best) for ranking in found.where_ahead(best)) else NOT_CONFIRMED
     caveat = _unknown_quality(found, [best, *tied])
-    among = [say("between them")] if tied else []
+    against: list[Words] = ["between them"] if tied else []
     if others:
-        among.append(say("with " if not tied else "and with ", listing(found.names(others), most=MAX_NAMED)))
-    between = say("; which is faster is undecided ", listing(among, "")) if among else ()
-    return say(head, choice, between, ", but " if caveat else "", caveat, ".")
+        against.append(say("against ", listing(found.names(others), most=MAX_NAMED)))
+    undecided = say(" (undecided ", listing(against), ")") if against else ()
+    return say(head, choice, undecided, ", but " if caveat else "", caveat, ".")
 
 
 NOT_CONFIRMED = "Leading, not confirmed: "
@@ -300,7 +304,8 @@ def _looks(found: _Found) -> Iterator[Phrase]:
     """Who is ahead so far, and how many starts a decision needs."""
     for ranking in found.compared[:MAX_NAMED]:
         first = ranking.entries[0]
-        if ranking.baseline is not None and first.config != ranking.baseline and first.ratio_to_baseline is not None:
+        ratio = first.ratio_to_baseline
+        if ranking.baseline is not None and ratio is not None and abs(ratio.value - 1) >= NOTABLE:
             gain = _gain(found, ranking, first.config)
             yield say(found.name(first.config), " looks faster, not yet decided: ", gain, " on ",
                       Name(ranking.workload), ".")  # fmt: skip
@@ -404,7 +409,7 @@ def _not_significant(summary: StudySummary, rankings: list[Ranking], best: Confi
         return say(f"On the other {len(rankings)} workloads the difference is not significant", shown, ".")
     better = summary.definitions[summary.primary_metric].higher_is_better
     on = say("On ", listing(name_phrases(ranking.workload for ranking in rankings)))
-    if values and all((value > 1) is better and abs(value - 1) >= 0.005 for value in values):
+    if values and all((value > 1) is better and abs(value - 1) >= NOTABLE for value in values):
         return say(on, " it looks faster", shown, ", but the difference is not significant.")
     return say(on, " the difference is not significant", shown, ".")
 
