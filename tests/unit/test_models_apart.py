@@ -99,4 +99,4 @@ def test_an_import_of_single_runs_claims_no_rank() -> None:
     plan, trials, _ = eight_configs()
     first = [trial for trial in trials if trial.block == 0 and trial.index == 0]
     entries = itertools.chain.from_iterable(one.entries for one in summarize(plan, first, []).rankings)
-    assert {(entry.rank_low, entry.rank_high, entry.tied_with) for entry in entries} == {(None, None, ())}
+    assert {(entry.rank_low, entry.rank_high, entry.undecided_with) for entry in entries} == {(None, None, ())}

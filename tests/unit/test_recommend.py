@@ -122,7 +122,7 @@ def test_equals_are_named_as_a_tie_and_the_smaller_one_is_pointed_out() -> None:
     limits = Limits(objectives=ttft_p99("150ms"), memory_bytes=2000 * 2**20)
     found = recommend(study(), limits, workloads=["interactive"])
     choice = only(found)
-    assert {choice.chosen, *choice.ties} == {named("twin"), named("plain")}
+    assert {choice.chosen, *choice.undecided} == {named("twin"), named("plain")}
     text = page(found)
     assert "Undecided against `" in text
     assert ("its gain over the baseline is not significant" in text) == (choice.chosen == named("twin"))
@@ -194,7 +194,7 @@ def test_inconclusive_has_an_exit_code_of_its_own() -> None:
 def test_where_nothing_is_ranked_all_are_tied() -> None:
     once = Measure(starts=Count(min=1, max=1), trials=Count(min=1, max=1))
     choice = only(recommend(study(measure=once), Limits(), workloads=["interactive"]))
-    assert {choice.chosen, *choice.ties} == {named(engine) for engine in ("plain", "greedy", "quick", "twin")}
+    assert {choice.chosen, *choice.undecided} == {named(engine) for engine in ("plain", "greedy", "quick", "twin")}
 
 
 def test_one_start_decides_nothing() -> None:

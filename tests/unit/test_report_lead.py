@@ -323,7 +323,7 @@ def test_one_that_only_a_flagged_one_beats_stays_in_the_tie() -> None:
     second = summary.rankings[1].model_copy(
         update={
             "entries": tuple(
-                entries[name].model_copy(update={"tied_with": tuple(entries[other].config for other in others)})
+                entries[name].model_copy(update={"undecided_with": tuple(entries[other].config for other in others)})
                 for name, others in tied.items()
             ),
             "possible_bests": (entries["wild"].config, entries["sure"].config),

@@ -3,7 +3,7 @@
 A small model is faster than a large one, and no finding.
 
 A config's rank is a range: from one more than the number that are significantly better to the number of all less
-those that are significantly worse. One with a single trial has none: a tie of all with all would be no finding.
+those that are significantly worse. One with a single trial has none: that all are undecided would be no finding.
 Claims come from differences within blocks (`sequential_standing`); a study with one start of each config has none,
 and falls back to what its trials say about that start.
 """
@@ -152,11 +152,11 @@ def _in_claimed_order(by_figure: Sequence[Config], apart: frozenset[Ordered]) ->
 
 def _ranks(config: Config, ranked: Sequence[Config], apart: frozenset[Ordered]) -> dict[str, Any]:
     if config not in ranked:
-        return {"rank_low": None, "rank_high": None, "tied_with": ()}
+        return {"rank_low": None, "rank_high": None, "undecided_with": ()}
     better = [other for other in ranked if (other, config) in apart]
     worse = [other for other in ranked if (config, other) in apart]
-    tied = tuple(other for other in ranked if other not in (config, *better, *worse))
-    return {"rank_low": 1 + len(better), "rank_high": len(ranked) - len(worse), "tied_with": tied}
+    rivals = tuple(other for other in ranked if other not in (config, *better, *worse))
+    return {"rank_low": 1 + len(better), "rank_high": len(ranked) - len(worse), "undecided_with": rivals}
 
 
 def _against(

@@ -201,8 +201,8 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -
     chosen = met[0] if met else None
     entry = next((entry for entry in ranking.entries if entry.config == chosen), None)
     unranked = {other.config for other in ranking.entries if other.rank_low is None}  # not told apart from any
-    tied = () if entry is None else entry.tied_with
-    ties = tuple(config for config in met[1:] if config in tied or not unranked.isdisjoint((config, met[0])))
+    rivals = () if entry is None else entry.undecided_with
+    undecided = tuple(config for config in met[1:] if config in rivals or not unranked.isdisjoint((config, met[0])))
     return Choice(
         workload=ranking.workload,
         model=ranking.model,
@@ -210,7 +210,7 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -
         judged=tuple(judged),
         chosen=chosen,
         nearest=None if met else _nearest(judged),
-        ties=ties,
+        undecided=undecided,
     )
 
 
@@ -236,7 +236,7 @@ def _share(finding: Finding) -> float:
 def _for_all(choices: Sequence[Choice]) -> tuple[Config, ...]:
     if len(choices) < 2 or any(choice.chosen is None for choice in choices):
         return ()
-    first, *others = [[choice.chosen, *choice.ties] for choice in choices]
+    first, *others = [[choice.chosen, *choice.undecided] for choice in choices]
     return tuple(config for config in first if config is not None and all(config in other for other in others))
 
 

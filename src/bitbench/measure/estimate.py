@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from bitbench.analysis.budget import FEWEST_BLOCKS
 from bitbench.analysis.elapsed import ended_s
 from bitbench.ports import Engine
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
@@ -248,9 +249,12 @@ class Estimator:
         )
         if measure.budget is None:
             return low, high
-        # Two starts of one round, and warm-ups.
-        speed_s = self.starts_s(2) - self.starts_s(0) + 2 * (self.one_each_s + self.warm_ups_s)
-        return min(speed_s, measure.budget) + self.quality_s, max(speed_s, measure.budget) + self.quality_s
+        in_any_case_s = max(self._blocks_s(measure.starts.min), measure.budget)
+        return min(self._blocks_s(FEWEST_BLOCKS), in_any_case_s) + self.quality_s, in_any_case_s + self.quality_s
+
+    def _blocks_s(self, blocks: int) -> float:
+        """So many of one round, with warm-ups."""
+        return self.starts_s(blocks) - self.starts_s(0) + blocks * (self.one_each_s + self.warm_ups_s)
 
     @property
     def quality_s(self) -> float:

@@ -69,7 +69,7 @@ class Choice(Record):
     judged: tuple[Judged, ...]
     chosen: Config | None  # the best that meets all limits with confidence
     nearest: Config | None  # where none does
-    ties: tuple[Config, ...] = ()  # meet the limits too and are tied with the chosen one
+    undecided: tuple[Config, ...] = ()  # meet the limits, too, and may be as fast as the chosen one
     deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
 
     def of(self, config: Config) -> Judged:
@@ -86,7 +86,7 @@ class Recommendation(Record):
     memory_name: str  # which memory the limit is held against
     price_per_hour: float | None
     choices: tuple[Choice, ...]
-    for_all: tuple[Config, ...]  # chosen, or a tie with the chosen, on each of several workloads
+    for_all: tuple[Config, ...]  # chosen, or undecided against the chosen, on each of several workloads
     notes: tuple[str, ...] = ()
 
     @property

@@ -206,7 +206,7 @@ class RankingEntry(Record):
     config: Config
     rank_low: int | None
     rank_high: int | None
-    tied_with: tuple[Config, ...]
+    undecided_with: tuple[Config, ...]
     ratio_to_baseline: Estimate | None
     against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
 

@@ -129,7 +129,7 @@ def recommendation_limit_text(unit: str, limit: float) -> str:
 
 def _verdict(found: Recommendation, choice: Choice) -> Phrase:
     if choice.chosen is not None:
-        return say(_use(found, choice, choice.of(choice.chosen)), _ties(choice, choice.of(choice.chosen)))
+        return say(_use(found, choice, choice.of(choice.chosen)), _undecided(choice, choice.of(choice.chosen)))
     if choice.nearest is not None:
         return _none_meets(choice, choice.of(choice.nearest))
     return strong("No config has a result on ", Name(choice.workload), ".")
@@ -184,17 +184,17 @@ def _gain(choice: Choice, judged: Judged) -> Phrase:
     return say("; the baseline has no result here")
 
 
-def _ties(choice: Choice, chosen: Judged) -> Phrase:
-    if not choice.ties:
+def _undecided(choice: Choice, chosen: Judged) -> Phrase:
+    if not choice.undecided:
         return ()
-    tied = [choice.of(tie) for tie in choice.ties]
-    gain = "; its gain over the baseline is not significant" if choice.baseline in choice.ties else ""
-    known = [(judged.memory.value, judged) for judged in (chosen, *tied) if judged.memory is not None]
+    rivals = [choice.of(config) for config in choice.undecided]
+    gain = "; its gain over the baseline is not significant" if choice.baseline in choice.undecided else ""
+    known = [(judged.memory.value, judged) for judged in (chosen, *rivals) if judged.memory is not None]
     least: Phrase = ()
     mean, smallest = min(known, key=lambda pair: pair[0], default=(0.0, chosen))
     if any(mean < (1 - LESS_MEMORY) * other for other, _ in known):
         least = say("; of these ", Name(smallest.config.name), " takes the least memory (", size(mean), ")")
-    return say(" Undecided against ", listing(name_phrases(judged.config.name for judged in tied)), gain, least, ".")
+    return say(" Undecided against ", listing(name_phrases(judged.config.name for judged in rivals)), gain, least, ".")
 
 
 def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
@@ -339,7 +339,7 @@ def _finding(place: int, judged: Judged) -> Quantity | None:
 def _standing(choice: Choice, judged: Judged) -> str:
     if judged.config == choice.chosen:
         return "use this"
-    if judged.config in choice.ties:
+    if judged.config in choice.undecided:
         return "undecided against it"
     if judged.figure is None:
         return "no result"

@@ -336,8 +336,8 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         "With a single start it is the ratio of the means (Welch).",
         "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant "
         f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
-        "the others are undecided, and a rank is the range of places that this leaves. Against the baseline alone, and for "
-        "the question which may be the best, fewer comparisons are made at once, so those answers can be sharper.",
+        "the others are undecided, and a rank is the range of places that this leaves. Against the baseline alone, and "
+        "for the question which may be the best, fewer comparisons are made at once, so those answers can be sharper.",
         "Crossing": ": the ratios and the ends of their intervals are joined by straight lines (logarithms of both "
         "axes), and moved apart to the lines that come in from the points before and after. Where 1 lies between them "
         f"is the interval of the crossing, at {confidence}.",

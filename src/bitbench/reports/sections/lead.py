@@ -138,7 +138,7 @@ def _without(ranking: Ranking, flagged: Container[Config]) -> Ranking:
 def _leads(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
     """`better`: those with a better mean. One with a single trial is not ranked, and ahead of no other."""
     ranked = [other.config for other in better if other.rank_low is not None]
-    return entry.rank_low is not None and all(config in entry.tied_with for config in ranked)
+    return entry.rank_low is not None and all(config in entry.undecided_with for config in ranked)
 
 
 def _faster_but_flagged(found: _Found, sound: _Found) -> Iterator[Phrase]:
@@ -181,30 +181,30 @@ def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> L
         return config not in found.flagged, len(found.where_ahead(config)), -sum(places), sum(gains)
 
     best = max(choices, key=merit)
-    tied = [choice for choice in choices if choice != best and (choice in found.flagged) is (best in found.flagged)]
+    rivals = [choice for choice in choices if choice != best and (choice in found.flagged) is (best in found.flagged)]
     others = [candidate for candidate in candidates if candidate not in choices and candidate != found.summary.baseline]
     against = [*_against_baseline(found, best)]
-    if tied and against:
+    if rivals and against:
         against[0] = say(found.name(best), ": ", against[0])
     reasons = [*against, *_takes(found.summary, best), *_cautions(found, best, found.compared)]
-    reasons += _of_ties(found, best, tied)
+    reasons += _of_rivals(found, best, rivals)
     if others:
         verb = "is" if len(others) == 1 else "are"
         doubtful = listing(found.names(others))
         reasons.append(say(doubtful, f" {verb} not significantly faster than the baseline."))
-    reasons += _to_measure_quality(found, [best, *tied])
-    recommended = () if best in found.flagged else (best, *tied)
-    return Lead(_verdict(found, best, tied, others), tuple(reasons), recommended)
+    reasons += _to_measure_quality(found, [best, *rivals])
+    recommended = () if best in found.flagged else (best, *rivals)
+    return Lead(_verdict(found, best, rivals, others), tuple(reasons), recommended)
 
 
-def _of_ties(found: _Found, best: Config, tied: Sequence[Config]) -> Iterator[Phrase]:
+def _of_rivals(found: _Found, best: Config, rivals: Sequence[Config]) -> Iterator[Phrase]:
     """What tells the others from the one whose figures were given: less certain gains, less memory."""
     won = [ranking.workload for ranking in found.where_ahead(best) if ranking.baseline is not None]
-    for config in tied:
+    for config in rivals:
         if doubtful := [workload for workload in won if config not in found.ahead[workload]]:
             on = listing(name_phrases(doubtful))
             yield say(found.name(config), " is not significantly faster than the baseline on ", on, ".")
-    if least := _least_memory(found, tied, best):
+    if least := _least_memory(found, rivals, best):
         yield say("Of these ", least, ".")
 
 
@@ -219,22 +219,22 @@ def _least_memory(found: _Found, among: Sequence[Config], beside: Config) -> Phr
     return say(takes, ", ", found.name(beside), " at ", size(peaks[beside]))
 
 
-def _verdict(found: _Found, best: Config, tied: list[Config], others: list[Config]) -> Phrase:
+def _verdict(found: _Found, best: Config, rivals: list[Config], others: list[Config]) -> Phrase:
     """What to use, in one sentence with what speaks against it: what is undecided, and quality that is flagged or
     unknown.
 
-    `tied`: as good a choice; `others`: not told from it either, but no gain over the baseline.
+    `rivals`: as good a choice; `others`: not told from it either, but no gain over the baseline.
     """
     if best in found.flagged:
-        rivals = listing(found.names([*tied, *others]), most=MAX_NAMED)
-        between = say(", undecided with ", rivals) if tied or others else ()
+        named = listing(found.names([*rivals, *others]), most=MAX_NAMED)
+        between = say(", undecided against ", named) if rivals or others else ()
         return say(
             found.name(best), " is the fastest", between, f", but its quality is flagged: {found.flagged[best]}."
         )
-    choice = listing(found.names([best, *tied]), "or")
+    choice = listing(found.names([best, *rivals]), "or")
     head = "Use " if all(_is_sure(found, ranking, best) for ranking in found.where_ahead(best)) else NOT_CONFIRMED
-    caveat = _unknown_quality(found, [best, *tied])
-    against: list[Words] = ["between them"] if tied else []
+    caveat = _unknown_quality(found, [best, *rivals])
+    against: list[Words] = ["between them"] if rivals else []
     if others:
         against.append(say("against ", listing(found.names(others), most=MAX_NAMED)))
     undecided = say(" (undecided ", listing(against), ")") if against else ()
