@@ -8,13 +8,14 @@ from itertools import cycle, product
 
 import pytest
 
-from bitbench.analysis.claims import claim
+from bitbench.analysis.claims import FIRST_LOOK, claim
 from bitbench.analysis.results.summary import AgainstBaseline
 from tests.length import by_length
 from tests.unit.machine_simulation import CALM, MACHINES, Schedule
 from tests.unit.simulated_claims import (
     ALPHA,
     DESIGNS,
+    MOST_BLOCKS,
     POWER,
     SHIFTS,
     SPREADS,
@@ -80,9 +81,9 @@ def test_however_noisy_the_baseline_is_claims_against_it_are_seldom_false(machin
     """As in the tables of docs/statistics.md, with fewer studies. Two blocks claim nothing."""
     cells = claims_by_blocks(MACHINES[machine], [1.0] * count, LONG_STUDIES)
     assert cells[2].false == 0
-    for cell in cells.values():
-        assert cell.false <= allowed(LONG_STUDIES)
-        assert cell.coverage >= 0.9
+    for blocks in range(FIRST_LOOK, MOST_BLOCKS + 1):
+        assert cells[blocks].false <= allowed(LONG_STUDIES)
+        assert cells[blocks].coverage >= by_length(0.87, 0.92)
 
 
 @pytest.mark.parametrize("machine", ["calm", "gallery"])
