@@ -58,10 +58,10 @@ def log_speeds(figures: Mapping[TrialKey, float | None], *, higher_is_better: bo
     """A figure that is missing or not positive has no logarithm, and is taken as missing."""
     configs = tuple(dict.fromkeys(turn.config for turn in figures))
     sign = 1.0 if higher_is_better else -1.0
-    return LogSpeeds(configs, paired_values({turn: sign * _log(figure) for turn, figure in figures.items()}, configs))
+    return LogSpeeds(configs, _paired_values({turn: sign * _log(figure) for turn, figure in figures.items()}, configs))
 
 
-def paired_values(values: Mapping[TrialKey, float], configs: tuple[Config, ...]) -> Floats:
+def _paired_values(values: Mapping[TrialKey, float], configs: tuple[Config, ...]) -> Floats:
     """As an array of config × block × round; blocks and rounds that no config has take no place."""
     row = {config: place for place, config in enumerate(configs)}
     block = {number: place for place, number in enumerate(sorted({turn.block for turn in values}))}
