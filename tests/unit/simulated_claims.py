@@ -176,7 +176,9 @@ def figures_of(everyone: tuple[Config, ...], blocks: Sequence[Floats], rows: Seq
     return LogSpeeds(tuple(everyone[row] for row in chosen), values[chosen])
 
 
-def several_workloads(count: int, spreads: Sequence[float], blocks: int = 3) -> Study:
+def several_workloads(
+    count: int, spreads: Sequence[float], blocks: int = 3, *, trial_sd: float = 0.1, noisy_baseline: float = 1.0
+) -> Study:
     """Starts and trials vary by 10 % times the spread of a workload; half of a start's luck is shared by all.
 
     The outcome is that of the first workload.
@@ -185,7 +187,8 @@ def several_workloads(count: int, spreads: Sequence[float], blocks: int = 3) -> 
     def study(seed: int) -> Outcome:
         rng = np.random.default_rng(seed)
         luck = rng.normal(0, 0.07, (1, count, blocks, 1)) + rng.normal(0, 0.07, (len(spreads), count, blocks, 1))
-        values = (luck + rng.normal(0, 0.1, (len(spreads), count, blocks, 3))) * np.reshape(spreads, (-1, 1, 1, 1))
+        luck[:, 0] *= noisy_baseline
+        values = (luck + rng.normal(0, trial_sd, (len(spreads), count, blocks, 3))) * np.reshape(spreads, (-1, 1, 1, 1))
         everyone = configs(count)
         figures = {str(place): LogSpeeds(everyone, found) for place, found in enumerate(values)}
         table = paired_ratios(figures, everyone[0])["0"]

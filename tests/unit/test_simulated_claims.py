@@ -65,6 +65,13 @@ def test_workloads_lend_no_false_claim(count: int, spreads: tuple[float, ...]) -
     assert_honest(several_workloads(count, spreads), STUDIES)
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_nor_do_they_where_they_share_the_starts_of_a_noisy_baseline(count: int) -> None:
+    study = several_workloads(count, [1.0] * 6, trial_sd=0.003, noisy_baseline=5.0)
+    outcomes = [study(seed) for seed in range(STUDIES)]
+    assert share(not all(one.about_baseline) for one in outcomes) <= allowed(STUDIES)
+
+
 @pytest.mark.parametrize("blocks", [3, 5])
 def test_shifts_whose_baseline_was_started_anew(blocks: int) -> None:
     assert_honest(interrupted_shifts(blocks), STUDIES)

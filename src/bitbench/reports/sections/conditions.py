@@ -332,7 +332,7 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         "The requests of a batch share one fate and count as one. Where requests were not kept it is the mean of the "
         "percentiles of single trials (per trial).",
         "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
-        "config, so what slows the whole machine cancels. Variances are pooled with other configs and workloads. "
+        "config, so what slows the whole machine cancels. Variances are pooled with other configs. "
         "With a single start it is the ratio of the means (Welch).",
         "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant "
         f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
