@@ -109,7 +109,8 @@ def test_equals_are_named_together() -> None:
 def test_a_tie_with_one_that_is_no_gain_is_said_in_the_first_sentence() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (112.0, 200.0), "near": (106.0, 200.0)}, noise=4.0)
     entries = {one.config.engine: one for one in summary.rankings[0].entries}
-    faster = entries["quick"].model_copy(update={"against_baseline": AgainstBaseline.FASTER})
+    gain = Estimate(value=1.12, low=1.05, high=1.2, confidence=0.95)
+    faster = entries["quick"].model_copy(update={"against_baseline": AgainstBaseline.FASTER, "ratio_to_baseline": gain})
     undecided = entries["near"].model_copy(update={"against_baseline": AgainstBaseline.UNDECIDED})
     tied = summary.rankings[0].model_copy(
         update={
