@@ -27,7 +27,7 @@ PLAN = make_plan([f"engine-{number}" for number in range(CONFIGS)], [BUILT_IN_WO
 
 def study(machine: Machine, speed: float, seed: int) -> StudyRecords:
     """All configs of the same true speed."""
-    figures, _ = simulate(machine, [speed] * CONFIGS, THREE_BY_THREE, np.random.default_rng(seed))
+    figures = simulate(machine, [speed] * CONFIGS, THREE_BY_THREE, np.random.default_rng(seed))
     trials = [
         make_trial(
             point,
@@ -92,7 +92,7 @@ def test_what_lends_and_what_does_not() -> None:
     assert time.log_ratio is not None
     assert time.log_ratio.log_mean == pytest.approx(-speed.log_ratio.log_mean)
     assert time.log_ratio.p_value == pytest.approx(speed.log_ratio.p_value)
-    assert speed.log_ratio.degrees_of_freedom > 8
+    assert speed.log_ratio.degrees_of_freedom > 6
     assert memory is not None
     assert memory.log_ratio is None
     single = make_records(PLAN, [trial for trial in before.trials if trial.block == 0])
