@@ -64,7 +64,7 @@ def test_the_known_answer_comes_out(tour: StudyFolder, summary: StudySummary) ->
         assert against["quick"] is AgainstBaseline.FASTER
         assert against["twin"] is AgainstBaseline.UNDECIDED
         assert against["hiccup"] is AgainstBaseline.SLOWER
-        ties = {entry.config.engine: {one.engine for one in entry.tied_with} for entry in ranking.entries}
+        ties = {entry.config.engine: {one.engine for one in entry.undecided_with} for entry in ranking.entries}
         assert ties["steady"] == {"twin"}
         assert ties["quick"] == set()
     assert "**Use `quick`.**" in (tour.report / "report.md").read_text()

@@ -65,7 +65,7 @@ def test_equal_configs_on_machines_that_differ_by_30_percent(tmp_path: Path) -> 
     run.wait()
     summary = StudyReport(run.folder, default_home()).summary
     (ranking,) = summary.rankings
-    assert all(len(entry.tied_with) == 1 for entry in ranking.entries), run.said
+    assert all(len(entry.undecided_with) == 1 for entry in ranking.entries), run.said
     factor = summary.part(MachineFactor)
     assert factor is not None, run.said
     speeds = {machine.name: machine.speed for machine in factor.machines}

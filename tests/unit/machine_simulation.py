@@ -1,12 +1,12 @@
 """A simulated machine whose truth is known: starts that differ by luck, trials that vary, and slow spells in between.
 
 `GALLERY` gives trials and starts about the spread that those of examples/gallery have; the others move what causes
-it: more slow spells, starts with heavy tails, nothing but luck of the start, hardly anything at all, or configs that
-vary very differently.
+it: more slow spells, starts with heavy tails, nothing but luck of the start, hardly anything at all, configs that
+vary very differently, or a quiet machine whose baseline varies most.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ SLOW_SPELL = np.log(1.4)
 SPELL_S = (5, 60)
 SPIKE = np.log(1.5)
 WANDER_S = 900  # how long the slow wander remembers
-PROBE_SD = 0.02
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,8 @@ class Machine:
     wander_sd: float = 0.0
     spike_share: float = 0.0
     heavy_starts: bool = False
-    uneven_starts: bool = False  # from a third of start_sd to twice as much, by config
+    uneven_starts: tuple[float, float] = (1.0, 1.0)  # of the baseline and of the last, as shares of start_sd
+    noisy_baseline: float = 1.0  # its starts vary so many times as much as those of the others
 
 
 GALLERY = Machine(start_sd=0.057, trial_sd=0.085, slow_share=0.12, wander_sd=0.03, spike_share=0.02)
@@ -43,8 +43,21 @@ DRIFT = Machine(start_sd=0.057, trial_sd=0.085, slow_share=0.35, wander_sd=0.03,
 STARTS = Machine(start_sd=0.10, trial_sd=0.085, slow_share=0.12, wander_sd=0.03, spike_share=0.02, heavy_starts=True)
 LUCK = Machine(start_sd=0.11, trial_sd=0.10)
 CALM = Machine(start_sd=0.01, trial_sd=0.015)
-UNEVEN = Machine(start_sd=0.06, trial_sd=0.085, slow_share=0.12, wander_sd=0.03, spike_share=0.02, uneven_starts=True)
-MACHINES = {"gallery": GALLERY, "drift": DRIFT, "starts": STARTS, "luck": LUCK, "calm": CALM, "uneven": UNEVEN}
+UNEVEN = replace(GALLERY, start_sd=0.06, uneven_starts=(1 / 3, 2.0))
+REVERSED = replace(GALLERY, start_sd=0.06, uneven_starts=(2.0, 1 / 3))
+QUIET = Machine(start_sd=0.01, trial_sd=0.003)
+MACHINES = {
+    "gallery": GALLERY,
+    "drift": DRIFT,
+    "starts": STARTS,
+    "luck": LUCK,
+    "calm": CALM,
+    "uneven": UNEVEN,
+    "uneven, reversed": REVERSED,
+    "quiet": QUIET,
+    "quiet, baseline 3x": replace(QUIET, noisy_baseline=3.0),
+    "quiet, baseline 5x": replace(QUIET, noisy_baseline=5.0),
+}
 
 
 @dataclass(frozen=True)
@@ -82,19 +95,17 @@ class Simulation:
 
     def block(
         self, live: Sequence[int], rounds: int, *, alternate: bool, shift: int = 0, start_s: int = START_S
-    ) -> tuple[Floats, Floats]:
-        """Log speeds and the probe's view of the machine, config × round; NaN for those that are not live."""
+    ) -> Floats:
+        """Log speeds, config × round; NaN for those that are not live."""
         self.clock_s += len(live) * (start_s - START_S)
         baseline, *others = live
         shifts = [[baseline, *others[first : first + shift]] for first in range(0, len(others), shift or len(others))]
         parts = [self._shift(present, rounds, alternate=alternate) for present in (shifts if shift else [live])]
-        figures, probe = (np.concatenate(found, axis=1) for found in zip(*parts, strict=True))
-        return figures + (self._speeds + self._starts())[:, np.newaxis], probe
+        return np.concatenate(parts, axis=1) + (self._speeds + self._starts())[:, np.newaxis]
 
-    def _shift(self, live: Sequence[int], rounds: int, *, alternate: bool) -> tuple[Floats, Floats]:
-        """What differs from trial to trial, and the probe's view."""
+    def _shift(self, live: Sequence[int], rounds: int, *, alternate: bool) -> Floats:
+        """What differs from trial to trial."""
         figures = np.full((len(self._speeds), rounds), np.nan)
-        probe = figures.copy()
         at = self._turns(len(live), rounds, alternate=alternate)
         order = self._rng.permutation(live)
         if alternate:
@@ -107,9 +118,8 @@ class Simulation:
         noise = self._rng.normal(0, self._machine.trial_sd, at.shape)
         noise -= SPIKE * (self._rng.random(at.shape) < self._machine.spike_share)
         figures[places, round_of] = noise + self._sensitivities[places] * mood
-        probe[places, round_of] = mood + self._rng.normal(0, PROBE_SD, at.shape)
         self.clock_s += len(live) * (START_S + rounds * TRIAL_S)
-        return figures, probe
+        return figures
 
     def _turns(self, live: int, rounds: int, *, alternate: bool) -> npt.NDArray[np.intp]:
         """When each trial begins: place in the order × round."""
@@ -120,24 +130,22 @@ class Simulation:
 
     def _starts(self) -> Floats:
         size = len(self._speeds)
-        sd = self._machine.start_sd * (np.linspace(1 / 3, 2, size) if self._machine.uneven_starts else np.ones(size))
+        sd = self._machine.start_sd * np.linspace(*self._machine.uneven_starts, size)
+        sd[0] *= self._machine.noisy_baseline
         if self._machine.heavy_starts:  # Student's t with 3 degrees of freedom has the variance 3
             return sd * self._rng.standard_t(3, size) / np.sqrt(3)
         return sd * self._rng.normal(size=size)
 
 
-def simulate(
-    machine: Machine, speeds: Sequence[float], schedule: Schedule, rng: np.random.Generator
-) -> tuple[LogSpeeds, Floats]:
-    """A study with a fixed plan: its figures, and the probe's view of the machine in each trial."""
+def simulate(machine: Machine, speeds: Sequence[float], schedule: Schedule, rng: np.random.Generator) -> LogSpeeds:
+    """A study with a fixed plan."""
     study = Simulation(machine, speeds, rng, schedule.seconds(len(speeds)))
     everyone = range(len(speeds))
     blocks = [
         study.block(everyone, schedule.rounds, alternate=schedule.alternate, shift=schedule.shift)
         for _ in range(schedule.blocks)
     ]
-    figures, probe = (np.stack(parts, axis=1) for parts in zip(*blocks, strict=True))
-    return LogSpeeds(configs(len(speeds)), figures), probe
+    return LogSpeeds(configs(len(speeds)), np.stack(blocks, axis=1))
 
 
 def _log_speed(machine: Machine, rng: np.random.Generator, seconds: int) -> Floats:

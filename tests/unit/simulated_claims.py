@@ -7,10 +7,17 @@ from math import sqrt
 import numpy as np
 
 from bitbench.analysis.budget import Design, VarianceComponents, measured_variance_components, plan_blocks
-from bitbench.analysis.claims import Claims, claim, claim_looks, configs_with_open_claims, nothing_claimed
-from bitbench.analysis.pairs import LogSpeeds, PairTable, paired_ratios
+from bitbench.analysis.claims import (
+    FIRST_LOOK,
+    Claims,
+    claim,
+    claim_looks,
+    configs_with_open_claims,
+    nothing_claimed,
+    spend,
+)
+from bitbench.analysis.pairs import LogSpeeds, PairedRatio, PairTable, paired_ratios
 from bitbench.analysis.results.summary import AgainstBaseline
-from bitbench.analysis.sequential import adjust_for_machine_speed
 from bitbench.study.plan import Config
 from tests.unit.machine_simulation import (
     MACHINES,
@@ -33,12 +40,12 @@ DESIGNS = [
     (2, Schedule(blocks=5, rounds=3)),
     (4, Schedule(blocks=3, rounds=3)),
     (8, Schedule(blocks=3, rounds=3)),
-    (4, Schedule(blocks=2, rounds=6, alternate=True)),
+    (4, Schedule(blocks=4, rounds=4, alternate=True)),
     (8, Schedule(blocks=3, rounds=6, alternate=True)),
 ]
 # What does not fit into memory at once: so many beside the baseline at a time.
 SHIFTS = [
-    (5, Schedule(blocks=2, rounds=6, alternate=True, shift=2)),
+    (5, Schedule(blocks=3, rounds=6, alternate=True, shift=2)),
     (5, Schedule(blocks=4, rounds=4, alternate=True, shift=2)),
     (8, Schedule(blocks=3, rounds=4, alternate=True, shift=3)),
 ]
@@ -83,22 +90,26 @@ class Outcome:
     @property
     def covered(self) -> list[bool]:
         """Of each pair: is the true ratio in its interval?"""
-        return [
-            abs(pair.log_mean - np.log(self.speeds[pair.first] / self.speeds[pair.second]))
-            <= pair.half_width(CONFIDENCE)
-            for pair in self.table.pairs
-        ]
+        return [self._covers(pair) for pair in self.table.pairs]
+
+    @property
+    def covered_of_baseline(self) -> list[bool]:
+        pairs = (pair for pair in self.table.pairs if self.baseline in (pair.first, pair.second))
+        return [self._covers(pair) for pair in pairs]
+
+    def _covers(self, pair: PairedRatio) -> bool:
+        truth = np.log(self.speeds[pair.first] / self.speeds[pair.second])
+        return bool(abs(pair.log_mean - truth) <= pair.half_width(CONFIDENCE))
 
 
 Study = Callable[[int], Outcome]  # from a seed
 
 
 def fixed_plan(machine: Machine, speeds: Sequence[float], schedule: Schedule) -> Study:
-    """One look at the end; the probe is used where trials alternate."""
+    """One look at the end."""
 
     def study(seed: int) -> Outcome:
-        figures, probe = simulate(machine, speeds, schedule, np.random.default_rng(seed))
-        return _outcome(adjust_for_machine_speed(figures, probe).speeds if schedule.alternate else figures, speeds)
+        return _outcome(simulate(machine, speeds, schedule, np.random.default_rng(seed)), speeds)
 
     return study
 
@@ -113,7 +124,7 @@ def sequential(machine: Machine, speeds: Sequence[float], budget_s: int, first_s
     def study(seed: int) -> Outcome:
         running = Simulation(machine, speeds, np.random.default_rng(seed), 2 * budget_s)
         claims = nothing_claimed(everyone, everyone[0])
-        blocks: list[tuple[Floats, Floats]] = []
+        blocks: list[Floats] = []
         ends: list[float] = []
         figures: LogSpeeds | None = None
         while live := [everyone.index(one) for one in configs_with_open_claims(claims, everyone[0])]:
@@ -121,7 +132,7 @@ def sequential(machine: Machine, speeds: Sequence[float], budget_s: int, first_s
             start_s = START_S if blocks else first_start_s
             rounds = rounds_of_block(
                 [design_of(len(live), seconds) for seconds in (expected_s, start_s)],
-                [values.shape[1] for values, _ in blocks],
+                [values.shape[1] for values in blocks],
                 budget_s - running.clock_s,
                 measured_variance_components({"workload": figures} if figures else {}),
             )
@@ -146,7 +157,7 @@ def design_of(count: int, start_s: int = START_S) -> Design:
 def rounds_of_block(
     designs: Sequence[Design], done: Sequence[int], left_s: float, components: VarianceComponents
 ) -> int:
-    """As `measure.block_rounds` has them: the fewest by the designs that were known before and after the starts; then
+    """As `measure.estimate` has them: the fewest by the designs that were known before and after the starts; then
     as many as fit, where no other block does."""
     plans = [plan_blocks(design, left_s, CONFIDENCE, components, done=done) for design in designs]
     rounds = min(plan.rounds if plan else 1 for plan in plans)
@@ -156,23 +167,18 @@ def rounds_of_block(
     return rounds + max(0, int(more_s // designs[-1].round_s)) if is_last else rounds
 
 
-def figures_of(
-    everyone: tuple[Config, ...], blocks: Sequence[tuple[Floats, Floats]], rows: Sequence[int] | None = None
-) -> LogSpeeds:
+def figures_of(everyone: tuple[Config, ...], blocks: Sequence[Floats], rows: Sequence[int] | None = None) -> LogSpeeds:
     """Of blocks with different numbers of rounds."""
-    most = max(values.shape[1] for values, _ in blocks)
-    padded = [
-        [np.pad(part, ((0, 0), (0, most - part.shape[1])), constant_values=np.nan) for part in block]
-        for block in blocks
-    ]
-    values, probe = (np.stack(parts, axis=1) for parts in zip(*padded, strict=True))
+    most = max(values.shape[1] for values in blocks)
+    padded = [np.pad(part, ((0, 0), (0, most - part.shape[1])), constant_values=np.nan) for part in blocks]
+    values = np.stack(padded, axis=1)
     chosen = list(range(len(everyone))) if rows is None else list(rows)
-    return adjust_for_machine_speed(
-        LogSpeeds(tuple(everyone[row] for row in chosen), values[chosen]), probe[chosen]
-    ).speeds
+    return LogSpeeds(tuple(everyone[row] for row in chosen), values[chosen])
 
 
-def several_workloads(count: int, spreads: Sequence[float], blocks: int = 3) -> Study:
+def several_workloads(
+    count: int, spreads: Sequence[float], blocks: int = 3, *, trial_sd: float = 0.1, noisy_baseline: float = 1.0
+) -> Study:
     """Starts and trials vary by 10 % times the spread of a workload; half of a start's luck is shared by all.
 
     The outcome is that of the first workload.
@@ -181,7 +187,8 @@ def several_workloads(count: int, spreads: Sequence[float], blocks: int = 3) -> 
     def study(seed: int) -> Outcome:
         rng = np.random.default_rng(seed)
         luck = rng.normal(0, 0.07, (1, count, blocks, 1)) + rng.normal(0, 0.07, (len(spreads), count, blocks, 1))
-        values = (luck + rng.normal(0, 0.1, (len(spreads), count, blocks, 3))) * np.reshape(spreads, (-1, 1, 1, 1))
+        luck[:, 0] *= noisy_baseline
+        values = (luck + rng.normal(0, trial_sd, (len(spreads), count, blocks, 3))) * np.reshape(spreads, (-1, 1, 1, 1))
         everyone = configs(count)
         figures = {str(place): LogSpeeds(everyone, found) for place, found in enumerate(values)}
         table = paired_ratios(figures, everyone[0])["0"]
@@ -202,6 +209,45 @@ def interrupted_shifts(blocks: int) -> Study:
         return _outcome(LogSpeeds(configs(5), values), [1.0] * 5)
 
     return study
+
+
+MOST_BLOCKS = 6
+ROUNDS = 3
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Of studies that end after so many blocks, with an analysis after each from the first on that may claim."""
+
+    false: float  # share of them with a false claim against the baseline
+    coverage: float  # of ratios to the baseline, by intervals at the end
+    told: float  # configs that are rightly told from the baseline, in the mean
+
+
+def claims_by_blocks(machine: Machine, speeds: Sequence[float], studies: int) -> dict[int, Cell]:
+    """By the number of blocks that was planned, all from the same simulated studies."""
+    schedule = Schedule(MOST_BLOCKS, ROUNDS, alternate=True)
+    found: dict[int, list[Outcome]] = {planned: [] for planned in range(2, MOST_BLOCKS + 1)}
+    truth = dict(zip(configs(len(speeds)), speeds, strict=True))
+    for seed in range(studies):
+        figures = simulate(machine, speeds, schedule, np.random.default_rng(seed))
+        ends = range(2, MOST_BLOCKS + 1)
+        tables = {blocks: _table(LogSpeeds(figures.configs, figures.values[:, :blocks])) for blocks in ends}
+        for planned, outcomes in found.items():
+            claims = nothing_claimed(figures.configs, figures.configs[0])
+            moments = ((blocks, blocks / planned, blocks == planned) for blocks in range(FIRST_LOOK, planned + 1))
+            for look in spend(ALPHA, moments):
+                claims = claim(tables[look.blocks], figures.configs[0], look.alpha, earlier=claims)
+            outcomes.append(Outcome(tables[planned], claims, truth))
+    return {planned: _cell(outcomes) for planned, outcomes in found.items()}
+
+
+def _cell(outcomes: Sequence[Outcome]) -> Cell:
+    return Cell(
+        false=share(not all(one.about_baseline) for one in outcomes),
+        coverage=share(hit for one in outcomes for hit in one.covered_of_baseline),
+        told=float(np.mean([sum(one.about_baseline) for one in outcomes])),
+    )
 
 
 def share(found: Iterator[bool]) -> float:
@@ -252,14 +298,14 @@ class Power:
         return fixed_plan(machine, self.speeds, self.plan)
 
 
-# The floors are what 1,000 such studies gave, less about three standard errors of 100 studies.
+# The floors are what such studies gave, less about three standard errors of 100 studies.
 POWER = [
-    Power("gallery", SHOOTOUT, Schedule(3, 3), 3.7, 0.38),
-    Power("luck", SHOOTOUT, Schedule(3, 3), 3.8, 0.34),
-    Power("gallery", SHOOTOUT, Schedule(3, 3, alternate=True), 5.2, 0.78),
-    Power("gallery", SHOOTOUT, Schedule(3, 6, alternate=True), 5.7, 0.88),
-    Power("drift", SHOOTOUT, Schedule(3, 6, alternate=True), 5.6, 0.87),
-    Power("gallery", SHOOTOUT, 600, 5.2, 0.78),
+    Power("gallery", SHOOTOUT, Schedule(3, 3), 3.1, 0.38),
+    Power("luck", SHOOTOUT, Schedule(3, 3), 3.0, 0.30),
+    Power("gallery", SHOOTOUT, Schedule(3, 3, alternate=True), 4.3, 0.68),
+    Power("gallery", SHOOTOUT, Schedule(3, 6, alternate=True), 5.0, 0.83),
+    Power("drift", SHOOTOUT, Schedule(3, 6, alternate=True), 4.6, 0.80),
+    Power("gallery", SHOOTOUT, 600, 4.6, 0.78),
     Power("gallery", SHOOTOUT, 900, 5.8, 0.91),
     Power("gallery", (1.0, 1.2), Schedule(7, 4, alternate=True), 0.86, 0.90),
     Power("gallery", (1.0, 1.2, 1.0, 1.0), Schedule(4, 5, alternate=True), 0.48, 0.35),

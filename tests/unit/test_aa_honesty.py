@@ -49,7 +49,7 @@ def told_apart(speeds: list[float], noise: Noise, measure: Measure, seed: int) -
         for trial in measured_trials(point, measure, 1000 * speed, rng, between=noise.between, within=noise.within)
     ]
     (ranking,) = summarize(plan, trials, []).rankings
-    return any(len(entry.tied_with) < len(speeds) - 1 for entry in ranking.entries)
+    return any(len(entry.undecided_with) < len(speeds) - 1 for entry in ranking.entries)
 
 
 def share_told_apart(speeds: list[float], noise: Noise, measure: Measure) -> float:

@@ -7,15 +7,15 @@ from random import Random
 
 import pytest
 
-from bitbench.analysis.elapsed import Elapsed, block_ends
+from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.ranking import baselines_of
-from bitbench.analysis.sequential import baseline_of, kept_back_s, looks_taken
+from bitbench.analysis.sequential import looks_taken
 from bitbench.engines.null import NullEngine
 from bitbench.measure.budget import StudyPace
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.progress import Progress
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Config, Plan, Point, Purpose
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import make_instance, make_plan, make_trial
@@ -67,7 +67,7 @@ class PaperRun:
                 points = [Point(config=member.config, workload=WORKLOAD.name) for member in members]
                 while wanted := [point for point in points if self.wants(point, group.block)]:
                     for point in wanted:
-                        self.trial(point, group.block, number if len(group.members) > 1 else None, group.purpose)
+                        self.trial(point, group.block, number if len(group.members) > 1 else None)
                     number += 1
         return self
 
@@ -79,14 +79,14 @@ class PaperRun:
         ready_s = self.start_s(block)
         self.add(make_instance(config, block, started_at=self.at(), ready_s=ready_s), ready_s + 0.2)
 
-    def trial(self, point: Point, block: int, number: int | None, purpose: Purpose) -> None:
+    def trial(self, point: Point, block: int, number: int | None) -> None:
         name, index = point.config.engine, len(self.progress.trials_of(point, block))
         took_s = self.trial_s(name, block) * self.random.uniform(0.9, 1.1)
         speed = {"a": 100.0, "b": self.best}.get(name, 101.0) * self.random.uniform(0.95, 1.05)
         outcome = Outcome.CRASHED if (name, block) in self.fails else Outcome.OK
         self.add(
             make_trial(
-                point, block, index, started_at=self.at(), duration_s=took_s, round=number, purpose=purpose,
+                point, block, index, started_at=self.at(), duration_s=took_s, round=number,
                 outcome=outcome, metrics=TrialMetrics(output_throughput=speed),
             ),
             took_s + 0.3,
@@ -101,9 +101,9 @@ class PaperRun:
     def at(self) -> str:
         return (BEGAN + timedelta(seconds=self.now_s)).isoformat(timespec="milliseconds")
 
-    def rounds(self, purpose: Purpose = Purpose.SELECTION) -> list[int]:
+    def rounds(self) -> list[int]:
         """Trials of the config that has most, block by block."""
-        trials = [one for one in self.records if isinstance(one, TrialRecord) and one.purpose is purpose]
+        trials = [one for one in self.records if isinstance(one, TrialRecord)]
         return [
             max(sum(one.point == point and one.block == block for one in trials) for point in self.plan.points)
             for block in sorted({one.block for one in trials})
@@ -118,7 +118,7 @@ def quick_after_the_first(block: int) -> float:
 def test_starts_that_became_quick_buy_blocks() -> None:
     slow = PaperRun(paper_plan(budget="10m"), lambda _: 40.0).run()
     quick = PaperRun(paper_plan(budget="10m"), quick_after_the_first).run()
-    assert len(slow.rounds()) == 2
+    assert len(slow.rounds()) == 3
     assert len(quick.rounds()) >= 4
     assert quick.now_s <= 605
 
@@ -143,7 +143,7 @@ def test_rounds_beyond_those_planned_need_no_start() -> None:
     for run in (in_shifts, visits):
         wanted = [rounds for _, block, rounds in run.asked if block == 1]
         assert wanted == sorted(wanted, reverse=True)
-        assert run.now_s < 300  # the time that quick starts left
+        assert run.now_s < 330  # the time that quick starts left
 
 
 def test_a_round_that_would_not_end_in_time_is_not_begun() -> None:
@@ -155,7 +155,6 @@ def test_a_round_that_would_not_end_in_time_is_not_begun() -> None:
     ).run()
     planned = next(rounds for _, block, rounds in run.asked if block == 1)
     assert run.rounds()[1] < planned
-    assert run.rounds(Purpose.CONFIRMATION)
     assert run.now_s <= 300
 
 
@@ -179,28 +178,13 @@ def test_a_later_call_comes_to_the_same_rounds_whatever_it_reads_first(names: st
     assert pace_of(run.plan, run.records)[1].next_group() is None
 
 
-def test_what_confirms_is_kept_back_and_no_more() -> None:
-    """The baseline, and the dearest of the others, as they were in the newest block."""
-    run = PaperRun(
-        paper_plan("abcdefgh", budget="15m"),
-        quick_after_the_first,
-        lambda name, _: {"a": 8.0, "h": 9.0}.get(name, 2.0),
-        best=150.0,
-    ).run()
-    elapsed = Elapsed()
-    for record in run.records:
-        elapsed.add(record)
-    ends_s = elapsed.block_ends()
-    baseline = baseline_of(run.plan)
-    rounds = run.rounds()
-    first_s, second_s = (kept_back_s(run.plan, baseline, elapsed, block, rounds[: block + 1]) for block in (0, 1))
-    assert first_s == pytest.approx(2 * 40.2 + rounds[0] * (8.3 + 9.3), rel=0.1)
-    assert second_s == pytest.approx(2 * 5.2 + sum(rounds[:2]) / 2 * (8.3 + 9.3), rel=0.1)
-    assert second_s < 0.6 * (ends_s[1] - ends_s[0])
-    confirming = max(one.block for one in run.records)
-    assert run.rounds(Purpose.CONFIRMATION)
-    assert ends_s[confirming] <= 900
+def test_the_last_look_is_when_no_other_block_fits() -> None:
+    run = PaperRun(paper_plan("abcdefgh", budget="15m"), quick_after_the_first, best=150.0).run()
     trials = [one for one in run.records if isinstance(one, TrialRecord)]
     starts = [one for one in run.records if isinstance(one, InstanceRecord)]
-    assert block_ends(trials, starts) == ends_s
-    assert looks_taken(run.plan, trials, starts, baseline)[-1][0].is_last
+    ends_s = block_ends(trials, starts)
+    assert ends_s[max(ends_s)] <= 900
+    looks = [look for look, _ in looks_taken(run.plan, trials, starts)]
+    assert [look.blocks for look in looks] == list(range(3, len(ends_s) + 1))
+    assert looks[-1].is_last
+    assert sum(look.alpha for look in looks) == pytest.approx(0.05)

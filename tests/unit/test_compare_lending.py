@@ -9,7 +9,7 @@ from bitbench.analysis.changes import Changes, Pair, changes_between
 from bitbench.analysis.claims import holm
 from bitbench.analysis.results.comparison import ChangeVerdict, Comparison
 from bitbench.analysis.study_comparison import compare_studies
-from bitbench.analysis.unpaired import SHARE_OF_ERROR, unpaired_ratio
+from bitbench.analysis.unpaired import unpaired_ratio
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.study import Count, Measure
@@ -27,7 +27,7 @@ PLAN = make_plan([f"engine-{number}" for number in range(CONFIGS)], [BUILT_IN_WO
 
 def study(machine: Machine, speed: float, seed: int) -> StudyRecords:
     """All configs of the same true speed."""
-    figures, _ = simulate(machine, [speed] * CONFIGS, THREE_BY_THREE, np.random.default_rng(seed))
+    figures = simulate(machine, [speed] * CONFIGS, THREE_BY_THREE, np.random.default_rng(seed))
     trials = [
         make_trial(
             point,
@@ -72,7 +72,7 @@ def told_by_the_two_samples(before: StudyRecords, after: StudyRecords) -> int:
     found = [changes.find(Pair(point, point), "output_throughput") for point in PLAN.points]
     ratios = [unpaired_ratio(one.after, one.before, CONFIDENCE) for one in found if one is not None]
     p_values = holm([one.p_value for one in ratios if one is not None and one.p_value is not None])
-    return sum(p_value < SHARE_OF_ERROR * (1 - CONFIDENCE) for p_value in p_values)
+    return sum(p_value < 1 - CONFIDENCE for p_value in p_values)
 
 
 def test_more_is_found_than_by_the_two_samples_alone() -> None:
@@ -95,7 +95,7 @@ def test_what_lends_and_what_does_not() -> None:
     assert time.log_ratio is not None
     assert time.log_ratio.log_mean == pytest.approx(-speed.log_ratio.log_mean)
     assert time.log_ratio.p_value == pytest.approx(speed.log_ratio.p_value)
-    assert speed.log_ratio.degrees_of_freedom > 8
+    assert speed.log_ratio.degrees_of_freedom > 6
     assert memory is not None
     assert memory.log_ratio is None
     single = make_records(PLAN, [trial for trial in before.trials if trial.block == 0])

@@ -10,7 +10,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bitbench.measure import group as residents
 from bitbench.measure.group import run_group
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, progress_excuses
 from bitbench.measure.trial import TOUCH, RunContext, TrialDraft
@@ -120,11 +119,6 @@ class Silent:
         return lambda *_, **__: None
 
 
-@pytest.fixture(autouse=True)
-def _quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residents.SpeedProbe, "read", lambda _: 0.01)
-
-
 def run(
     plan: Plan,
     tape: Tape,
@@ -171,7 +165,7 @@ def test_configs_take_turns_and_the_others_rest(tmp_path: Path) -> None:
     assert all(len(awake) == 1 for awake in tape.running())
     by_round = [[trial.point for trial in measured if trial.round == number] for number in range(3)]
     assert len({tuple(points) for points in by_round}) > 1  # in an order of its own
-    assert all(trial.residents == 2 and trial.probe_before_s for trial in measured)
+    assert all(trial.residents == 2 for trial in measured)
     touches = sum(what == "touch" for what, _ in tape.events)
     assert touches == len(measured)
 
@@ -243,7 +237,7 @@ def test_one_that_dies_leaves_the_others_to_go_on(tmp_path: Path) -> None:
     assert counts[("e0", Outcome.OK)] == counts[("e2", Outcome.OK)] == 4
 
 
-def test_one_alone_is_neither_frozen_nor_probed(tmp_path: Path) -> None:
+def test_one_alone_is_neither_frozen_nor_touched(tmp_path: Path) -> None:
     plan, tape = plan_of(engines=2, workloads=1), Tape()
     trials = run(plan, tape, progress_of(plan, trials=2), tmp_path)
     assert {trial.round for trial in trials} == {None}

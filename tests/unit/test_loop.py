@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure import group as residents
 from bitbench.measure.loop import THIS_HOST, Schedule, run_study
 from bitbench.measure.trial import TOUCH, RunContext
 from bitbench.ports import LoadJob, LoadResult
@@ -50,11 +49,6 @@ class Watch:
         self.left -= 1
         if self.left == 0:
             raise Killed
-
-
-@pytest.fixture(autouse=True)
-def _quick_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residents.SpeedProbe, "read", lambda _: 0.01)
 
 
 def run(folder: StudyFolder, plan: Plan, results: int = 10_000, load: Load | None = None) -> None:

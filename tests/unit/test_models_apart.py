@@ -60,7 +60,7 @@ def test_a_report_answers_model_by_model() -> None:
     document = study_document(summary, make_lock(plan), instances=instances)
     text = markdown(document)
     assert f"**`{MODEL}`: **" in text or f"**`{MODEL}`:**" in text
-    assert text.count("Use `w8a8-gptq @ vllm` or `w8a8-rtn @ vllm`, which are tied") == 2
+    assert text.count("Use `w8a8-gptq @ vllm` or `w8a8-rtn @ vllm` (undecided between them)") == 2
     assert "Models are not compared with each other" in text
     assert f"## Workload `c1`, `{TINY}`" in text
     names = [figure.name for figure in report_file_figures(document)]
@@ -99,4 +99,4 @@ def test_an_import_of_single_runs_claims_no_rank() -> None:
     plan, trials, _ = eight_configs()
     first = [trial for trial in trials if trial.block == 0 and trial.index == 0]
     entries = itertools.chain.from_iterable(one.entries for one in summarize(plan, first, []).rankings)
-    assert {(entry.rank_low, entry.rank_high, entry.tied_with) for entry in entries} == {(None, None, ())}
+    assert {(entry.rank_low, entry.rank_high, entry.undecided_with) for entry in entries} == {(None, None, ())}

@@ -123,7 +123,7 @@ def test_equals_are_named_as_a_tie_and_the_smaller_one_is_pointed_out() -> None:
     limits = Limits(objectives=ttft_p99("150ms"), memory_bytes=2000 * 2**20)
     found = recommend(study(), limits, workloads=["interactive"])
     choice = only(found)
-    assert {choice.chosen, *choice.ties} == {named("twin"), named("plain")}
+    assert {choice.chosen, *choice.undecided} == {named("twin"), named("plain")}
     text = page(found)
     assert "Undecided between it and `" in text
     assert ("its gain over the baseline is not significant" in text) == (choice.chosen == named("twin"))
@@ -202,7 +202,7 @@ def test_one_start_is_no_choice(trials: int) -> None:
     once = Measure(starts=Count(min=1, max=1), trials=Count(min=trials, max=trials))
     found = recommend(study(measure=once), Limits(), workloads=["interactive"])
     choice = only(found)
-    assert (choice.chosen, choice.ties, choice.starts_needed) == (None, (), 3)
+    assert (choice.chosen, choice.undecided, choice.starts_needed) == (None, (), 3)
     assert found.exit_code is ExitCode.INCONCLUSIVE
     assert "Use" not in page(found)
 

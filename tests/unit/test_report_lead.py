@@ -100,16 +100,17 @@ def test_random_weights_have_no_quality_to_be_measured() -> None:
 
 def test_equals_are_named_together() -> None:
     summary = study({"base": (100.0, 200.0), "a": (150.0, 300.0), "b": (150.0, 300.0)})
-    assert led(summary).verdict == "Use a or b, which are tied, but their quality was not measured."
-    assert led(with_quality(summary, base=None, a=None, b=None)).verdict == "Use a or b: they are tied."
+    assert led(summary).verdict == "Use a or b (undecided between them), but their quality was not measured."
+    assert led(with_quality(summary, base=None, a=None, b=None)).verdict == "Use a or b (undecided between them)."
     some = led(with_quality(summary, base=None, a=None))
-    assert some.verdict == "Use a or b, which are tied, but the quality of b is unknown."
+    assert some.verdict == "Use a or b (undecided between them), but the quality of b is unknown."
 
 
 def test_a_tie_with_one_that_is_no_gain_is_said_in_the_first_sentence() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (112.0, 200.0), "near": (106.0, 200.0)}, noise=4.0)
     entries = {one.config.engine: one for one in summary.rankings[0].entries}
-    faster = entries["quick"].model_copy(update={"against_baseline": AgainstBaseline.FASTER})
+    gain = Estimate(value=1.12, low=1.05, high=1.2, confidence=0.95)
+    faster = entries["quick"].model_copy(update={"against_baseline": AgainstBaseline.FASTER, "ratio_to_baseline": gain})
     undecided = entries["near"].model_copy(update={"against_baseline": AgainstBaseline.UNDECIDED})
     tied = summary.rankings[0].model_copy(
         update={
@@ -119,8 +120,30 @@ def test_a_tie_with_one_that_is_no_gain_is_said_in_the_first_sentence() -> None:
     )
     known = with_quality(summary, base=None, quick=None, near=None)
     found = led(known.model_copy(update={"rankings": (tied, *summary.rankings[1:])}))
-    assert found.verdict == "Use quick, which is tied with near."
+    assert found.verdict == "Use quick (undecided against near)."
     assert "near is not significantly faster than the baseline." in found.reasons
+
+
+def test_a_claim_whose_interval_contains_1_by_now_is_not_confirmed() -> None:
+    summary = study({"base": (100.0,), "quick": (150.0,)})
+    (ranking,) = summary.rankings
+    quick, base = ranking.entries
+    wide = quick.model_copy(update={"ratio_to_baseline": Estimate(value=1.48, low=0.85, high=2.58, confidence=0.95)})
+    found = led(summary.model_copy(update={"rankings": (ranking.model_copy(update={"entries": (wide, base)}),)}))
+    assert found.verdict.startswith("Leading, not confirmed: quick")
+
+
+def test_two_starts_decide_nothing_and_say_who_looks_faster() -> None:
+    summary = study({"base": (100.0,), "quick": (150.0,), "slow": (50.0,)}, starts=2)
+    (ranking,) = summary.rankings
+    assert {entry.against_baseline for entry in ranking.entries} == {None, AgainstBaseline.UNDECIDED}
+    assert {(entry.rank_low, entry.rank_high) for entry in ranking.entries} == {(1, 3)}
+    found = lead(summary)
+    assert found is not None
+    assert found.chosen == ()
+    reasons = led(summary).reasons
+    assert any(reason.startswith("quick looks faster, not yet decided: 1.49× (95 % CI ") for reason in reasons)
+    assert "A decision needs 3 starts of each config; there are 2." in reasons
 
 
 def test_where_a_gain_is_not_significant_it_is_said() -> None:
@@ -131,7 +154,7 @@ def test_where_a_gain_is_not_significant_it_is_said() -> None:
 
 def test_no_one_ahead_is_a_tie_and_no_reason_to_change() -> None:
     found = led(study({"base": (100.0, 200.0), "same": (100.0, 200.0)}))
-    assert found.verdict == "Tie: speed alone gives no reason to change."
+    assert found.verdict == "Undecided: speed alone gives no reason to change."
     assert found.reasons == ["No config is significantly faster than the baseline base on both workloads."]
 
 
@@ -322,7 +345,7 @@ def test_one_that_only_a_flagged_one_beats_stays_in_the_tie() -> None:
     second = summary.rankings[1].model_copy(
         update={
             "entries": tuple(
-                entries[name].model_copy(update={"tied_with": tuple(entries[other].config for other in others)})
+                entries[name].model_copy(update={"undecided_with": tuple(entries[other].config for other in others)})
                 for name, others in tied.items()
             ),
             "possible_bests": (entries["wild"].config, entries["sure"].config),
@@ -330,7 +353,7 @@ def test_one_that_only_a_flagged_one_beats_stays_in_the_tie() -> None:
     )
     summary = summary.model_copy(update={"rankings": (summary.rankings[0], second)})
     found = led(with_quality(summary, base=None, wild="perplexity +900 %", sure=None, small=None))
-    assert found.verdict == "Use sure or small: they are tied."
+    assert found.verdict == "Use sure or small (undecided between them)."
     assert "small is not significantly faster than the baseline on medium_batch." in found.reasons
     least = "Of these small takes the least memory: it peaks at 512 MiB, sure at 1,024 MiB."
     assert least in found.reasons
@@ -340,8 +363,8 @@ def test_one_that_only_a_flagged_one_beats_stays_in_the_tie() -> None:
 def test_of_a_tie_with_the_baseline_the_one_that_takes_less_memory_is_named() -> None:
     speeds: Speeds = {"base": (100.0, 200.0), "same": (100.0, 200.0), "slow": (50.0, 100.0)}
     found = led(study(speeds, peaks={"same": 2**29, "slow": 2**28}))
-    assert found.verdict == "Tie: speed alone gives no reason to change."
-    least = "Of those tied with it, same takes the least memory: it peaks at 512 MiB, base at 1,024 MiB."
+    assert found.verdict == "Undecided: speed alone gives no reason to change."
+    least = "Of those that may be as fast, same takes the least memory: it peaks at 512 MiB, base at 1,024 MiB."
     assert found.reasons[1:] == [least]
     flagged = with_quality(study(speeds, peaks={"same": 2**29}), base=None, same="broken", slow=None)
     assert len(led(flagged).reasons) == 1

@@ -94,8 +94,8 @@ def test_ties_failures_and_refusals_stand_in_the_table(text: str) -> None:
     ranks = {row.split("|")[2].strip(): row.split("|")[1].strip() for row in rows[2:6]}
     assert ranks == {
         "`quick`": "1",
-        "`steady`": "2–3 (tie)",
-        "`twin`": "2–3 (tie)",
+        "`steady`": "2–3 (undecided)",
+        "`twin`": "2–3 (undecided)",
         "`broken`": "–",
     }
     assert "`refused`" not in section  # for no workload tries it
@@ -120,7 +120,7 @@ def test_where_a_device_was_used_its_memory_stands_beside_speed() -> None:
     held = Memory(resident_bytes=gib, peak_bytes=gib, device_bytes=20 * gib, device_peak_bytes=21 * gib)
     trials = [
         make_trial(plan.points[0], block, index, metrics=speed_metrics(INTERACTIVE, 100.0), memory=held)
-        for block in range(2)
+        for block in range(3)
         for index in range(2)
     ]
     text = markdown(summarize(plan, trials, [make_instance(plan.configs[0], 0)]))
@@ -159,12 +159,12 @@ def result_rows(text: str) -> list[list[str]]:
 
 
 def test_the_best_latency_is_the_lowest() -> None:
-    measure = Measure(metric="latency", starts=Count(min=2, max=2), trials=Count(min=2, max=2))
+    measure = Measure(metric="latency", starts=Count(min=3, max=3), trials=Count(min=2, max=2))
     plan = make_plan(["slow", "fast"], [INTERACTIVE], measure)
     trials = [
         make_trial(point, block, index, metrics=speed_metrics(INTERACTIVE, speed * (1 + (block + index) / 10_000)))
         for point, speed in zip(plan.points, (100.0, 200.0), strict=True)
-        for block in range(2)
+        for block in range(3)
         for index in range(2)
     ]
     (name, figure, *_), *_ = result_rows(markdown(summarize(plan, trials, [])))
@@ -184,12 +184,12 @@ def test_the_best_latency_is_the_lowest() -> None:
 def test_the_table_stars_what_the_answer_recommends(
     speeds: tuple[float, ...], baseline: str | None, said: list[str]
 ) -> None:
-    twice = Measure(starts=Count(min=2, max=2))
+    twice = Measure(starts=Count(min=3, max=3))
     plan = make_plan(["a", "b", "c"][: len(speeds)], [INTERACTIVE], twice, baseline=baseline)
     trials = [
         make_trial(point, block, index, metrics=speed_metrics(INTERACTIVE, speed))
         for point, speed in zip(plan.points, speeds, strict=True)
-        for block in range(2)
+        for block in range(3)
         for index in range(2)
     ]
     (name, figure, *ratio), *_ = result_rows(markdown(summarize(plan, trials, [])))

@@ -12,7 +12,7 @@ from bitbench.measure.progress import (
     shifts_beside,
 )
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Config, Group, Member, Plan, Point, Purpose
+from bitbench.study.plan import Config, Group, Member, Plan, Point
 from bitbench.study.study import Study
 from bitbench.study.variant import Variant
 
@@ -64,9 +64,6 @@ class FixedPace:
 
     def is_open(self, point: Point, block: int) -> bool:
         return block == 0 or point not in self.closed
-
-    def purpose(self, block: int) -> Purpose:
-        return Purpose.SELECTION
 
     def fit_together(self, configs: Iterable[Config]) -> bool:
         return self.together or len(list(configs)) <= self.most

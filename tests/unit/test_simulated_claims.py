@@ -8,20 +8,23 @@ from itertools import cycle, product
 
 import pytest
 
-from bitbench.analysis.claims import claim
+from bitbench.analysis.claims import FIRST_LOOK, claim
 from bitbench.analysis.results.summary import AgainstBaseline
 from tests.length import by_length
 from tests.unit.machine_simulation import CALM, MACHINES, Schedule
 from tests.unit.simulated_claims import (
     ALPHA,
     DESIGNS,
+    MOST_BLOCKS,
     POWER,
     SHIFTS,
     SPREADS,
     Power,
+    allowed,
     assert_equality_is_honest,
     assert_honest,
     assert_power,
+    claims_by_blocks,
     fixed_plan,
     interrupted_shifts,
     sequential,
@@ -31,6 +34,7 @@ from tests.unit.simulated_claims import (
 
 STUDIES = by_length(250, 2500)
 LONG_STUDIES = by_length(100, 1000)  # with several looks each
+QUIET_MACHINES = [name for name in MACHINES if name.startswith("quiet")]
 
 
 def on_machines(designs: Sequence[tuple[int, Schedule]]) -> list[tuple[str, int, Schedule]]:
@@ -61,14 +65,32 @@ def test_workloads_lend_no_false_claim(count: int, spreads: tuple[float, ...]) -
     assert_honest(several_workloads(count, spreads), STUDIES)
 
 
-@pytest.mark.parametrize("blocks", [2, 4])
+@pytest.mark.parametrize("count", [2, 4])
+def test_nor_do_they_where_they_share_the_starts_of_a_noisy_baseline(count: int) -> None:
+    study = several_workloads(count, [1.0] * 6, trial_sd=0.003, noisy_baseline=5.0)
+    outcomes = [study(seed) for seed in range(STUDIES)]
+    assert share(not all(one.about_baseline) for one in outcomes) <= allowed(STUDIES)
+
+
+@pytest.mark.parametrize("blocks", [3, 5])
 def test_shifts_whose_baseline_was_started_anew(blocks: int) -> None:
     assert_honest(interrupted_shifts(blocks), STUDIES)
 
 
 @pytest.mark.parametrize(("machine", "count", "schedule"), on_machines(SHIFTS))
-def test_shifts_that_meet_by_way_of_the_baseline(machine: str, count: int, schedule: Schedule) -> None:
+def test_shifts_beside_the_baseline(machine: str, count: int, schedule: Schedule) -> None:
     assert_honest(fixed_plan(MACHINES[machine], [1.0] * count, schedule), STUDIES)
+
+
+@pytest.mark.parametrize("count", by_length([8], [2, 3, 4, 8]))
+@pytest.mark.parametrize("machine", by_length(["uneven, reversed", *QUIET_MACHINES], list(MACHINES)))
+def test_however_noisy_the_baseline_is_claims_against_it_are_seldom_false(machine: str, count: int) -> None:
+    """As in the tables of docs/statistics.md, with fewer studies. Two blocks claim nothing."""
+    cells = claims_by_blocks(MACHINES[machine], [1.0] * count, LONG_STUDIES)
+    assert cells[2].false == 0
+    for blocks in range(FIRST_LOOK, MOST_BLOCKS + 1):
+        assert cells[blocks].false <= allowed(LONG_STUDIES)
+        assert cells[blocks].coverage >= by_length(0.87, 0.92)
 
 
 @pytest.mark.parametrize("machine", ["calm", "gallery"])

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -158,9 +159,18 @@ def test_equal_bests_have_nothing_left_to_settle() -> None:
 def test_looks_spend_by_the_time() -> None:
     """Ten minutes, blocks of two and a half: after the fourth no other one fits."""
     made = claim_looks([150, 300, 450, 600], 600, 0.05)
-    assert [look.blocks for look in made] == [2, 3, 4]
-    assert [look.alpha for look in made] == pytest.approx([0.025, 0.0125, 0.0125])
-    assert [look.is_last for look in made] == [False, False, True]
+    assert [look.blocks for look in made] == [3, 4]
+    assert [look.alpha for look in made] == pytest.approx([0.05 * 0.75**3, 0.05 * (1 - 0.75**3)])
+    assert [look.is_last for look in made] == [False, True]
+
+
+def test_two_blocks_claim_nothing_whatever_they_show() -> None:
+    sure = replace(pair(ONE, BASE, 0.3, 1e-9), blocks=2)
+    made = claim(table(sure), BASE, 0.05)
+    assert set(made.against_baseline.values()) == {AgainstBaseline.UNDECIDED}
+    assert made.possible_bests == frozenset(EVERYONE)
+    assert made.ordered == frozenset()
+    assert claim(table(replace(sure, blocks=3)), BASE, 0.05).against_baseline[ONE] is AgainstBaseline.FASTER
 
 
 def test_there_is_no_look_before_the_blocks_that_are_run_in_any_case() -> None:
@@ -175,15 +185,8 @@ def test_the_last_look_takes_what_is_left() -> None:
     assert claim_looks([200], 500, 0.05) == []
 
 
-def test_what_is_kept_back_is_that_of_the_newest_block() -> None:
-    """After the second block 200 s are enough for another and for what follows; after the first they were not asked."""
-    made = claim_looks([300, 400, 500], 600, 0.05, [250.0, 100.0, 100.0])
-    assert [look.is_last for look in made] == [False, True]
-    assert [look.is_last for look in claim_looks([300, 400, 500], 600, 0.05, [0.0, 101.0, 0.0])] == [True]
-
-
 def test_the_look_after_the_most_blocks_is_the_last_whatever_the_budget_has_left() -> None:
-    made = claim_looks([10, 20, 30], 600, 0.05, most_blocks=3)
+    made = claim_looks([10, 20, 30, 40], 600, 0.05, most_blocks=4)
     assert [look.is_last for look in made] == [False, True]
     assert sum(look.alpha for look in made) == pytest.approx(0.05)
 

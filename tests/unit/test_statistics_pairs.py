@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy import stats
 
-from bitbench.analysis.pairs import LogSpeeds, PairTable, TrialKey, lent_degrees_of_freedom, log_speeds, paired_ratios
+from bitbench.analysis.pairs import (
+    LENDING_LIMIT,
+    LogSpeeds,
+    PairTable,
+    TrialKey,
+    lent_degrees_of_freedom,
+    log_speeds,
+    paired_ratios,
+)
 from bitbench.study.plan import Config
 
 A, B, C, D = (Config(variant="none", engine=name) for name in "abcd")
@@ -43,7 +51,7 @@ def test_a_third_config_lends() -> None:
     pair = made.between(A, B)
     assert pair is not None
     assert pair.degrees_of_freedom == 2
-    assert pair.standard_error**2 == pytest.approx((1 * 0.04 + 1 * 0.02) / 2 / 2)
+    assert pair.standard_error**2 == pytest.approx((2 * 0.04 + 1 * 0.02) / 3 / 2)
     noisy = made.between(A, C)
     assert noisy is not None
     assert noisy.standard_error**2 == pytest.approx(0.08 / 2)  # its own variance is a floor
@@ -101,12 +109,12 @@ def recomputed(values: Grid, first: int, second: int) -> tuple[float, float, flo
     pooled = float(np.mean([np.var(found, ddof=1) for found in every.values()]))
     own = every[first, second]
     variance = float(np.var(own, ddof=1))
-    lent = min(8, (configs - 2) * (blocks - 1))
-    moderated = (lent * pooled + (blocks - 1) * variance) / (lent + blocks - 1)
+    freedom = min((configs - 1) * (blocks - 1), blocks - 1 + LENDING_LIMIT)
+    moderated = (freedom * pooled + (blocks - 1) * variance) / (freedom + blocks - 1)
     by_rounds = [np.var(values[first, block] - values[second, block], ddof=1) / rounds for block in range(blocks)] \
         if rounds > 1 else [0.0]  # fmt: skip
     squared = max(moderated / blocks, variance / blocks, float(np.mean(by_rounds)) / blocks)
-    return float(np.mean(own)), math.sqrt(squared), lent + blocks - 1
+    return float(np.mean(own)), math.sqrt(squared), freedom
 
 
 @given(WHOLE)
@@ -165,27 +173,54 @@ def test_no_pair_is_more_exact_than_its_own_blocks(values: Grid) -> None:
         blocks = [row[np.isfinite(row)].mean() for row in values[i] - values[j] if np.isfinite(row).any()]
         assert pair.blocks == len(blocks)
         assert pair.standard_error >= math.sqrt(np.var(blocks, ddof=1) / len(blocks)) - 1e-9
-        assert pair.blocks - 1 <= pair.degrees_of_freedom <= pair.blocks - 1 + 8
+        assert pair.blocks - 1 <= pair.degrees_of_freedom <= pair.blocks - 1 + LENDING_LIMIT
 
 
 @given(st.integers(2, 9), st.integers(2, 9))
 def test_what_is_lent_in_a_full_study(configs: int, blocks: int) -> None:
     names = tuple(Config(variant="none", engine=str(number)) for number in range(configs))
     values = np.random.default_rng(1).normal(size=(configs, blocks, 2))
-    expected = min(8, (configs - 2) * (blocks - 1))
-    assert lent_degrees_of_freedom(configs, blocks) == expected
-    assert {pair.degrees_of_freedom for pair in table(values, names).pairs} == {expected + blocks - 1}
+    expected = min(LENDING_LIMIT, (configs - 2) * (blocks - 1)) + blocks - 1
+    assert {pair.degrees_of_freedom for pair in table(values, names).pairs} == {expected}
 
 
-@given(st.integers(2, 6), st.integers(2, 5), st.integers(2, 4))
-def test_workloads_that_vary_alike_lend_half(configs: int, blocks: int, workloads: int) -> None:
+@given(st.integers(2, 9), st.integers(3, 9))
+def test_a_ratio_to_the_baseline_has_the_freedom_of_a_sum_of_two_variances(configs: int, blocks: int) -> None:
+    """That of the baseline, from its own blocks, and that of the others."""
     names = tuple(Config(variant="none", engine=str(number)) for number in range(configs))
-    values = np.random.default_rng(1).normal(size=(configs, blocks, 2))
-    study = {str(number): LogSpeeds(names, values + number) for number in range(workloads)}
-    expected = min(8, (configs - 2) * (blocks - 1) + (workloads - 1) * (configs - 1) * (blocks - 1) / 2)
-    for made in paired_ratios(study).values():
-        for pair in made.pairs:
-            assert pair.degrees_of_freedom == pytest.approx(expected + blocks - 1)
+    values = np.random.default_rng(1).normal(size=(configs, blocks, 1))
+    others = values[1:, :, 0]
+    centred = others - others.mean(0)
+    own = float(np.var(values[0, :, 0] - others.mean(0), ddof=1))
+    rest = float(np.sum((centred - centred.mean(1, keepdims=True)) ** 2)) / (configs - 1) / (blocks - 1)
+    parts = own**2 / (blocks - 1)
+    if configs > 2:
+        parts += rest**2 / ((configs - 2) * (blocks - 1))
+    expected = min((own + rest) ** 2 / parts, blocks - 1 + LENDING_LIMIT)
+    made = table(values, names, baseline=names[0])
+    for other in names[1:]:
+        pair = made.between(other, names[0])
+        assert pair is not None
+        assert pair.degrees_of_freedom == pytest.approx(max(expected, blocks - 1))
+
+
+def test_a_noisy_baseline_is_lent_nothing() -> None:
+    names = tuple(Config(variant="none", engine=str(number)) for number in range(8))
+    values = np.random.default_rng(1).normal(size=(8, 3, 1))
+    values[0] *= 1000
+    made = table(values, names, baseline=names[0])
+    pairs = [made.between(other, names[0]) for other in names[1:]]
+    assert {round(pair.degrees_of_freedom, 2) for pair in pairs if pair} == {2.0}
+    assert lent_degrees_of_freedom(8, 3) > 3
+
+
+def test_workloads_lend_nothing_to_each_other() -> None:
+    """They share the starts, and the luck of these."""
+    values = np.random.default_rng(1).normal(size=(3, 3, 2))
+    alone = table(values, baseline=A)
+    study = {str(number): LogSpeeds((A, B, C), values + number) for number in range(4)}
+    for made in paired_ratios(study, A).values():
+        assert_same(made, alone)
 
 
 def test_who_left_early_lends_only_what_was_seen_of_it() -> None:
@@ -194,39 +229,21 @@ def test_who_left_early_lends_only_what_was_seen_of_it() -> None:
     values[2, 2:] = NAN
     made = table(values)
     freedom = {(pair.first, pair.second): pair.degrees_of_freedom for pair in made.pairs}
-    assert freedom == {(A, B): 7 + 1, (A, C): 1 + 7, (B, C): 1 + 7}
+    assert freedom == {(A, B): 8, (A, C): 1 + LENDING_LIMIT, (B, C): 1 + LENDING_LIMIT}
 
 
-def test_a_workload_lends_as_far_as_it_varies_alike() -> None:
-    """Own differences 0 and 0.2 (s² 0.02), of the other 0 and 0.4 (s² 0.08): worth (1/4)² / 2 degrees of freedom."""
-    study = {
-        workload: LogSpeeds((A, B), np.array([[[0.0], [difference]], [[0.0], [0.0]]]))
-        for workload, difference in {"w": 0.2, "v": 0.4}.items()
-    }
-    (pair,) = paired_ratios(study)["w"].pairs
-    assert pair.degrees_of_freedom == pytest.approx(1 + 1 / 32)
-    assert pair.standard_error**2 == pytest.approx((0.08 / 32 + 0.02) / (1 + 1 / 32) / 2)
-
-
-def test_groups_meet_by_way_of_the_baseline() -> None:
+def test_those_that_never_met_in_rounds_have_ratios_to_the_baseline_alone() -> None:
     """B meets A in round 0, C meets A in round 1, in each of three blocks."""
     values = [
         [[1.0, 2.0], [1.0, 4.0], [3.0, 0.0]],
         [[1.5, NAN], [1.4, NAN], [3.6, NAN]],
         [[NAN, 2.1], [NAN, 4.4], [NAN, 0.1]],
     ]
-    assert table(values).between(B, C) is None
-    pair = table(values, baseline=A).between(B, C)
+    made = table(values, baseline=A)
+    assert made.between(B, C) is None
+    pair = made.between(B, A)
     assert pair is not None
-    by_block = [0.5 - 0.1, 0.4 - 0.4, 0.6 - 0.1]
-    assert pair.log_mean == pytest.approx(np.mean(by_block))
-    assert pair.standard_error == pytest.approx(math.sqrt(np.var(by_block, ddof=1) / 3))
-    assert pair.degrees_of_freedom == 2  # no other pair went that way, so nothing is lent
-
-
-def test_the_baseline_is_no_detour_where_rounds_are_common() -> None:
-    values = np.random.default_rng(3).normal(size=(3, 3, 2))
-    assert_same(table(values), table(values, baseline=A))
+    assert pair.log_mean == pytest.approx(0.5)
 
 
 def test_figures_by_turn() -> None:

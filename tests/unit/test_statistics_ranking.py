@@ -42,7 +42,7 @@ SPEEDS = {
 def test_a_tie_between_a_winner_and_a_loser() -> None:
     made = ranking(SPEEDS)
     assert ranks(made) == {"fast": (1, 1), "one": (2, 3), "other": (2, 3), "slow": (4, 4)}
-    assert {entry.config.name: [one.name for one in entry.tied_with] for entry in made.entries} == {
+    assert {entry.config.name: [one.name for one in entry.undecided_with] for entry in made.entries} == {
         "fast": [],
         "one": ["other"],
         "other": ["one"],
@@ -86,7 +86,7 @@ def test_single_starts_are_not_ranked_and_not_counted_in_the_ranks_of_others() -
         "other": (2, 3),
         "slow": (4, 4),
     }
-    assert made.entries[0].tied_with == ()
+    assert made.entries[0].undecided_with == ()
 
 
 def test_less_is_better_turns_it_around() -> None:

@@ -21,7 +21,7 @@ from math import exp, floor, inf, sqrt
 import numpy as np
 
 from bitbench.analysis.intervals import t_reach
-from bitbench.analysis.pairs import LogSpeeds, Way, find_contrasts, lent_degrees_of_freedom
+from bitbench.analysis.pairs import LogSpeeds, find_contrasts, lent_degrees_of_freedom
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,7 @@ class VarianceComponents:
 FIRST_GUESS = VarianceComponents(start_sd=0.06, trial_sd=0.11)
 # Two or three blocks may agree by luck; a plan that takes starts for exactly equal would never pay for another one.
 LEAST_START_SD = 0.02
-FEWEST_BLOCKS = 2  # one has no variance
-FEWEST_TO_CONFIRM = 3  # blocks: with two, t is 12.7, and a difference of a factor of two would not be seen
+FEWEST_BLOCKS = 3  # of two no data can say which config varies more, so nothing is claimed
 MOST_BLOCKS = 64  # beyond that t is normal to 2 %, and a study with so many starts needs no advice
 
 
@@ -48,7 +47,6 @@ class Design:
     configs: int
     starts_s: float  # once per block: start, warm-up and stop of each config
     round_s: float  # one trial of each config on each workload
-    kept_back: float = 0.0  # blocks, or a part of one, for which time is left at the end
 
 
 @dataclass(frozen=True)
@@ -77,12 +75,13 @@ def plan_blocks(
     most: int = MOST_BLOCKS,
     most_rounds: float = inf,
 ) -> BlockPlan | None:
-    """Of so many blocks, and of two at least, those included that are `done`, with so many rounds each; the rounds and
-    seconds of a plan, and the budget, are of the others. None where that does not pay for the fewest with one round."""
-    fewest = max(fewest, FEWEST_BLOCKS, len(done) + 1)
+    """Of so many blocks, and of three at least where there may be as many, those included that are `done`, with so many
+    rounds each; the rounds and seconds of a plan, and the budget, are of the others. None where that does not pay for
+    the fewest with one round."""
+    fewest = max(fewest, 2, min(FEWEST_BLOCKS, most), len(done) + 1)
     plans = []
     for blocks in range(fewest, max(fewest, min(most, MOST_BLOCKS)) + 1):
-        block_s = budget_s / (blocks - len(done) + design.kept_back)
+        block_s = budget_s / (blocks - len(done))
         rounds = floor(min((block_s - design.starts_s) / design.round_s, most_rounds))
         if rounds < 1:
             break
@@ -100,19 +99,20 @@ def plan_confirmation_blocks(
     precise = [plan for plan in known if plan.relative_half_width <= target]
     if precise:
         return precise[0]
-    return known[-1] if known else _plan(design, FEWEST_TO_CONFIRM, 1, confidence, components)
+    return known[-1] if known else _plan(design, FEWEST_BLOCKS, 1, confidence, components)
 
 
 def variance_components(study: Mapping[str, LogSpeeds]) -> VarianceComponents | None:
     """Pooled over pairs and workloads; None where no pair has two blocks, or no block two rounds."""
-    found = [ways[Way.DIRECT] for speeds in study.values() if Way.DIRECT in (ways := find_contrasts(speeds))]
+    every = [find_contrasts(speeds) for speeds in study.values()]
+    found = [contrasts for contrasts in every if contrasts.blocks.size]
     weights = [int((own.blocks - 1).sum()) for own in found]
     of_rounds = np.concatenate([own.from_rounds.ravel() for own in found]) if found else np.empty(0)
     rounds = np.concatenate([own.rounds.ravel() for own in found]) if found else np.empty(0)
     known = np.isfinite(of_rounds)
     if not known.any():
         return None
-    between = sum(own.pooled_variance * weight for own, weight in zip(found, weights, strict=True)) / sum(weights)
+    between = sum(own.pool.variance * weight for own, weight in zip(found, weights, strict=True)) / sum(weights)
     of_trials = float(np.average(of_rounds[known] * rounds[known], weights=rounds[known] - 1))
     by_rounds = of_trials * float(np.mean(1 / rounds[rounds > 0]))
     return VarianceComponents(start_sd=sqrt(max(between - by_rounds, 0.0) / 2), trial_sd=sqrt(of_trials / 2))
@@ -143,5 +143,5 @@ def _plan(
 
 
 def another_block_fits(elapsed_s: float, next_s: float, budget_s: float) -> bool:
-    """`next_s`: of a block as long as the last one, and of what is kept back for after it."""
+    """`next_s`: of a block as long as the last one."""
     return elapsed_s + next_s <= budget_s

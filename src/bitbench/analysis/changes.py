@@ -20,7 +20,7 @@ from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.ranking import FEWEST_STARTS, ModelGroup, ranking_model_groups
 from bitbench.analysis.results.comparison import ChangeVerdict, GateResult, Replicate
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
-from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_at_mean_speed
+from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_by_workload
 from bitbench.analysis.summarize import sample_values_by_start, samples_by_point
 from bitbench.analysis.trial import DEFINITIONS, RECORDED
 from bitbench.analysis.unpaired import Starts, unpaired_ratio, unpaired_ratios
@@ -148,10 +148,10 @@ def _tables(study: StudyRecords, metric: str, group: ModelGroup | None) -> dict[
         return {}
     primary_metric = PrimaryMetric(metric, DEFINITIONS[metric].higher_is_better)
     if group is None:
-        return pairs_at_mean_speed(study.trials, primary_metric, baseline_of(study.plan))
+        return pairs_by_workload(study.trials, primary_metric, baseline_of(study.plan))
     own = set(group.configs)
     trials = [trial for trial in study.trials if trial.point.config in own]
-    return pairs_at_mean_speed(trials, primary_metric, group.baseline)
+    return pairs_by_workload(trials, primary_metric, group.baseline)
 
 
 def _within_blocks(tables: Mapping[str, PairTable], pair: Pair, metric: str) -> LogRatio | None:

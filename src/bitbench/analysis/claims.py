@@ -14,10 +14,11 @@ steps have no ground to stand on: families 1 and 3 use Bonferroni's level for al
 
 A claim that was made at an earlier look stays (see `looks`).
 
-A study looks after each block from the second on. Each look gives chance another opportunity, so the allowed error is
-divided: up to time t of a budget T, at most α·t/T is spent, and the last look takes what is left. The sum never
-exceeds α, so whatever is claimed at any look is right with 95 % confidence (union bound), however many looks there
-were.
+A study is analysed after each block from the third on: of two blocks no data can say which config varies more. Each
+analysis gives chance another opportunity, so the allowed error is divided: up to time t of a budget T, at most
+α·(t/T)³ is spent, and the last one takes what is left. The sum never exceeds α, so whatever is claimed at any of them
+is right with 95 % confidence (union bound), however many there were. The cube leaves most of it for the end, when most
+is known.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +27,7 @@ from enum import StrEnum
 from itertools import combinations
 from math import log
 
-from bitbench.analysis.budget import another_block_fits
+from bitbench.analysis.budget import FEWEST_BLOCKS, another_block_fits
 from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.summary import AgainstBaseline
 from bitbench.study.plan import Config
@@ -75,7 +76,7 @@ def claim(
     """`alpha`: what each family may spend at this look. `equal_within`: 0.1 stands for 10 %."""
     before = earlier or nothing_claimed(table.configs, baseline)
     pairs = list(combinations(before.configs, 2))
-    apart, equal = _claimed([table.between(*pair) for pair in pairs], alpha, equal_within)
+    apart, equal = _claimed([claimable_pair(table, *pair) for pair in pairs], alpha, equal_within)
     return Claims(
         configs=before.configs,
         against_baseline=_against_baseline(table, baseline, before, alpha, equal_within),
@@ -91,7 +92,7 @@ def _against_baseline(
 ) -> dict[Config, AgainstBaseline]:
     if baseline is None:
         return dict(before.against_baseline)
-    asked = [table.between(config, baseline) for config in before.against_baseline]
+    asked = [claimable_pair(table, config, baseline) for config in before.against_baseline]
     apart, equal = _claimed(asked, alpha, equal_within)
     new = {pair.first: AgainstBaseline.EQUAL for pair in equal}
     new |= {pair.first: AgainstBaseline.FASTER if pair.log_mean > 0 else AgainstBaseline.SLOWER for pair in apart}
@@ -99,6 +100,12 @@ def _against_baseline(
         config: new.get(config, said) if said is AgainstBaseline.UNDECIDED else said
         for config, said in before.against_baseline.items()
     }
+
+
+def claimable_pair(table: PairTable, first: Config, second: Config) -> PairedRatio | None:
+    """None where the two have too few blocks for a claim."""
+    pair = table.between(first, second)
+    return None if pair is None or pair.blocks < FIRST_LOOK else pair
 
 
 def _claimed(
@@ -117,7 +124,8 @@ def _claimed(
 
 def _possible_bests(table: PairTable, before: Claims, alpha: float) -> frozenset[Config]:
     level = alpha / max(len(before.configs) - 1, 1)
-    beaten = {_ordered(pair)[1] for pair in table.pairs if pair.p_value / 2 < level}
+    known = [pair for pair in table.pairs if pair.blocks >= FIRST_LOOK]
+    beaten = {_ordered(pair)[1] for pair in known if pair.p_value / 2 < level}
     # Claims of two looks may contradict each other, once in a while; there always is a best.
     return (before.possible_bests - beaten) or before.possible_bests
 
@@ -156,7 +164,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-FIRST_LOOK = 2  # blocks: one difference has no variance
+FIRST_LOOK = FEWEST_BLOCKS
+SPENDING_POWER = 3
 
 
 @dataclass(frozen=True)
@@ -179,23 +188,23 @@ def claim_looks(
     block_ends_s: Sequence[float],
     budget_s: float,
     alpha: float,
-    kept_back_s: Sequence[float] | None = None,
     *,
-    fewest_blocks: int = FIRST_LOOK,
+    fewest_blocks: int = 2,
     most_blocks: int | None = None,
 ) -> list[Look]:
     """The looks after the blocks that are complete, by the time since the first start at which each ended.
 
-    None follows the last one, even if a block was completed after it. `kept_back_s`: of the budget, for what follows
-    the last look, as each block shows it. `fewest_blocks` are run in any case, and looked at together; `most_blocks`:
-    no more are run, whatever the budget has left.
+    None follows the last one, even if a block was completed after it. `fewest_blocks` are run in any case, and looked
+    at together; `most_blocks`: no more are run, whatever the budget has left. A study that ends before the first look
+    has one with nothing to claim.
     """
     moments = []
-    for blocks in range(max(FIRST_LOOK, fewest_blocks), len(block_ends_s) + 1):
+    for blocks in range(max(2, fewest_blocks), len(block_ends_s) + 1):
         elapsed_s = block_ends_s[blocks - 1]
-        next_s = elapsed_s - block_ends_s[blocks - 2] + (kept_back_s[blocks - 1] if kept_back_s else 0.0)
+        next_s = elapsed_s - block_ends_s[blocks - 2]
         is_last = not another_block_fits(elapsed_s, next_s, budget_s) or blocks == most_blocks
-        moments.append((blocks, elapsed_s / budget_s, is_last))
+        if is_last or blocks >= FIRST_LOOK:
+            moments.append((blocks, elapsed_s / budget_s, is_last))
     return spend(alpha, moments)
 
 
@@ -204,7 +213,7 @@ def spend(alpha: float, moments: Iterable[tuple[int, float, bool]]) -> list[Look
     found: list[Look] = []
     spent = 0.0
     for blocks, share, is_last in moments:
-        reached = alpha if is_last else alpha * share
+        reached = alpha if is_last else alpha * share**SPENDING_POWER
         found.append(Look(blocks, reached - spent, is_last))
         spent = reached
         if is_last:

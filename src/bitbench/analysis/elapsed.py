@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
-from bitbench.study.plan import Config
 
-# Between two records of one run: an engine that ends, a probe, a report. More than this is a study that was taken up
+# Between two records of one run: an engine that ends, a report. More than this is a study that was taken up
 # again later.
 LONGEST_PAUSE_S = 60.0
 
@@ -22,8 +21,6 @@ class _Span(NamedTuple):
     began_s: float
     ended_s: float
     block: int | None  # None: quality
-    config: Config
-    is_measured: bool  # a trial that is no warm-up
     is_trial: bool  # or a start, which may also be for quality alone, after all blocks
 
     @property
@@ -61,7 +58,6 @@ class Elapsed:
         self._reached_s: float | None = None
         self._newest_block = 0
         self._ends: dict[int, float] = {}
-        self._taken: dict[tuple[int, bool], dict[Config, float]] = {}  # by block; by trials
 
     def add(self, record: TrialRecord | InstanceRecord | QualityRecord) -> None:
         if record.started_at is None:
@@ -70,8 +66,6 @@ class Elapsed:
             began_s=datetime.fromisoformat(record.started_at).timestamp(),
             ended_s=ended_s(record),
             block=None if isinstance(record, QualityRecord) else record.block,
-            config=record.point.config if isinstance(record, TrialRecord) else record.config,
-            is_measured=isinstance(record, TrialRecord) and record.kind == "measured",
             is_trial=isinstance(record, TrialRecord),
         )
         if self._spans and span[:2] < self._spans[-1][:2]:
@@ -87,13 +81,6 @@ class Elapsed:
     def block_ends(self) -> dict[int, float]:
         self._catch_up()
         return dict(self._ends)
-
-    def taken(self, block: int, times: float = 1.0) -> dict[Config, float]:
-        """Seconds of this block that went to each config, with what lay before each of its records; had it had so
-        many times its trials."""
-        self._catch_up()
-        once_s, trials_s = (self._taken.get((block, is_measured), {}) for is_measured in (False, True))
-        return {config: once_s.get(config, 0.0) + times * trials_s.get(config, 0.0) for config in {*once_s, *trials_s}}
 
     def _catch_up(self) -> None:
         if self._seen == 0:
@@ -112,7 +99,5 @@ class Elapsed:
         taken_s = pause_s if pause_s <= LONGEST_PAUSE_S or span.follows_a_start else 0.0
         taken_s += max(0.0, span.ended_s - max(span.began_s, reached_s))
         self._elapsed_s += taken_s
-        taken = self._taken.setdefault((span.block, span.is_measured), {})
-        taken[span.config] = taken.get(span.config, 0.0) + taken_s
         if span.is_trial:
             self._ends[span.block] = self._elapsed_s

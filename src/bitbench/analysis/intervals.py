@@ -54,13 +54,6 @@ def chi_square_quantile(degrees_of_freedom: float, share_above: float) -> float:
     return float(chdtri(degrees_of_freedom, share_above))
 
 
-def f_tail(numerator_freedom: float, denominator_freedom: float, value: float) -> float:
-    """The share of F that lies above."""
-    from scipy.special import fdtrc
-
-    return float(fdtrc(numerator_freedom, denominator_freedom, value))
-
-
 def normal_quantile(share: float) -> float:
     from scipy.special import ndtri
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from statistics import fmean, median
+from statistics import median
 
 from bitbench.analysis.budget import variance_components
 from bitbench.analysis.claims import configs_with_open_claims
@@ -31,7 +31,6 @@ def summarize_precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialA
         return None
     confidence = of.study.measure.confidence
     noise = variance_components(model_group_speeds(found))
-    explained = [share for own in found.values() for share in own.explained.values()]
     ends = block_ends(of.trials, of.starts_and_quality)
     ends_s = [ends[block] for block in sorted({trial.block for trial in of.trials if trial.counts} & ends.keys())]
     half_width = median(pair.half_width(confidence) for pair in pairs)
@@ -40,7 +39,6 @@ def summarize_precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialA
         fewest_blocks=min(pair.blocks for pair in pairs),
         start_sd=noise.start_sd if noise else None,
         trial_sd=noise.trial_sd if noise else None,
-        probe_share=fmean(explained) if explained else None,
         half_width=half_width,
         next_block_s=ends_s[-1] - ends_s[-2] if len(ends_s) > 1 else None,
         next_half_width=half_width * median(_narrower(pair, confidence) for pair in pairs),

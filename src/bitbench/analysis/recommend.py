@@ -94,13 +94,11 @@ def _judge(
         why = "; ".join(causes) or "not run yet"
         return Judged(config=config, figure=None, trials=len(point.runs), failed_trials=len(failed), why_no_result=why)
     speed = point.metrics.get("output_throughput")
-    confirmed = ranking.confirmed if ranking.confirmed and ranking.confirmed.config == config else None
     reserve = next(own.memory.kv_cache_bytes for own in summary.configs if own.config == config)
     return Judged(
         config=config,
         figure=point.metrics[ranking.metric],
         ratio_to_baseline=entry.ratio_to_baseline,
-        confirmed_ratio=confirmed.ratio if confirmed else None,
         same_engine=entry.same_engine,
         memory=point.metrics.get(memory),
         kv_cache_bytes=reserve.value if reserve else None,
@@ -207,8 +205,8 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -
     chosen = met[0] if met and not is_undecided else None
     entry = next((entry for entry in ranking.entries if entry.config == chosen), None)
     unranked = {other.config for other in ranking.entries if other.rank_low is None}  # not told apart from any
-    tied = () if entry is None else entry.tied_with
-    ties = tuple(config for config in met[1:] if config in tied or not unranked.isdisjoint((config, met[0])))
+    rivals = () if entry is None else entry.undecided_with
+    undecided = tuple(config for config in met[1:] if config in rivals or not unranked.isdisjoint((config, met[0])))
     return Choice(
         workload=ranking.workload,
         model=ranking.model,
@@ -216,7 +214,7 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -
         judged=tuple(judged),
         chosen=chosen,
         nearest=None if met else _nearest(judged),
-        ties=() if is_undecided else ties,
+        undecided=() if is_undecided else undecided,
         starts_needed=ranking.starts_needed if is_undecided else None,
     )
 
@@ -243,7 +241,7 @@ def _share(finding: Finding) -> float:
 def _for_all(choices: Sequence[Choice]) -> tuple[Config, ...]:
     if len(choices) < 2 or any(choice.chosen is None for choice in choices):
         return ()
-    first, *others = [[choice.chosen, *choice.ties] for choice in choices]
+    first, *others = [[choice.chosen, *choice.undecided] for choice in choices]
     return tuple(config for config in first if config is not None and all(config in other for other in others))
 
 

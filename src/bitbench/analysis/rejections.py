@@ -54,7 +54,7 @@ def summarize_rejections(
 
 def _is_attempt(trial: TrialRecord) -> bool:
     """The second trial of a turn is not one: it is not repeated."""
-    return trial.selects and trial.turn == 0 and trial.outcome is not Outcome.LOST
+    return trial.kind == "measured" and trial.turn == 0 and trial.outcome is not Outcome.LOST
 
 
 def _tables(attempts: Sequence[TrialRecord], speeds: Speeds, baseline: Config) -> dict[str, PairTable]:

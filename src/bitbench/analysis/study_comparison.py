@@ -37,7 +37,6 @@ from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.analysis.roofline import roof_shares
 from bitbench.analysis.search_comparison import are_searches, compare_searches, refuse_incomparable_searches
 from bitbench.analysis.trial import DEFINITIONS, cached_prompts
-from bitbench.analysis.unpaired import SHARE_OF_ERROR
 from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import TELLING_FACTS
 from bitbench.records.trial import InstanceRecord, Outcome
@@ -286,7 +285,7 @@ def compared_points(
     ratios = [_gain(change, confidence, definition) for _, change in both]
     p_values = [1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios]
     before, after = (metric_estimates(samples, metric, confidence) for samples in changes.samples)
-    levels = tested_at(p_values, SHARE_OF_ERROR * (1 - confidence))
+    levels = tested_at(p_values, 1 - confidence)
     return [
         ComparedPoint(
             baseline=pair.before,

@@ -12,7 +12,7 @@ from bitbench.analysis.objectives import judge_objective, objectives_hold
 from bitbench.analysis.precision import stop_reason, summarize_precision
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
-from bitbench.analysis.ranking import ModelGroup, confirmations, rank_configs, ranking_model_group, ranking_model_groups
+from bitbench.analysis.ranking import ModelGroup, rank_configs, ranking_model_group, ranking_model_groups
 from bitbench.analysis.rate_search import rate_search_answer, rate_trials
 from bitbench.analysis.rejections import summarize_rejections
 from bitbench.analysis.requests import pooled_requests, request_spreads, request_tails, stream_summary
@@ -196,7 +196,9 @@ def _summarize_point(
     return PointSummary(
         point=point,
         metrics=dict(estimates),
-        runs=tuple(_run(record, plan.study.objectives) for record in records if record.selects and record.turn == 0),
+        runs=tuple(
+            _run(record, plan.study.objectives) for record in records if record.kind == "measured" and record.turn == 0
+        ),
         outliers=_outliers(counted),
         failures=failures,
         warm_up=_warm_up(records, counted),
@@ -287,14 +289,8 @@ def _mean_ttft(metrics: Iterable[TrialMetrics]) -> float | None:
 
 def _rankings(of: StudyRecords, fields: Mapping[ModelGroup, Speeds]) -> tuple[Ranking, ...]:
     """By workload, and in it by model."""
-    confirmed = {
-        field: confirmations(of.trials, speeds.standing, field.baseline, speeds.confidence)
-        for field, speeds in fields.items()
-    }
     return tuple(
-        _rank(field, workload.name, speeds).model_copy(
-            update={"model": field.model if len(fields) > 1 else None, "confirmed": confirmed[field].get(workload.name)}
-        )
+        _rank(field, workload.name, speeds).model_copy(update={"model": field.model if len(fields) > 1 else None})
         for workload in of.study.workloads
         for field, speeds in fields.items()
     )

@@ -49,7 +49,7 @@ def _turn_pairs(trials: Sequence[TrialRecord]) -> list[TurnPair]:
     found: dict[object, list[TrialRecord]] = {}
     for trial in trials if seconds else ():
         turn = (trial.point, trial.block, trial.round)
-        if turn in seconds and trial.selects and trial.outcome is Outcome.OK:
+        if turn in seconds and trial.kind == "measured" and trial.outcome is Outcome.OK:
             found.setdefault(turn, []).append(trial)
     ordered = [sorted(own, key=lambda trial: trial.index) for own in found.values()]
     return [(own[0], own[1]) for own in ordered if len(own) == 2]

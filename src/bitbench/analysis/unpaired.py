@@ -29,11 +29,6 @@ from bitbench.study.plan import Point
 
 Starts = Sequence[Sequence[float]]  # logarithms of a speed or a time: one group per start, one value per trial
 
-# Of two studies that were each stopped when they looked precise: each look gave chance another opportunity. At this
-# share of the allowed error, about 3 % of equal pairs are told apart over all designs that were simulated; at all of
-# it, 5 to 6 % were.
-SHARE_OF_ERROR = 0.6
-
 
 @dataclass(frozen=True)
 class _Side:

@@ -41,7 +41,7 @@ def recommend(
     """Recommend which variant to run on which engine.
 
     Prints the fastest config that meets every limit with 95 % confidence, its gain over the baseline, why the others
-    were ruled out, which may be as good, and the command that serves it. Exit code 0: each workload has an answer.
+        were ruled out, which may be as good, and the command that serves it. Exit code 0: each workload has an answer.
     1: for one, no config meets the limits. 2: for one, the trials are inconclusive. 3: no config has a result.
     """
     found = recommended(

@@ -2,9 +2,8 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import ceil, floor, inf
-from statistics import mean
+from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from bitbench.analysis.budget import (
@@ -17,26 +16,20 @@ from bitbench.analysis.budget import (
 )
 from bitbench.analysis.elapsed import Elapsed
 from bitbench.analysis.precision import enough_instances
-from bitbench.analysis.ranking import ModelGroup, model_group_speeds, points_to_confirm, ranking_model_groups
-from bitbench.analysis.sequential import (
-    SequentialAnalysis,
-    kept_back,
-    kept_back_s,
-    open_points,
-    primary_metric_of,
-)
+from bitbench.analysis.ranking import ModelGroup, model_group_speeds, ranking_model_groups
+from bitbench.analysis.sequential import SequentialAnalysis, open_points, primary_metric_of
 from bitbench.measure.estimate import BlockRounds, Estimator, Room
 from bitbench.measure.progress import shifts_beside
 from bitbench.ports import Engine
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Config, Plan, Point, Purpose
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Interleaving
 
 OpenPoints = Callable[[int], frozenset[Point]]
 
 STOP_S = 1.0  # of one instance
-PROBE_AND_TOUCH_S = 0.5  # around each trial of configs that take turns
+TOUCH_S = 0.3  # before each trial of configs that take turns
 RESIDENT_SHARE = (
     0.85  # of the memory that is available: the rest is for the load client, page cache, and the peak of one
 )
@@ -53,9 +46,6 @@ class OneBlock:
 
     def is_open(self, point: Point, block: int) -> bool:  # noqa: ARG002
         return True
-
-    def purpose(self, block: int) -> Purpose:  # noqa: ARG002
-        return Purpose.SELECTION
 
     def basis(self, block: int) -> int:
         return block
@@ -107,7 +97,6 @@ class StudyPace:
         self._all_configs = tuple(dict.fromkeys(point.config for point in plan.points))
         self._baselines = {field.baseline for field in self._fields if field.baseline}
         self._configs = Counter(config.engine for config in self._all_configs)  # by setup
-        self._kept_back = max((kept_back(field.plan) for field in self._fields), default=0.0)
         # Of the first block, before any memory is known; only a budget asks for it.
         is_in_shifts = plan.study.measure.budget is not None and plan.study.measure.schedule is not Interleaving.VISITS
         self._guessed_again = self._beside_shifts(self._all_configs) if is_in_shifts else []
@@ -115,7 +104,6 @@ class StudyPace:
         self._rounds: dict[int, BlockRounds] = {}
         self._from_earlier_blocks: tuple[dict[int, Any], ...] = (self._standings, self._open_points, self._rounds)
         self._newest_block = 0
-        self._purposes: dict[int, Purpose] = {}  # by block
 
     def add(self, record: TrialRecord | InstanceRecord | QualityRecord) -> None:
         self._elapsed.add(record)
@@ -134,7 +122,6 @@ class StudyPace:
             self._instances.append(record)
             return
         self._trials.append(record)
-        self._purposes[record.block] = record.purpose
         if record.counts:
             counted = self._counted[record.point].setdefault(record.block, [])
             counted.append(record)
@@ -147,28 +134,18 @@ class StudyPace:
 
     def rounds(self, block: int) -> int:
         measure = self._plan.study.measure
-        confirms = self.purpose(block) is Purpose.CONFIRMATION
-        if not confirms and self._has_ended(block):
+        if block >= measure.starts.max or (block >= measure.starts.min and not self._open(block)):
             return 0
         if measure.budget is None:
             return measure.trials.min
         if block not in self._rounds:
-            self._rounds[block] = self._to_confirm(block) if confirms else self._to_select(block)
+            self._rounds[block] = self._block_rounds(block)
         rounds = self._rounds[block].rounds()
         done = self._done(block) if block < self._newest_block else 0
         return min(rounds, done) if done else rounds  # complete: no later estimate opens it again
 
     def is_open(self, point: Point, block: int) -> bool:
-        confirms = self.purpose(block) is Purpose.CONFIRMATION
-        return point in (self._points_to_confirm(block) if confirms else self._open(block))
-
-    def purpose(self, block: int) -> Purpose:
-        """A choice is confirmed in the block after the last of the selection, where the budget has time left for it."""
-        if block not in self._purposes:
-            can_follow = self._purposes.get(block - 1) is Purpose.SELECTION and self._kept_back > 0
-            confirms = can_follow and self._has_ended(block) and self._can_confirm(block)
-            self._purposes[block] = Purpose.CONFIRMATION if confirms else Purpose.SELECTION
-        return self._purposes[block]
+        return point in self._open(block)
 
     def basis(self, block: int) -> int:
         """The first blocks are run in any case. Those after them are decided upon after each block; where several run
@@ -211,32 +188,10 @@ class StudyPace:
             self._standings[blocks] = {field: field.standing(trials, others) for field in self._fields}
         return self._standings[blocks]
 
-    def _has_ended(self, block: int) -> bool:
-        """Whether the selection takes no such block any more."""
-        measure = self._plan.study.measure
-        return block >= measure.starts.max or (block >= measure.starts.min and not self._open(block))
-
-    def _points_to_confirm(self, block: int) -> frozenset[Point]:
-        found = self.standings(block)
-        return frozenset().union(*(points_to_confirm(own, field.baseline) for field, own in found.items()))
-
-    def _can_confirm(self, block: int) -> bool:
-        """Whether a config is chosen, and one round fits."""
-        points = self._points_to_confirm(block)
-        return bool(points) and self._fitting(block, points, self._known_before(block)) > 0
-
-    def _fitting(self, block: int, points: frozenset[Point], known: Estimator) -> int:
-        """Rounds, in all that is left."""
-        design = self._design(points, known)
-        return floor((self._left_s(block) - design.starts_s) / design.round_s)
-
     def _left_s(self, block: int) -> float:
         """Of the budget, before this block."""
         ends_s = [end_s for number, end_s in self._elapsed.block_ends().items() if number < block]
         return (self._plan.study.measure.budget or 0.0) - max(ends_s, default=0.0)
-
-    def _done_before(self, block: int) -> list[int]:
-        return [done for number in range(block) if (done := self._done(number))]
 
     def _done(self, block: int) -> int:
         """Rounds; of the baselines' only where no other config has any."""
@@ -264,7 +219,7 @@ class StudyPace:
         for field, own in self.standings(block).items():
             if own.end is not None:
                 continue
-            alone = (point for point in field.plan.points if point.workload not in own.claims)
+            alone = (point for point in field.plan.points if point.workload not in own.speeds)
             found |= open_points(own, field.baseline) | {point for point in alone if self._is_vague(point, block)}
         return frozenset(found)
 
@@ -279,49 +234,27 @@ class StudyPace:
         groups = [values for values in found if values]
         return bool(groups) and not enough_instances(groups, self._plan.study.measure)
 
-    def _to_select(self, block: int) -> BlockRounds:
+    def _block_rounds(self, block: int) -> BlockRounds:
         """As is best for the time that is left. A block that would not end in time with one round has one: it is begun
-        only while two are not complete."""
-        points, done = self._open(block), self._done_before(block)
+        only while those that are run in any case are not complete."""
+        points = self._open(block)
         configs = self._starts_of(points)
         again = self._again(points) if block else self._guessed_again
-        left_s = self._left_s(block) - (max(self._kept_back_s(self._elapsed, block - 1, done)) if block else 0.0)
+        done = [rounds for number in range(block) if (rounds := self._done(number))]
+        left_s = self._left_s(block)
         components = self._components(block)
 
         def rounds_for(known: Estimator) -> int:
-            design = self._design_with(known, points, configs, again)
-            plan = self._plan_blocks(design if block == 0 else replace(design, kept_back=0.0), left_s, components, done)
+            plan = self._plan_blocks(self._design_with(known, points, configs, again), left_s, components, done)
             return plan.rounds if plan else 1
 
-        return self._block_rounds(block, points, rounds_for, self._room, self._plan.study.measure.trials.max)
-
-    def _to_confirm(self, block: int) -> BlockRounds:
-        """As many as a block of the selection had on average, or as fit."""
-        points, most = self._points_to_confirm(block), ceil(mean(self._done_before(block)))
-
-        def rounds_for(known: Estimator) -> int:
-            return max(1, min(self._fitting(block, points, known), most))
-
-        def room(block: int, elapsed: Elapsed, _: int) -> Room:
-            return Room((self._plan.study.measure.budget or 0.0) - elapsed.block_ends().get(block, 0.0), is_last=True)
-
-        return self._block_rounds(block, points, rounds_for, room, most)
-
-    def _block_rounds(
-        self,
-        block: int,
-        points: frozenset[Point],
-        rounds_for: Callable[[Estimator], int],
-        room: Callable[[int, Elapsed, int], Room],
-        most: int,
-    ) -> BlockRounds:
         found = BlockRounds(
             points,
             self._gone_before(block, points),
             lambda: self._known_before(block),
             rounds_for,
-            lambda moment_s, rounds: room(block, self._elapsed.until(moment_s), rounds),
-            most=most,
+            lambda moment_s: self._room(block, self._elapsed.until(moment_s)),
+            most=self._plan.study.measure.trials.max,
         )
         records: list[InstanceRecord | TrialRecord] = [*self._instances, *self._trials]
         for record in records:
@@ -329,19 +262,15 @@ class StudyPace:
                 found.add(record)
         return found
 
-    def _room(self, block: int, elapsed: Elapsed, rounds: int) -> Room:
-        measure, ends_s = self._plan.study.measure, elapsed.block_ends()
+    def _room(self, block: int, elapsed: Elapsed) -> Room:
+        measure = self._plan.study.measure
+        ends_s = elapsed.block_ends()
         if measure.budget is None or block not in ends_s:
             return Room(inf, is_last=False)
-        kept_s = self._kept_back_s(elapsed, block, [*self._done_before(block), rounds])
         block_s = ends_s[block] - max((end_s for number, end_s in ends_s.items() if number < block), default=0.0)
-        fits = another_block_fits(ends_s[block], block_s + min(kept_s), measure.budget)
+        fits = another_block_fits(ends_s[block], block_s, measure.budget)
         is_last = block + 1 >= self._in_any_case and (block + 1 >= measure.starts.max or not fits)
-        return Room(measure.budget - max(kept_s) - ends_s[block], is_last)
-
-    def _kept_back_s(self, elapsed: Elapsed, block: int, done: Sequence[int]) -> list[float]:
-        """After this block, by field."""
-        return [kept_back_s(field.plan, field.baseline, elapsed, block, done) for field in self._fields]
+        return Room(measure.budget - ends_s[block], is_last)
 
     def _gone_before(self, block: int, points: frozenset[Point]) -> set[Point]:
         """Those that failed when they were last measured."""
@@ -400,8 +329,7 @@ class StudyPace:
         return Design(
             configs=max(configs.total(), 2),
             starts_s=starts_s + warm_ups_s,
-            round_s=max(trials_s + again_s + PROBE_AND_TOUCH_S * (len(points) + len(again)), 1e-3),
-            kept_back=self._kept_back,
+            round_s=max(trials_s + again_s + TOUCH_S * (len(points) + len(again)), 1e-3),
         )
 
     def _again(self, points: frozenset[Point]) -> list[Point]:

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from bitbench.analysis.budget import FEWEST_BLOCKS
 from bitbench.analysis.elapsed import ended_s
 from bitbench.ports import Engine
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
@@ -248,9 +249,12 @@ class Estimator:
         )
         if measure.budget is None:
             return low, high
-        # Two starts of one round, and warm-ups.
-        speed_s = self.starts_s(2) - self.starts_s(0) + 2 * (self.one_each_s + self.warm_ups_s)
-        return min(speed_s, measure.budget) + self.quality_s, max(speed_s, measure.budget) + self.quality_s
+        in_any_case_s = max(self._blocks_s(measure.starts.min), measure.budget)
+        return min(self._blocks_s(FEWEST_BLOCKS), in_any_case_s) + self.quality_s, in_any_case_s + self.quality_s
+
+    def _blocks_s(self, blocks: int) -> float:
+        """So many of one round, with warm-ups."""
+        return self.starts_s(blocks) - self.starts_s(0) + blocks * (self.one_each_s + self.warm_ups_s)
 
     @property
     def quality_s(self) -> float:
@@ -293,7 +297,7 @@ def _all_quality_s(plan: Plan, engines: Mapping[str, Engine], speed: Assumed) ->
 class Room:
     """What is left of the budget after a round."""
 
-    left_s: float  # without what is kept back
+    left_s: float
     is_last: bool  # no other block fits
 
 
@@ -312,13 +316,13 @@ class BlockRounds:
         gone: Collection[Point],
         known: Callable[[], Estimator],
         rounds_for: Callable[[Estimator], int],
-        room_at: Callable[[float, int], Room],
+        room_at: Callable[[float], Room],
         *,
         most: int,
     ) -> None:
         """`points`: all that are open in this block; `gone`: those of them that failed before it. `known`: an estimator
-        with what was known before this block. `room_at`: a time of the wall clock, after so many rounds. `most`:
-        rounds, whatever is left."""
+        with what was known before this block. `room_at`: a time of the wall clock. `most`: rounds, whatever
+        is left."""
         self._points, self._gone = points, gone
         self._known, self._rounds_for, self._room_at = known, rounds_for, room_at
         self._most = most
@@ -357,7 +361,7 @@ class BlockRounds:
             self._turns.add(record)
             if self._complete < self._rounds and self._turns.all_have(self._complete + 1):
                 self._complete += 1
-                room = self._room_at(ended_s(record), self._complete)
+                room = self._room_at(ended_s(record))
                 fits = self._turns.round_s <= room.left_s
                 if not fits:
                     self._rounds = self._complete

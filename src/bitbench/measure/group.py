@@ -8,15 +8,13 @@ for the next one: here that is `measure.loop`.
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from types import TracebackType
 from typing import Self
 
 from bitbench.measure.machine.gpus import visible_gpus
-from bitbench.measure.machine.host import host_cores_used_by
-from bitbench.measure.machine.noise import SpeedProbe
 from bitbench.measure.machine.watches import MemoryWatch
 from bitbench.measure.progress import Progress
 from bitbench.measure.quality import (
@@ -35,7 +33,7 @@ from bitbench.measure.trial import (
     run_trial,
     touch_before_trial,
 )
-from bitbench.ports import InstanceFailed, Observer
+from bitbench.ports import InstanceFailed
 from bitbench.records.quality import Condition
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Group, Member, Point
@@ -66,30 +64,12 @@ def is_steady(rounds: Sequence[TrialRecord]) -> bool:
     return len(known) == 2 and max(known) <= (1 + AGREEMENT) * min(known)
 
 
-# Of a core: an idle transformers server takes none, an idle vLLM one percent; more would be seen in the figures.
-MOST_IDLE_CORES = 0.02
-
-
-@dataclass
-class TurnConditions:
-    """What was around a trial, as its record calls it; the reading after it is known when its turn is over."""
-
-    residents: int  # others in memory
-    probe_before_s: float | None = None
-    probe_after_s: float | None = None
-    idle_cores: float | None = None  # that those which cannot be frozen kept busy
-
-
 class Residents:
-    """`can_freeze`: by config. An instance that is alone is left as it is: no freezing, no probe."""
+    """`can_freeze`: by config. An instance that is alone is left as it is, and is not frozen."""
 
-    def __init__(self, can_freeze: Mapping[Config, bool], observer: Observer) -> None:
+    def __init__(self, can_freeze: Mapping[Config, bool]) -> None:
         self._can_freeze = can_freeze
-        self._observer = observer
         self._present: dict[str, ReadyInstance] = {}
-        self._probe = SpeedProbe() if len(can_freeze) > 1 else None
-        self._reading_s: float | None = None
-        self._has_warned = False
 
     def __enter__(self) -> Self:
         return self
@@ -116,38 +96,21 @@ class Residents:
             ready.instance.stop()
 
     @contextmanager
-    def turn(
-        self, ready: ReadyInstance, touch: Callable[[ReadyInstance], None] | None = None
-    ) -> Iterator[TurnConditions]:
-        """`touch` wakes it up before it is measured: caches, clocks, the first request after a thaw."""
-        turn, probe = TurnConditions(residents=len(self._present) - 1), self._probe
-        if probe is None:
-            yield turn
+    def turn(self, ready: ReadyInstance, touch: Callable[[ReadyInstance], None] | None = None) -> Iterator[int]:
+        """Yield how many others are in memory. `touch` wakes it up before it is measured: caches, clocks, the first
+        request after a thaw."""
+        others = len(self._present) - 1
+        if len(self._can_freeze) == 1:
+            yield others
             return
-        turn.probe_before_s = probe.read() if touch and self._reading_s is None else self._reading_s
-        turn.idle_cores = self._idle_cores(ready) if touch else None
         ready.instance.thaw()
         if touch is not None:
             touch(ready)
         try:
-            yield turn
+            yield others
         finally:
             if self._can_freeze[ready.config]:
                 ready.instance.freeze()
-            self._reading_s = probe.read() if touch else None
-            turn.probe_after_s = self._reading_s
-
-    def _idle_cores(self, ready: ReadyInstance) -> float | None:
-        """None where all others are frozen."""
-        others = [other for other in self._present.values() if other is not ready]
-        running = [other for other in others if not self._can_freeze[other.config]]
-        if not running:
-            return None
-        cores = host_cores_used_by([other.instance.pid for other in running if other.instance.pid is not None])
-        if cores > MOST_IDLE_CORES and not self._has_warned:
-            self._has_warned = True
-            self._observer.warn(f"idle engines keep {cores:.2f} of a core busy; `schedule: visits` avoids that")
-        return cores
 
 
 # After these the instance cannot be trusted with another trial.
@@ -166,7 +129,7 @@ def run_group(
     with ExitStack() as stack:
         setups = {member.config: run.plan.study.engine(member.config.engine) for member in group.members}
         can_freeze = {config: run.engine_of(config).can_freeze(setup) for config, setup in setups.items()}
-        residents = stack.enter_context(Residents(can_freeze, run.observer))
+        residents = stack.enter_context(Residents(can_freeze))
         servers = _Servers(group, run, progress, residents, new_instance)
         stays = yield from servers.start([group.stays] if group.stays else [], stack)
         for shift in group.shifts_of_members:
@@ -220,13 +183,13 @@ class _Servers:
             for ready, workload in self._shuffled(wanted, number):
                 while self._can(ready, workload):
                     place = 0
-                    with self.residents.turn(ready, lambda awake: touch_before_trial(awake, self.run)) as turn:
+                    with self.residents.turn(ready, lambda awake: touch_before_trial(awake, self.run)) as others:
                         draft = self._trial(ready, workload)
                         if in_rounds and draft.record.outcome is Outcome.OK and self._wants_second(ready):
-                            yield _in_turn(draft, turn, number, place)
+                            yield _in_turn(draft, others, number, place)
                             place = 1
                             draft = self._trial(ready, workload)
-                    draft = _in_turn(draft, turn, number if in_rounds else None, place)
+                    draft = _in_turn(draft, others, number if in_rounds else None, place)
                     self._leave_if_over(ready, draft)
                     yield draft
                     if place or draft.record.outcome not in NOT_THE_ENGINES:
@@ -281,9 +244,7 @@ class _Servers:
         ready_s = time.monotonic() - started
         yield record.model_copy(update={"ready_s": ready_s, "facts": instance.facts(), "memory": watch.read()})
         vocabulary = self.run.vocabulary_of(config)
-        return ReadyInstance(
-            instance_id, config, self.group.block, instance, endpoint, vocabulary, watch, self.group.purpose
-        )
+        return ReadyInstance(instance_id, config, self.group.block, instance, endpoint, vocabulary, watch)
 
     def _never_ready(self, member: Member, record: InstanceRecord, failure: Failure) -> Iterator[Draft]:
         """An instance that did not come up is the result of each of its points."""
@@ -298,7 +259,6 @@ class _Servers:
                     index=len(self.progress.trials_of(point, record.block)),
                     instance_id=record.id,
                     failure=failure,
-                    purpose=self.group.purpose,
                 )
             )
         condition = self.progress.wanted_score(member.config, record.id)
@@ -389,8 +349,8 @@ class _Servers:
         return measured if failure is None else QualityDraft(failed_quality_record(record, failure, record.duration_s))
 
 
-def _in_turn(draft: TrialDraft, turn: TurnConditions, round_: int | None, place: int) -> TrialDraft:
-    circumstances = {**asdict(turn), "round": round_, "turn": place}
+def _in_turn(draft: TrialDraft, others: int, round_: int | None, place: int) -> TrialDraft:
+    circumstances = {"residents": others, "round": round_, "turn": place}
     return TrialDraft(draft.record.model_copy(update=circumstances), draft.requests)
 
 

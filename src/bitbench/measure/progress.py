@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from bitbench.records.quality import Condition, QualityRecord
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialMetrics, TrialRecord
-from bitbench.study.plan import Config, Group, Member, Plan, Point, Purpose
+from bitbench.study.plan import Config, Group, Member, Plan, Point
 
 # Outcomes that the same inputs give again: the point is not tried in later blocks.
 FINAL_OUTCOMES = frozenset({Outcome.UNSUPPORTED, Outcome.OOM})
@@ -38,9 +38,6 @@ class Pace(Protocol):
 
     def is_open(self, point: Point, block: int) -> bool:
         """Whether a question is left for which this point has to run in this block."""
-
-    def purpose(self, block: int) -> Purpose:
-        """What this block is for."""
 
     def basis(self, block: int) -> int:
         """How many of the first blocks have to be complete before the other questions about this one are asked."""
@@ -213,7 +210,6 @@ class Progress:
             block=block,
             members=tuple(member for member in members if member.workloads),
             rounds=self._pace.rounds(block),
-            purpose=self._pace.purpose(block),
         )
 
     def next_group(self) -> Group | None:
@@ -235,7 +231,7 @@ class Progress:
                 elif (baseline := self._baseline_beside_first()) is not None:
                     group = self._in_shifts(baseline, rounds)
             alone = Group(block=self._block, members=(first,), rounds=rounds)
-            return (group or alone).model_copy(update={"purpose": self._pace.purpose(self._block)})
+            return group or alone
         return self._quality_alone()
 
     def _baseline_beside_first(self) -> Config | None:

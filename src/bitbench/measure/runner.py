@@ -10,7 +10,6 @@ from pathlib import Path
 
 from bitbench import __version__
 from bitbench.analysis.budget import FEWEST_BLOCKS, BlockPlan
-from bitbench.analysis.sequential import kept_back
 from bitbench.engines.environments import environment_python, versions
 from bitbench.engines.registry import registered_engines_of
 from bitbench.engines.starts import Starts
@@ -338,12 +337,14 @@ def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
 def _announce(plan: Plan, schedule: Schedule, observer: Observer, quality_s: float) -> None:
     observer.study_started(plan, schedule.measured)
     if (planned := schedule.pace.planned()) is not None:
-        confirmed = "; one more start confirms the best" if kept_back(plan) else ""
         besides = f"; quality takes about {show_duration(quality_s)} besides" if quality_s else ""
-        observer.note(f"the budget buys {_bought(planned)}{confirmed}{besides}")
+        observer.note(f"the budget buys {_bought(planned)}{besides}")
     elif plan.study.measure.budget is not None:
-        starts = max(FEWEST_BLOCKS, plan.study.measure.starts.min)
-        observer.note(f"the budget is less than {starts} starts × 1 round take; these are measured in any case")
+        needed = max(FEWEST_BLOCKS, plan.study.measure.starts.min)
+        fewest = plan.study.measure.starts.min
+        note = f"the budget is less than {needed} starts × 1 round take"
+        decided = "; nothing will be decided" if fewest < FEWEST_BLOCKS else ""
+        observer.note(f"{note}: {plural(fewest, 'start')} will be measured{decided}")
 
 
 def _bought(planned: BlockPlan) -> str:

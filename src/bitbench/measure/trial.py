@@ -31,7 +31,7 @@ from bitbench.records.trial import (
     TrialRecord,
 )
 from bitbench.study.hardware import Capability
-from bitbench.study.plan import Config, Plan, Point, Purpose
+from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Study, Timeouts
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import Workload
@@ -164,7 +164,6 @@ class ReadyInstance:
     endpoint: Endpoint
     vocabulary: Vocabulary  # of the model that it runs
     watch: MemoryWatch
-    purpose: Purpose = Purpose.SELECTION  # of the block
 
     def explain(self, failure: Failure | None, kind: TrialKind) -> Failure | None:
         """Why what was asked of this instance does not count, from what the client saw; None where it does.
@@ -215,7 +214,7 @@ def run_trial(
         vocabulary=ready.vocabulary,
         folder=run.folder,
     )
-    new = partial(new_trial_record, point, block=ready.block, index=index, instance_id=ready.id, purpose=ready.purpose)
+    new = partial(new_trial_record, point, block=ready.block, index=index, instance_id=ready.id)
     before = read_engine_metrics(ready.endpoint)
     pid = ready.instance.pid
     others = OtherWork(pid) if pid is not None and run.engine_of(ready.config).needs_model else None
@@ -317,7 +316,6 @@ def new_trial_record(
     index: int,
     instance_id: str,
     failure: Failure | None,
-    purpose: Purpose = Purpose.SELECTION,
 ) -> TrialRecord:
     """Without figures: all there is of a trial whose instance never came up."""
     return TrialRecord(
@@ -329,7 +327,6 @@ def new_trial_record(
         instance_id=instance_id,
         started_at=now(),
         duration_s=0.0,
-        purpose=purpose,
         **(dict(failure) if failure else {"outcome": Outcome.OK}),
     )
 

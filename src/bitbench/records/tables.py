@@ -158,9 +158,6 @@ TRIALS = StudyTable(
         TableColumn(
             "turn", "int32", "1: directly after another trial of its turn, and in no figure unless the report says"
         ),
-        TableColumn(
-            "purpose", "string", "selection; or confirmation: of the chosen config after the choice, in no other figure"
-        ),
         _STARTED,
         TableColumn("duration_s", "float64", "how long it took"),
         *_OUTCOME,

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field
 
 from bitbench.study.base import Record
-from bitbench.study.plan import Config, Point, Purpose
+from bitbench.study.plan import Config, Point
 
 RECORD_FORMAT = 1
 # History of RECORD_FORMAT, the version in each line of trials.jsonl and instances.jsonl:
@@ -191,13 +191,9 @@ class TrialRecord(Record):
     point: Point
     block: int
     index: int  # within its block, counted over all instances that worked on that block
-    purpose: Purpose = Purpose.SELECTION  # that of its block
     # Trials of one round of a block were run in turn, with their engines resident; None: one visit after the other.
     round: int | None = None
-    probe_before_s: float | None = None  # a fixed piece of work just before and just after: how fast the machine was
-    probe_after_s: float | None = None
     residents: int = 0  # other instances that lay in memory meanwhile
-    idle_cores: float | None = None  # that they kept busy all the same; None where they were frozen
     # Its place in its turn: 0 was run right after a thaw, 1 directly after that one. One trial of a turn counts: the
     # first, or the second where `analysis.turns.settle_turns` says so.
     turn: int = 0
@@ -231,23 +227,12 @@ class TrialRecord(Record):
     @property
     def counts(self) -> bool:
         """Whether it enters a figure."""
-        return self.selects and self.outcome is Outcome.OK and self.turn == 0
+        return self.kind == "measured" and self.outcome is Outcome.OK and self.turn == 0
 
     @property
     def is_rejected(self) -> bool:
         """Whether its requests were answered and the client or the machine spoiled their times."""
         return self.outcome in (Outcome.CLIENT_BOUND, Outcome.DISTURBED) and self.metrics != TrialMetrics()
-
-    @property
-    def selects(self) -> bool:
-        """Whether it was made to enter figures, whatever became of it."""
-        return self.kind == "measured" and self.purpose is Purpose.SELECTION
-
-    @property
-    def confirms(self) -> bool:
-        """Whether it enters the ratio that confirms a choice, and no other figure."""
-        is_measured = self.kind == "measured" and self.outcome is Outcome.OK and self.turn == 0
-        return is_measured and self.purpose is Purpose.CONFIRMATION
 
 
 class KernelPath(StrEnum):

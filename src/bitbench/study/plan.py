@@ -95,13 +95,6 @@ class Member(Record):
     workloads: tuple[Workload, ...]  # empty where only its quality is left to measure
 
 
-class Purpose(StrEnum):
-    """What the trials of a block are for."""
-
-    SELECTION = "selection"  # all figures, ratios and claims
-    CONFIRMATION = "confirmation"  # the chosen config and the baseline once more, after the choice
-
-
 class Group(Record):
     """Configs of a block that are started together and take turns: one round after the other, in random order.
 
@@ -116,7 +109,6 @@ class Group(Record):
     # Who is resident together, one shift after the other; the member in none of them, the baseline, stays beside each.
     # Empty: all at once.
     shifts: tuple[tuple[Config, ...], ...] = ()
-    purpose: Purpose = Purpose.SELECTION
 
     @property
     def stays(self) -> Member | None:

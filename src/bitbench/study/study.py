@@ -266,7 +266,6 @@ class Measure(Spec):
     metric: PrimaryMetricName = Field(
         default="output_throughput", description="the metric that is ranked and whose interval decides"
     )
-    confirm: bool = Field(default=True, description="with a budget: one more start of the best, after it was chosen")
 
     @model_validator(mode="before")
     @classmethod

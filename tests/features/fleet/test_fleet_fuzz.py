@@ -226,7 +226,7 @@ def facts(draft: Draft) -> dict[str, object]:
         names = ("config", "block", "host", "outcome", "log_file", "id", "cause")
         return {name: getattr(draft, name) for name in names}
     if isinstance(draft, TrialDraft):
-        names = ("kind", "point", "block", "index", "purpose", "instance_id", "outcome", "cause", "metrics",
+        names = ("kind", "point", "block", "index", "instance_id", "outcome", "cause", "metrics",
                  "objectives", "requests", "failed_requests", "sketched")  # fmt: skip
         assert draft.requests is not None
         tokens = {name: draft.requests[name].to_pylist() for name in ("request", "input_tokens", "output_tokens")}

@@ -44,7 +44,7 @@ def share_of_claims(*, naive: bool) -> float:
     claims = 0
     for seed in range(STUDIES):
         (ranking,) = summarize(PLAN, *study(seed, naive=naive)).rankings
-        claims += any(not entry.tied_with for entry in ranking.entries)
+        claims += any(not entry.undecided_with for entry in ranking.entries)
     return claims / STUDIES
 
 

@@ -57,7 +57,7 @@ def test_the_first_start_of_each_config_is_in_one_block(tmp_path: Path) -> None:
             files[-1].write_text(json.dumps(content))
     folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
     assert {trial.block for trial in folder.trials()} == {0, 1, 2}
-    assert StudyReport(folder, tmp_path).summary.rankings[0].entries[1].tied_with == ()
+    assert StudyReport(folder, tmp_path).summary.rankings[0].entries[1].undecided_with == ()
 
 
 def test_vllm_lengths_are_means_of_what_was_completed() -> None:

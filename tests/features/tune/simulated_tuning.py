@@ -49,14 +49,14 @@ def searched(
     able = frozenset(one for place, one in enumerate(everyone) if place not in broken)
     running = Simulation(machine, speeds, np.random.default_rng(seed), 2 * budget_s)
     search_s = int((1 - CONFIRM) * budget_s)
-    blocks, ends, looked = list[tuple[Floats, Floats]](), list[float](), list[tuple[Look, PairTable]]()
+    blocks, ends, looked = list[Floats](), list[float](), list[tuple[Look, PairTable]]()
     figures: LogSpeeds | None = None
     found = race((), everyone, Admission(able, able), within=WITHIN)
     while found.end is None:
         live = range(len(everyone)) if len(ends) < 2 else [everyone.index(one) for one in found.left]
         rounds = rounds_of_block(
             [design_of(len(live))],
-            [values.shape[1] for values, _ in blocks],
+            [values.shape[1] for values in blocks],
             search_s - running.clock_s,
             measured_variance_components({"workload": figures} if figures else {}),
         )

@@ -18,7 +18,7 @@ from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.estimate import Basis, Estimate, Finding, Verdict
 from bitbench.analysis.results.recommendation import Judged, Limits
 from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.analysis.sequential import PrimaryMetric, kept_back
+from bitbench.analysis.sequential import PrimaryMetric
 from bitbench.cli.json_answers import answer_schema, json_answer_text
 from bitbench.engines.llamacpp import LlamaCppEngine
 from bitbench.engines.null import NullEngine
@@ -197,13 +197,6 @@ def test_the_least_memory_is_raced_for_by_the_records_of_memory() -> None:
     records = make_records(plan, trials)
     found = race_of(records, [judged(A), judged(B)], PrimaryMetric("peak_bytes", higher_is_better=False), 0.02)
     assert (found.leader, found.end) == (B, RaceEnd.FOUND)
-
-
-def test_a_search_keeps_nothing_back_since_it_confirms_in_a_study_of_its_own() -> None:
-    names = ["a", "b", "c"]
-    measure = Measure(budget=600.0)
-    assert kept_back(make_plan(names, [WORKLOAD], measure)) > 0
-    assert kept_back(make_plan(names, [WORKLOAD], measure.model_copy(update={"confirm": False}))) == 0
 
 
 def test_of_a_large_space_so_many_are_drawn_as_the_budget_pays_for() -> None:

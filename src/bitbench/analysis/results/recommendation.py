@@ -34,7 +34,6 @@ class Judged(Record):
     config: Config
     figure: Estimate | None
     ratio_to_baseline: Estimate | None = None  # above 1 is better; None for the baseline itself too
-    confirmed_ratio: Estimate | None = None  # that of fresh starts after the choice; None where there were none
     same_engine: SameEngineRatio | None = None  # None: the baseline is that config, or there is none
     memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
     kv_cache_bytes: float | None = None  # what it reserves; None where the engine reserves nothing, or does not say
@@ -72,7 +71,7 @@ class Choice(Record):
     chosen: Config | None  # the best that meets all limits with confidence
     nearest: Config | None  # where none does
     starts_needed: int | None = None  # of each config; None: there are enough to choose
-    ties: tuple[Config, ...] = ()  # meet the limits too, and which is better is undecided
+    undecided: tuple[Config, ...] = ()  # meet the limits, too, and may be as fast as the chosen one
     deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
 
     def of(self, config: Config) -> Judged:

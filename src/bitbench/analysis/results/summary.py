@@ -224,17 +224,10 @@ class RankingEntry(Record):
     config: Config
     rank_low: int | None
     rank_high: int | None
-    tied_with: tuple[Config, ...]
+    undecided_with: tuple[Config, ...]
     ratio_to_baseline: Estimate | None
     against_baseline: AgainstBaseline | None = None  # None: the baseline itself, or there is none
     same_engine: SameEngineRatio | None = None  # None: the baseline says it already, or nothing else does
-
-
-class ConfirmedChoice(Record):
-    """The chosen config against the baseline, in a block of fresh starts that the choice knew nothing of."""
-
-    config: Config
-    ratio: Estimate
 
 
 class ComparedModel(Record):
@@ -255,7 +248,6 @@ class Ranking(Record):
     entries: tuple[RankingEntry, ...]
     possible_bests: tuple[Config, ...] = ()  # the best is one of these; empty where too little is known
     starts_needed: int | None = None  # of each config, for a decision; None: there are enough, or nothing to compare
-    confirmed: ConfirmedChoice | None = None  # None: no config was chosen, or the study did not measure it once more
 
 
 class SearchStop(StrEnum):
@@ -397,7 +389,6 @@ class Precision(Record):
     fewest_blocks: int | None = None  # at least: a config is dropped once everything about it is decided
     start_sd: float | None = None  # from one start to the next, of one config
     trial_sd: float | None = None  # from one trial to the next within a start
-    probe_share: float | None = None  # of the variation within starts that the machine's own speed accounts for
     half_width: float | None = None  # of a ratio to the baseline: the median over configs and workloads
     next_block_s: float | None = None  # what one more block would cost
     next_half_width: float | None = None  # and bring

@@ -180,7 +180,6 @@ class BlockResults:
         self._check(record, record.block, record.duration_s, within_s)
         _must(point in order.plan.points, f"{point.name} is not in the study")
         _must(self._instances.get(record.instance_id) == point.config, "it is of an engine that was not started")
-        _must(record.purpose is order.purpose, "it is for another purpose")
         _must(record.index == self._trials[point], f"its index is {record.index}, not {self._trials[point]}")
         _must(record.round is None or record.round <= self._rounds, f"its round is {record.round}")
         _must(record.turn == 0 or (record.turn == 1 and record.round is not None), f"its turn is {record.turn}")

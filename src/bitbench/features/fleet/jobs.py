@@ -40,7 +40,7 @@ from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.records.quality import QualityMaterial, QualityRecord
 from bitbench.records.trial import InstanceRecord
-from bitbench.study.plan import Config, Group, Point, Purpose
+from bitbench.study.plan import Config, Group, Point
 from bitbench.study.study_file import StudySource, study_file_text
 from bitbench.util.errors import FleetError, StoreError
 from bitbench.util.files import SafeFolder, open_to_read, read_bytes
@@ -141,9 +141,6 @@ class _OrderPace:
 
     def is_open(self, point: Point, block: int) -> bool:  # noqa: ARG002
         return point in self._points
-
-    def purpose(self, block: int) -> Purpose:  # noqa: ARG002
-        return self._order.purpose
 
     def basis(self, block: int) -> int:
         return block

@@ -396,4 +396,4 @@ class RemoteRun:
 def _as_group(order: BlockOrder) -> Group:
     configs = dict.fromkeys(order.plan.points[place].config for place in order.open_points)
     members = tuple(Member(config=config, workloads=()) for config in configs or order.quality)
-    return Group(block=order.block, members=members, rounds=order.rounds, purpose=order.purpose)
+    return Group(block=order.block, members=members, rounds=order.rounds)

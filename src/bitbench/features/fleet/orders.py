@@ -28,7 +28,7 @@ from bitbench.records.request_rows import RequestRows
 from bitbench.records.trial import NOT_THE_ENGINES, ClientHealth, Memory, Outcome, SketchedTimes, TrialRecord
 from bitbench.study.base import Record
 from bitbench.study.metrics import PROMISED
-from bitbench.study.plan import Config, Plan, Point, Purpose
+from bitbench.study.plan import Config, Plan, Point
 
 _HARMLESS = frozenset({Outcome.OK, *NOT_THE_ENGINES})
 
@@ -51,7 +51,6 @@ class BlockOrder(Record):
     folder: str  # what file names in the study are relative to, on the driver and on the machine
     block: int
     rounds: int  # 0: only quality is left to measure
-    purpose: Purpose = Purpose.SELECTION
     open_points: tuple[int, ...] = ()  # places in the plan's points that have an undecided question
     quality: tuple[Config, ...] = ()  # whose quality this machine measures
     # What was recorded before and matters here: this block, failures elsewhere, the most memory of each config.
@@ -111,7 +110,6 @@ def make_order(
         folder=folder,
         block=block,
         rounds=rounds,
-        purpose=pace.purpose(block),
         open_points=tuple(is_open),
         quality=quality,
         history=history,
@@ -171,7 +169,6 @@ def _bare(trial: TrialRecord) -> TrialRecord:
         point=trial.point,
         block=trial.block,
         index=trial.index,
-        purpose=trial.purpose,
         round=trial.round,
         turn=trial.turn,
         instance_id=trial.instance_id,

@@ -13,7 +13,7 @@ from pathlib import Path
 from bitbench.analysis.quality import KL, summarize_quality
 from bitbench.analysis.results.estimate import Estimate, Finding
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.analysis.sequential import pairs_at_mean_speed, primary_metric_of
+from bitbench.analysis.sequential import pairs_by_workload, primary_metric_of
 from bitbench.analysis.summarize import summarize
 from bitbench.features.mix.choice import (
     Swap,
@@ -359,7 +359,7 @@ def _recipe_of(config: Config) -> str:
 
 def _speed(records: StudyRecords, mix: Config, reference: Config) -> Estimate | None:
     """Paired: above 1 where the mix is faster."""
-    table = pairs_at_mean_speed(records.trials, primary_metric_of(records.plan), reference).get(DECODE.name)
+    table = pairs_by_workload(records.trials, primary_metric_of(records.plan), reference).get(DECODE.name)
     pair = table.between(mix, reference) if table else None
     return pair.ratio(records.study.measure.confidence) if pair else None
 

@@ -74,7 +74,6 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
         "point": f"STRUCT(config {_CONFIG}, workload VARCHAR)",
         "block": "INTEGER",
         "index": "INTEGER",
-        "purpose": "VARCHAR",
         "turn": "INTEGER",
         "duration_s": "DOUBLE",
         "metrics": _struct(dict.fromkeys(TrialMetrics.model_fields, "DOUBLE")),

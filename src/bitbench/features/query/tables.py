@@ -33,7 +33,6 @@ _TYPES = {
 # What is not simply the value at a column's path.
 _SQL = {
     "host.accelerators.name": "[accelerator.name for accelerator in host.accelerators]",
-    "purpose": "coalesce(purpose, 'selection')",
     "turn": "coalesce(turn, 0)",
     "condition": "coalesce(condition, 'alone')",
 }

@@ -30,7 +30,7 @@ from bitbench.analysis.absolute import mean_interval, sample_of_trials
 from bitbench.analysis.intervals import Sample
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.estimate import Estimate
-from bitbench.analysis.sequential import PrimaryMetric, pairs_at_mean_speed
+from bitbench.analysis.sequential import PrimaryMetric, pairs_by_workload
 from bitbench.analysis.unpaired import unpaired_ratio, unpaired_speed_ratio
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialRecord
@@ -235,7 +235,7 @@ class _Known:
 
     @cached_property
     def _pairs(self) -> Mapping[str, PairTable]:
-        return pairs_at_mean_speed(self._all, STEP, None)
+        return pairs_by_workload(self._all, STEP, None)
 
     def _verify_cost(self, plain: Config | None, workload: Workload, times: float) -> float | None:
         """Of a step with so many times as many streams, beside one of this workload; never beyond what was measured."""

@@ -21,7 +21,7 @@ from bitbench.analysis.intervals import normal_quantile
 from bitbench.analysis.quality import losses_of
 from bitbench.analysis.ranking import model_group_speeds, ranking_model_groups
 from bitbench.features.tune.types import Tune
-from bitbench.measure.budget import PROBE_AND_TOUCH_S, STOP_S
+from bitbench.measure.budget import STOP_S, TOUCH_S
 from bitbench.measure.estimate import Estimator
 from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import Lock
@@ -132,7 +132,7 @@ class ConfirmationPlanner:
         first_s = sum(self.estimator.first_start_s(config.engine) + STOP_S for config in both)
         standings = {field: field.standing(self.searched.trials) for field in ranking_model_groups(plan)}
         return plan_confirmation_blocks(
-            Design(configs=2, starts_s=starts_s + warm_ups_s, round_s=trials_s + 2 * PROBE_AND_TOUCH_S),
+            Design(configs=2, starts_s=starts_s + warm_ups_s, round_s=trials_s + 2 * TOUCH_S),
             left_s - max(0.0, first_s - starts_s),  # a study's first starts take longer, and this is one of its own
             self.study.measure.confidence,
             measured_variance_components(model_group_speeds(standings)),

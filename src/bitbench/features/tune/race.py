@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from math import exp
 from random import Random
 
-from bitbench.analysis.claims import Look
+from bitbench.analysis.claims import Look, claimable_pair
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import Judged
-from bitbench.analysis.sequential import PrimaryMetric, baseline_of, looks_taken, pairs_at_mean_speed
+from bitbench.analysis.sequential import PrimaryMetric, baseline_of, looks_taken, pairs_by_workload
 from bitbench.features.tune.types import RaceEnd
 from bitbench.records.folder import StudyRecords
 from bitbench.study.plan import Config, Plan
@@ -86,9 +86,9 @@ def race_of(of: StudyRecords, judged: Iterable[Judged], primary_metric: PrimaryM
     (workload,) = of.study.workloads
     baseline = baseline_of(of.plan)
     looked = []
-    for look, seen in looks_taken(of.plan, of.trials, of.starts_and_quality, baseline):
+    for look, seen in looks_taken(of.plan, of.trials, of.starts_and_quality):
         alone = PairTable(tuple(dict.fromkeys(trial.point.config for trial in seen)), ())
-        looked.append((look, pairs_at_mean_speed(seen, primary_metric, baseline).get(workload.name, alone)))
+        looked.append((look, pairs_by_workload(seen, primary_metric, baseline).get(workload.name, alone)))
     configs = dict.fromkeys(point.config for point in of.plan.points)
     return race(looked, configs, race_admission(judged), within=within)
 
@@ -136,7 +136,7 @@ def _level(look: Look, configs: int) -> float:
 
 
 def _is_above(table: PairTable, config: Config, other: Config, level: float) -> bool:
-    pair = table.between(config, other)
+    pair = claimable_pair(table, config, other)
     return pair is not None and pair.log_mean > 0 and pair.p_value / 2 < level
 
 
@@ -159,7 +159,7 @@ def _shortfall(table: PairTable, leader: Config, left: Sequence[Config], level: 
     for other in left:
         if other == leader:
             continue
-        pair = table.between(other, leader)
+        pair = claimable_pair(table, other, leader)
         if pair is None:
             return None
         highest = max(highest, pair.log_mean + pair.half_width(1 - 2 * level))

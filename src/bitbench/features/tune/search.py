@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
+from bitbench.analysis.budget import FEWEST_BLOCKS
 from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.quality import quality_baseline
@@ -13,14 +14,14 @@ from bitbench.analysis.recommend import MEMORIES, recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits
 from bitbench.analysis.results.summary import MetricDefinition, StudySummary
-from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_at_mean_speed, primary_metric_of
+from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_by_workload, primary_metric_of
 from bitbench.analysis.summarize import summarize
 from bitbench.api.recommend import recommended_deployment
 from bitbench.features.tune.confirmation import ConfirmationPlan, ConfirmationPlanner
 from bitbench.features.tune.race import Race, draw_race_configs, race_of
 from bitbench.features.tune.types import Confirmed, Fate, Goal, Tried, Tune, Tuning
 from bitbench.measure import runner
-from bitbench.measure.budget import PROBE_AND_TOUCH_S, STOP_S
+from bitbench.measure.budget import STOP_S, TOUCH_S
 from bitbench.measure.plan import estimator_of, plan_study
 from bitbench.measure.runner import StudyPart
 from bitbench.measure.workplace import Workplace
@@ -30,11 +31,11 @@ from bitbench.reports.document.words import plural
 from bitbench.reports.write import StudyReport
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config, Plan, Point
-from bitbench.study.study import STARTS_OF_A_BUDGET, Study
+from bitbench.study.study import Study
 from bitbench.study.study_file import StudySource
 from bitbench.util.errors import StudyFileError, UsageError
 
-SCREENINGS = STARTS_OF_A_BUDGET.min  # of every config before one may be dropped
+SCREENINGS = FEWEST_BLOCKS  # of every config before one may be dropped
 _FATES = list(Fate)
 
 
@@ -164,9 +165,8 @@ class _TuneRun:
             )
 
     def _search_source(self) -> StudySource:
-        """Two starts of everybody, then only those that may be the best, in the search's share of the budget."""
+        """Three starts of everybody, then only those that may be the best, in the search's share of the budget."""
         measure = self._study.measure.with_budget((1 - self._tune.confirm) * self._budget_s)
-        measure = measure.model_copy(update={"confirm": False})  # in a study of its own
         return replace(self.source, study=self._study.model_copy(update={"measure": measure}))
 
     def _drawn(self, plan: Plan) -> Plan:
@@ -176,7 +176,7 @@ class _TuneRun:
         def screening_s(config: Config) -> float:
             """Starts, each with a warm-up and a round."""
             point = points[config]
-            load_s = estimator.warm_up_s(point) + estimator.trial_s(point) + PROBE_AND_TOUCH_S
+            load_s = estimator.warm_up_s(point) + estimator.trial_s(point) + TOUCH_S
             return SCREENINGS * (estimator.start_s(config.engine) + STOP_S + load_s)
 
         lock = StudyFolder(self.place / "search").lock()
@@ -290,7 +290,7 @@ def _judged(summary: StudySummary, limits: Limits, price: float | None = None) -
 
 
 def _table(records: StudyRecords, primary_metric: PrimaryMetric) -> PairTable | None:
-    return next(iter(pairs_at_mean_speed(records.trials, primary_metric, baseline_of(records.plan)).values()), None)
+    return next(iter(pairs_by_workload(records.trials, primary_metric, baseline_of(records.plan)).values()), None)
 
 
 def _elapsed_s(records: StudyRecords) -> float:

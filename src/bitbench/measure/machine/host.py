@@ -5,7 +5,6 @@ import os
 import platform
 import re
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -152,14 +151,6 @@ def cores_in_use(look_s: float = LOOK_S) -> float:
     with OtherWork() as others:
         time.sleep(look_s)
     return others.cores
-
-
-def host_cores_used_by(pids: Sequence[int], look_s: float = 0.5) -> float:
-    """How many cores these processes and all that they started keep busy."""
-    trees = [process for pid in pids for process in watched_process_tree(pid)]
-    before = sum(_used_s(process) for process in trees)
-    time.sleep(look_s)
-    return max(0.0, sum(_used_s(process) for process in trees) - before) / look_s
 
 
 def _used_s(process: psutil.Process, *, with_ended: bool = False) -> float:

@@ -130,7 +130,7 @@ def recommendation_limit_text(unit: str, limit: float) -> str:
 
 def _verdict(found: Recommendation, choice: Choice) -> Phrase:
     if choice.chosen is not None:
-        return say(_use(found, choice, choice.of(choice.chosen)), _ties(choice, choice.of(choice.chosen)))
+        return say(_use(found, choice, choice.of(choice.chosen)), _undecided(choice, choice.of(choice.chosen)))
     if choice.starts_needed is not None:
         return strong("One start decides nothing on ", Name(choice.workload), f"; {choice.starts_needed} of each may.")
     if choice.nearest is not None:
@@ -155,10 +155,13 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
 
 def _headline(choice: Choice, judged: Judged) -> Phrase:
     """Return what to use; a config whose quality is unknown or flagged is only called the fastest."""
-    if not judged.quality_doubt:
-        return say("Use ", Name(judged.config.name), " on ", Name(choice.workload), ".")
-    doubt = f"; its quality {plain_words(judged.quality_doubt, MAX_CAUSE)}."
-    return say("Fastest on ", Name(choice.workload), ": ", Name(judged.config.name), doubt)
+    if judged.quality_doubt:
+        doubt = f"; its quality {plain_words(judged.quality_doubt, MAX_CAUSE)}."
+        return say("Fastest on ", Name(choice.workload), ": ", Name(judged.config.name), doubt)
+    ratio = judged.ratio_to_baseline
+    is_gain = judged.config == choice.baseline or ratio is None or ratio.is_above(1)
+    head = "Use " if is_gain else "Leading, not confirmed: "
+    return say(head, Name(judged.config.name), " on ", Name(choice.workload), ".")
 
 
 def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
@@ -187,28 +190,27 @@ def _on_same_engine(found: Recommendation, judged: Judged) -> Phrase:
 
 
 def _gain(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
-    ratio, fresh = times(judged.ratio_to_baseline), times(judged.confirmed_ratio)
+    ratio = times(judged.ratio_to_baseline)
     if ratio is not None and choice.baseline is not None:
-        again = say("; fresh starts after the choice gave ", fresh) if fresh else ()
         baseline = say("the baseline ", Name(choice.baseline.name))
-        return say(", ", ratio, " ", ratio_meaning(found.primary_metric, baseline), again)
+        return say(", ", ratio, " ", ratio_meaning(found.primary_metric, baseline))
     if judged.config == choice.baseline:
         return say("; it is the baseline itself")
     return say("; the baseline has no result here")
 
 
-def _ties(choice: Choice, chosen: Judged) -> Phrase:
-    if not choice.ties:
+def _undecided(choice: Choice, chosen: Judged) -> Phrase:
+    if not choice.undecided:
         return ()
-    tied = [choice.of(tie) for tie in choice.ties]
-    gain = "; its gain over the baseline is not significant" if choice.baseline in choice.ties else ""
-    known = [(judged.memory.value, judged) for judged in (chosen, *tied) if judged.memory is not None]
+    rivals = [choice.of(config) for config in choice.undecided]
+    gain = "; its gain over the baseline is not significant" if choice.baseline in choice.undecided else ""
+    known = [(judged.memory.value, judged) for judged in (chosen, *rivals) if judged.memory is not None]
     least: Phrase = ()
     mean, smallest = min(known, key=lambda pair: pair[0], default=(0.0, chosen))
     if any(mean < (1 - LESS_MEMORY) * other for other, _ in known):
         least = say("; of these ", Name(smallest.config.name), " takes the least memory (", size(mean), ")")
-    rivals = listing(name_phrases(judged.config.name for judged in tied))
-    return say(" Undecided between it and ", rivals, gain, least, ".")
+    others = listing(name_phrases(judged.config.name for judged in rivals))
+    return say(" Undecided between it and ", others, gain, least, ".")
 
 
 def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
@@ -353,7 +355,7 @@ def _finding(place: int, judged: Judged) -> Quantity | None:
 def _standing(choice: Choice, judged: Judged) -> str:
     if judged.config == choice.chosen:
         return "use this"
-    if judged.config in choice.ties:
+    if judged.config in choice.undecided:
         return "may be as good"
     if judged.figure is None:
         return "no result"

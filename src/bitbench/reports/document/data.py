@@ -102,7 +102,7 @@ def csv_trial_columns() -> list[str]:
 
 _NAMES = (
     "study", "trial", "kind", "variant", "engine", "workload", "concurrency", "input_tokens", "output_tokens",
-    "instance", "block", "index", "turn", "purpose", "started_at", "duration_s", "outcome", "outlier",
+    "instance", "block", "index", "turn", "started_at", "duration_s", "outcome", "outlier",
 )  # fmt: skip
 _ENDING = ("requests", "failed_requests", "cause")
 
@@ -131,7 +131,6 @@ def _csv_trial_rows(summary: StudySummary, trials: Sequence[TrialRecord]) -> lis
                 "block": trial.block,
                 "index": trial.index,
                 "turn": trial.turn,
-                "purpose": trial.purpose.value,
                 "started_at": trial.started_at,
                 "duration_s": trial.duration_s,
                 "outcome": trial.outcome.value,

@@ -39,7 +39,6 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import Labels, grouped
 from bitbench.reports.sections import memory
-from bitbench.reports.sections.ranked import ranked_entry, ranked_is_confirmed
 from bitbench.reports.sections.workloads import OCCASIONAL_METRICS
 from bitbench.study.plan import ImportSource, Support
 from bitbench.study.secrets import is_secret
@@ -316,7 +315,7 @@ def precision_section(summary: StudySummary) -> Section | None:
     found = summary.precision
     if found is None or summary.imported_from:
         return None
-    return Section(say("How exact it is"), (Bullets((*_sentences(found), *_confirmed(summary))),))
+    return Section(say("How exact it is"), (Bullets(tuple(_sentences(found))),))
 
 
 def _sentences(found: Precision) -> list[Phrase]:
@@ -326,26 +325,10 @@ def _sentences(found: Precision) -> list[Phrase]:
     if found.start_sd is not None and found.trial_sd is not None:
         noise = say("A config varies by ", share(found.start_sd), " from start to start and by ")
         said.append(say(noise, share(found.trial_sd), " from trial to trial (standard deviations)."))
-    if found.probe_share is not None:
-        said.append(say("The machine's own speed, read around each trial, explains ", share(found.probe_share),
-                        " of the variation within starts."))  # fmt: skip
     if found.next_block_s is not None and found.next_half_width is not None:
         cost = f"One more block would take about {show_duration(found.next_block_s)} and narrow that to about ± "
         said.append(say(cost, _relative(found.next_half_width), "."))
     return said
-
-
-def _confirmed(summary: StudySummary) -> Iterator[Phrase]:
-    """Beside the ratio that the choice was made by, which is the largest of several and so rather too large."""
-    labels = Labels.of(summary, MAX_NAME)
-    for ranking in summary.rankings:
-        if (found := ranking.confirmed) is None or (entry := ranked_entry(ranking, found.config)) is None:
-            continue
-        where = say(" on ", Name(ranking.workload), ": ")
-        holds = ranked_is_confirmed(ranking)
-        head = "Confirmed with fresh starts, " if holds else "Not confirmed by fresh starts, "
-        yield say(head, Name(labels[found.config]), where, times(found.ratio),
-                  " the baseline; the blocks that chose it gave ", times(entry.ratio_to_baseline), ".")  # fmt: skip
 
 
 def _relative(half_width: float | None) -> Quantity:
@@ -386,7 +369,7 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         "The requests of a batch share one fate and count as one. Where requests were not kept it is the mean of the "
         "percentiles of single trials (per trial).",
         "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
-        "config, so what slows the whole machine cancels. Other configs and workloads lend degrees of freedom. "
+        "config, so what slows the whole machine cancels. Variances are pooled with other configs. "
         "A single start has a ratio without an interval.",
         "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant "
         f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "

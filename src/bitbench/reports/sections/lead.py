@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import log
 from typing import Any, Literal
 
+from bitbench.analysis.budget import FEWEST_BLOCKS
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.summary import (
     AgainstBaseline,
@@ -15,7 +17,7 @@ from bitbench.analysis.results.summary import (
 )
 from bitbench.feature import Offer, ReportPlace, feature_errors_as_warnings, report_parts
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
-from bitbench.reports.document.model import Name, Phrase, Quantity, Unit
+from bitbench.reports.document.model import Name, Phrase, Unit
 from bitbench.reports.document.numbers import number, percent, size
 from bitbench.reports.document.words import (
     MAX_NAME,
@@ -32,16 +34,14 @@ from bitbench.reports.labels import Labels
 from bitbench.reports.sections.ranked import (
     LESS_MEMORY,
     objectives_in_words,
-    ranked_confirmed_ratio,
     ranked_entry,
-    ranked_is_confirmed,
     ranked_possible_bests,
-    ranked_quoted_ratio,
     ranked_ratio_to_baseline,
 )
 from bitbench.study.plan import Config
 
-MAX_NAMED = 4  # of a tie, in a sentence or a point
+MAX_NAMED = 4  # in a sentence or a point
+NOTABLE = 0.005  # a smaller gain is shown as 1.00×
 TAKES: dict[str, Callable[[MemorySummary], float | None]] = {
     "Its weights take": lambda memory: memory.weight_bytes_stored,
     "Its device memory peaks at": lambda memory: memory.device_peak_bytes.high if memory.device_peak_bytes else None,
@@ -154,7 +154,7 @@ def _without(ranking: Ranking, flagged: Container[Config]) -> Ranking:
 def _leads(entry: RankingEntry, better: Sequence[RankingEntry]) -> bool:
     """`better`: those with a better mean. One with a single trial is not ranked, and ahead of no other."""
     ranked = [other.config for other in better if other.rank_low is not None]
-    return entry.rank_low is not None and all(config in entry.tied_with for config in ranked)
+    return entry.rank_low is not None and all(config in entry.undecided_with for config in ranked)
 
 
 def _faster_but_flagged(found: _Found, sound: _Found) -> Iterator[Phrase]:
@@ -188,37 +188,38 @@ def _never_behind(found: _Found) -> list[Config]:
 
 
 def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> Lead:
-    def merit(config: Config) -> tuple[bool, int, int, int]:
-        """Not flagged; then significantly ahead on more workloads; then confirmed on more; then better places."""
+    def merit(config: Config) -> tuple[bool, int, int, float]:
+        """Not flagged; then significantly ahead on more workloads; then better places; then larger gains."""
         places = [[entry.config for entry in ranking.entries].index(config) for ranking in found.compared]
-        confirmed = sum(ranked_confirmed_ratio(ranking, config) is not None for ranking in found.compared)
-        return config not in found.flagged, len(found.where_ahead(config)), confirmed, -sum(places)
+        gains = [abs(log(entry.ratio_to_baseline.value)) for ranking in found.where_ahead(config)
+                 if (entry := ranked_entry(ranking, config)) and entry.ratio_to_baseline]  # fmt: skip
+        return config not in found.flagged, len(found.where_ahead(config)), -sum(places), sum(gains)
 
     best = max(choices, key=merit)
-    tied = [choice for choice in choices if choice != best and (choice in found.flagged) is (best in found.flagged)]
+    rivals = [choice for choice in choices if choice != best and (choice in found.flagged) is (best in found.flagged)]
     others = [candidate for candidate in candidates if candidate not in choices and candidate != found.summary.baseline]
     against = [*_against_baseline(found, best)]
-    if tied and against:
+    if rivals and against:
         against[0] = say(found.name(best), ": ", against[0])
     reasons = [*against, *_takes(found.summary, best), *_cautions(found, best, found.compared)]
-    reasons += _of_ties(found, best, tied)
+    reasons += _of_rivals(found, best, rivals)
     if others:
         verb = "is" if len(others) == 1 else "are"
         doubtful = listing(found.names(others))
         reasons.append(say(doubtful, f" {verb} not significantly faster than the baseline."))
-    reasons += _to_measure_quality(found, [best, *tied])
-    recommended = () if best in found.flagged else (best, *tied)
-    return Lead(_verdict(found, best, tied, others), tuple(reasons), recommended)
+    reasons += _to_measure_quality(found, [best, *rivals])
+    recommended = () if best in found.flagged else (best, *rivals)
+    return Lead(_verdict(found, best, rivals, others), tuple(reasons), recommended)
 
 
-def _of_ties(found: _Found, best: Config, tied: Sequence[Config]) -> Iterator[Phrase]:
-    """What tells the others of a tie from the one whose figures were given: less certain gains, less memory."""
+def _of_rivals(found: _Found, best: Config, rivals: Sequence[Config]) -> Iterator[Phrase]:
+    """What tells the others from the one whose figures were given: less certain gains, less memory."""
     won = [ranking.workload for ranking in found.where_ahead(best) if ranking.baseline is not None]
-    for config in tied:
+    for config in rivals:
         if doubtful := [workload for workload in won if config not in found.ahead[workload]]:
             on = listing(name_phrases(doubtful))
             yield say(found.name(config), " is not significantly faster than the baseline on ", on, ".")
-    if least := _least_memory(found, tied, best):
+    if least := _least_memory(found, rivals, best):
         yield say("Of these ", least, ".")
 
 
@@ -233,23 +234,37 @@ def _least_memory(found: _Found, among: Sequence[Config], beside: Config) -> Phr
     return say(takes, ", ", found.name(beside), " at ", size(peaks[beside]))
 
 
-def _verdict(found: _Found, best: Config, tied: list[Config], others: list[Config]) -> Phrase:
-    """What to use, in one sentence with what speaks against it: a tie, and quality that is flagged or unknown.
+def _verdict(found: _Found, best: Config, rivals: list[Config], others: list[Config]) -> Phrase:
+    """What to use, in one sentence with what speaks against it: what is undecided, and quality that is flagged or
+    unknown.
 
-    `tied`: as good a choice; `others`: tied with it as well, but no gain over the baseline.
+    `rivals`: as good a choice; `others`: not told from it either, but no gain over the baseline.
     """
     if best in found.flagged:
-        tie = say(", tied with ", listing(found.names([*tied, *others]), most=MAX_NAMED)) if tied or others else ()
-        return say(found.name(best), " is the fastest", tie, f", but its quality is flagged: {found.flagged[best]}.")
-    choice = say("Use ", listing(found.names([best, *tied]), "or"))
-    caveat = _unknown_quality(found, [best, *tied])
-    if tied and not (others or caveat):
-        return say(choice, ": they are tied.")
-    tie = say(", which are tied") if tied else ()
+        named = listing(found.names([*rivals, *others]), most=MAX_NAMED)
+        between = say(", undecided against ", named) if rivals or others else ()
+        return say(
+            found.name(best), " is the fastest", between, f", but its quality is flagged: {found.flagged[best]}."
+        )
+    choice = listing(found.names([best, *rivals]), "or")
+    head = "Use " if all(_is_sure(ranking, best) for ranking in found.where_ahead(best)) else NOT_CONFIRMED
+    caveat = _unknown_quality(found, [best, *rivals])
+    against: list[Words] = ["between them"] if rivals else []
     if others:
-        among = " with each other and" if tied else ""
-        tie = say(f", which {'are' if tied else 'is'} tied{among} with ", listing(found.names(others), most=MAX_NAMED))
-    return say(choice, tie, ", but " if caveat else "", caveat, ".")
+        against.append(say("against ", listing(found.names(others), most=MAX_NAMED)))
+    undecided = say(" (undecided ", listing(against), ")") if against else ()
+    return say(head, choice, undecided, ", but " if caveat else "", caveat, ".")
+
+
+NOT_CONFIRMED = "Leading, not confirmed: "
+
+
+def _is_sure(ranking: Ranking, config: Config) -> bool:
+    """Whether the interval that is quoted excludes 1: a claim stays once it is made, whatever later blocks show."""
+    entry = ranked_entry(ranking, config)
+    if ranking.baseline is None or entry is None:
+        return True
+    return entry.ratio_to_baseline is not None and entry.ratio_to_baseline.is_above(1)
 
 
 def _unknown_quality(found: _Found, chosen: list[Config], whose_all: str | None = None) -> Phrase:
@@ -282,7 +297,7 @@ def _no_winner(found: _Found) -> Lead:
         where = say("on both workloads" if count == 2 else f"on all {count} workloads")
     baseline = next((ranking.baseline for ranking in found.answered if ranking.baseline is not None), None)
     if baseline is None:
-        return Lead(say("Tie."), (say("The differences are not significant ", where, "."),))
+        return Lead(say("Undecided."), (say("The differences are not significant ", where, "."),))
     own = found.name(baseline)
     if without := [ranking.workload for ranking in found.answered if ranking.baseline is None]:
         others = listing(name_phrases(without))
@@ -299,10 +314,25 @@ def _no_winner(found: _Found) -> Lead:
             return Lead(say("The baseline ", own, " is the fastest", why), tuple(reasons))
         return Lead(say("Keep the baseline ", own, "."), tuple(reasons), (baseline,))
     reasons = [say("No config is significantly faster than the baseline ", own, " ", where, ".")]
-    tied = [config for config in _never_behind(found) if config != baseline and config not in found.flagged]
-    if least := _least_memory(found, tied, baseline):
-        reasons.append(say("Of those tied with it, ", least, "."))
-    return Lead(say("Tie: speed alone gives no reason to change."), tuple(reasons))
+    reasons += _looks(found)
+    rivals = [config for config in _never_behind(found) if config != baseline and config not in found.flagged]
+    if least := _least_memory(found, rivals, baseline):
+        reasons.append(say("Of those that may be as fast, ", least, "."))
+    return Lead(say("Undecided: speed alone gives no reason to change."), tuple(reasons))
+
+
+def _looks(found: _Found) -> Iterator[Phrase]:
+    """Who is ahead so far, and how many starts a decision needs."""
+    for ranking in found.compared[:MAX_NAMED]:
+        first = ranking.entries[0]
+        ratio = first.ratio_to_baseline
+        if ranking.baseline is not None and ratio is not None and abs(ratio.value - 1) >= NOTABLE:
+            gain = _gain(found, ranking, first.config)
+            yield say(found.name(first.config), " looks faster, not yet decided: ", gain, " on ",
+                      Name(ranking.workload), ".")  # fmt: skip
+    precision = found.summary.precision
+    if precision is not None and precision.blocks < FEWEST_BLOCKS:
+        yield say(f"A decision needs {FEWEST_BLOCKS} starts of each config; there are {precision.blocks}.")
 
 
 def _by_workload(found: _Found) -> Lead:
@@ -315,13 +345,13 @@ def _by_workload(found: _Found) -> Lead:
             best, *others = [config for config in won if config not in found.flagged] or won
             chosen |= dict.fromkeys([best, *others])
             named = listing(found.names([best, *others]), "or")
-            gain, before = ranked_ratio_to_baseline(ranking, best), _chosen_by(ranking, best)
-            again = say(" in fresh starts (", before, " when it was chosen)") if before else ()
-            ratio = say(", ", gain, " the baseline", again) if gain else ()
+            gain = ranked_ratio_to_baseline(ranking, best)
+            ratio = say(", ", gain, " the baseline") if gain else ()
             if best in found.flagged:
                 reasons.append(say(on, named, " is the fastest, but its quality is flagged", ratio, "."))
             else:
-                reasons.append(say(on, "use ", named, ratio, "."))
+                head = "use " if _is_sure(ranking, best) else NOT_CONFIRMED.lower()
+                reasons.append(say(on, head, named, ratio, "."))
                 cautions += _cautions(found, best, [ranking])
         elif len(ranking.entries) == 1:
             reasons.append(say(on, "only ", found.name(ranking.entries[0].config), " has a result."))
@@ -336,14 +366,6 @@ def _by_workload(found: _Found) -> Lead:
         caveat = say("the quality of ", listing(found.names(flagged)), " is flagged")
     verdict = say("It depends on the workload", "; " if caveat else "", caveat, ".")
     return Lead(verdict, tuple(reasons), recommended, leading)
-
-
-def _chosen_by(ranking: Ranking, best: Config) -> Quantity | None:
-    """Of a confirmed ratio, the one that it was chosen by: that of the blocks before."""
-    entry = ranked_entry(ranking, best)
-    if ranked_confirmed_ratio(ranking, best) is None or entry is None or entry.ratio_to_baseline is None:
-        return None
-    return number(entry.ratio_to_baseline.value, Unit.RATIO)
 
 
 def _cautions(found: _Found, best: Config, rankings: Sequence[Ranking]) -> Iterator[Phrase]:
@@ -376,22 +398,16 @@ def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
         *([plural(len(ahead) - MAX_NAMED, "more workload")] if len(ahead) > MAX_NAMED else []),
     ]
     yield say(listing(parts), ".")
-    if confirmed := [ranking for ranking in ahead if ranked_confirmed_ratio(ranking, best)]:
-        where = () if len(confirmed) == 1 else say(" ", _on(confirmed))
-        before = [ratio for ranking in confirmed if (ratio := _chosen_by(ranking, best))]
-        holds = all(ranked_is_confirmed(ranking) for ranking in confirmed)
-        said = (
-            "Confirmed by fresh starts after the choice" if holds else "Fresh starts after the choice do not confirm it"
-        )
-        yield say(said, where, "; the blocks that chose it gave ", listing(before[:MAX_NAMED]), ".")
     if rest := [ranking for ranking in found.compared if ranking.baseline is not None and ranking not in ahead]:
         yield _not_significant(rest, best)
 
 
 def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:
     """`1.31× (95 % CI 1.27× to 1.36×) the output throughput of a`"""
-    ratio = ranked_quoted_ratio(ranking, best)
-    assert ratio is not None  # it is ahead
+    entry = ranked_entry(ranking, best)
+    assert entry is not None
+    ratio = entry.ratio_to_baseline
+    assert ratio is not None
     assert ranking.baseline is not None
     ends = [number(end, Unit.RATIO) for end in ratio.interval or ()]
     confidence = percent(found.summary.study.measure.confidence)

@@ -52,7 +52,7 @@ from bitbench.study.plan import Config, Point
 
 SINGLE = "one start"
 NOT_RANKED = f"{SINGLE}, not ranked"
-LESS_MEMORY = 0.05  # a smaller difference is no reason to choose among ties
+LESS_MEMORY = 0.05  # a smaller difference is no reason to choose among those that are undecided
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
 
 
@@ -118,9 +118,6 @@ def ranked_versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Word
 
 
 def versus_column(title: Words, ranking: Ranking) -> ColumnOf[Config]:
-    """Beside the answer and its chart, so with the ratios that these quote; tables of a workload have those of all
-    blocks that chose."""
-
     def versus(config: Config) -> Words:
         return "baseline" if config == ranking.baseline else ranked_ratio_to_baseline(ranking, config)
 
@@ -128,12 +125,12 @@ def versus_column(title: Words, ranking: Ranking) -> ColumnOf[Config]:
 
 
 def rank_text(entry: RankingEntry | None) -> str | None:
-    """`1`, or a range for a tie."""
+    """`1`, or a range where that is undecided."""
     if entry is None:
         return None
     if entry.rank_low is None:
         return NOT_RANKED
-    return ranked_places(entry) if entry.rank_low == entry.rank_high else f"{ranked_places(entry)} (tie)"
+    return ranked_places(entry) if entry.rank_low == entry.rank_high else f"{ranked_places(entry)} (undecided)"
 
 
 def ranked_places(entry: RankingEntry) -> str:
@@ -143,26 +140,9 @@ def ranked_places(entry: RankingEntry) -> str:
     return "–".join(str(place) for place in dict.fromkeys((entry.rank_low, entry.rank_high)))
 
 
-def ranked_quoted_ratio(ranking: Ranking, config: Config) -> Estimate | None:
-    """To the baseline: the confirmed one where there is one, since the choice itself made the other look better."""
-    if (confirmed := ranked_confirmed_ratio(ranking, config)) is not None:
-        return confirmed
-    entry = ranked_entry(ranking, config)
-    return entry.ratio_to_baseline if entry else None
-
-
-def ranked_confirmed_ratio(ranking: Ranking, config: Config) -> Estimate | None:
-    found = ranking.confirmed
-    return found.ratio if found is not None and found.config == config else None
-
-
-def ranked_is_confirmed(ranking: Ranking) -> bool:
-    """Whether the fresh starts of what was chosen show a gain by themselves."""
-    return ranking.confirmed is not None and ranking.confirmed.ratio.is_above(1)
-
-
 def ranked_ratio_to_baseline(ranking: Ranking, config: Config) -> Quantity | None:
-    return times(ranked_quoted_ratio(ranking, config))
+    entry = ranked_entry(ranking, config)
+    return times(entry.ratio_to_baseline) if entry else None
 
 
 def ranked_memory_metric(summary: StudySummary) -> str:
