@@ -275,7 +275,7 @@ def test_one_that_fails_where_another_does_not_is_no_answer_for_both() -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     found = led(without(summary, "quick", "medium_batch"))
     assert found.verdict == "It depends on the workload; the quality of the choice was not measured."
-    assert found.reasons[0].startswith("On interactive use quick, 1.50× [")
+    assert found.reasons[0].startswith("On interactive use quick, 1.50× (95 % CI 1")
     assert found.reasons[1] == "On medium_batch only base has a result."
 
 
@@ -319,9 +319,9 @@ def test_on_each_workload_too_a_flag_is_said() -> None:
     summary = study({"base": (100.0, 200.0), "early": (150.0, 100.0), "late": (50.0, 300.0)})
     found = led(with_quality(summary, base=None, early="broken", late=None))
     assert found.verdict == "It depends on the workload."
-    assert found.reasons[0].startswith("On medium_batch use late, 1.50× [")
+    assert found.reasons[0].startswith("On medium_batch use late, 1.50× (95 % CI 1")
     assert found.reasons[1] == "On interactive no config is significantly faster than the baseline."
-    assert found.reasons[2].startswith("early is faster, 1.50× [")
+    assert found.reasons[2].startswith("early is faster, 1.50× (95 % CI 1")
     assert found.reasons[2].endswith("] on interactive, but its quality is flagged: broken.")
 
 
@@ -330,7 +330,7 @@ def test_where_the_fastest_is_flagged_the_best_of_the_others_is_to_be_used() -> 
     found = led(with_quality(summary, base=None, wild="perplexity +900 %", quick=None, slow=None))
     assert found.verdict == "Use quick."
     assert found.reasons[0].startswith("1.50× (95 % CI ")
-    assert found.reasons[-1].startswith("wild is faster, 4.00× [")
+    assert found.reasons[-1].startswith("wild is faster, 4.00× (95 % CI 1")
     assert found.reasons[-1].endswith("] on medium_batch, but its quality is flagged: perplexity +900 %.")
 
 

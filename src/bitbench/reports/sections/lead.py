@@ -10,6 +10,7 @@ from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.summary import (
     AgainstBaseline,
     MemorySummary,
+    PointSummary,
     QualityState,
     Ranking,
     RankingEntry,
@@ -18,7 +19,7 @@ from bitbench.analysis.results.summary import (
 from bitbench.feature import Offer, ReportPlace, feature_errors_as_warnings, report_parts
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import Name, Phrase, Unit
-from bitbench.reports.document.numbers import number, percent, size
+from bitbench.reports.document.numbers import number, percent, size, times
 from bitbench.reports.document.words import (
     MAX_NAME,
     Words,
@@ -183,8 +184,32 @@ def _never_behind(found: _Found) -> list[Config]:
 
     entries = [entry for ranking in found.answered for entry in ranking.entries]
     behind = {entry.config for entry in entries if is_behind(entry.ratio_to_baseline)}
+    behind |= _left_early(found)
     first, *others = [ranked_possible_bests(ranking) for ranking in found.answered]
     return [config for config in first if config not in behind and all(config in top for top in others)]
+
+
+def _left_early(found: _Found) -> set[Config]:
+    """Return the configs with too few starts for a claim on a workload where others have enough.
+
+    They may be the best there only because nothing can be claimed of them.
+    """
+    early: set[Config] = set()
+    for ranking in found.answered:
+        starts = {point.point.config: _starts(point, ranking.metric) for point in found.summary.points
+                  if point.point.workload == ranking.workload}  # fmt: skip
+        ranked = [entry.config for entry in ranking.entries if entry.config != ranking.baseline]
+        few = {config for config in ranked if starts[config] < FEWEST_BLOCKS}
+        if len(few) < len(ranked):
+            early |= few
+    return early
+
+
+def _starts(point: PointSummary, metric: str) -> int:
+    estimate = point.metrics.get(metric)
+    if estimate is None or estimate.basis is None:
+        return FEWEST_BLOCKS
+    return estimate.basis.starts
 
 
 def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> Lead:
@@ -345,13 +370,14 @@ def _by_workload(found: _Found) -> Lead:
             best, *others = [config for config in won if config not in found.flagged] or won
             chosen |= dict.fromkeys([best, *others])
             named = listing(found.names([best, *others]), "or")
-            gain = ranked_ratio_to_baseline(ranking, best)
-            ratio = say(", ", gain, " the baseline") if gain else ()
+            has_ratio = ranked_ratio_to_baseline(ranking, best) is not None
+            ratio = say(", ", _gain(found, ranking, best)) if has_ratio else ()
             if best in found.flagged:
                 reasons.append(say(on, named, " is the fastest, but its quality is flagged", ratio, "."))
             else:
                 head = "use " if _is_sure(ranking, best) else NOT_CONFIRMED.lower()
                 reasons.append(say(on, head, named, ratio, "."))
+                cautions += _on_same_engine(found, ranking, best)
                 cautions += _cautions(found, best, [ranking])
         elif len(ranking.entries) == 1:
             reasons.append(say(on, "only ", found.name(ranking.entries[0].config), " has a result."))
@@ -398,6 +424,7 @@ def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
         *([plural(len(ahead) - MAX_NAMED, "more workload")] if len(ahead) > MAX_NAMED else []),
     ]
     yield say(listing(parts), ".")
+    yield from _on_same_engine(found, first, best)
     if rest := [ranking for ranking in found.compared if ranking.baseline is not None and ranking not in ahead]:
         yield _not_significant(rest, best)
 
@@ -414,6 +441,16 @@ def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:
     range_of_it = say(f" ({confidence} CI ", listing(ends, "to"), ")") if ends else ()
     than = ratio_meaning(found.summary.definitions[ranking.metric], found.name(ranking.baseline))
     return say(number(ratio.value, Unit.RATIO), range_of_it, " ", than)
+
+
+def _on_same_engine(found: _Found, ranking: Ranking, best: Config) -> Iterator[Phrase]:
+    """Tell what quantization alone gains, if the baseline runs on another engine."""
+    entry = ranked_entry(ranking, best)
+    if entry is not None and entry.same_engine is not None:
+        other = say("the unquantized ", found.name(entry.same_engine.unquantized))
+        than = ratio_meaning(found.summary.definitions[ranking.metric], other)
+        yield say("On the same engine, ", found.name(best), " has ", times(entry.same_engine.ratio), " ", than,
+                  " on ", Name(ranking.workload), ".")  # fmt: skip
 
 
 def _ratio_on(ranking: Ranking, config: Config) -> Phrase:
