@@ -55,6 +55,8 @@ COMMANDS = {
     "plan-gpu": "plan-gpu small.yaml --device-class l4",
     "run": "run small.yaml --into out",
     "run --on": "run small.yaml --into fleet --on local:1",
+    "run --block": "run small.yaml --block 0 --into part",
+    "join": "join part --into joined",
     "report": "report out",
     "recommend": "recommend out",
     "compare": "compare out fleet",
