@@ -5,7 +5,7 @@ import pytest
 
 from bitbench.loadgen.answer import REQUEST_SCHEMA
 from bitbench.loadgen.verdict import MEAN_DELAY_FLOOR_S, load_verdict
-from bitbench.records.trial import ClientHealth, Failure, Outcome
+from bitbench.records.trial import ClientHealth, Failure, LoadMachine, Outcome
 from bitbench.study.base import Json
 from bitbench.study.workload import Workload
 
@@ -168,3 +168,14 @@ def test_a_very_quick_engine_is_not_held_to_microseconds() -> None:
     quick = {"first_token_s": 0.001, "last_token_s": 0.003, "chunk_s": [0.001, 0.002, 0.003], "end_s": 0.003}
     late_s = 0.9 * MEAN_DELAY_FLOOR_S
     assert verdict(row(0, **quick, sent_s=late_s), row(1, **quick, sent_s=late_s)) is None
+
+
+def test_a_clock_that_may_be_too_far_apart_is_named() -> None:
+    machines = tuple(
+        LoadMachine(name=f"n{place}", requests=1, off_by_s=off_s) for place, off_s in enumerate((0.0, 0.1))
+    )
+    failure = verdict(row(0), row(1), health=WELL.model_copy(update={"nodes": machines}))
+    assert failure is not None
+    assert failure.outcome is Outcome.DISTURBED
+    assert "n1" in failure.cause
+    assert verdict(row(0), row(1), health=WELL.model_copy(update={"nodes": machines[:1]})) is None

@@ -45,7 +45,7 @@ def run(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of that page [default: any free one].")] = 0,
     on: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="Machines to run blocks on: local:N, ssh://HOST,HOST or ray://HEAD:PORT."),
+        typer.Option(metavar="WHERE", help="Run blocks on the nodes of ray://HEAD:PORT, or on all gpus here."),
     ] = None,
     insecure_cluster: InsecureCluster = False,
     block: Annotated[

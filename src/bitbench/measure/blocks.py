@@ -86,14 +86,14 @@ def measure_block(block: int, study: StudyRun) -> None:
         )
         begun_on = schedule.hosts.get(block, machine)
         if begun_on != machine:
-            _void_block(
+            void_block(
                 block, begun_on, f"{begun_on} was lost in this block, which {machine} repeats.", schedule, writer
             )
         study.observer.study_started(plan, schedule.measured)
         run_study(run, schedule, writer)
 
 
-def _void_block(block: int, host: str, cause: str, schedule: Schedule, writer: Writer) -> None:
+def void_block(block: int, host: str, cause: str, schedule: Schedule, writer: Writer) -> None:
     """Take back what a block has so far, where something is missing from it: its machine was lost."""
     members = schedule.progress.whole_block(block).members
     if not members:
