@@ -125,6 +125,11 @@ def _refuse_block(block: int, plan: Plan) -> None:
         raise UsageError(f"--block {block}: this study has at most {measure.starts.max} blocks, counted from 0")
     if measure.budget is not None:
         raise UsageError("a budget plans all blocks together; with --block, give `starts` and `trials` instead")
+    refuse_sections_of_one_machine(plan)
+
+
+def refuse_sections_of_one_machine(plan: Plan) -> None:
+    """Raises UsageError for a section of the study that needs all blocks on one machine."""
     for section in plan.study.sections.values():
         if section.on_one_machine is not None:
             raise UsageError(section.on_one_machine)

@@ -6,14 +6,17 @@ from pathlib import Path
 import pytest
 
 from bitbench.features.fleet.cluster import ClusterAddress, connected_cluster, list_places, parse_cluster_address
-from bitbench.features.fleet.lines import BlockLine, BlockLines
+from bitbench.features.fleet.computing import summarize_fleet_speeds
 from bitbench.features.fleet.load import ClockComparison
 from bitbench.features.fleet.pace import ClusterPace, TimedPace
 from bitbench.measure.blocks import BlockTask
 from bitbench.measure.workplace import Workplace
-from bitbench.records.folder import StudyFolder
+from bitbench.records.block_lines import BlockLine, BlockLines
+from bitbench.records.folder import StudyFolder, StudyRecords
+from bitbench.records.lock import Lock
+from bitbench.records.trial import TrialMetrics
 from bitbench.util.errors import FleetError, StoreError, UsageError
-from tests.unit.synthetic import make_trial
+from tests.unit.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned
 
 
@@ -107,3 +110,21 @@ def test_a_clock_is_bounded_whatever_the_way_takes() -> None:
         comparison.add(asked_ns, asked_ns + there_ns + ahead_ns, asked_ns + there_ns + back_ns)
     assert comparison.least_ns <= ahead_ns <= comparison.most_ns
     assert abs(comparison.offset_ns - ahead_ns) <= comparison.bound_s * 1e9 <= 150_000
+
+
+def test_a_machine_that_is_faster_is_so_over_all_points() -> None:
+    plan, _, _ = planned(starts=4, trials=1)
+    instances = [make_instance(plan.configs[0], block, id=f"i{block}", host="nm"[block % 2]) for block in range(4)]
+    trials = []
+    for block in range(4):
+        for number, point in enumerate(plan.points):
+            metrics = TrialMetrics(output_throughput=100.0 * (1 + number) * (1.21 if block % 2 else 1.0))
+            trials.append(make_trial(point, block, 0, instance_id=f"i{block}", metrics=metrics))
+    records = StudyRecords("x", Lock(plan=plan), trials=trials, instances=instances)
+    found = summarize_fleet_speeds(records)
+    assert found is not None
+    speeds = {machine.name: machine.speed for machine in found.machines}
+    assert speeds == {"n": pytest.approx(1 / 1.1), "m": pytest.approx(1.1)}
+    assert [machine.blocks for machine in found.machines] == [2, 2]
+    alone = [instance.model_copy(update={"host": "n"}) for instance in instances]
+    assert summarize_fleet_speeds(StudyRecords("x", Lock(plan=plan), trials=trials, instances=alone)) is None

@@ -18,9 +18,9 @@ import pytest
 
 from bitbench.engines.null import NullArguments
 from bitbench.engines.processes import free_port
-from bitbench.features.fleet.lines import BlockLines
 from bitbench.measure.offers import load_client
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
+from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.util.errors import ExitCode, UsageError

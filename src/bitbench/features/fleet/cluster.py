@@ -121,9 +121,7 @@ def require_places(ray: Any, address: ClusterAddress) -> list[Place]:
     """Raises FleetError where the cluster has no such node."""
     places = list_places(ray, address)
     if not places:
-        nodes = [node for node in ray.nodes() if node["Alive"]]
-        there = sorted({name for node in nodes for name in node["Resources"] if not name.startswith("node:")})
-        raise FleetError(f"no node of the Ray cluster fits --on; {len(nodes)} nodes have {', '.join(there)}")
+        raise FleetError("no node of the Ray cluster fits --on; `ray status` shows what its nodes have")
     return places
 
 

@@ -23,15 +23,15 @@ from bitbench.features.fleet.cluster import (
     parse_cluster_address,
     require_places,
 )
-from bitbench.features.fleet.lines import BlockLine, BlockLines
 from bitbench.features.fleet.pace import ClusterPace
-from bitbench.measure.blocks import BlockTask, void_block
+from bitbench.measure.blocks import BlockTask, refuse_sections_of_one_machine, void_block
 from bitbench.measure.group import Draft
 from bitbench.measure.loop import Schedule, record_loop_result
 from bitbench.measure.offers import Executor
 from bitbench.measure.quality import QualityDraft
 from bitbench.measure.runner import StudyRun
 from bitbench.measure.trial import TrialDraft
+from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import Writer
 from bitbench.records.lock import Lock
 from bitbench.records.quality import QualityMaterial
@@ -74,7 +74,6 @@ class StudyDriver:
         self._hosts: dict[tuple[str, int], Host] = {}
         self._lock: Lock | None = None
         self._schedule: Schedule | None = None
-        self._materials: dict[str, QualityMaterial] = {}
         self._looked = 0.0
 
     def run(self) -> None:
@@ -88,10 +87,8 @@ class StudyDriver:
 
     def _require_hosts(self) -> None:
         """Raises FleetError where no node can work any more."""
-        if all(host.state == "out" for host in self._hosts.values()) and not list_places(self._ray, self._address):
-            raise FleetError("no node of the cluster is left; the same command resumes once there are some")
-        if self._hosts and all(host.state == "out" for host in self._hosts.values()):
-            raise FleetError("no node of the cluster can work on this study; the reasons are above")
+        if all(host.state == "out" for host in self._hosts.values()):
+            raise FleetError("no node of the cluster can work on this study now; the same command resumes")
 
     # Blocks
 
@@ -103,28 +100,27 @@ class StudyDriver:
                 if line is not None:
                     self._order(schedule, host, line)
         is_busy = any(host.line is not None for host in self._hosts.values())
-        return is_busy or self._next_line(schedule, None) is not None
+        return is_busy or schedule.progress.next_block() is not None or bool(self._wanted_quality(schedule))
 
-    def _next_line(self, schedule: Schedule, name: str | None) -> BlockLine | None:
-        """A block for this host, or for any. One that was interrupted goes on where it was begun, as it was decided
-        then; where that host is gone, it is voided and begun again."""
+    def _next_line(self, schedule: Schedule, name: str) -> BlockLine | None:
+        """A block for this host. One that was interrupted goes on where it was begun, as it was decided then; where
+        that host is gone, it is voided and begun again."""
         names = {host.name for host in self._hosts.values() if host.state != "out"}
+        is_complete = all(host.state != "asked" for host in self._hosts.values())  # by GPU, names come with the facts
         taken = {host.line.block for host in self._hosts.values() if host.line is not None}
         while (block := schedule.progress.next_block(taken)) is not None:
             line = self._lines.newest.get(block)
-            if line is not None and line.event == "begun" and line.host not in names:
-                self._void(schedule, line, f"{line.host} is not among the nodes any more")
-            elif line is not None and line.event == "begun" and name is not None and line.host != name:
-                taken.add(block)
-            elif line is not None and line.event == "begun":
-                return line
-            elif name is None:
-                return BlockLine(block=block, attempt=0, event="void", host="", at="", rounds=0, points=())
-            else:
+            if line is None or line.event != "begun":
                 return self._begin(schedule, block, name)
+            if line.host == name:
+                return line
+            if line.host in names or not is_complete:
+                taken.add(block)
+            else:
+                self._void(schedule, line, f"{line.host} is not among the nodes any more")
         if taken or not self._wanted_quality(schedule):
             return None
-        return BlockLine(block=0, attempt=0, event="void", host=name or "", at="", rounds=0, points=())
+        return BlockLine(block=0, attempt=0, event="begun", host=name, at="", rounds=0, points=())
 
     def _begin(self, schedule: Schedule, block: int, name: str) -> BlockLine:
         pace, points = schedule.pace, self._study.plan.points
@@ -139,16 +135,23 @@ class StudyDriver:
 
         assert isinstance(schedule.pace, ClusterPace)
         points = frozenset(self._study.plan.points[number] for number in line.points)
+        quality = self._wanted_quality(schedule) if line.block == 0 else ()
         order = BlockOrder(
             task=BlockTask(line.block, line.rounds, points),
             seconds=schedule.pace.seconds(),
-            quality=self._wanted_quality(schedule) if line.block == 0 else (),
-            materials=self._materials if line.block == 0 else {},
+            quality=quality,
+            materials=self._materials_of(quality),
             history=_list_history(schedule.trials, line.block),
             excused=schedule.excused,
         )
         host.line, host.ids = line, {}
         host.results = host.actor.run.remote(order)
+
+    def _materials_of(self, configs: Collection[Config]) -> dict[str, QualityMaterial]:
+        """What their models are asked about quality, by the name of the model."""
+        names = {self._study.plan.variant(config.variant).model_name for config in configs}
+        materials = {name: self._study.folder.material(name) for name in names}
+        return {name: material for name, material in materials.items() if material is not None}
 
     def _void(self, schedule: Schedule, line: BlockLine, cause: str) -> None:
         if line.rounds:
@@ -268,10 +271,6 @@ class StudyDriver:
     def _begin_schedule(self) -> None:
         study = self._study
         study.quality_kits(self._writer)
-        for variant in study.plan.variants:
-            material = study.folder.material(variant.model_name)
-            if material is not None:
-                self._materials[variant.model_name] = material
 
         def make_pace() -> ClusterPace:
             return ClusterPace(study.plan, study.at, max(1, len(self._hosts)), self._lines.newest)
@@ -336,6 +335,4 @@ def _refuse_one_machine_study(study: StudyRun) -> None:
         engine = engines[setup.engine]
         if engine.environment is None and not engine.can_freeze(setup):
             raise UsageError(f"{setup.name} runs elsewhere, and several nodes would load it at once; leave --on out")
-    for section in study.plan.study.sections.values():
-        if section.on_one_machine is not None:
-            raise UsageError(section.on_one_machine)
+    refuse_sections_of_one_machine(study.plan)

@@ -10,9 +10,6 @@ from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-
-from bitbench import __version__
 from bitbench.features.fleet.cluster import (
     ClusterAddress,
     connected_cluster,
@@ -22,7 +19,6 @@ from bitbench.features.fleet.cluster import (
     require_places,
 )
 from bitbench.loadgen.client import WorkerPart
-from bitbench.loadgen.inputs import hash_input_files
 from bitbench.loadgen.progress import sum_progress_snapshots
 from bitbench.loadgen.workers import merge_worker_results
 from bitbench.ports import LoadJob, LoadResult
@@ -95,10 +91,12 @@ class RayLoadClient:
 
     def run(self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None) -> LoadResult:
         """Blocks until the trial has ended. Raises LoadError, also where a machine is lost."""
-        files = hash_input_files([job.workload], job.folder)
+        from bitbench.features.fleet.load_host import plan_facts
+
+        same = plan_facts(job)
         count = len(self._hosts)
         runs = {
-            name: actor.run.remote(job, WorkerPart(place, count), files)
+            name: actor.run.remote(job, WorkerPart(place, count), same)
             for place, (name, actor) in enumerate(self._hosts.items())
         }
         while not all(self._state(name, run)[0] for name, run in runs.items()):
@@ -128,15 +126,8 @@ class RayLoadClient:
             raise FleetError(f"--nodes asks for {self._count} machines, but the cluster has {len(places)}")
         for place in places[: self._count]:
             self._hosts[place.name] = make_actor(self._ray, LoadHost, place)
-        here = {"bitbench": __version__, "numpy": np.__version__}
-        for name, actor in self._hosts.items():
-            try:
-                there = self._ray.get(actor.versions.remote(), timeout=START_S)
-            except self._ray.exceptions.RayError as error:
-                raise FleetError(f"{name} does not answer: {first_line(error)}") from None
-            differing = [f"{package} {there[package]} instead of {here[package]}" for package in here]
-            if there != here:
-                raise FleetError(f"{name} is not set up like the driver: {', '.join(differing)}")
+        for name in self._hosts:
+            self._ask(name, "clock_ns", timeout_s=START_S)
 
     def _watch(self, runs: dict[str, Any], on_progress: Callable[[LoadProgress], None] | None) -> None:
         """Until all have ended. Rows stay where they are so long: on their way they would disturb who still sends."""
@@ -154,8 +145,8 @@ class RayLoadClient:
         state: tuple[bool, Sequence[Any]] = self._ask(name, "state")
         return state
 
-    def _ask(self, name: str, question: str, *arguments: object) -> Any:
-        return self._get(name, getattr(self._hosts[name], question).remote(*arguments), SILENT_S)
+    def _ask(self, name: str, question: str, *arguments: object, timeout_s: float = SILENT_S) -> Any:
+        return self._get(name, getattr(self._hosts[name], question).remote(*arguments), timeout_s)
 
     def _get(self, name: str, value: Any, timeout_s: float | None = None) -> Any:
         try:

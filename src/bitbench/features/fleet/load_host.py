@@ -16,6 +16,11 @@ from bitbench.ports import LoadJob, LoadResult
 from bitbench.util.errors import LoadError
 
 
+def plan_facts(job: LoadJob) -> dict[str, str]:
+    """Return what the plan of requests follows from, and has to be the same everywhere. Raises OSError."""
+    return {"bitbench": __version__, "numpy": np.__version__, **hash_input_files([job.workload], job.folder)}
+
+
 class LoadHost:
     """Ray calls `run` in one thread, and what is asked meanwhile in another. It ends with the driver."""
 
@@ -24,11 +29,6 @@ class LoadHost:
         self._load.__enter__()
         self._ready, self._go, self._zero_s = Event(), Event(), 0.0
         self._snapshots: Sequence[Snapshot] = ()
-
-    @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator, unused-ignore]
-    def versions(self) -> dict[str, str]:
-        """Return what draws the plan of requests, which has to be the same everywhere."""
-        return {"bitbench": __version__, "numpy": np.__version__}
 
     @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator, unused-ignore]
     def clock_ns(self) -> int:
@@ -44,14 +44,12 @@ class LoadHost:
         self._zero_s = zero_ns / 1e9
         self._go.set()
 
-    def run(self, job: LoadJob, part: WorkerPart, files: dict[str, str]) -> LoadResult:
-        """Raises LoadError where this machine would send something else than the others."""
-        try:
-            here = hash_input_files([job.workload], job.folder)
-        except OSError as error:
-            raise LoadError(f"{error.filename} cannot be read there: {error.strerror}") from None
-        if here != files:
-            raise LoadError("a file that the workload names has other content there")
+    def run(self, job: LoadJob, part: WorkerPart, same: dict[str, str]) -> LoadResult:
+        """Raises LoadError where this machine would not send what the others think: it differs from `same`."""
+        here = plan_facts(job)
+        differing = sorted(name for name in same if here.get(name) != same[name])
+        if differing:
+            raise LoadError(f"it is not set up like the driver: {', '.join(differing)}")
         try:
             return self._load.run(job, part=part, choose_zero=self._choose_zero, on_snapshots=self._note)
         finally:  # here, since the next job is asked about before it begins

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from math import ceil
 
 from bitbench.engines.registry import registered_engines_of
-from bitbench.features.fleet.lines import BlockLine
 from bitbench.measure.blocks import BlockPace, BlockTask
 from bitbench.measure.budget import StudyPace
 from bitbench.measure.machine.host import available_memory
 from bitbench.measure.plan import estimator_of
 from bitbench.measure.workplace import Workplace
+from bitbench.records.block_lines import BlockLine
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.study.plan import Config, Plan, Point, Purpose

@@ -1,9 +1,9 @@
 """`blocks.jsonl` of a study: what was decided about each block, written before anybody acts on it."""
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Literal
 
-from bitbench.measure.trial import now
 from bitbench.records.folder import StudyFolder
 from bitbench.records.strict_reader import parse_record
 from bitbench.study.base import Record
@@ -52,16 +52,22 @@ class BlockLines:
     def begin(self, block: int, host: str, rounds: int, points: tuple[int, ...]) -> BlockLine:
         earlier = self._newest.get(block)
         attempt = 1 if earlier is None else earlier.attempt + 1
-        line = BlockLine(block=block, attempt=attempt, event="begun", host=host, at=now(), rounds=rounds, points=points)
+        line = BlockLine(
+            block=block, attempt=attempt, event="begun", host=host, at=_now(), rounds=rounds, points=points
+        )
         return self._append(line)
 
     def end(self, line: BlockLine, rounds: int, seconds: float) -> None:
-        self._append(line.model_copy(update={"event": "ended", "at": now(), "rounds": rounds, "seconds": seconds}))
+        self._append(line.model_copy(update={"event": "ended", "at": _now(), "rounds": rounds, "seconds": seconds}))
 
     def void(self, line: BlockLine, cause: str) -> None:
-        self._append(line.model_copy(update={"event": "void", "at": now(), "cause": cause}))
+        self._append(line.model_copy(update={"event": "void", "at": _now(), "cause": cause}))
 
     def _append(self, line: BlockLine) -> BlockLine:
         self._files.append(_NAME, line.model_dump_json().encode() + b"\n")
         self._newest[line.block] = line
         return line
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
