@@ -29,7 +29,7 @@ from tests.features.fleet.ray_nodes import ray_nodes, variables
 from tests.left_behind import alive_in, marked
 
 pytest.importorskip("ray", reason="Ray is in the group dev; this environment was made before")
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.alone]  # a node that starts on a busy machine may give up
 
 BLOCKS, TRIALS = 3, 2
 STUDY = f"""
