@@ -1,28 +1,24 @@
 #!/usr/bin/env bash
 #SBATCH --job-name=bitbench
-#SBATCH --nodes=4
-#SBATCH --ntasks-per-node=1
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
 #SBATCH --exclusive
-#SBATCH --no-requeue
+#SBATCH --gres=gpu:8
+#SBATCH --requeue
+#SBATCH --open-mode=append
 #SBATCH --time=08:00:00
 #SBATCH --output=%x-%j.log
-# A study on whole nodes of a Slurm cluster, with a Ray cluster for as long as the job runs: sbatch slurm.sh STUDY FOLDER
-# Not run on a cluster. Needs, on every node, Ray 2.60 and bitbench[fleet] of one version with the study's environments (a home
-# that all nodes see, in BITBENCH_HOME, will do). The same command resumes a study that was interrupted.
+# A study on one node, a block on each of its GPUs: sbatch slurm.sh STUDY FOLDER
+# The node needs bitbench[fleet] and the study's environments. BITBENCH_VENV names a virtual environment to activate, and
+# BITBENCH_HOME the folder with the environments. The same command resumes an interrupted study.
+# How it was tried: as a job of a real Slurm on one machine, with stand-ins for two GPUs and the null engine.
 set -euo pipefail
 
+: "${SLURM_JOB_ID:?run this with sbatch}"
 study=${1:?"sbatch slurm.sh STUDY FOLDER"}
 folder=${2:?"sbatch slurm.sh STUDY FOLDER"}
-first=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+if [ -n "${BITBENCH_VENV:-}" ]; then source "$BITBENCH_VENV/bin/activate"; fi
 
-# Without a token anybody on the cluster's network could run code as this user.
-umask 077
-export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$SLURM_SUBMIT_DIR/.bitbench-token-$SLURM_JOB_ID"
-trap 'rm -f "$RAY_AUTH_TOKEN_PATH"' EXIT
-od -An -N32 -tx1 /dev/urandom | tr -d ' \n' > "$RAY_AUTH_TOKEN_PATH"
-
-export RAY_memory_monitor_refresh_ms=0  # it would kill an engine that fills the memory on purpose
-# Starts Ray on every node, runs the command on the first, and ends Ray with it.
-srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --kill-on-bad-exit=1 \
-  ray symmetric-run --address "$first:6379" --min-nodes "$SLURM_NNODES" -- \
-  bitbench run "$study" --trust --into "$folder" --on "ray://$first:6379"
+on=()
+if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then on=(--on gpus); fi
+exec bitbench run "$study" --trust --into "$folder" "${on[@]}"

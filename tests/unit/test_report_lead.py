@@ -321,7 +321,7 @@ def test_on_each_workload_too_a_flag_is_said() -> None:
     assert found.verdict == "It depends on the workload."
     assert found.reasons[0].startswith("On medium_batch use late, 1.50× (95 % CI 1")
     assert found.reasons[1] == "On interactive no config is significantly faster than the baseline."
-    assert found.reasons[2].startswith("early is faster, 1.50× (95 % CI 1")
+    assert found.reasons[2].startswith("early is faster, 1.50× [")
     assert found.reasons[2].endswith("] on interactive, but its quality is flagged: broken.")
 
 
@@ -330,7 +330,7 @@ def test_where_the_fastest_is_flagged_the_best_of_the_others_is_to_be_used() -> 
     found = led(with_quality(summary, base=None, wild="perplexity +900 %", quick=None, slow=None))
     assert found.verdict == "Use quick."
     assert found.reasons[0].startswith("1.50× (95 % CI ")
-    assert found.reasons[-1].startswith("wild is faster, 4.00× (95 % CI 1")
+    assert found.reasons[-1].startswith("wild is faster, 4.00× [")
     assert found.reasons[-1].endswith("] on medium_batch, but its quality is flagged: perplexity +900 %.")
 
 

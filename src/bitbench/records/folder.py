@@ -9,6 +9,7 @@ quality.jsonl             one line per measurement of a config's quality, append
 quality/ID.parquet        one row per scored token of that measurement
 quality/windows-MODEL.json  what every variant of that model is asked, as token ids
 logs/                     one file per engine instance
+blocks.jsonl              of several machines: a line for each block begun, ended or void (`records.block_lines`)
 profiles/ID.json          one operator profile; ID.trace.json.gz is the Chrome trace it was made from
 roof.json                 what the machine can do at most, once `bitbench explain` has measured it
 FEATURE/                  what a feature keeps there

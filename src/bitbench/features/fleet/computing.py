@@ -1,50 +1,19 @@
-"""What several machines did: the state that a driver tells, those that ran blocks, and those that sent requests.
+"""What the machines of a study did, and how fast each is.
 
-**The machine as a factor**: how fast the machines of a study are beside each other, and what share of the variation
-between blocks is theirs.
-
-A block runs on one machine, so its ratios do not know the machine. A config's own figure does. For each point, the
-logarithm of the primary metric is taken relative to the point's mean; the mean of that over the points of a block is
-how fast the block was. A one-way analysis of variance of the blocks by machine gives
-
-    σ_m² = max(0, (MS_between − MS_within) / n0),   share = σ_m² / (σ_m² + MS_within)
-
-with n0 = (N − Σ n² / N) / (k − 1) for N blocks on k machines, n of them on each.
+A block runs on one machine, so its ratios do not know the machine. For each point, the logarithm of the primary metric
+is taken relative to the point's mean. The mean of that over the points of a block is how fast the block was.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import exp, log
 from statistics import fmean
-from typing import Literal
 
 from bitbench.analysis.sequential import PrimaryMetric, primary_metric_of
 from bitbench.records.folder import StudyRecords
-from bitbench.records.trial import LoadNode, TrialRecord
+from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Record
 from bitbench.study.plan import Point
-
-FLEET_FORMAT: Literal[1] = 1
-# History of FLEET_FORMAT:
-#   1  first form
-
-
-class MachineState(Record):
-    name: str
-    state: str  # ready, connecting, or why it is out
-    works_on: str | None = None  # the block
-    activity: str = ""  # within it
-    blocks: int = 0  # that it began, and did not lose
-
-
-class FleetState(Record):
-    """Content of fleet/state.json in a study folder. A view for people; nothing is decided from it."""
-
-    format: int = FLEET_FORMAT
-    updated_at: str  # wall clock, ISO 8601 in UTC
-    trials: int | None = None  # recorded so far; None: no study, machines were only looked at
-    remaining_s: float | None = None  # an estimate, with the machines that there are
-    machines: tuple[MachineState, ...] = ()
 
 
 class MachinePart(Record):
@@ -57,95 +26,39 @@ class MachinePart(Record):
 
 
 class MachineFactor(Record):
-    """Of a study whose blocks ran on several machines."""
+    """The machines of a study whose blocks ran on several."""
 
     machines: tuple[MachinePart, ...]
-    # Of the variation of a block's speed, how much is the machine's; None where no machine ran two blocks.
-    share: float | None = None
 
 
-class LoadNodeSummary(Record):
-    """What one of several machines sent, in the trials that count."""
-
-    name: str
-    trials: int
-    requests: int
-    off_by_s: float  # at most: how much earlier or later than planned, because of its clock; the worst of the trials
-
-
-class LoadNodes(Record):
-    """Of a study whose requests were sent by several machines; never empty."""
-
-    nodes: tuple[LoadNodeSummary, ...]
-
-
-def summarize_fleet_speeds(of: StudyRecords) -> MachineFactor | None:
-    """None where one machine ran everything, or machines were not recorded."""
-    hosts = {instance.id: instance.host for instance in of.instances}
-    counted = [trial for trial in of.trials if trial.counts and hosts.get(trial.instance_id) is not None]
-    on: dict[int, str] = {trial.block: str(hosts[trial.instance_id]) for trial in counted}
-    if len(set(on.values())) < 2:
+def summarize_fleet_speeds(records: StudyRecords) -> MachineFactor | None:
+    """Return None where one machine ran everything, or machines were not recorded."""
+    hosts = {instance.id: instance.host for instance in records.instances}
+    counted = [trial for trial in records.trials if trial.counts and hosts.get(trial.instance_id) is not None]
+    host_of = {trial.block: str(hosts[trial.instance_id]) for trial in counted}
+    names = sorted(set(host_of.values()))
+    if len(names) < 2:
         return None
-    speeds = _block_speeds(counted, primary_metric_of(of.plan))
-    by_machine: dict[str, list[float]] = defaultdict(list)
-    for block in sorted(speeds):
-        by_machine[on[block]].append(speeds[block])
-    return MachineFactor(
-        machines=tuple(
-            MachinePart(
-                name=name,
-                blocks=len(own),
-                trials=sum(on[trial.block] == name for trial in counted),
-                speed=exp(fmean(own)),
-            )
-            for name, own in sorted(by_machine.items())
-        ),
-        share=_share(list(by_machine.values())),
-    )
+    speeds = _block_speeds(counted, primary_metric_of(records.plan))
+    machines: list[MachinePart] = []
+    for name in names:
+        own = [speed for block, speed in speeds.items() if host_of[block] == name]
+        trials = sum(host_of[trial.block] == name for trial in counted)
+        machines.append(MachinePart(name=name, blocks=len(own), trials=trials, speed=exp(fmean(own or [0.0]))))
+    return MachineFactor(machines=tuple(machines))
 
 
 def _block_speeds(trials: Sequence[TrialRecord], primary_metric: PrimaryMetric) -> dict[int, float]:
-    """Logarithms, around zero; above it where a block was faster."""
+    """Return logarithms around zero by block, above it where a block was faster."""
     sign = 1.0 if primary_metric.higher_is_better else -1.0
-    by_point: dict[Point, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
+    values: dict[Point, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
     for trial in trials:
         if value := getattr(trial.metrics, primary_metric.metric):
-            by_point[trial.point][trial.block].append(sign * log(value))
+            values[trial.point][trial.block].append(sign * log(value))
     residuals: dict[int, list[float]] = defaultdict(list)
-    for blocks in by_point.values():
-        means: Mapping[int, float] = {block: fmean(values) for block, values in blocks.items()}
+    for blocks in values.values():
+        means = {block: fmean(logarithms) for block, logarithms in blocks.items()}
         whole = fmean(means.values())
         for block, mean in means.items():
             residuals[block].append(mean - whole)
-    return {block: fmean(values) for block, values in residuals.items()}
-
-
-def _share(groups: Sequence[Sequence[float]]) -> float | None:
-    count, machines = sum(map(len, groups)), len(groups)
-    if machines < 2 or count <= machines:
-        return None
-    whole = fmean(value for group in groups for value in group)
-    between = sum(len(group) * (fmean(group) - whole) ** 2 for group in groups) / (machines - 1)
-    within = sum((value - fmean(group)) ** 2 for group in groups for value in group) / (count - machines)
-    typical = (count - sum(len(group) ** 2 for group in groups) / count) / (machines - 1)
-    of_machines = max(0.0, (between - within) / typical)
-    return of_machines / (of_machines + within) if of_machines + within > 0 else None
-
-
-def summarize_load_nodes(of: StudyRecords) -> LoadNodes | None:
-    """None where one machine sent all requests."""
-    parts: dict[str, list[LoadNode]] = defaultdict(list)
-    for trial in of.trials:
-        if trial.counts and trial.client is not None:
-            for node in trial.client.nodes:
-                parts[node.name].append(node)
-    nodes = tuple(
-        LoadNodeSummary(
-            name=name,
-            trials=len(own),
-            requests=sum(node.requests for node in own),
-            off_by_s=max(node.off_by_s for node in own),
-        )
-        for name, own in sorted(parts.items())
-    )
-    return LoadNodes(nodes=nodes) if nodes else None
+    return {block: fmean(differences) for block, differences in residuals.items()}
