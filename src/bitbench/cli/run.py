@@ -1,6 +1,7 @@
 """`bitbench run`: a study, from its file to its report."""
 
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,9 +12,10 @@ from bitbench.cli.plan import confirm_plan_uses
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.measure import runner
-from bitbench.measure.offers import executor_at, folder_at, watched
+from bitbench.measure.offers import executor_at, watched
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
+from bitbench.records.folder import StudyFolder
 from bitbench.study.study_file import StudySource
 
 
@@ -21,10 +23,7 @@ def run(
     study: StudyFile,
     *,
     into: Annotated[
-        str | None,
-        typer.Option(
-            "--into", metavar="DIR", help="Results folder, or s3://BUCKET/STUDY [default: ./NAME of the study]."
-        ),
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the study].")
     ] = None,
     device: OnDevice = None,
     budget: Annotated[
@@ -42,6 +41,10 @@ def run(
         typer.Option(metavar="WHERE", help="Machines to run blocks on: local:N, ssh://HOST,HOST or ray://HEAD:PORT."),
     ] = None,
     insecure_cluster: InsecureCluster = False,
+    mirror: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Copy records to s3://BUCKET/PATH after each group, and resume from there."),
+    ] = None,
     allow_inconclusive: AllowInconclusive = False,
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
@@ -52,7 +55,7 @@ def run(
     code 1: a point misses an objective of the study. 2: inconclusive. 3: no point has a result.
     """
     at, console = Workplace(asked_device=device_option(device)), Terminal()
-    place = None if into is None else folder_at(into, at.home)
+    place = None if into is None else StudyFolder(into)
     budget_s = None if budget is None else seconds_option(budget, "--budget")
     executor = None if on is None else executor_at(on, without_token=insecure_cluster)
     source = StudySource.of(study)
@@ -60,5 +63,5 @@ def run(
     with RunDisplay(console) as display:
         page = watched(at.home, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
         with page as observer:
-            folder = runner.measure_study(source, place, observer, at, budget_s=budget_s, on=executor)
+            folder = runner.measure_study(source, place, observer, at, budget_s=budget_s, on=executor, mirror=mirror)
     end_with_outcome(folder, at.home, console, allow_inconclusive=allow_inconclusive)
