@@ -19,6 +19,7 @@ from bitbench.features.query.studies import REFUSED, Studies
 from bitbench.features.query.tables import TABLES, sql_type
 from bitbench.records.arrow_tables import study_arrow_table
 from bitbench.records.folder import StudyFolder
+from bitbench.records.kept_tables import KEPT_TABLES
 from bitbench.records.lock import Lock
 from bitbench.records.profile import PublishedKernels, read_published_profile
 from bitbench.records.quality import CorpusFacts, QualityRecord
@@ -29,6 +30,7 @@ from bitbench.study.study_file import study_file_text
 from bitbench.util.errors import BitbenchError, ExitCode, StoreError
 from tests.command_line import bitbench
 from tests.gallery import TWINS
+from tests.thousand_studies import SUM, TRIALS_EACH, write_studies
 from tests.unit.synthetic import demo_study, make_instance, make_lock, make_trial, request_rows
 from tests.unit.test_report_formats import KERNELS
 from tests.unit.test_schedule import plan_of
@@ -316,3 +318,28 @@ def test_python_and_sql_have_the_same_tables(name: str) -> None:
     names, rows = Studies(str(TWINS)).query(f"SELECT * FROM {name}")
     assert names == table.column_names
     assert sorted(map(repr, rows)) == sorted(repr(tuple(row.values())) for row in table.to_pylist())
+
+
+def test_kept_tables_are_read_where_they_fit_the_records(tmp_path: Path) -> None:
+    write_studies(tmp_path, 3)
+    assert Studies(str(tmp_path)).query(SUM)[1][0][:2] == (3, 3 * TRIALS_EACH)
+    one = tmp_path / "study-0001" / "trials.jsonl"
+    one.write_text("".join(one.read_text().splitlines(keepends=True)[:-1]))
+    assert Studies(str(tmp_path)).query(SUM)[1][0][:2] == (3, 3 * TRIALS_EACH - 1)
+    columns = "SELECT engine, workload, turn, started_at FROM trials WHERE folder = '{}' AND block = 0 ORDER BY trial"
+    parsed = Studies(str(tmp_path)).query(columns.format("study-0001"))[1]
+    assert parsed == Studies(str(tmp_path)).query(columns.format("study-0000"))[1][: len(parsed)]
+    with StudyFolder(tmp_path / "study-0001").writing():
+        pass
+    assert len(list((tmp_path / "study-0001" / "tables").iterdir())) == len(KEPT_TABLES)
+
+
+def test_a_kept_table_that_is_damaged_is_named(tmp_path: Path) -> None:
+    write_studies(tmp_path, 1)
+    (kept,) = (tmp_path / "study-0000" / "tables").glob("trials-*")
+    kept.write_bytes(kept.read_bytes()[:-100])
+    with pytest.raises(StoreError, match="is damaged"):
+        Studies(str(tmp_path)).query("SELECT max(duration_s) FROM trials")
+    pq.write_table(pq.read_table(next(kept.parent.glob("studies-*"))), kept)
+    with pytest.raises(StoreError, match="is damaged"):
+        Studies(str(tmp_path)).query("SELECT max(duration_s) FROM trials")

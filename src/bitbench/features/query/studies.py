@@ -416,8 +416,8 @@ def _quoted(text: str) -> str:
 
 def _files_below(place: Path) -> tuple[dict[str, list[Path]], dict[Path, str]]:
     """Plain files that tables are read from, by their kind; the hash of each study's records. No link is followed."""
-    kinds = {kind: [] for kind in _KINDS_OF_FILES}
-    hashes = {}
+    kinds: dict[str, list[Path]] = {kind: [] for kind in _KINDS_OF_FILES}
+    hashes: dict[Path, str] = {}
     for name, folders, files in os.walk(place):
         folder = Path(name)
         folders.sort()
