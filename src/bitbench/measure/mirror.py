@@ -65,23 +65,19 @@ class PlaceAtUrl:
         return content
 
     def fetch(self, names: Iterable[str], into: SafeFolder) -> None:
-        def one(name: str) -> None:
+        def copy(name: str) -> None:
             with self.files.open_input_stream(f"{self.path}/{name}") as source, into.replacing(name) as file:
                 shutil.copyfileobj(source, file, 2**20)
 
-        _each(one, names)
+        _each(copy, names)
 
     def put(self, name: str, file: Path) -> None:
-        """Whole or not at all: a store shows an object when it is closed, a folder after the move."""
-        target = f"{self.path}/{name}"
+        """Whole or not at all: a store shows an object once it is closed."""
         is_folder = isinstance(self.files, fs.LocalFileSystem)
-        written = f"{target}.partial" if is_folder else target
-        if is_folder:
-            self.files.create_dir(target.rpartition("/")[0])
-        with open_to_read(file) as source, self.files.open_output_stream(written) as out:
+        target = f"{self.path}/{name}"
+        opened = SafeFolder(Path(self.path)).replacing(name) if is_folder else self.files.open_output_stream(target)
+        with open_to_read(file) as source, opened as out:
             shutil.copyfileobj(source, out, 2**20)
-        if is_folder:
-            self.files.move(written, target)
 
     def say_unreachable(self, error: OSError) -> str:
         """A sentence without the server's own words, which may repeat what it was sent."""
@@ -189,11 +185,11 @@ class Mirror:
         self._left = _marks(self._lines_there())
 
     def _copy(self, names: Iterable[str], here: Known) -> None:
-        def one(name: str) -> None:
+        def copy(name: str) -> None:
             self._place.put(name, self._folder.path / name)
             self._known[name] = here[name]
 
-        _each(one, names)
+        _each(copy, names)
 
     def _lines_there(self) -> dict[str, fs.FileInfo]:
         paths = [f"{self._place.path}/{name}" for name in _LINES]

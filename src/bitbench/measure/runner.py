@@ -39,6 +39,7 @@ from bitbench.ports import LoadClient, Observer
 from bitbench.quality.material import hash_quality_files
 from bitbench.quantize.catalog import built_in_recipes, is_recipe_file_name
 from bitbench.records.folder import StudyFolder, Writer
+from bitbench.records.kept_tables import write_kept_tables
 from bitbench.records.lock import HostFacts, HostNoise, Lock
 from bitbench.reports.document.words import plural
 from bitbench.study.base import Json
@@ -103,20 +104,28 @@ def measure_study(
     plan = ready_plan(source, store, at, observer, *([part.of] if part else []))
     folder = into if isinstance(into, StudyFolder) else StudyFolder(into or Path(plan.study.name))
     if mirror is None:
-        return _measure_run(on, StudyRun(at, plan, source, store, folder, observer), part)
+        _measure_run(on, StudyRun(at, plan, source, store, folder, observer), part)
+        return folder
     copied = Mirror(mirror, folder, observer)
     copied.fetch()
     try:
-        return _measure_run(on, StudyRun(at, plan, source, store, folder, observer, copied), part)
+        _measure_run(on, StudyRun(at, plan, source, store, folder, observer, copied), part)
     finally:
         copied.push(is_last=True)
+    return folder
 
 
-def _measure_run(on: Executor | None, ready: "StudyRun", part: StudyPart | None) -> StudyFolder:
-    folder = ready.folder
-    if on is not None:
+def _measure_run(on: Executor | None, ready: "StudyRun", part: StudyPart | None) -> None:
+    """To its end, with its records as columns."""
+    if on is None:
+        _measure_here(ready, part)
+    else:
         on(ready)
-        return folder
+    write_kept_tables(ready.folder)
+
+
+def _measure_here(ready: "StudyRun", part: StudyPart | None) -> None:
+    folder = ready.folder
     with folder.writing() as writer, LoadWorkers() as load:
         ready.begin(writer)
         run = replace(ready.context(load), quality=ready.quality_kits(writer))
@@ -126,7 +135,6 @@ def _measure_run(on: Executor | None, ready: "StudyRun", part: StudyPart | None)
         for key, offer in offered("after_trials").items():
             if key in ready.plan.study.sections:
                 offer.load()(run, writer)
-    return folder
 
 
 def measure_endpoint_study(
@@ -156,6 +164,7 @@ def measure_endpoint_study(
             run.sweep()
         else:
             run.search(search)
+    write_kept_tables(folder)
     return folder
 
 

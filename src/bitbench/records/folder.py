@@ -258,17 +258,8 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            if error is None:
-                self._keep_tables()
-        finally:
-            if self._guard is not None:
-                self._guard.close()
-
-    def _keep_tables(self) -> None:
-        from bitbench.records.kept_tables import write_kept_tables  # which reads study folders itself
-
-        write_kept_tables(self.folder)
+        if self._guard is not None:
+            self._guard.close()
 
     def new_instance(self) -> tuple[str, Path]:
         """A fresh id and its log file; the file is made at once, so that no later run takes the same id."""

@@ -19,7 +19,7 @@ from bitbench.features.query.studies import REFUSED, Studies
 from bitbench.features.query.tables import TABLES, sql_type
 from bitbench.records.arrow_tables import study_arrow_table
 from bitbench.records.folder import StudyFolder
-from bitbench.records.kept_tables import KEPT_TABLES
+from bitbench.records.kept_tables import KEPT_TABLES, write_kept_tables
 from bitbench.records.lock import Lock
 from bitbench.records.profile import PublishedKernels, read_published_profile
 from bitbench.records.quality import CorpusFacts, QualityRecord
@@ -329,8 +329,7 @@ def test_kept_tables_are_read_where_they_fit_the_records(tmp_path: Path) -> None
     columns = "SELECT engine, workload, turn, started_at FROM trials WHERE folder = '{}' AND block = 0 ORDER BY trial"
     parsed = Studies(str(tmp_path)).query(columns.format("study-0001"))[1]
     assert parsed == Studies(str(tmp_path)).query(columns.format("study-0000"))[1][: len(parsed)]
-    with StudyFolder(tmp_path / "study-0001").writing():
-        pass
+    write_kept_tables(StudyFolder(tmp_path / "study-0001"))
     assert len(list((tmp_path / "study-0001" / "tables").iterdir())) == len(KEPT_TABLES)
 
 
