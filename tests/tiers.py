@@ -39,8 +39,6 @@ TABLE: dict[str, tuple[str, ...]] = {
     "src/bitbench/engines/registry.py": ("test_example_engine",),
     "src/bitbench/feature.py": ("test_example_engine",),
     "tests/example_engine/*": ("test_example_engine",),
-    "src/bitbench/records/*": ("test_object_storage",),
-    "src/bitbench/features/objects/*": ("test_object_storage",),
     "src/bitbench/*quick*": ("test_quick_variants",),
     "src/bitbench/*llamacpp*": ("test_quick_variants",),
 }

@@ -128,7 +128,7 @@ def report_parts() -> list[tuple[ReportPart, Feature]]:
 
 
 def offered(group: str) -> dict[str, Offer]:
-    """All of a group, such as "stores" or "executors", by name."""
+    """All of a group, such as "executors", by name."""
     return {
         name: Offer(feature, target)
         for feature in features().values()

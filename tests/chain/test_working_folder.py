@@ -65,7 +65,6 @@ COMMANDS = {
     "publish": "publish out --unsigned -o card.bitbench",
     "verify": "verify card.bitbench",
     "cards": "cards .",
-    "pull": "pull s3://nowhere/out pulled",
     "import": f"import {DATA / 'vllm-serve-1.json'} --from vllm --into imported",
     "export": "export out --to prometheus",
     "tune": "tune tune.yaml --into tuned",

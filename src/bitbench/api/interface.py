@@ -7,7 +7,7 @@ from pathlib import Path
 from bitbench.api.results import Results
 from bitbench.measure import runner
 from bitbench.measure.load_study import API_KEY_ENV, LoadOptions, prepare_load
-from bitbench.measure.offers import LogObserver, executor_at, folder_at, load_client
+from bitbench.measure.offers import LogObserver, executor_at, load_client
 from bitbench.measure.plan import plan_study
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace, default_home
@@ -32,12 +32,15 @@ def run(
     into: Place | None = None,
     *,
     on: str | None = None,
+    mirror: str | None = None,
     observer: Observer | None = None,
     trust: bool = False,
 ) -> Results:
     """Run a study, or resume an interrupted one. The folder `into` is filled, by default ./NAME of the study.
 
     `on`: nodes that run a block each, as `bitbench run --on` names them ("ray://HEAD:PORT", "gpus").
+
+    `mirror`: a URL such as s3://BUCKET/PATH where records are copied after each group, and come from at the start.
 
     Progress goes to the logger `bitbench`, unless there is an `observer`. `trust` allows what a study file uses beyond
     measuring (URLs, keys, files elsewhere, programs' arguments), and remembers it; `bitbench plan` shows it.
@@ -47,8 +50,9 @@ def run(
     if trust:
         trust_in(source, at.home).give()
     executor = None if on is None else executor_at(on)
-    place = None if into is None else folder_at(str(into), at.home)
-    return Results(runner.measure_study(source, place, observer or LogObserver(), at, on=executor), at.home)
+    place = None if into is None else Path(into)
+    watching = observer or LogObserver()
+    return Results(runner.measure_study(source, place, watching, at, on=executor, mirror=mirror), at.home)
 
 
 def load(

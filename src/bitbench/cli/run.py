@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from functools import partial
+from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
@@ -13,7 +14,7 @@ from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.measure import runner
 from bitbench.measure.blocks import measure_block
-from bitbench.measure.offers import Executor, executor_at, folder_at, watched
+from bitbench.measure.offers import Executor, executor_at, watched
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
@@ -27,10 +28,7 @@ def run(
     study: StudyFile,
     *,
     into: Annotated[
-        str | None,
-        typer.Option(
-            "--into", metavar="DIR", help="Results folder, or s3://BUCKET/STUDY [default: ./NAME of the study]."
-        ),
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the study].")
     ] = None,
     device: OnDevice = None,
     budget: Annotated[
@@ -51,6 +49,10 @@ def run(
     block: Annotated[
         int | None, typer.Option("--block", min=0, metavar="K", help="Measure only this block, counted from 0.")
     ] = None,
+    mirror: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Copy records to s3://BUCKET/PATH after each group, and resume from there."),
+    ] = None,
     allow_inconclusive: AllowInconclusive = False,
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
@@ -61,7 +63,7 @@ def run(
     code 1: a point misses an objective of the study. 2: inconclusive. 3: no point has a result.
     """
     at, console = Workplace(asked_device=device_option(device)), Terminal()
-    place = None if into is None else folder_at(into, at.home)
+    place = None if into is None else StudyFolder(into)
     budget_s = None if budget is None else seconds_option(budget, "--budget")
     executor = None if on is None else executor_at(on, without_token=insecure_cluster)
     if block is not None:
@@ -71,13 +73,13 @@ def run(
     with RunDisplay(console) as display:
         page = watched(at.home, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
         with page as observer:
-            folder = runner.measure_study(source, place, observer, at, budget_s=budget_s, on=executor)
+            folder = runner.measure_study(source, place, observer, at, budget_s=budget_s, on=executor, mirror=mirror)
     if block is None:
         end_with_outcome(folder, at.home, console, allow_inconclusive=allow_inconclusive)
     _end_with_block(block, folder, console)
 
 
-def _block_executor(block: int, on: str | None, into: str | None) -> Executor:
+def _block_executor(block: int, on: str | None, into: Path | None) -> Executor:
     """Raises UsageError for options that do not go with one block."""
     if on is not None:
         raise UsageError("--block measures on this machine; leave --on out")

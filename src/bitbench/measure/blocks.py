@@ -86,7 +86,7 @@ def measure_block(block: int, study: StudyRun) -> None:
                 block, begun_on, f"{begun_on} was lost in this block, which {machine} repeats.", schedule, writer
             )
         study.observer.study_started(plan, schedule.measured)
-        run_study(run, schedule, writer)
+        run_study(run, schedule, writer, study.copy_records)
 
 
 def void_block(block: int, host: str, cause: str, schedule: Schedule, writer: Writer) -> None:

@@ -109,9 +109,11 @@ class _Rejections:
             )
 
 
-def run_study(run: RunContext, schedule: Schedule, writer: Writer) -> None:
-    """Run what is left. Raises StoreError where a block was begun on another machine or a group leaves no result, and
-    BusyMachineError where all of a block is rejected."""
+def run_study(
+    run: RunContext, schedule: Schedule, writer: Writer, after_group: Callable[[], None] = lambda: None
+) -> None:
+    """Run what is left; `after_group` is called between groups. Raises StoreError where a block was begun on another
+    machine or a group leaves no result, and BusyMachineError where all of a block is rejected."""
     for block, groups in groupby(iter(schedule.progress.next_group, None), key=lambda group: group.block):
         rejections = _Rejections(block, schedule, writer.folder.path)
         with run.starts.block() if run.starts else nullcontext():
@@ -127,6 +129,7 @@ def run_study(run: RunContext, schedule: Schedule, writer: Writer) -> None:
                         results += not isinstance(draft, InstanceRecord)
                 if results == 0 and schedule.progress.next_group() == group:
                     raise StoreError(f"{group.name} left no trial; see the logs in {writer.folder.logs}")
+                after_group()
         rejections.end()
 
 

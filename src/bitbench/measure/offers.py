@@ -1,4 +1,4 @@
-"""What features offer to a run (other places, other machines, a page to watch, folders that hold no study), and the
+"""What features offer to a run (other machines, a page to watch, folders that hold no study), and the
 log that listens to one from Python."""
 
 import logging
@@ -42,20 +42,6 @@ def folder_report(folder: Path) -> FolderReport | None:
             report: FolderReport = offer.load()(folder)
             return report
     return None
-
-
-def folder_at(place: str, home: Path) -> StudyFolder:
-    """Return the study folder at a path, or at a URL such as s3://BUCKET/…/STUDY."""
-    scheme, is_url, _ = place.partition("://")
-    if not is_url:
-        return StudyFolder(Path(place))
-    stores = offered("stores")
-    if scheme not in stores:
-        known = ", ".join(f"{name}://" for name in stores)
-        beyond = f"nor a place that begins with {known}" if known else "and no feature for URLs is installed"
-        raise UsageError(f"{place} is {'neither' if known else 'not'} a folder {beyond}")
-    folder: StudyFolder = stores[scheme].load()(place, home)
-    return folder
 
 
 def watched(

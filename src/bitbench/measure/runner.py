@@ -24,6 +24,7 @@ from bitbench.measure.loop import THIS_HOST, Schedule, run_study
 from bitbench.measure.machine.host import BUSY_CORES, available_memory, cores_in_use, disturbs, usable_threads
 from bitbench.measure.machine.noise import keep_noise, kept_noise, measure_noise
 from bitbench.measure.machine.watches import EnergyMeter, energy_zones
+from bitbench.measure.mirror import Mirror
 from bitbench.measure.offers import Executor
 from bitbench.measure.plan import estimator_of, no_quality_of_random_weights, plan_study_source, ready_plan
 from bitbench.measure.quality import KitMaker, QualityKit
@@ -37,6 +38,7 @@ from bitbench.ports import LoadClient, Observer
 from bitbench.quality.material import hash_quality_files
 from bitbench.quantize.catalog import built_in_recipes, is_recipe_file_name
 from bitbench.records.folder import StudyFolder, Writer
+from bitbench.records.kept_tables import write_kept_tables
 from bitbench.records.lock import HostFacts, HostNoise, Lock
 from bitbench.reports.document.words import plural
 from bitbench.study.base import Json
@@ -87,10 +89,11 @@ def measure_study(
     budget_s: float | None = None,
     part: StudyPart | None = None,
     on: Executor | None = None,
+    mirror: str | None = None,
 ) -> StudyFolder:
     """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own; `part`: not
-    all of it. `on`: who measures; else this machine does. Raises NotTrustedError for a file that uses what has not been
-    allowed here."""
+    all of it. `on`: who measures; else this machine does. `mirror`: a URL where records are copied, and come from.
+    Raises NotTrustedError for a file that uses what has not been allowed here."""
     require_linux()
     source = StudySource.of(study).with_budget(budget_s)
     if part is None:
@@ -99,20 +102,38 @@ def measure_study(
     store = VariantStore(at.home, source.folder)
     plan = ready_plan(source, store, at, observer, *([part.of] if part else []))
     folder = into if isinstance(into, StudyFolder) else StudyFolder(into or Path(plan.study.name))
-    ready = StudyRun(at, plan, source, store, folder, observer)
-    if on is not None:
-        on(ready)
+    if mirror is None:
+        _measure_run(on, StudyRun(at, plan, source, store, folder, observer), part)
         return folder
+    copied = Mirror(mirror, folder, observer)
+    copied.fetch()
+    try:
+        _measure_run(on, StudyRun(at, plan, source, store, folder, observer, copied), part)
+    finally:
+        copied.push(is_last=True)
+    return folder
+
+
+def _measure_run(on: Executor | None, ready: "StudyRun", part: StudyPart | None) -> None:
+    """To its end, with its records as columns."""
+    if on is None:
+        _measure_here(ready, part)
+    else:
+        on(ready)
+    write_kept_tables(ready.folder)
+
+
+def _measure_here(ready: "StudyRun", part: StudyPart | None) -> None:
+    folder = ready.folder
     with folder.writing() as writer, LoadWorkers() as load:
         ready.begin(writer)
         run = replace(ready.context(load), quality=ready.quality_kits(writer))
         goes_on = part and part.goes_on
         schedule = ready.schedule(search=(lambda blocks: goes_on(folder, blocks)) if goes_on else None)
-        run_study(run, schedule, writer)
+        run_study(run, schedule, writer, ready.copy_records)
         for key, offer in offered("after_trials").items():
-            if key in plan.study.sections:
+            if key in ready.plan.study.sections:
                 offer.load()(run, writer)
-    return folder
 
 
 def measure_endpoint_study(
@@ -142,6 +163,7 @@ def measure_endpoint_study(
             run.sweep()
         else:
             run.search(search)
+    write_kept_tables(folder)
     return folder
 
 
@@ -155,6 +177,7 @@ class StudyRun:
     store: VariantStore
     folder: StudyFolder
     observer: Observer
+    mirror: Mirror | None = None
 
     def begin(
         self,
@@ -189,7 +212,14 @@ class StudyRun:
             found = found.model_copy(update=began)
         writer.write_study(self.source.text)
         writer.write_lock(found)
+        if self.mirror is not None:
+            self.mirror.begin()
         return found
+
+    def copy_records(self) -> None:
+        """To the mirror, if there is one: after each group, while no trial runs."""
+        if self.mirror is not None:
+            self.mirror.push()
 
     def context(self, load: LoadClient) -> RunContext:
         return run_context(self.plan, self.store, self.source.folder, self.at, load=load, observer=self.observer)

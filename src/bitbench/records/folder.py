@@ -11,6 +11,7 @@ quality/windows-MODEL.json  what every variant of that model is asked, as token 
 logs/                     one file per engine instance
 blocks.jsonl              of several machines: a line for each block begun, ended or void (`records.block_lines`)
 profiles/ID.json          one operator profile; ID.trace.json.gz is the Chrome trace it was made from
+tables/TABLE-HASH.parquet the records as columns, for `bitbench query`; the hash is that of the records' files
 roof.json                 what the machine can do at most, once `bitbench explain` has measured it
 FEATURE/                  what a feature keeps there
 report/                   can be rebuilt from the rest
@@ -241,7 +242,6 @@ class Writer:
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreError(f"another bitbench is writing to {folder.path}; wait, or use another folder") from None
-        self._prepare()
         if folder.lock() is None:
             folder.refuse_records_without_lock()
         else:
@@ -255,9 +255,6 @@ class Writer:
         # Logs may have been removed, to save space; a start that was killed has nothing else.
         recorded = parse_next_record_number(instance.id for instance in folder.instances())
         self._next_instance = max(recorded, _next_number(folder.logs, _LOG))
-
-    def _prepare(self) -> None:
-        """Between becoming the only writer and looking at what the folder holds."""
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -321,7 +318,7 @@ class Writer:
         self.write_lock(records.lock)
 
     def write_material(self, model: str, material: QualityMaterial) -> None:
-        self._write_document(f"quality/{_material_name(model)}", material.model_dump_json() + "\n")
+        self._files.write(f"quality/{_material_name(model)}", material.model_dump_json() + "\n")
 
     def add_profile(self, draft: OperatorProfile, trace: Path) -> OperatorProfile:
         """Give the profile its id, take its trace into the folder, then write it: its file is what makes it exist."""
@@ -335,16 +332,13 @@ class Writer:
         return profile
 
     def write_study(self, text: str) -> None:
-        self._write_document(self.folder.study_file.name, text)
+        self._files.write(self.folder.study_file.name, text)
 
     def write_roof(self, roof: MachineRoof) -> None:
-        self._write_document(self.folder.roof_file.name, roof.model_dump_json(indent=1) + "\n")
+        self._files.write(self.folder.roof_file.name, roof.model_dump_json(indent=1) + "\n")
 
     def write_lock(self, lock: Lock) -> None:
-        self._write_document(self.folder.lock_file.name, lock.model_dump_json(indent=2) + "\n")
-
-    def _write_document(self, name: str, text: str) -> None:
-        self._files.write(name, text)
+        self._files.write(self.folder.lock_file.name, lock.model_dump_json(indent=2) + "\n")
 
     def _appended(self, lines: Path, draft: R, given: Mapping[str, str | None]) -> R:
         """The draft with what only the folder could give it. Its line is what makes it exist, so it comes last."""

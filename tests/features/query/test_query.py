@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import fsspec
 import pyarrow.parquet as pq
 import pytest
 
@@ -20,6 +19,7 @@ from bitbench.features.query.studies import REFUSED, Studies
 from bitbench.features.query.tables import TABLES, sql_type
 from bitbench.records.arrow_tables import study_arrow_table
 from bitbench.records.folder import StudyFolder
+from bitbench.records.kept_tables import KEPT_TABLES, write_kept_tables
 from bitbench.records.lock import Lock
 from bitbench.records.profile import PublishedKernels, read_published_profile
 from bitbench.records.quality import CorpusFacts, QualityRecord
@@ -27,9 +27,10 @@ from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.records.tables import TABLES as STUDY_TABLES
 from bitbench.records.trial import Memory, Outcome, TrialMetrics
 from bitbench.study.study_file import study_file_text
-from bitbench.util.errors import ExitCode, StoreError
+from bitbench.util.errors import BitbenchError, ExitCode, StoreError
 from tests.command_line import bitbench
 from tests.gallery import TWINS
+from tests.thousand_studies import SUM, TRIALS_EACH, write_studies
 from tests.unit.synthetic import demo_study, make_instance, make_lock, make_trial, request_rows
 from tests.unit.test_report_formats import KERNELS
 from tests.unit.test_schedule import plan_of
@@ -161,20 +162,18 @@ def test_a_study_folder_itself_and_an_empty_one(place: Path, tmp_path: Path) -> 
     assert [empty.count(name) for name in TABLES] == [0] * len(TABLES)
 
 
-def test_an_object_store(place: Path) -> None:
-    store = fsspec.filesystem("memory")
-    for path in (place / "one").rglob("*"):
-        if path.is_file():
-            store.pipe(f"/bucket/runs/one/{path.relative_to(place / 'one')}", path.read_bytes())
-    _, rows = Studies("memory://bucket/runs").query("SELECT folder, study FROM studies")
-    assert rows == [("one", "demo")]
-    _, rows = Studies("memory://bucket/runs").query("SELECT count(*) FROM requests JOIN trials USING (folder, trial)")
+def test_a_url(place: Path) -> None:
+    at_url = Studies(place.as_uri())
+    for name in TABLES:
+        sql = f"SELECT * FROM {name} ORDER BY ALL"
+        assert at_url.query(sql) == Studies(str(place)).query(sql), name
+    _, rows = Studies(f"{place.as_uri()}/one").query("SELECT count(*) FROM requests JOIN trials USING (folder, trial)")
     assert rows == [(3,)]
 
 
-@pytest.mark.parametrize(("where", "words"), [("nowhere", "no folder"), ("gopher://x", "unknown store")])
+@pytest.mark.parametrize(("where", "words"), [("nowhere", "no folder"), ("gopher://x", "can be opened")])
 def test_a_place_that_is_not_there(where: str, words: str) -> None:
-    with pytest.raises(StoreError, match=words):
+    with pytest.raises(BitbenchError, match=words):
         Studies(where)
 
 
@@ -319,3 +318,27 @@ def test_python_and_sql_have_the_same_tables(name: str) -> None:
     names, rows = Studies(str(TWINS)).query(f"SELECT * FROM {name}")
     assert names == table.column_names
     assert sorted(map(repr, rows)) == sorted(repr(tuple(row.values())) for row in table.to_pylist())
+
+
+def test_kept_tables_are_read_where_they_fit_the_records(tmp_path: Path) -> None:
+    write_studies(tmp_path, 3)
+    assert Studies(str(tmp_path)).query(SUM)[1][0][:2] == (3, 3 * TRIALS_EACH)
+    one = tmp_path / "study-0001" / "trials.jsonl"
+    one.write_text("".join(one.read_text().splitlines(keepends=True)[:-1]))
+    assert Studies(str(tmp_path)).query(SUM)[1][0][:2] == (3, 3 * TRIALS_EACH - 1)
+    columns = "SELECT engine, workload, turn, started_at FROM trials WHERE folder = '{}' AND block = 0 ORDER BY trial"
+    parsed = Studies(str(tmp_path)).query(columns.format("study-0001"))[1]
+    assert parsed == Studies(str(tmp_path)).query(columns.format("study-0000"))[1][: len(parsed)]
+    write_kept_tables(StudyFolder(tmp_path / "study-0001"))
+    assert len(list((tmp_path / "study-0001" / "tables").iterdir())) == len(KEPT_TABLES)
+
+
+def test_a_kept_table_that_is_damaged_is_named(tmp_path: Path) -> None:
+    write_studies(tmp_path, 1)
+    (kept,) = (tmp_path / "study-0000" / "tables").glob("trials-*")
+    kept.write_bytes(kept.read_bytes()[:-100])
+    with pytest.raises(StoreError, match="is damaged"):
+        Studies(str(tmp_path)).query("SELECT max(duration_s) FROM trials")
+    pq.write_table(pq.read_table(next(kept.parent.glob("studies-*"))), kept)
+    with pytest.raises(StoreError, match="is damaged"):
+        Studies(str(tmp_path)).query("SELECT max(duration_s) FROM trials")

@@ -187,6 +187,7 @@ class StudyDriver:
             if host.line.rounds:
                 self._lines.end(host.line, self._count_rounds(host.line.block), result.seconds)
             host.line, host.losses = None, 0
+            self._study.copy_records()
             return
         for name, content in logs.items():
             if name not in host.ids:

@@ -1,4 +1,4 @@
-"""SQL over all studies below a folder or an object-store URL."""
+"""SQL over all studies below a folder or a URL."""
 
 from bitbench.feature import Command, Feature, Panel
 

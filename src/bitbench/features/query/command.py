@@ -34,7 +34,7 @@ class QueryFormat(StrEnum):
 def query(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="A folder or an object-store URL [default: .], then the query.", metavar="[FOLDER] [SQL]"),
+        typer.Argument(help="A folder or a URL [default: .], then the query.", metavar="[FOLDER] [SQL]"),
     ] = None,
     *,
     form: Annotated[QueryFormat, typer.Option("--format", help="Output format.")] = QueryFormat.TABLE,
@@ -70,7 +70,7 @@ def _warn_of_damage(places: Sequence[str]) -> None:
 
 def _list_tables(studies: Studies) -> None:
     console = Terminal()
-    for name in studies.tables:
+    for name in TABLES:
         table, count = TABLES[name], studies.count(name)
         console.print(Text.assemble((name, "bold"), f"  {table.meaning}; {count:,} {'row' if count == 1 else 'rows'}"))
         shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))

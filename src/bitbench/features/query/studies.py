@@ -1,4 +1,4 @@
-"""All studies below a folder or an object-store URL as DuckDB tables. Reads only.
+"""All studies below a folder or a URL as DuckDB tables. Reads only.
 
 There are two connections. `_reader` opens files, with SQL that is written here. `_asked` runs the SQL of a person: it
 cannot open a file, load an extension or change a setting, and is handed its tables as Arrow data. Request rows, of
@@ -6,22 +6,30 @@ which there may be millions, are handed over as a dataset that is read where it 
 
 A table is made when a query names it: listing a million request files for a question about trials would be waste. A
 line of a study that is just being written is left out until it is complete; a damaged one is left out and named.
+Records are parsed only where no kept table fits them (`bitbench.records.kept_tables`). Of a place at a URL the small
+files are fetched first; request rows are read there.
 """
 
+import glob
+import os
 import re
-from collections.abc import Collection
+from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from bitbench.feature import offered
+from pyarrow import fs
+
 from bitbench.features.query.tables import (
     TABLES,
+    RemoteStudies,
     damaged_query_table_lines,
     damaged_query_table_rows,
+    kept_tables_for_query,
     request_table_for_query,
     sql_empty_table,
     sql_value,
 )
+from bitbench.records.kept_tables import KEPT_TABLES, find_kept_table, hash_records
 from bitbench.records.tables import StudyTable
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.util.errors import StoreError
@@ -42,6 +50,16 @@ REFUSED = (
 )
 _UNKNOWN_TABLE = re.compile(r"Table with name (\w+) does not exist")
 _LOCKED = "the configuration has been locked"  # DuckDB's words where a setting is to be changed
+_KINDS_OF_FILES = (
+    "lock.json",
+    "trials.jsonl",
+    "instances.jsonl",
+    "quality.jsonl",
+    "records.json",
+    "requests/*.parquet",
+    "quality/*.parquet",
+    "published/kernels.json",
+)
 Row = tuple[Any, ...]  # what DuckDB returns for a row: as many types as its columns have
 LARGEST_OBJECT_BYTES = 256 * 2**20  # of a lock or of kernel records; DuckDB's own limit is 16 MiB
 
@@ -119,42 +137,26 @@ _SOURCES: dict[str, dict[str, str]] = {  # what is read of each file, by table
 }  # fmt: skip
 
 
-class Catalog(Protocol):
-    """The tables of many studies, kept ready at the place where these lie; those that it lacks it explains."""
-
-    tables: Collection[str]
-
-    def table(self, name: str) -> "pa.Table": ...
-    def lacks(self, name: str) -> str: ...
-
-
 class Studies:
     """All studies below `place`. `damaged`: the lines that the tables made so far leave out, as `FILE:NUMBER`."""
 
     def __init__(self, place: str) -> None:
         is_remote = "://" in place
-        self._place = place.rstrip("/") if is_remote else str(Path(place).resolve())
-        self._catalog = _catalog(self._place) if is_remote else None
-        self._remote = _remote(place) if is_remote and self._catalog is None else None
+        if not is_remote and not Path(place).is_dir():
+            raise StoreError(f"no folder {place}; give one that contains study folders, or a URL such as s3://…")
+        self._remote = RemoteStudies(place) if is_remote else None
+        self._place = str(self._remote.fetched if self._remote else Path(place).resolve())
         self._reader = duckdb.connect()
         self._reader.execute("SET TimeZone = 'UTC'")
         self._asked = _connection_without_files()
         self._made: set[str] = set()
         self._rows: ds.FileSystemDataset | None = None  # of requests, once they were asked for
+        self._files, self._hashes = _files_below(Path(self._place))
         self.damaged: list[str] = []
-        if self._remote is not None:
-            self._reader.register_filesystem(self._remote)
-        elif not is_remote and not Path(place).is_dir():
-            raise StoreError(f"no folder {place}; give one that contains study folders, or a URL such as s3://…")
-
-    @property
-    def tables(self) -> list[str]:
-        """Those that can be asked for at this place."""
-        return [name for name in TABLES if self._catalog is None or name in self._catalog.tables]
 
     def query(self, sql: str) -> tuple[list[str], list[Row]]:
         """Names of the columns and the rows. Raises StoreError with DuckDB's own words."""
-        for name in self.tables:
+        for name in TABLES:
             if re.search(rf"\b{name}\b", sql, re.IGNORECASE):
                 self._make(name)
         try:
@@ -175,10 +177,8 @@ class Studies:
         ):
             return StoreError(damage)
         if (unknown := _UNKNOWN_TABLE.search(str(error))) is not None:
-            if self._catalog is not None and unknown[1].lower() in TABLES:
-                return StoreError(self._catalog.lacks(unknown[1].lower()))
-            hint = did_you_mean(unknown[1], self.tables)
-            return StoreError(f"there is no table {unknown[1]}; {hint}the tables are {', '.join(self.tables)}")
+            hint = did_you_mean(unknown[1], list(TABLES))
+            return StoreError(f"there is no table {unknown[1]}; {hint}the tables are {', '.join(TABLES)}")
         return StoreError(f"the query failed: {error}")
 
     def count(self, name: str) -> int:
@@ -196,9 +196,6 @@ class Studies:
             return
         self._made.add(name)
         table = TABLES[name]
-        if self._catalog is not None:
-            self._hand_over(name, self._catalog.table(name))
-            return
         if name not in ("studies", "kernels"):
             self._make("studies")
         try:
@@ -211,9 +208,33 @@ class Studies:
             raise StoreError(f"{table.files} below {self._place} cannot be read: {cause}") from error
 
     def _hand_over(self, name: str, content: "pa.Table") -> None:
-        self._asked.register(name, content)
+        """What was parsed, with the kept tables of other studies."""
         if name == "studies":
             self._reader.register(name, content)  # other tables are joined with it
+        if name not in KEPT_TABLES:
+            self._asked.register(name, content)
+            return
+        found = {folder: find_kept_table(folder, hashed, name) for folder, hashed in self._hashes.items()}
+        files = {self._name(folder): file for folder, file in found.items() if file is not None}
+        self._asked.register(f"{name}_parsed", content)
+        self._asked.register(f"{name}_kept", kept_tables_for_query(name, files))
+        self._asked.execute(
+            f"CREATE VIEW {name} AS SELECT * FROM {name}_kept UNION ALL BY NAME SELECT * FROM {name}_parsed"
+        )
+
+    def _name(self, folder: Path) -> str:
+        return folder.relative_to(self._place).as_posix()
+
+    def _to_parse(self, pattern: str, table: str) -> str:
+        """As a list for DuckDB: files of this kind, but of studies with a kept table of this name."""
+        whole = [
+            path
+            for path in self._files.get(pattern, ())
+            if path.parent not in self._hashes
+            or table not in KEPT_TABLES
+            or find_kept_table(path.parent, self._hashes[path.parent], table) is None
+        ]
+        return ", ".join(_quoted(glob.escape(str(path))) for path in whole)
 
     def _select(self, name: str, table: StudyTable) -> str:
         source = self._source(name, table)
@@ -223,12 +244,12 @@ class Studies:
 
     def _make_requests(self) -> None:
         """A view over the rows: which study they are of is joined when it is asked for."""
-        pattern = f"{self._place}/**/{TABLES['requests'].files}"
-        places = self._read(
-            f"SELECT filename, {self._folder('/requests/[^/]*$')}, regexp_extract(filename, '([^/]+)[.]parquet$', 1) "
-            f"FROM (SELECT file AS filename FROM glob({_quoted(pattern)}))"
-        )
-        self._rows = request_table_for_query(places, self._remote)
+        paths = self._remote.rows if self._remote else self._files.get("requests/*.parquet", ())
+        begin = len(self._remote.path if self._remote else self._place) + 1
+        places = [
+            (str(path), str(path.parents[1])[begin:] or ".", path.name.removesuffix(".parquet")) for path in paths
+        ]
+        self._rows = request_table_for_query(places, self._remote.files if self._remote else fs.LocalFileSystem())
         self._asked.register("request_rows", self._rows)
         columns = ", ".join(f'"{column.name}"' for column in TABLES["requests"].columns)
         self._asked.execute(f"CREATE VIEW requests AS SELECT {columns} FROM {_with_study('request_rows')}")
@@ -237,26 +258,26 @@ class Studies:
         """What a view selects from; None where there is no such file."""
         if name == "kernels":
             return self._kernels()
-        pattern = f"{self._place}/**/{table.files}"
-        if not self._has(pattern):
+        files = self._to_parse(table.files, name)
+        if not files:
             return self._empty_locks() if name == "studies" else None
         if name == "studies":
-            read = self._json(pattern, _SOURCES[name], lines=False)
+            read = self._json(files, _SOURCES[name], lines=False)
             self._reader.execute(f"CREATE TEMP TABLE locks AS SELECT *, plan.study.name AS study FROM ({read})")
             return "locks"
-        read = self._lines(name, self._json(pattern, _SOURCES[name], lines=True))
+        read = self._lines(name, self._json(files, _SOURCES[name], lines=True))
         if name == "quality":
             return _with_study(self._with_perplexity(read))
         return _with_workload(self._without_lost(read)) if name == "trials" else _with_study(f"({read})")
 
     def _without_lost(self, read: str) -> str:
         """As `records.lost` has it: what a block had before its machine was lost does not count. Ids count upwards."""
-        pattern = f"{self._place}/**/{TABLES['instances'].files}"
-        if not self._has(pattern):
+        files = self._to_parse(TABLES["instances"].files, "trials")
+        if not files:
             return read
         fields = {"id": "VARCHAR", "block": "INTEGER", "outcome": "VARCHAR"}
         lost = (
-            f"SELECT folder, block, max({_number('id')}) AS number FROM ({self._json(pattern, fields, lines=True)}) "
+            f"SELECT folder, block, max({_number('id')}) AS number FROM ({self._json(files, fields, lines=True)}) "
             "WHERE outcome = 'lost' GROUP BY ALL"
         )
         is_lost = f"own.outcome = 'ok' AND {_number('own.instance_id')} < lost.number"
@@ -272,13 +293,10 @@ class Studies:
         self._reader.execute(f"CREATE TEMP TABLE locks ({empty})")
         return "locks"
 
-    def _has(self, pattern: str) -> bool:
-        return bool(self._read(f"SELECT 1 FROM glob({_quoted(pattern)}) LIMIT 1"))
-
     def _read(self, sql: str) -> list[Row]:
         return self._reader.execute(sql).fetchall()
 
-    def _json(self, pattern: str, fields: dict[str, str], *, lines: bool, ending: str = "/[^/]*$") -> str:
+    def _json(self, files: str, fields: dict[str, str], *, lines: bool, ending: str = "/[^/]*$") -> str:
         columns = ", ".join(f'"{name}": {_quoted(kind)}' for name, kind in fields.items())
         form = (
             "format = 'newline_delimited', ignore_errors = true"
@@ -287,21 +305,21 @@ class Studies:
         )
         return (
             f"SELECT *, {self._folder(ending)} AS folder "
-            f"FROM read_json({_quoted(pattern)}, columns = {{{columns}}}, filename = true, {form})"
+            f"FROM read_json([{files}], columns = {{{columns}}}, filename = true, {form})"
         )
 
     def _kernels(self) -> str:
         """Of our own bench, and of tables that were imported: these give one time per column, and nothing else."""
         parts = [sql_empty_table("kernels")]
-        if self._has(pattern := f"{self._place}/**/{TABLES['kernels'].files}"):
-            read = self._json(pattern, _SOURCES["kernels"], lines=False)
+        if files := self._to_parse(TABLES["kernels"].files, "kernels"):
+            read = self._json(files, _SOURCES["kernels"], lines=False)
             parts.append(
                 "SELECT folder, machine.*, timing.* EXCLUDE (seconds), list_median(timing.seconds) AS median_s, "
                 "len(timing.seconds) AS rounds FROM "
                 f"(SELECT folder, machine, unnest(timings) AS timing FROM ({read}) WHERE machine IS NOT NULL)"
             )
-        if self._has(pattern := f"{self._place}/**/published/kernels.json"):
-            read = self._json(pattern, _SOURCES["imported kernels"], lines=False, ending="/published/[^/]*$")
+        if files := self._to_parse("published/kernels.json", "kernels"):
+            read = self._json(files, _SOURCES["imported kernels"], lines=False, ending="/published/[^/]*$")
             parts.append(
                 'SELECT folder, tool AS imported_from, row.* EXCLUDE (seconds), time.key AS "case", time.value AS '
                 "median_s FROM (SELECT folder, tool, row, unnest(map_entries(row.seconds)) AS time FROM "
@@ -314,19 +332,19 @@ class Studies:
         self._reader.execute(f"CREATE TEMP TABLE {name}_lines AS SELECT DISTINCT * FROM ({read})")
         lines = f"SELECT filename, id FROM {name}_lines WHERE id IS"
         for file, _ in self._read(f"{lines} NULL GROUP BY ALL ORDER BY 1"):
-            self.damaged += damaged_query_table_lines(file, name, self._remote)
+            self.damaged += damaged_query_table_lines(file, name)
         for file, record_id in self._read(f"{lines} NOT NULL GROUP BY ALL HAVING count(*) > 1 ORDER BY ALL LIMIT 1"):
             raise StoreError(f"{file} has lines of id {record_id} with different content; remove all but one")
         return f"SELECT * FROM {name}_lines WHERE id IS NOT NULL"
 
     def _with_perplexity(self, read: str) -> str:
-        pattern = f"{self._place}/**/quality/*.parquet"
-        if not self._has(pattern):
+        files = self._to_parse("quality/*.parquet", "kernels")
+        if not files:
             return f"(SELECT *, CAST(NULL AS DOUBLE) AS perplexity FROM ({read}))"
         rows = (
             f"SELECT {self._folder('/quality/[^/]*$')} AS folder, "
             "regexp_extract(filename, '([^/]+)[.]parquet$', 1) AS id, \"window\", logprob "
-            f"FROM read_parquet({_quoted(pattern)}, filename = true)"
+            f"FROM read_parquet([{files}], filename = true)"
         )
         scores = (
             f"SELECT own.folder, own.id, exp(-avg(logprob)) AS perplexity FROM ({read}) own JOIN ({rows}) scored "
@@ -337,18 +355,9 @@ class Studies:
 
     def _folder(self, ending: str) -> str:
         """The study folder below the place that was opened; a dot for that place itself."""
-        begin = len(self._place) + 2 + self._prefix_growth()
+        begin = len(self._place) + 2
         whole = f"regexp_replace(filename, {_quoted(ending)}, '')"
         return f"coalesce(nullif(substring({whole}, {begin}), ''), '.')"
-
-    def _prefix_growth(self) -> int:
-        """Some object stores spell a path differently from how it was asked for (memory:// becomes memory:///)."""
-        if "://" not in self._place:
-            return 0
-        path = self._place.partition("://")[2]
-        found = self._read(f"SELECT file FROM glob({_quoted(self._place + '/**')}) LIMIT 1")
-        written = str(found[0][0]).partition("://")[2] if found else path
-        return written.find(path) if path in written else 0
 
 
 def _connection_without_files() -> duckdb.DuckDBPyConnection:
@@ -404,24 +413,19 @@ def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _catalog(place: str) -> Catalog | None:
-    """Return the tables that a feature keeps at a place; None where its files have to be read."""
-    offer = offered("catalogs").get(place.partition("://")[0])
-    catalog: Catalog | None = None if offer is None else offer.load()(place)
-    return catalog
-
-
-def _remote(place: str) -> Any:
-    """fsspec knows object stores; it is no part of the core install."""
-    protocol = place.partition("://")[0]
-    try:
-        import fsspec
-
-        return fsspec.filesystem(protocol)
-    except ImportError as error:
-        raise StoreError(
-            f"{protocol}:// needs fsspec and its driver for this store ({error}); for S3: `pip install "
-            f"bitbench[remote] s3fs`"
-        ) from error
-    except ValueError as error:
-        raise StoreError(f"unknown store {protocol}://: {error}") from error
+def _files_below(place: Path) -> tuple[dict[str, list[Path]], dict[Path, str]]:
+    """Plain files that tables are read from, by their kind; the hash of each study's records. No link is followed."""
+    kinds: dict[str, list[Path]] = {kind: [] for kind in _KINDS_OF_FILES}
+    hashes: dict[Path, str] = {}
+    for name, folders, files in os.walk(place):
+        folder = Path(name)
+        folders.sort()
+        for kind in kinds:
+            above, _, last = kind.rpartition("/")
+            if above not in ("", folder.name):
+                continue
+            found = sorted(folder / file for file in files if fnmatch(file, last))
+            kinds[kind] += [path for path in found if path.is_file()]
+        if "tables" in folders and "lock.json" in files:
+            hashes[folder] = hash_records(folder)
+    return kinds, hashes

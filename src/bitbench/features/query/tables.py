@@ -1,21 +1,27 @@
 """The tables that `bitbench query` offers in DuckDB's words, request rows that are read where they lie, and where
 files are damaged."""
 
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.dataset as ds
 from pyarrow import fs
 
+from bitbench.measure.mirror import PlaceAtUrl
 from bitbench.records import tables
+from bitbench.records.arrow_tables import table_schema
+from bitbench.records.kept_tables import read_kept_table
 from bitbench.records.quality import QUALITY_FORMAT, QualityRecord
 from bitbench.records.strict_reader import parse_record, strict_reader_schema
 from bitbench.records.tables import REQUEST_COLUMNS, StudyTable, TableColumn
 from bitbench.records.trial import RECORD_FORMAT, InstanceRecord, TrialRecord
 from bitbench.study.base import Record
 from bitbench.util.errors import StoreError
+from bitbench.util.files import SafeFolder
 
 # How DuckDB spells the types of columns.
 _TYPES = {
@@ -87,6 +93,11 @@ KERNELS = StudyTable(
 TABLES = {**tables.TABLES, "kernels": KERNELS}
 
 
+LARGEST_FETCH_BYTES = 2**32
+_LARGE = re.compile(r"(^|/)(requests|logs|report|profiles)/|(^|/)\.|\.partial$")
+_ROWS = re.compile(r"(^|/)requests/[^/]+\.parquet$")
+
+
 class RequestDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
     """Read only as fast as it is asked for: with threads of its own, Arrow held 258 MB of 10⁷ rows instead of 99 MB."""
 
@@ -94,18 +105,17 @@ class RequestDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has 
         return super().scanner(**{**options, "use_threads": False})
 
 
-def request_table_for_query(places: Iterable[tuple[str, str, str]], filesystem: Any | None) -> RequestDataset:
-    """`places`: each file with the study folder and the trial that its rows are of. `filesystem`: fsspec's, if any."""
+def request_table_for_query(places: Iterable[tuple[str, str, str]], files: fs.FileSystem) -> RequestDataset:
+    """`places`: each file with the study folder and the trial that its rows are of."""
     schema = (
         strict_reader_schema(REQUEST_COLUMNS)
         .append(pa.field("folder", pa.string()))
         .append(pa.field("trial", pa.string()))
     )
-    files = fs.LocalFileSystem() if filesystem is None else fs.PyFileSystem(fs.FSSpecHandler(filesystem))
     parquet = ds.ParquetFileFormat()
     fragments = [
         parquet.make_fragment(
-            path if filesystem is None else filesystem._strip_protocol(path),
+            path,
             filesystem=files,
             partition_expression=(ds.field("folder") == folder) & (ds.field("trial") == trial),
         )
@@ -121,9 +131,59 @@ _KINDS: dict[str, tuple[type[Record], int]] = {
 }
 
 
-def damaged_query_table_lines(file: str, table: str, filesystem: Any | None) -> list[str]:
-    """`FILE:NUMBER` of each complete line of a file of this table that is no record. `filesystem`: fsspec's, if any."""
-    with Path(file).open("rb") if filesystem is None else filesystem.open(file, "rb") as lines:
+class _KeptDataset(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no types
+    """Kept tables of many studies. Each scan reads the columns that it needs, file by file, before Arrow's threads are
+    at work: the footers of a thousand files would take 100 MB, and files that are read below a scan block it."""
+
+    def of(self, name: str, files: Mapping[str, Path]) -> "_KeptDataset":
+        self._name = name
+        self._kept = files
+        return self
+
+    def scanner(self, **options: Any) -> ds.Scanner:
+        asked = options.get("columns")
+        asked = self.schema.names if asked is None else asked or ["folder"]
+        condition = str(options.get("filter"))
+        schema = pa.schema([field for field in self.schema if field.name in asked or field.name in condition])
+        parts = [schema.empty_table()]
+        parts += [self._part(schema, folder, file) for folder, file in self._kept.items()]
+        return ds.dataset(pa.concat_tables(parts)).scanner(**options)
+
+    def _part(self, schema: pa.Schema, folder: str, file: Path) -> pa.Table:
+        names = [name for name in schema.names if name != "folder"]
+        found = read_kept_table(file, self._name, names or ["study"])
+        return found.append_column("folder", pa.array([folder] * found.num_rows, pa.string())).select(schema.names)
+
+
+def kept_tables_for_query(name: str, files: Mapping[str, Path]) -> ds.Dataset:
+    """`files`: by study folder."""
+    return _KeptDataset([], table_schema(name), ds.ParquetFileFormat(), fs.LocalFileSystem()).of(name, files)
+
+
+class RemoteStudies:
+    """Studies at a URL. `fetched`: a folder with all of them but request rows and logs; `rows`: files of requests."""
+
+    def __init__(self, url: str) -> None:
+        place = PlaceAtUrl(url)
+        self.files, self.path = place.files, place.path
+        self._temporary = TemporaryDirectory(prefix="bitbench-query-")
+        self.fetched = Path(self._temporary.name).resolve()
+        try:
+            there = place.list_files()
+            small = [name for name in there if not _LARGE.search(name)]
+            if sum(there[name].size for name in small) > LARGEST_FETCH_BYTES:
+                raise StoreError(
+                    f"{place.shown} has more than {LARGEST_FETCH_BYTES // 2**30} GiB of records; name less"
+                )
+            place.fetch(small, SafeFolder(self.fetched))
+        except OSError as error:
+            raise StoreError(f"{place.say_unreachable(error)}; check the place and the keys") from error
+        self.rows = [PurePosixPath(self.path, name) for name in sorted(there) if _ROWS.search(name)]
+
+
+def damaged_query_table_lines(file: str, table: str) -> list[str]:
+    """`FILE:NUMBER` of each complete line of a file of this table that is no record."""
+    with Path(file).open("rb") as lines:
         return [f"{file}:{number}" for number in _damaged(lines, table)]
 
 
