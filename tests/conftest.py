@@ -4,12 +4,10 @@ What each test takes is written down and read again: the files that take longest
 the last one.
 """
 
-import fcntl
 import json
 import os
 import resource
-import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -62,11 +60,3 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         with WRITTEN.open("a", encoding="utf-8") as file:
             took = round(report.duration, 3), round(float(cpu_s), 3)
             file.write(json.dumps([report.nodeid, report.when, *took]) + "\n")
-
-
-@pytest.fixture
-def only_nodes() -> Iterator[None]:
-    """For tests that start machines of a fleet: each locks the machine it runs on, and tests run beside each other."""
-    with Path(tempfile.gettempdir(), f"bitbench-nodes-{os.getuid()}").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        yield

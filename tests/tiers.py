@@ -12,8 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 TOUCHED = ROOT / "tests" / "touched"
 KERNELS = ("test_kernels", "test_triton", "test_vptq", "test_vptq_with_torch")
-FLEET = ("test_fleet", "test_fleet_lab", "test_load_nodes")
-LOAD = ("test_load_nodes", "test_load_search")
+FLEET = ("test_gpu_blocks",)
+LOAD = ("test_load_search",)
 # Files by pattern (a star also stands for slashes), and the tests that are run where one of them was changed.
 TABLE: dict[str, tuple[str, ...]] = {
     "native/*": KERNELS,

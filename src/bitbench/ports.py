@@ -14,7 +14,6 @@ from bitbench.records.trial import (
     InstanceFacts,
     InstanceRecord,
     LoadProgress,
-    SketchedTimes,
     TrialRecord,
 )
 from bitbench.study.base import Json
@@ -225,16 +224,11 @@ class LoadResult:
     health: ClientHealth
     started_at: str  # wall clock of the table's time zero
     duration_s: float
-    sketched: Mapping[str, SketchedTimes] = field(default_factory=dict)  # of a client on several machines
-
-
-class LoadLost(Exception):
-    """A machine of the load client went away in the middle of a trial: it has no result, and may be run again."""
 
 
 class LoadClient(Protocol):
     def run(self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None) -> LoadResult:
-        """Blocks until the trial has ended; tells meanwhile, a few times a second, how it goes. Raises LoadLost."""
+        """Blocks until the trial has ended; tells meanwhile, a few times a second, how it goes. Raises LoadError."""
 
 
 class Observer(Protocol):

@@ -2,16 +2,13 @@
 
 from pathlib import Path
 
-import pytest
-
-from bitbench.measure.offers import LogObserver, executor_at
+from bitbench.measure.offers import LogObserver
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.measure.runner import measure_study
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.study import Study
-from tests.length import by_length
 
 # Half a second to the first token: a client that is a few milliseconds late on a busy machine changes nothing.
 STUDY = {
@@ -29,9 +26,9 @@ class Notes(LogObserver):
         self.said.append(message)
 
 
-def run(place: Path, on: str | None, notes: Notes | None = None, **measure: object) -> StudyFolder:
+def run(place: Path, notes: Notes | None = None, **measure: object) -> StudyFolder:
     study = Study.model_validate({**STUDY, "measure": measure})
-    return measure_study(study, place / "out", notes or LogObserver(), Workplace(), on=executor_at(on) if on else None)
+    return measure_study(study, place / "out", notes or LogObserver(), Workplace())
 
 
 def spoil(folder: StudyFolder) -> list[TrialRecord]:
@@ -54,12 +51,10 @@ def counted(folder: StudyFolder, engine: str) -> list[int]:
     return sorted(trial.block for trial in folder.trials() if trial.counts and trial.point.config.engine == engine)
 
 
-@pytest.mark.usefixtures("only_nodes")
-@pytest.mark.parametrize("on", by_length([None], [None, "local:1"]))
-def test_a_point_that_was_given_up_is_measured_in_its_blocks(tmp_path: Path, on: str | None) -> None:
-    folder = run(tmp_path, on, starts=2, trials=1)
+def test_a_point_that_was_given_up_is_measured_in_its_blocks(tmp_path: Path) -> None:
+    folder = run(tmp_path, starts=2, trials=1)
     spoiled = spoil(folder)
-    run(tmp_path, on, starts=2, trials=1)
+    run(tmp_path, starts=2, trials=1)
     assert counted(folder, "b") == [0, 1]
     assert counted(folder, "a") == [0, 0, 1, 1]  # beside it, where it took turns: a ratio needs common rounds
     measured = [trial for trial in folder.trials() if trial.kind == "measured"]
@@ -67,18 +62,18 @@ def test_a_point_that_was_given_up_is_measured_in_its_blocks(tmp_path: Path, on:
     assert len(numbers) == len(set(numbers))
     complete = len(folder.trials())
     assert complete > len(spoiled)
-    run(tmp_path, on, starts=2, trials=1)
+    run(tmp_path, starts=2, trials=1)
     assert len(folder.trials()) == complete
 
 
 def test_with_a_budget_that_is_spent(tmp_path: Path) -> None:
-    folder = run(tmp_path, None, notes := Notes(), budget="4s")
+    folder = run(tmp_path, notes := Notes(), budget="4s")
     assert "the budget is less than 2 starts × 1 round take; these are measured in any case" in notes.said
     spoil(folder)
     blocks = set(counted(folder, "a"))
     assert blocks == {0, 1}
-    run(tmp_path, None, budget="4s")
+    run(tmp_path, budget="4s")
     assert set(counted(folder, "b")) == blocks
     complete = len(folder.trials())
-    run(tmp_path, None, budget="4s")
+    run(tmp_path, budget="4s")
     assert len(folder.trials()) == complete

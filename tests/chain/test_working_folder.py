@@ -54,10 +54,12 @@ COMMANDS = {
     "plan": "plan small.yaml",
     "plan-gpu": "plan-gpu small.yaml --device-class l4",
     "run": "run small.yaml --into out",
-    "run --on": "run small.yaml --into fleet --on local:1",
+    "run again": "run small.yaml --into again",
+    "run --block": "run small.yaml --block 0 --into part",
+    "join": "join part --into joined",
     "report": "report out",
     "recommend": "recommend out",
-    "compare": "compare out fleet",
+    "compare": "compare out again",
     "query": "query . 'select 1'",
     "history": "history . --point a",
     "publish": "publish out --unsigned -o card.bitbench",
@@ -66,7 +68,6 @@ COMMANDS = {
     "pull": "pull s3://nowhere/out pulled",
     "import": f"import {DATA / 'vllm-serve-1.json'} --from vllm --into imported",
     "export": "export out --to prometheus",
-    "fleet": "fleet local:1",
     "tune": "tune tune.yaml --into tuned",
     "load": f"load URL {LOAD}",
     "quick": "quick --into quick",
@@ -85,9 +86,9 @@ COMMANDS = {
     "variant show": "variant show tiny",
     "variant rm": "variant rm tiny",
 }
-# The others start no Python, or the same as these do: `load` has the workers of `run`, `fleet` the nodes of `run --on`.
+# The others start no Python, or the same as these do: `load` has the workers of `run`.
 STARTING = {
-    *("run", "run --on", "quantize", "quality", "profile", "kernels"),
+    *("run", "quantize", "quality", "profile", "kernels"),
     *("env create", "model get", "model get, a hub"),
 }
 TRIED = by_length([name for name in COMMANDS if name in STARTING], [*COMMANDS])
@@ -179,7 +180,6 @@ def test_what_is_planted_would_run(place: Place) -> None:
     place.ran.unlink()
 
 
-@pytest.mark.usefixtures("only_nodes")
 @pytest.mark.parametrize("name", TRIED)
 def test_no_command_runs_what_lies_in_the_working_folder(name: str, place: Place) -> None:
     done = place.bitbench(COMMANDS[name])

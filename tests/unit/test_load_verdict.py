@@ -7,7 +7,7 @@ import pytest
 
 from bitbench.loadgen.answer import REQUEST_SCHEMA
 from bitbench.loadgen.verdict import MEAN_DELAY_FLOOR_S, load_verdict, moved_metrics
-from bitbench.records.trial import ClientHealth, Failure, Outcome, TrialMetrics
+from bitbench.records.trial import ClientHealth, Failure, LoadMachine, Outcome, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.metrics import PRIMARY_METRICS
 from bitbench.study.workload import Workload
@@ -245,3 +245,14 @@ def test_a_client_that_stood_still_does_not_blame_the_server(status: str, late_s
     found = verdict(row(0), failed, health=ClientHealth(send_lateness_p99_s=late_s, loop_lag_p99_s=0.0, cpu_share=0.1))
     assert found is not None
     assert found.outcome is outcome
+
+
+def test_a_clock_that_may_be_too_far_apart_is_named() -> None:
+    machines = tuple(
+        LoadMachine(name=f"n{place}", requests=1, off_by_s=off_s) for place, off_s in enumerate((0.0, 0.1))
+    )
+    failure = verdict(row(0), row(1), health=WELL.model_copy(update={"nodes": machines}))
+    assert failure is not None
+    assert failure.outcome is Outcome.DISTURBED
+    assert "n1" in failure.cause
+    assert verdict(row(0), row(1), health=WELL.model_copy(update={"nodes": machines[:1]})) is None

@@ -136,5 +136,5 @@ def test_a_block_of_another_machine_is_not_taken_over(tmp_path: Path) -> None:
     with folder.writing() as writer:
         writer.write_lock(make_lock(plan))
         writer.append_instance(elsewhere)
-    with pytest.raises(StoreError, match="begun on node-2; resume the study with --on"):
+    with pytest.raises(StoreError, match="block 0 was begun on node-2"):
         run(folder, plan)

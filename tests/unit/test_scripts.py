@@ -225,7 +225,6 @@ def test_unit_costs(
     said = capsys.readouterr().out
     assert re.search(r"a row with chunk times: [\d,]+ B", said)
     assert "an event of the null server: 17" in said
-    assert "local-2: clock known to ±" in said
 
 
 def test_twins_of_the_gallery(loaded: Loaded, run: Run, capsys: pytest.CaptureFixture[str]) -> None:

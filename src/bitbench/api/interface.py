@@ -37,7 +37,7 @@ def run(
 ) -> Results:
     """Run a study, or resume an interrupted one. The folder `into` is filled, by default ./NAME of the study.
 
-    `on`: machines that run a block each, as `bitbench run --on` names them ("local:2", "ssh://HOST,HOST").
+    `on`: nodes that run a block each, as `bitbench run --on` names them ("ray://HEAD:PORT", "gpus").
 
     Progress goes to the logger `bitbench`, unless there is an `observer`. `trust` allows what a study file uses beyond
     measuring (URLs, keys, files elsewhere, programs' arguments), and remembers it; `bitbench plan` shows it.
@@ -80,7 +80,7 @@ def load(
     """Measure a running OpenAI-compatible endpoint: a sweep over `concurrency` or `rate`, or with `slo`
     alone a search for the highest rate that meets these objectives ("ttft_p99=200ms", or names and seconds).
 
-    `nodes`, `on`: load-generator processes, and the machines that they run on, send the requests together.
+    `nodes`, `on`: so many machines of a Ray cluster send the requests together.
     """
     options = LoadOptions(
         concurrency=None if concurrency is None else tuple(concurrency),

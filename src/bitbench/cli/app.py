@@ -29,6 +29,7 @@ CORE = Feature(
             resumes=True,
         ),
         _core("run", "Run a study, or resume an interrupted one, and report.", Panel.MEASURE, resumes=True),
+        _core("join", "Join the blocks of a study into one folder, and report.", Panel.MEASURE),
         _core(
             "recommend",
             "Recommend which variant to run on which engine.",

@@ -133,13 +133,11 @@ def load(
     ] = "OPENAI_API_KEY",
     nodes: Annotated[
         int | None,
-        typer.Option(min=1, hidden=True, help="Load-generator processes, here or on the machines of --on."),
+        typer.Option(min=1, hidden=True, help="So many machines of --on [default: all]."),
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option(
-            metavar="WHERE", hidden=True, help="Machines to send from: local:N, ssh://HOST,HOST or ray://HEAD:PORT."
-        ),
+        typer.Option(metavar="WHERE", hidden=True, help="Machines to send from: the nodes of ray://HEAD:PORT."),
     ] = None,
     insecure_cluster: Annotated[
         bool, typer.Option("--insecure-cluster", hidden=True, help="Accept a Ray cluster that asks for no token.")

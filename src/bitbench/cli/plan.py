@@ -3,6 +3,7 @@
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Annotated
 
 import typer
 from rich.console import Console, RenderableType
@@ -25,7 +26,7 @@ from bitbench.reports.sections.quality import quality_rounding_sentences
 from bitbench.study.environment import Device, Use
 from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Config, Plan, Support
-from bitbench.study.study import Interleaving
+from bitbench.study.study import Interleaving, Measure
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import workload_length_text
 from bitbench.util.errors import ExitCode, NotTrustedError
@@ -45,7 +46,15 @@ TOO_LONG = ": `measure: {budget: 2h}` in the file limits it."
 _YES, _NO, _ONCE = Text("✓", "green"), Text("no", "yellow"), Text("once", "yellow")
 
 
-def plan(study: StudyFile, *, device: OnDevice = None, as_json: AsJson = False) -> None:
+def plan(
+    study: StudyFile,
+    *,
+    device: OnDevice = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Say how many starts keep N nodes of --on busy.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """Show what a study would run and how long it may take.
 
     Prints the points, the variants and environments that are missing, and a time estimate. Runs nothing. Exit
@@ -64,6 +73,8 @@ def plan(study: StudyFile, *, device: OnDevice = None, as_json: AsJson = False) 
     if as_json:
         end_with_json("plan", answer, code)
     _show_plan(answer, trust_in(study, at.home), at.device)
+    if nodes is not None:
+        Terminal().print(_describe_busy_nodes(planned.study.measure, nodes))
     raise typer.Exit(code)
 
 
@@ -87,6 +98,15 @@ def _show_plan(answer: PlanAnswer, trust: Trust, device: Device) -> None:
     if answer.amount.seconds[0] > LONG_S:
         console.print(Text.assemble(("long", "yellow"), TOO_LONG))
     show_plan_commands(console, "Needed before `bitbench run`:", answer.before_run)
+
+
+def _describe_busy_nodes(measure: Measure, nodes: int) -> str:
+    """`12 nodes: starts.min 2 keeps 2 busy; starts: 12, or a multiple of it, keeps all busy.`"""
+    if measure.budget is not None:
+        return f"{plural(nodes, 'node')}: with a budget each node runs blocks until the time is over."
+    busy = min(nodes, measure.starts.min)
+    advice = f"; `starts: {nodes}`, or a multiple of it, keeps all busy" if measure.starts.min % nodes else ""
+    return f"{plural(nodes, 'node')}: `starts.min` {measure.starts.min} keeps {busy} busy at first{advice}."
 
 
 def confirm_plan_uses(trust: Trust, console: Console, *, trusts: bool) -> None:

@@ -1,7 +1,8 @@
 """`bitbench run`: a study, from its file to its report."""
 
 from contextlib import nullcontext
-from typing import Annotated
+from functools import partial
+from typing import Annotated, NoReturn
 
 import typer
 
@@ -11,10 +12,15 @@ from bitbench.cli.plan import confirm_plan_uses
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.measure import runner
-from bitbench.measure.offers import executor_at, folder_at, watched
+from bitbench.measure.blocks import measure_block
+from bitbench.measure.offers import Executor, executor_at, folder_at, watched
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
+from bitbench.records.folder import StudyFolder
+from bitbench.records.trial import Outcome
+from bitbench.reports.document.words import plural
 from bitbench.study.study_file import StudySource
+from bitbench.util.errors import ExitCode, UsageError
 
 
 def run(
@@ -39,9 +45,12 @@ def run(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of that page [default: any free one].")] = 0,
     on: Annotated[
         str | None,
-        typer.Option(metavar="WHERE", help="Machines to run blocks on: local:N, ssh://HOST,HOST or ray://HEAD:PORT."),
+        typer.Option(metavar="WHERE", help="Run blocks on the nodes of ray://HEAD:PORT, or on all gpus here."),
     ] = None,
     insecure_cluster: InsecureCluster = False,
+    block: Annotated[
+        int | None, typer.Option("--block", min=0, metavar="K", help="Measure only this block, counted from 0.")
+    ] = None,
     allow_inconclusive: AllowInconclusive = False,
 ) -> None:
     """Run a study, or resume an interrupted one, and report.
@@ -55,10 +64,34 @@ def run(
     place = None if into is None else folder_at(into, at.home)
     budget_s = None if budget is None else seconds_option(budget, "--budget")
     executor = None if on is None else executor_at(on, without_token=insecure_cluster)
+    if block is not None:
+        executor = _block_executor(block, on, into)
     source = StudySource.of(study)
     confirm_plan_uses(trust_in(source, at.home), console, trusts=trust)
     with RunDisplay(console) as display:
         page = watched(at.home, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
         with page as observer:
             folder = runner.measure_study(source, place, observer, at, budget_s=budget_s, on=executor)
-    end_with_outcome(folder, at.home, console, allow_inconclusive=allow_inconclusive)
+    if block is None:
+        end_with_outcome(folder, at.home, console, allow_inconclusive=allow_inconclusive)
+    _end_with_block(block, folder, console)
+
+
+def _block_executor(block: int, on: str | None, into: str | None) -> Executor:
+    """Raises UsageError for options that do not go with one block."""
+    if on is not None:
+        raise UsageError("--block measures on this machine; leave --on out")
+    if into is None:
+        raise UsageError(
+            "--block needs --into: each block has a folder of its own, and `bitbench join` makes one study"
+        )
+    return partial(measure_block, block)
+
+
+def _end_with_block(block: int, folder: StudyFolder, console: Terminal) -> NoReturn:
+    """One block decides nothing, so its exit code says whether it has results."""
+    trials = [trial for trial in folder.trials() if trial.kind == "measured"]
+    counted = sum(trial.counts for trial in trials)
+    console.print(f"block {block}: {counted} of {plural(len(trials), 'trial')} count; {folder.path} is ready to join")
+    has_quality = any(record.outcome is Outcome.OK for record in folder.quality_records())
+    raise typer.Exit(ExitCode.DONE if counted or has_quality else ExitCode.NOTHING_MEASURED)

@@ -301,11 +301,6 @@ def plan_requests(
     return requests
 
 
-def request_slots(job: LoadJob) -> Sequence[Slot]:
-    """When each request of the trial is due, by its number; no prompt is made for that."""
-    return _plan(job)[1]
-
-
 def _plan(job: LoadJob) -> tuple[Iterator[Ask], Sequence[Slot]]:
     workload = job.workload
     if isinstance(workload.arrival, Trace):

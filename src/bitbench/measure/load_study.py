@@ -27,7 +27,7 @@ from bitbench.engines.endpoint import (
 from bitbench.loadgen.inputs import check_input_files
 from bitbench.loadgen.verdict import load_verdict
 from bitbench.measure.trial import load_job
-from bitbench.ports import Endpoint, InstanceFailed, LoadClient, LoadLost
+from bitbench.ports import Endpoint, InstanceFailed, LoadClient
 from bitbench.records.folder import StudyFolder
 from bitbench.records.request_rows import RequestRows, request_rows_statistic
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialRecord
@@ -81,10 +81,7 @@ def first_contact(
         update={"concurrency": 1, "arrival": ClosedLoop(), "requests": requests, "duration": None}
     )
     limits = Timeouts(request=TIMEOUT_S, stall=TIMEOUT_S)
-    try:
-        result = load.run(load_job(endpoint, alone, seed=(secrets.randbits(64), 0), limits=limits))
-    except LoadLost as lost:
-        raise LoadError(str(lost)) from None
+    result = load.run(load_job(endpoint, alone, seed=(secrets.randbits(64), 0), limits=limits))
     failure = load_verdict(result.requests, alone, result.health)
     if failure is not None and failure.outcome not in NOT_THE_ENGINES:
         raise LoadError(_explain(result.requests, failure.cause, arguments))

@@ -29,8 +29,19 @@ THIS_HOST = "local"  # what records call the machine of a study that runs on one
 class Schedule:
     """What is recorded, and what that leaves to do."""
 
-    def __init__(self, plan: Plan, make_pace: Callable[[], StudyPace], folder: StudyFolder) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        make_pace: Callable[[], StudyPace],
+        folder: StudyFolder,
+        *,
+        host: str = THIS_HOST,
+        first_block: int = 0,
+    ) -> None:
+        """`host`: the name of this machine in records. `first_block`: other runs measure the blocks before it."""
         self._plan, self._make_pace, self._folder = plan, make_pace, folder
+        self._first_block = first_block
+        self.host = host
         recorded = self._recorded()
         self.excused = progress_excuses(recorded)  # what an earlier call gave up, this one measures
         self._begin_with(recorded)
@@ -43,7 +54,8 @@ class Schedule:
         self.trials: list[TrialRecord] = []
         self.hosts: dict[int, str] = {}  # on which each block was begun
         self.pace = self._make_pace()
-        self.progress = Progress(self._plan, self.pace, baselines_of(self._plan), excused=self.excused)
+        baselines = baselines_of(self._plan)
+        self.progress = Progress(self._plan, self.pace, baselines, self._first_block, self.excused)
         for record in recorded:
             self.add(record)
 
@@ -60,7 +72,7 @@ class Schedule:
         elif record.outcome is Outcome.LOST:
             self.hosts.pop(record.block, None)
         else:
-            self.hosts.setdefault(record.block, record.host or THIS_HOST)
+            self.hosts.setdefault(record.block, record.host or self.host)
 
     @property
     def measured(self) -> int:
@@ -104,8 +116,8 @@ def run_study(run: RunContext, schedule: Schedule, writer: Writer) -> None:
         rejections = _Rejections(block, schedule, writer.folder.path)
         with run.starts.block() if run.starts else nullcontext():
             for group in groups:
-                if group.rounds and (host := schedule.hosts.get(block, THIS_HOST)) != THIS_HOST:
-                    raise StoreError(f"block {block} was begun on {host}; resume the study with --on")
+                if group.rounds and (host := schedule.hosts.get(block, schedule.host)) != schedule.host:
+                    raise StoreError(f"block {block} was begun on {host}; resume it there, or resume with --on")
                 run.observer.group_started(group, schedule.pace.remaining_s())
                 results = 0  # a start is none
                 with closing(run_group(group, run, schedule.progress, writer.new_instance)) as drafts:
@@ -128,7 +140,7 @@ def record_loop_result(draft: Draft, schedule: Schedule, writer: Writer, observe
             schedule.add(quality := writer.append_quality(record, scores))
             observer.quality_finished(quality)
         case InstanceRecord():
-            started = draft.model_copy(update={"host": draft.host or THIS_HOST})
+            started = draft.model_copy(update={"host": draft.host or schedule.host})
             writer.append_instance(started)
             schedule.add(started)
             observer.instance_ready(started)

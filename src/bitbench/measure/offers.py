@@ -70,7 +70,7 @@ def watched(
 
 
 def executor_at(where: str, *, without_token: bool = False) -> Executor:
-    """`where`: such as local:2 or ssh://HOST,HOST. `without_token`: a cluster that is open to all will do."""
+    """`where`: such as ray://HEAD:PORT. `without_token`: a cluster that is open to all will do."""
     executor: Executor = _on("executors", where)(where, without_token=without_token)
     return executor
 
@@ -78,19 +78,19 @@ def executor_at(where: str, *, without_token: bool = False) -> Executor:
 def load_client(
     nodes: int | None, on: str | None, *, api_key_env: str, without_token: bool = False
 ) -> AbstractContextManager[LoadClient]:
-    """This machine alone; or `nodes` of the machines that `on` names, all of them by default. `nodes` alone are so many
-    load-generator processes here. Raises UsageError."""
+    """This machine alone; or `nodes` of the machines that `on` names, all of them by default. Raises UsageError."""
     from bitbench.engines.endpoint import (
         endpoint_api_key,
     )  # these two bring pyarrow, which no other function here needs
     from bitbench.loadgen.workers import LoadWorkers
 
-    if nodes is None and on is None:
+    if on is None and nodes is not None:
+        raise UsageError("--nodes says how many machines of --on send requests; give --on too")
+    if on is None:
         return LoadWorkers()
-    where = on or f"local:{nodes}"
     has_key = bool(endpoint_api_key(api_key_env))
-    client: AbstractContextManager[LoadClient] = _on("load_clients", where)(
-        where, nodes, has_key=has_key, without_token=without_token
+    client: AbstractContextManager[LoadClient] = _on("load_clients", on)(
+        on, nodes, has_key=has_key, without_token=without_token
     )
     return client
 
@@ -98,7 +98,7 @@ def load_client(
 def _on(group: str, where: str) -> Any:
     known, scheme = offered(group), where.partition(":")[0]
     if scheme not in known:
-        begins = f"write something that begins with {', '.join(f'{name}:' for name in known)}"
+        begins = f"write something that begins with {', '.join(known)}"
         raise UsageError(f"--on {where}: {begins if known else 'this installation has no feature for other machines'}")
     return known[scheme].load()
 

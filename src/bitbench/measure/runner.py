@@ -158,12 +158,18 @@ class StudyRun:
     observer: Observer
 
     def begin(
-        self, writer: Writer, *, hosts: Mapping[str, HostFacts] | None = None, search: SearchLimits | None = None
+        self,
+        writer: Writer,
+        *,
+        hosts: Mapping[str, HostFacts] | None = None,
+        name: str = THIS_HOST,
+        search: SearchLimits | None = None,
     ) -> Lock:
-        """Write down what is measured, and on which `hosts`; None: on this one. A new folder gets its lock; an old one
-        must be about the same study, on the same host and versions: else NotComparableError or StoreError."""
+        """Write down what is measured, and on which `hosts`; None: on this machine, called `name`. A new folder gets
+        its lock; an old one must be about the same study, on the same host and versions: else NotComparableError or
+        StoreError."""
         folder, lock, is_here = writer.folder, writer.folder.lock(), hosts is None
-        hosts = {THIS_HOST: self.at.host()} if hosts is None else hosts
+        hosts = {name: self.at.host()} if hosts is None else hosts
         found = resolve_run(self.plan, self.source.folder, _class_of(hosts, lock), self.at.home)
         found = found.model_copy(update={"hosts": dict(hosts)})
         with EnergyMeter(energy_zones()) as idle:

@@ -19,7 +19,7 @@ from bitbench.measure.machine.host import OtherWork
 from bitbench.measure.machine.watches import MemoryWatch, gpu_watch_disturbance, meter_energy, watch_gpus
 from bitbench.measure.plan import planned_engine_loads, planned_engine_setup
 from bitbench.measure.quality import QualityKit
-from bitbench.ports import Endpoint, Engine, Instance, Launch, Load, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
+from bitbench.ports import Endpoint, Engine, Instance, Launch, Load, LoadClient, LoadJob, Observer, Vocabulary
 from bitbench.records.trial import (
     NOT_THE_ENGINES,
     ClientHealth,
@@ -208,7 +208,7 @@ def run_trial(
     job = load_job(
         ready.endpoint,
         asked,
-        seed=trial_seed(
+        seed=_trial_seed(
             study, workload, kind, block=ready.block, index=index, warm_up_round=warm_up_round, visit=visit
         ),
         limits=study.limits,
@@ -220,10 +220,7 @@ def run_trial(
     pid = ready.instance.pid
     others = OtherWork(pid) if pid is not None and run.engine_of(ready.config).needs_model else None
     with others or nullcontext(), watch_gpus(pid if run.on_device else None) as gpus, meter_energy(pid) as meter:
-        try:
-            result = run.load.run(job, run.observer.trial_running)
-        except LoadLost as lost:
-            return TrialDraft(new(kind="measured", failure=Failure(outcome=Outcome.LOST, cause=str(lost))))
+        result = run.load.run(job, run.observer.trial_running)
     counted = engine_metrics(ready.endpoint, before, read_engine_metrics(ready.endpoint))
     requests = result.requests
     energy = Energy(gpus.use.energy_j if gpus.use else None, meter.energy_j)
@@ -235,13 +232,12 @@ def run_trial(
         "started_at": result.started_at,
         "duration_s": result.duration_s,
         "client": result.health,
-        "sketched": dict(result.sketched),
         "memory": ready.watch.read(),
         "gpus": gpus.use,
         "cpu_energy_j": meter.energy_j,
         "engine_metrics": counted,
         "cached_share": cached_share(counted, requests),
-        **trial_draft_figures(
+        **_trial_draft_figures(
             requests, study, energy, has_metrics=has_metrics(record.outcome, requests, result.health)
         ),
     }
@@ -258,7 +254,7 @@ def touch_before_trial(ready: ReadyInstance, run: RunContext) -> None:
     run.load.run(load_job(ready.endpoint, TOUCH, seed=seed, limits=study.limits, vocabulary=ready.vocabulary))
 
 
-def trial_seed(
+def _trial_seed(
     study: Study, workload: Workload, kind: TrialKind, *, block: int, index: int, warm_up_round: int = 0, visit: int = 0
 ) -> tuple[int, ...]:
     """Of its requests: the same for all configs, and for no other trial of a config."""
@@ -276,7 +272,7 @@ def has_metrics(outcome: Outcome, requests: "pa.Table", health: ClientHealth | N
     return abs(health.clock_step_s) <= CLOCK_STEP_S and set(requests["status"].to_pylist()) == {"ok"}
 
 
-def trial_draft_figures(requests: "pa.Table", study: Study, energy: Energy, *, has_metrics: bool) -> dict[str, object]:
+def _trial_draft_figures(requests: "pa.Table", study: Study, energy: Energy, *, has_metrics: bool) -> dict[str, object]:
     """Return what the record of a trial says about its rows."""
     return {
         "metrics": metrics_of_trial(requests, study.objectives, energy) if has_metrics else TrialMetrics(),

@@ -202,7 +202,7 @@ def measure_quality_together(job: QualityJob) -> "pa.Table":
         return score_together(askers, job.material.short_windows, job.quality.top_tokens)
 
 
-def windows_again(windows: int) -> list[int]:
+def _windows_again(windows: int) -> list[int]:
     """The numbers of those that a second start scores."""
     count = min(AGAIN, windows)
     return [number * windows // count for number in range(count)]
@@ -211,7 +211,7 @@ def windows_again(windows: int) -> list[int]:
 def measure_quality_again(job: QualityJob) -> "pa.Table":
     """The scores of some windows, at even distances, with their numbers; raises AskingFailed."""
     windows = job.material.short_windows
-    numbers = windows_again(len(windows))
+    numbers = _windows_again(len(windows))
     with InstanceConnection(job.endpoint, job.request_timeout_s) as connection:
         asker = instance_asker(job.scoring, connection)
         return score_windows(asker, windows, job.quality.top_tokens, lambda _: None, numbers)

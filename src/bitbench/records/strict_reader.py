@@ -7,7 +7,6 @@ A line counts once. The same line twice, as a copy or a merge of folders leaves 
 with different content are refused, because no rule could say which of them happened.
 """
 
-import io
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import ValidationError
 
@@ -132,7 +130,6 @@ R = TypeVar("R", bound=Record)
 Line = TypeVar("Line", TrialRecord, InstanceRecord, QualityRecord, OperatorProfile)
 
 LARGEST_WHOLE_NUMBER = 2**63 - 1  # what Parquet, DuckDB and numpy can hold
-LONGEST_ROW_TEXT = 16_384  # bytes of a text in a row: what a server said is cut to a fraction of it
 _ARROW_TYPES = {
     "timestamp": pa.timestamp("us"),
     "list<string>": pa.list_(pa.string()),
@@ -214,36 +211,6 @@ def read_rows_strictly(path: Path, kinds: Sequence[RequestColumn], names: Sequen
         ) from error
 
 
-def parse_rows_strictly(content: bytes, kinds: Sequence[RequestColumn], most_rows: int, most_values: int) -> pa.Table:
-    """Rows that another machine sent; raises ValueError unless they have exactly these columns and are no more.
-
-    Sizes are looked at before anything is unpacked: a few bytes can stand for billions of values, and a text that is
-    repeated takes no room in the file.
-    """
-    schema, texts = strict_reader_schema(kinds), [kind.name for kind in kinds if kind.arrow_type == "string"]
-    packed = {name: pa.dictionary(pa.int32(), pa.string()) for name in texts}
-    try:
-        file = pq.ParquetFile(io.BytesIO(content), read_dictionary=texts, page_checksum_verification=True)
-        wanted = [(field.name, packed.get(field.name, field.type)) for field in schema]
-        if [(field.name, field.type) for field in file.schema_arrow] != wanted:
-            raise KeyError
-        values = sum(group.values for group in parquet_group_sizes(content))
-        if file.metadata.num_rows > most_rows or values > most_values:
-            raise ValueError(f"{file.metadata.num_rows:,} rows with {values:,} values are more than were asked for")
-        table = file.read()
-        for name in texts:
-            lengths = (pc.max(pc.binary_length(part.dictionary)).as_py() for part in table[name].chunks)
-            if max((length or 0 for length in lengths), default=0) > LONGEST_ROW_TEXT:
-                raise ValueError(f"a text in their column {name} is too long")
-        table = table.cast(schema)
-        table.validate(full=True)
-    except KeyError as error:  # also from a column that is to be read as a dictionary
-        raise ValueError("their columns are not those of such rows") from error
-    except (pa.ArrowException, OSError) as error:
-        raise ValueError(_first_line(error)) from error
-    return table
-
-
 def strict_reader_schema(columns: Iterable[RequestColumn | TableColumn]) -> pa.Schema:
     return pa.schema([(column.name, _ARROW_TYPES.get(column.arrow_type, column.arrow_type)) for column in columns])
 
@@ -255,15 +222,15 @@ class NewerFormatError(ValueError):
 def parse_record(raw: bytes, kind: type[R], newest: int, where: str, advice: str) -> R:
     """Raises StoreError with the place, what is wrong there, and what to do."""
     try:
-        return checked_record(raw, kind, newest)
+        return _checked_record(raw, kind, newest)
     except NewerFormatError as error:
         raise StoreError(f"{where} was written by a newer bitbench ({error}); update bitbench") from error
     except ValueError as error:
-        raise StoreError(f"{where} is damaged and cannot be read: {cause_of_damage(error)}; {advice}") from error
+        raise StoreError(f"{where} is damaged and cannot be read: {_cause_of_damage(error)}; {advice}") from error
 
 
-def checked_record(raw: bytes, kind: type[R], newest: int) -> R:
-    """A record, from disk or from another machine; raises ValueError, of which `cause_of_damage` makes words."""
+def _checked_record(raw: bytes, kind: type[R], newest: int) -> R:
+    """A record from disk; raises ValueError, of which `_cause_of_damage` makes words."""
     content = _json(raw)
     version = content.get("format", newest)
     if type(version) is not int:
@@ -334,7 +301,7 @@ def _check_time(record: Record) -> None:
         datetime.fromisoformat(started_at)
 
 
-def cause_of_damage(error: ValueError) -> str:
+def _cause_of_damage(error: ValueError) -> str:
     if isinstance(error, UnicodeError):
         return "it is not UTF-8 text"
     if isinstance(error, json.JSONDecodeError):

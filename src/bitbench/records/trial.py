@@ -93,29 +93,12 @@ class WorkerHealth(Record):
     kernel_times: bool = False
 
 
-class ClockReading(Record):
-    """How far a machine's clock is ahead of the driver's. The bound holds whatever the ways there and back took."""
-
-    offset_s: float
-    bound_s: float
-
-    def after(self, later: "ClockReading") -> float:
-        """By how much this offset may have been wrong at any time until the later one was read."""
-        return max(self.bound_s, abs(later.offset_s - self.offset_s) + later.bound_s)
-
-
-class LoadNode(Record):
+class LoadMachine(Record):
     """One of several machines that sent the requests of a trial, each its own part."""
 
     name: str
     requests: int
-    clock_before: ClockReading
-    clock_after: ClockReading
-
-    @property
-    def off_by_s(self) -> float:
-        """At most: how much earlier or later than planned it may have sent, beside its lateness."""
-        return self.clock_before.after(self.clock_after)
+    off_by_s: float  # at most: how much earlier or later than planned it sent, because of its clock
 
 
 class ClientHealth(WorkerHealth):
@@ -125,17 +108,7 @@ class ClientHealth(WorkerHealth):
     """
 
     workers: tuple[WorkerHealth, ...] = ()
-    nodes: tuple[LoadNode, ...] = ()  # empty: all workers were on one machine, and had one clock
-
-
-class SketchedTimes(Record):
-    """Percentiles of merged sketches: each is within `relative_error` of the one that all values have."""
-
-    count: int
-    p50_s: float
-    p90_s: float
-    p99_s: float
-    relative_error: float
+    nodes: tuple[LoadMachine, ...] = ()  # empty: all workers were on one machine, and had one clock
 
 
 class Memory(Record):
@@ -212,7 +185,6 @@ class TrialRecord(Record):
     # What the client's lateness may have moved too far (`Metric.moves_with`), although the trial counts: ttft, itl.
     uncertain: tuple[str, ...] = ()
     client: ClientHealth | None = None
-    sketched: dict[str, SketchedTimes] = Field(default_factory=dict)  # by time: ttft; of a client on several machines
     memory: Memory = Memory()
     gpus: GpuUse | None = None  # None: the engine sees none, or is not on this machine
     cpu_energy_j: float | None = None  # of all processors and their memory; None: unreadable, or not on this machine

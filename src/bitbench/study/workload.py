@@ -147,7 +147,7 @@ Length = Annotated[
 ]
 
 
-def shortest_length(length: Length) -> int:
+def _shortest_length(length: Length) -> int:
     return length.shortest if isinstance(length, Lengths) else length
 
 
@@ -288,10 +288,10 @@ class Workload(Spec):
         for name, decided in decided_by_file.items():
             if decided and isinstance(getattr(self, name), Lengths):
                 raise ValueError(f"`{name}` must be a number here, the maximum: the file sets each request's length")
-        if self.shared_prefix is not None and self.shared_prefix.tokens >= shortest_length(self.input_tokens):
+        if self.shared_prefix is not None and self.shared_prefix.tokens >= _shortest_length(self.input_tokens):
             raise ValueError(
                 f"shared_prefix.tokens ({self.shared_prefix.tokens}) must be less than the shortest prompt "
-                f"({shortest_length(self.input_tokens)} input_tokens), of which it is a part"
+                f"({_shortest_length(self.input_tokens)} input_tokens), of which it is a part"
             )
         return self
 

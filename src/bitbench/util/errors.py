@@ -21,7 +21,7 @@ BitbenchError               one sentence: what went wrong, where, and what to do
 ├── ProfileError            an operator profile could not be taken, or its trace not be read
 ├── StoreError              a study folder cannot be read or written as it is
 │   └── RowsNotKeptError    a record's rows are not in the folder; what needs no rows can be said without them
-├── FleetError              no machine of a fleet can work on a study, or the cluster cannot be used
+├── FleetError              no node of a cluster can work on a study, or the cluster cannot be used
 ├── NotComparableError      two things differ in a fact that would make the comparison wrong
 ├── CannotExplainError      `bitbench explain` needs something that was not measured
 ├── CannotCompareError      two studies have nothing in common, or differ in a fact that was not allowed

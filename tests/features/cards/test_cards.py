@@ -315,8 +315,7 @@ def test_the_machines_of_a_fleet_have_no_names_in_a_card(tmp_path: Path) -> None
         instance["cause"] = "gpu7.corp.example was lost; me@gpu8 goes on"
     (folder / "instances.jsonl").write_text("".join(json.dumps(one) + "\n" for one in instances))
     trials = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
-    clock = {"offset_s": 0.0, "bound_s": 0.001}
-    sender = {"name": "me@loader9.corp.example", "requests": 1, "clock_before": clock, "clock_after": clock}
+    sender = {"name": "me@loader9.corp.example", "requests": 1, "off_by_s": 0.001}
     health = {"send_lateness_p99_s": 0.0, "loop_lag_p99_s": 0.0, "cpu_share": 0.1}
     trials[0]["client"] = {**(trials[0].get("client") or health), "nodes": [sender]}
     (folder / "trials.jsonl").write_text("".join(json.dumps(one) + "\n" for one in trials))

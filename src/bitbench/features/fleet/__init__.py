@@ -1,12 +1,9 @@
-"""Several machines: the blocks of a study on each, or the requests of a load from each."""
+"""Several machines: the blocks of a study on each node of a Ray cluster, or the requests of a load from each."""
 
-from bitbench.feature import Command, Feature, ReportPart, ReportPlace
-
-_SCHEMES = ("local", "ray", "ssh")
+from bitbench.feature import Feature, ReportPart, ReportPlace
 
 FEATURE = Feature(
     name="fleet",
-    commands=(Command("fleet", ".command:fleet", "Show machines, what each runs, progress and the time left."),),
     report_parts=(
         ReportPart(
             "machines",
@@ -15,16 +12,9 @@ FEATURE = Feature(
             compute=".computing:summarize_fleet_speeds",
             section=".words:machines_section",
         ),
-        ReportPart(
-            "load_nodes",
-            ReportPlace.CONDITIONS,
-            type=".computing:LoadNodes",
-            compute=".computing:summarize_load_nodes",
-            section=".words:load_nodes_section",
-        ),
     ),
     offers={
-        "executors": dict.fromkeys(_SCHEMES, ".driver:fleet_executor"),
-        "load_clients": dict.fromkeys(_SCHEMES, ".load_fleet:load_fleet_client"),
+        "executors": dict.fromkeys(("ray", "gpus"), ".driver:ray_executor"),
+        "load_clients": {"ray": ".load:ray_load_client"},
     },
 )

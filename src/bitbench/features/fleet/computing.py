@@ -1,4 +1,4 @@
-"""What several machines did: the state that a driver tells, those that ran blocks, and those that sent requests.
+"""What the machines of a study did.
 
 **The machine as a factor**: how fast the machines of a study are beside each other, and what share of the variation
 between blocks is theirs.
@@ -16,35 +16,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from math import exp, log
 from statistics import fmean
-from typing import Literal
 
 from bitbench.analysis.sequential import PrimaryMetric, primary_metric_of
 from bitbench.records.folder import StudyRecords
-from bitbench.records.trial import LoadNode, TrialRecord
+from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Record
 from bitbench.study.plan import Point
-
-FLEET_FORMAT: Literal[1] = 1
-# History of FLEET_FORMAT:
-#   1  first form
-
-
-class MachineState(Record):
-    name: str
-    state: str  # ready, connecting, or why it is out
-    works_on: str | None = None  # the block
-    activity: str = ""  # within it
-    blocks: int = 0  # that it began, and did not lose
-
-
-class FleetState(Record):
-    """Content of fleet/state.json in a study folder. A view for people; nothing is decided from it."""
-
-    format: int = FLEET_FORMAT
-    updated_at: str  # wall clock, ISO 8601 in UTC
-    trials: int | None = None  # recorded so far; None: no study, machines were only looked at
-    remaining_s: float | None = None  # an estimate, with the machines that there are
-    machines: tuple[MachineState, ...] = ()
 
 
 class MachinePart(Record):
@@ -62,21 +39,6 @@ class MachineFactor(Record):
     machines: tuple[MachinePart, ...]
     # Of the variation of a block's speed, how much is the machine's; None where no machine ran two blocks.
     share: float | None = None
-
-
-class LoadNodeSummary(Record):
-    """What one of several machines sent, in the trials that count."""
-
-    name: str
-    trials: int
-    requests: int
-    off_by_s: float  # at most: how much earlier or later than planned, because of its clock; the worst of the trials
-
-
-class LoadNodes(Record):
-    """Of a study whose requests were sent by several machines; never empty."""
-
-    nodes: tuple[LoadNodeSummary, ...]
 
 
 def summarize_fleet_speeds(of: StudyRecords) -> MachineFactor | None:
@@ -130,22 +92,3 @@ def _share(groups: Sequence[Sequence[float]]) -> float | None:
     typical = (count - sum(len(group) ** 2 for group in groups) / count) / (machines - 1)
     of_machines = max(0.0, (between - within) / typical)
     return of_machines / (of_machines + within) if of_machines + within > 0 else None
-
-
-def summarize_load_nodes(of: StudyRecords) -> LoadNodes | None:
-    """None where one machine sent all requests."""
-    parts: dict[str, list[LoadNode]] = defaultdict(list)
-    for trial in of.trials:
-        if trial.counts and trial.client is not None:
-            for node in trial.client.nodes:
-                parts[node.name].append(node)
-    nodes = tuple(
-        LoadNodeSummary(
-            name=name,
-            trials=len(own),
-            requests=sum(node.requests for node in own),
-            off_by_s=max(node.off_by_s for node in own),
-        )
-        for name, own in sorted(parts.items())
-    )
-    return LoadNodes(nodes=nodes) if nodes else None

@@ -1,311 +1,341 @@
-"""`bitbench run --on`: drives a study on several machines, writes down what comes back, alone decides what is next,
-and says who works on what.
+"""`bitbench run --on`: gives blocks to the nodes of a Ray cluster, writes down what comes back, and alone decides what
+is next.
 
-Only the driver writes. Each result is appended and synced before the next is asked for, so a study that was killed at
-any moment goes on from its folder by the same command.
+Each result is on disk before the next one is fetched, so a study that was killed at any moment resumes by the same
+command. What a void block still delivers is never read. Ray notices most losses. Signs of life in both directions show
+a process that hangs or is cut off.
 """
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 from bitbench.engines.registry import registered_engines_of
-from bitbench.features.fleet.channel import Roster, RunLost, RunRefused
-from bitbench.features.fleet.computing import FLEET_FORMAT, FleetState, MachineState
-from bitbench.features.fleet.machines import Ended, Fleet, Machine, RemoteRun
-from bitbench.features.fleet.orders import BlockOrder, make_order
-from bitbench.features.fleet.roster import roster_of
+from bitbench.features.fleet.cluster import (
+    ClusterAddress,
+    Place,
+    connected_cluster,
+    first_line,
+    list_places,
+    make_actor,
+    parse_cluster_address,
+    require_places,
+)
+from bitbench.features.fleet.lines import BlockLine, BlockLines
+from bitbench.features.fleet.pace import ClusterPace
+from bitbench.measure.blocks import BlockTask, void_block
 from bitbench.measure.group import Draft
 from bitbench.measure.loop import Schedule, record_loop_result
-from bitbench.measure.offers import Executor, LogObserver
-from bitbench.measure.quality import QualityDraft, failed_quality_record, new_quality_record
+from bitbench.measure.offers import Executor
+from bitbench.measure.quality import QualityDraft
 from bitbench.measure.runner import StudyRun
-from bitbench.measure.trial import TrialDraft, new_trial_record, now
-from bitbench.ports import Engine, Observer
-from bitbench.records.folder import StudyFolder, Writer
-from bitbench.records.lock import HostFacts, Lock
-from bitbench.records.strict_reader import read_record_file
-from bitbench.records.trial import Failure, InstanceRecord, Outcome
-from bitbench.study.plan import Config, Plan, Point
-from bitbench.util.errors import NotComparableError, StoreError, UsageError
-from bitbench.util.files import SafeFolder
-from bitbench.util.units import show_bytes
+from bitbench.measure.trial import TrialDraft
+from bitbench.records.folder import Writer
+from bitbench.records.lock import Lock
+from bitbench.records.quality import QualityMaterial
+from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.study.plan import Config
+from bitbench.util.errors import BitbenchError, FleetError, UsageError
+
+SIGN_S = 2.0  # between two signs of life, and two looks at the nodes of the cluster
+SILENT_S = 20.0  # a host without a sign for so long is lost
+START_S = 90.0  # until a new host gives its first sign: it imports, and ends what an earlier one left
+AWAY_S = 8.0  # a place that was lost is left alone: the guardian of an engine needs up to 4 s
+MOST_LOSSES = 3  # in a row: then the place is left for good
+_WAIT_S = 0.5
 
 
 @dataclass
-class UnderWay:
-    """An order, and the number of its next result."""
+class Host:
+    """A place, the actor that has it, and what it is at."""
 
-    order: BlockOrder
-    machine: Machine
-    run: RemoteRun
-    seq: int = 0
-    results: int = 0
+    place: Place
+    name: str
+    state: str = "away"  # away, asked, ready, or out (for good)
+    until: float = 0.0  # away: when it gets an actor; else when it counts as lost
+    losses: int = 0
+    actor: Any = None
+    lock: Any = None  # to come: what the study is resolved to there
+    sign: Any = None  # to come
+    signed: float = 0.0
+    line: BlockLine | None = None  # the block that is under way here
+    results: Any = None  # to come, one by one
+    ids: dict[str, str] = field(default_factory=dict)  # of its instances: the study's by the host's
 
 
 class StudyDriver:
-    def __init__(
-        self,
-        lock: Lock,
-        *,
-        folder: str,
-        writer: Writer,
-        observer: Observer,
-        fleet: Fleet,
-        schedule: Schedule,
-        on_change: Callable[[Sequence[UnderWay]], None] = lambda _: None,
-    ) -> None:
-        """`folder`: what file names in the study are relative to. `on_change`: told who works on what."""
-        self._lock, self._folder = lock, folder
-        self._writer, self._observer, self._fleet = writer, observer, fleet
-        self._schedule, self._on_change = schedule, on_change
-        self._under_way: list[UnderWay] = []
-        self._orders = 0
+    """Drives one study; `run` returns when nothing is left to measure."""
+
+    def __init__(self, ray: Any, address: ClusterAddress, study: StudyRun, writer: Writer) -> None:
+        self._ray, self._address, self._study, self._writer = ray, address, study, writer
+        self._lines = BlockLines(study.folder)
+        self._hosts: dict[tuple[str, int], Host] = {}
+        self._lock: Lock | None = None
+        self._schedule: Schedule | None = None
+        self._materials: dict[str, QualityMaterial] = {}
+        self._looked = 0.0
 
     def run(self) -> None:
-        try:
-            while self._has_work():
-                moved = [self._advance(work) for work in tuple(self._under_way)]
-                self._on_change(self._under_way)
-                if not any(moved):
-                    self._fleet.wait()
-        finally:
-            for work in self._under_way:
-                work.run.stop()
-            self._under_way.clear()
-            self._on_change(self._under_way)
+        require_places(self._ray, self._address)
+        while self._schedule is None or self._give_out(self._schedule):
+            self._take_results()
+            self._look_at_nodes()
+            for host in self._hosts.values():
+                self._hear(host)
+            self._require_hosts()
 
-    def _has_work(self) -> bool:
-        """Gives it to machines that are free. False: everything is recorded."""
-        busy = {work.machine.name for work in self._under_way}
-        for machine in self._fleet.machines():
-            if machine.name not in busy and (found := self._next_work(machine.name)) is not None:
-                order = self._order(*found)
-                self._under_way.append(UnderWay(order, machine, self._fleet.start(order, machine)))
-        return bool(self._under_way) or self._next_work(None) is not None
+    def _require_hosts(self) -> None:
+        """Raises FleetError where no node can work any more."""
+        if all(host.state == "out" for host in self._hosts.values()) and not list_places(self._ray, self._address):
+            raise FleetError("no node of the cluster is left; the same command resumes once there are some")
+        if self._hosts and all(host.state == "out" for host in self._hosts.values()):
+            raise FleetError("no node of the cluster can work on this study; the reasons are above")
 
-    def _next_work(self, host: str | None) -> tuple[int, int] | None:
-        """A block and its rounds, for a machine of this name or for whichever; a block that was begun stays where it
-        is. Without rounds: only quality is left."""
-        taken = {work.order.block for work in self._under_way if work.order.rounds}
-        while (block := self._schedule.progress.next_block(taken)) is not None:
-            begun_on = self._schedule.hosts.get(block)
-            if begun_on is not None and not self._fleet.knows(begun_on):
-                self._lose(block, begun_on, f"{begun_on}, where this block was begun, is not among the machines")
-            elif host is None or begun_on in (None, host):
-                return block, self._schedule.pace.rounds(block)
-            else:
+    # Blocks
+
+    def _give_out(self, schedule: Schedule) -> bool:
+        """Give work to each host that is free. False: nothing is under way, and nothing more is wanted."""
+        for host in self._hosts.values():
+            if host.state == "ready" and host.line is None:
+                line = self._next_line(schedule, host.name)
+                if line is not None:
+                    self._order(schedule, host, line)
+        is_busy = any(host.line is not None for host in self._hosts.values())
+        return is_busy or self._next_line(schedule, None) is not None
+
+    def _next_line(self, schedule: Schedule, name: str | None) -> BlockLine | None:
+        """A block for this host, or for any. One that was interrupted goes on where it was begun, as it was decided
+        then; where that host is gone, it is voided and begun again."""
+        names = {host.name for host in self._hosts.values() if host.state != "out"}
+        taken = {host.line.block for host in self._hosts.values() if host.line is not None}
+        while (block := schedule.progress.next_block(taken)) is not None:
+            line = self._lines.newest.get(block)
+            if line is not None and line.event == "begun" and line.host not in names:
+                self._void(schedule, line, f"{line.host} is not among the nodes any more")
+            elif line is not None and line.event == "begun" and name is not None and line.host != name:
                 taken.add(block)
-        if any(work.order.rounds for work in self._under_way) or not self._left_to_score():
+            elif line is not None and line.event == "begun":
+                return line
+            elif name is None:
+                return BlockLine(block=block, attempt=0, event="void", host="", at="", rounds=0, points=())
+            else:
+                return self._begin(schedule, block, name)
+        if taken or not self._wanted_quality(schedule):
             return None
-        return 0, 0
+        return BlockLine(block=0, attempt=0, event="void", host=name or "", at="", rounds=0, points=())
 
-    def _order(self, block: int, rounds: int) -> BlockOrder:
-        self._orders += 1
-        return make_order(
-            f"o{self._orders}",
-            self._lock,
-            self._folder,
-            self._schedule.pace,
-            self._schedule.trials,
-            excused=self._schedule.excused,
-            block=block,
-            rounds=rounds,
-            quality=self._left_to_score() if rounds else self._left_to_score()[:1],
+    def _begin(self, schedule: Schedule, block: int, name: str) -> BlockLine:
+        pace, points = schedule.pace, self._study.plan.points
+        is_open = [number for number, point in enumerate(points) if pace.is_open(point, block)]
+        return self._lines.begin(block, name, pace.rounds(block), tuple(is_open))
+
+    def _wanted_quality(self, schedule: Schedule) -> tuple[Config, ...]:
+        return tuple(filter(schedule.progress.wants_quality, self._study.plan.quality))
+
+    def _order(self, schedule: Schedule, host: Host, line: BlockLine) -> None:
+        from bitbench.features.fleet.host import BlockOrder
+
+        assert isinstance(schedule.pace, ClusterPace)
+        points = frozenset(self._study.plan.points[number] for number in line.points)
+        order = BlockOrder(
+            task=BlockTask(line.block, line.rounds, points),
+            seconds=schedule.pace.seconds(),
+            quality=self._wanted_quality(schedule) if line.block == 0 else (),
+            materials=self._materials if line.block == 0 else {},
+            history=_list_history(schedule.trials, line.block),
+            excused=schedule.excused,
         )
+        host.line, host.ids = line, {}
+        host.results = host.actor.run.remote(order)
 
-    def _left_to_score(self) -> tuple[Config, ...]:
-        taken = {config for work in self._under_way for config in work.order.quality}
-        wants = self._schedule.progress.wants_quality
-        return tuple(config for config in self._lock.plan.quality if config not in taken and wants(config))
+    def _void(self, schedule: Schedule, line: BlockLine, cause: str) -> None:
+        if line.rounds:
+            self._lines.void(line, cause)
+            void_block(line.block, line.host, cause, schedule, self._writer)
 
-    def _advance(self, work: UnderWay) -> bool:
-        """Whether anything came."""
-        try:
-            result = work.run.next(work.seq)
-        except RunRefused as refusal:
-            self._end(work)
-            self._fleet.refused(work.machine, str(refusal), is_passing=refusal.is_passing)
-            return True
-        except RunLost as lost:
-            self._end(work)
-            self._fleet.lost(work.machine, str(lost))
-            cause = f"The machine {work.machine.name} was lost: {lost}. Not the engine's doing; the block is repeated."
-            self._lose(work.order.block if work.order.rounds else work.order.quality[0], work.machine.name, cause)
-            return True
-        if result is None:
-            return False
-        if isinstance(result, Ended):
-            self._end(work)
-            if work.results == 0 and self._schedule.progress.next_block() == work.order.block and work.order.rounds:
-                raise StoreError(f"{work.order.name} left no trial; see the logs in {self._writer.folder.logs}")
-            return True
-        self._write(result)
-        work.seq += 1
-        work.results += not isinstance(result, InstanceRecord)
-        return True
+    # Results
 
-    def _end(self, work: UnderWay) -> None:
-        work.run.stop()
-        self._under_way.remove(work)
-
-    def _write(self, draft: Draft) -> None:
-        record_loop_result(draft, self._schedule, self._writer, self._observer)
-
-    def _lose(self, block: int | Config, host: str, cause: str) -> None:
-        """Written down; what the block had before is taken back by that. `block`: a config where only its quality
-        was asked for."""
-        self._observer.warn(cause)
-        failure = Failure(outcome=Outcome.LOST, cause=cause)
-        instance_id, log_file = self._writer.new_instance()
-        if isinstance(block, Config):
-            if self._schedule.progress.wants_quality(block):  # else it came before the machine was lost
-                self._write(
-                    QualityDraft(failed_quality_record(new_quality_record(block, instance_id, now()), failure, 0.0))
-                )
+    def _take_results(self) -> None:
+        """Write down one result, or wait a moment where there is none."""
+        under_way = {host.results: host for host in self._hosts.values() if host.line is not None}
+        if not under_way:
+            time.sleep(_WAIT_S / 5)
             return
-        members = self._schedule.progress.whole_block(block).members
-        if not members:
-            return  # it was complete
-        member = members[0]
-        self._writer.append_instance(
-            InstanceRecord(
-                id=instance_id,
-                config=member.config,
-                block=block,
-                host=host,
-                started_at=now(),
-                outcome=Outcome.LOST,
-                cause=cause,
-                log_file=f"logs/{log_file.name}",
-            )
-        )
-        self._schedule.reload()
-        point = Point(config=member.config, workload=member.workloads[0].name)
-        index = len(self._schedule.progress.trials_of(point, block))
-        trial = new_trial_record(
-            point, kind="measured", block=block, index=index, instance_id=instance_id, failure=failure
-        )
-        self._write(TrialDraft(trial))
+        ready, _ = self._ray.wait(list(under_way), num_returns=1, timeout=_WAIT_S)
+        for results in ready:
+            host = under_way[results]
+            try:
+                result, logs = self._ray.get(next(results))
+            except StopIteration:
+                self._lose(host, "it ended without an end")
+            except self._ray.exceptions.RayError as error:  # it died, or our own code raised an error there
+                self._lose(host, first_line(error))
+            else:
+                self._write(host, result, logs)
+
+    def _write(self, host: Host, result: Any, logs: dict[str, bytes]) -> None:
+        from bitbench.features.fleet.host import BlockEnd
+
+        assert self._schedule is not None
+        assert host.line is not None
+        if isinstance(result, BlockEnd):
+            if host.line.rounds:
+                self._lines.end(host.line, self._count_rounds(host.line.block), result.seconds)
+            host.line, host.losses = None, 0
+            return
+        for name, content in logs.items():
+            if name not in host.ids:
+                host.ids[name] = self._writer.new_instance()[0]
+            self._writer.append_log(host.ids[name], content)
+        record_loop_result(_with_study_ids(result, host), self._schedule, self._writer, self._study.observer)
+
+    def _count_rounds(self, block: int) -> int:
+        assert self._schedule is not None
+        counts: dict[object, int] = {}
+        for trial in self._schedule.trials:
+            if trial.block == block and trial.counts:
+                counts[trial.point] = counts.get(trial.point, 0) + 1
+        return max(counts.values(), default=0)
+
+    # Hosts
+
+    def _look_at_nodes(self) -> None:
+        """Give new places an actor. A host whose node Ray calls dead is lost, also if its actor still answers."""
+        if time.monotonic() - self._looked < SIGN_S:
+            return
+        self._looked = time.monotonic()
+        places = {(place.node_id, place.slot): place for place in list_places(self._ray, self._address)}
+        for key in [key for key in self._hosts if key not in places]:
+            self._lose(self._hosts.pop(key), "Ray says that its node is dead")
+        for key, place in places.items():
+            host = self._hosts.setdefault(key, Host(place, place.name))
+            if host.state == "away" and time.monotonic() > host.until:
+                self._ask(host)
+
+    def _ask(self, host: Host) -> None:
+        from bitbench.features.fleet.host import BlockHost
+
+        study = self._study
+        folder = study.source.folder.resolve()
+        host.actor = make_actor(self._ray, BlockHost, host.place, study.plan.study, folder, study.at.asked_device)
+        host.lock, host.sign = host.actor.prepare.remote(), host.actor.sign.remote()
+        host.state, host.until = "asked", time.monotonic() + START_S
+
+    def _hear(self, host: Host) -> None:
+        """Take its sign of life, and what the study is resolved to on a new host."""
+        if host.actor is None:
+            return
+        try:
+            if host.sign is not None and self._is_there(host.sign):
+                self._ray.get(host.sign)
+                host.sign, host.signed = None, time.monotonic()
+                host.until = host.signed + SILENT_S
+            if host.sign is None and time.monotonic() > host.signed + SIGN_S:
+                host.sign = host.actor.sign.remote()
+            if host.state == "asked" and self._is_there(host.lock):
+                self._admit(host, self._ray.get(host.lock))
+            if time.monotonic() > host.until:
+                self._lose(host, "it gives no sign of life")
+        except self._ray.exceptions.RayTaskError as error:  # our own code says why it cannot work there
+            self._lose(host, first_line(error.cause), for_good=isinstance(error.cause, BitbenchError))
+        except self._ray.exceptions.RayError as error:
+            self._lose(host, first_line(error))
+
+    def _is_there(self, value: Any) -> bool:
+        return bool(self._ray.wait([value], timeout=0)[0])
+
+    def _admit(self, host: Host, found: Lock) -> None:
+        """The first host names the study's class of machine; a host that differs in what matters takes no part."""
+        gpus = found.host.accelerators
+        if self._address.per_gpu and len(gpus) == 1 and gpus[0].uuid:
+            host.name = f"{host.place.name.rpartition(':')[0] or host.place.name}:{gpus[0].uuid}"
+        if self._lock is None:
+            self._lock = self._study.begin(self._writer, hosts={host.name: found.host})
+            self._begin_schedule()
+        changes = list(self._lock.changes(found))
+        if found.bitbench != self._lock.bitbench:
+            changes.append(f"bitbench {found.bitbench} instead of {self._lock.bitbench}")
+        if changes:
+            self._study.observer.warn(f"{host.name} is not set up like the others: {'; '.join(changes)}")
+            self._leave(host, for_good=True)
+            return
+        self._lock = self._lock.model_copy(update={"hosts": {**self._lock.hosts, host.name: found.host}})
+        self._writer.write_lock(self._lock)
+        host.state = "ready"
+
+    def _begin_schedule(self) -> None:
+        study = self._study
+        study.quality_kits(self._writer)
+        for variant in study.plan.variants:
+            material = study.folder.material(variant.model_name)
+            if material is not None:
+                self._materials[variant.model_name] = material
+
+        def make_pace() -> ClusterPace:
+            return ClusterPace(study.plan, study.at, max(1, len(self._hosts)), self._lines.newest)
+
+        self._schedule = Schedule(study.plan, make_pace, study.folder)
+        study.observer.study_started(study.plan, self._schedule.measured)
+
+    def _lose(self, host: Host, cause: str, *, for_good: bool = False) -> None:
+        line = host.line
+        host.losses += 1
+        self._study.observer.warn(f"{host.name} was lost: {cause}")
+        self._leave(host, for_good=for_good or host.losses >= MOST_LOSSES)
+        if line is not None and self._schedule is not None:
+            self._void(self._schedule, line, f"{host.name} was lost: {cause}")
+
+    def _leave(self, host: Host, *, for_good: bool) -> None:
+        if host.actor is not None:
+            self._ray.kill(host.actor, no_restart=True)
+        host.actor = host.lock = host.sign = host.line = host.results = None
+        host.state, host.until = ("out" if for_good else "away"), time.monotonic() + AWAY_S
 
 
-_PLACE, _NAME = "fleet", "state.json"  # in a study folder
+def _with_study_ids(draft: Draft, host: Host) -> Draft:
+    """The draft under the ids that the study gives."""
+    if isinstance(draft, InstanceRecord):
+        name = host.ids[draft.id]
+        return draft.model_copy(update={"id": name, "log_file": f"logs/{name}.log", "host": host.name})
+    update = {"instance_id": host.ids[draft.record.instance_id]}
+    if isinstance(draft, TrialDraft):
+        return TrialDraft(draft.record.model_copy(update=update), draft.requests)
+    return QualityDraft(draft.record.model_copy(update=update), draft.scores)
 
 
-def fleet_driver_state(where: str, *, without_token: bool = False) -> FleetState:
-    """`where`: a study folder, or an address as `--on` takes it."""
-    if not Path(where).is_dir():
-        return _asked(where, without_token=without_token)
-    file = StudyFolder.existing(Path(where)).path / _PLACE / _NAME
-    if not file.exists():
-        raise StoreError(f"{where} was not run on several machines; `bitbench run STUDY --on WHERE` does that")
-    return read_record_file(file, FleetState, FLEET_FORMAT, "remove it; it is only a view")
-
-
-def _asked(address: str, *, without_token: bool) -> FleetState:
-    roster = roster_of(address, without_token=without_token)
-    with closing(Fleet(roster, None, LogObserver())) as fleet:
-        facts = fleet.hosts()
-        machines = tuple(
-            MachineState(name=station.seat.name, state=station.state, activity=_described(facts.get(station.seat.name)))
-            for station in fleet.stations
-        )
-    return FleetState(updated_at=now(), machines=machines)
-
-
-def _described(host: HostFacts | None) -> str:
-    if host is None:
-        return ""
-    facts = (
-        host.cpu_model,
-        f"{host.cores} cores" if host.cores else None,
-        show_bytes(host.memory_bytes) if host.memory_bytes else None,
-        *(accelerator.name for accelerator in host.accelerators),
+def _list_history(trials: Collection[TrialRecord], block: int) -> tuple[TrialRecord, ...]:
+    """What a host has to know: all of this block; of others what failed, and the most memory of each config."""
+    largest: dict[Config, TrialRecord] = {}
+    for trial in sorted(trials, key=lambda trial: trial.memory.peak_bytes or 0):
+        largest[trial.point.config] = trial
+    kept = {trial.id for trial in largest.values()}
+    return tuple(
+        trial for trial in trials if trial.block == block or trial.outcome is not Outcome.OK or trial.id in kept
     )
-    return ", ".join(fact for fact in facts if fact)
 
 
-class FleetStatus:
-    """Tells the study folder who works on what, for `bitbench fleet`."""
-
-    def __init__(self, folder: StudyFolder, fleet: Fleet, schedule: Schedule) -> None:
-        self._files, self._fleet, self._schedule = SafeFolder(folder.path), fleet, schedule
-        self._files.remove_matching(_PLACE, re.compile(re.escape(_NAME)), frozenset({_NAME}))  # what a kill left of it
-        self._blocks: dict[str, set[int]] = {}  # by machine
-        self._written: tuple[MachineState, ...] | None = None
-
-    def update(self, under_way: Sequence[UnderWay]) -> None:
-        """Written where it says something new."""
-        orders = {work.machine.name: work.order for work in under_way}
-        for block, host in self._schedule.hosts.items():
-            self._blocks.setdefault(host, set()).add(block)
-        states = tuple(
-            MachineState(
-                name=station.seat.name,
-                state=station.state,
-                works_on=order.name if (order := orders.get(station.seat.name)) else None,
-                activity=station.activity if order else "",
-                blocks=len(self._blocks.get(station.seat.name, ())),
-            )
-            for station in self._fleet.stations
-        )
-        if states != self._written:
-            self._written = states
-            state = FleetState(
-                updated_at=now(),
-                trials=self._schedule.measured,
-                remaining_s=self._schedule.pace.remaining_s(),
-                machines=states,
-            )
-            self._files.write(f"{_PLACE}/{_NAME}", state.model_dump_json(indent=1) + "\n")
+def ray_executor(where: str, *, without_token: bool) -> Executor:
+    """What `run --on` calls. Raises UsageError."""
+    return partial(_drive, parse_cluster_address(where), without_token)
 
 
-def fleet_executor(where: str, *, without_token: bool) -> Executor:
-    return partial(_drive_study, roster_of(where, without_token=without_token))
+def _drive(address: ClusterAddress, without_token: bool, study: StudyRun) -> None:
+    if address.per_gpu and study.at.device == "cpu":
+        raise UsageError("a block per GPU needs engines on GPUs; `bitbench doctor` says what is usable here")
+    _refuse_one_machine_study(study)
+    with study.folder.writing() as writer, connected_cluster(address, without_token=without_token) as ray:
+        StudyDriver(ray, address, study, writer).run()
 
 
-def _drive_study(roster: Roster, study: StudyRun) -> None:
-    """Drive it, and measure nothing here; the study is resolved as on every machine."""
-    refuse_what_one_machine_does(study.plan, registered_engines_of(study.plan.study))
-    with study.folder.writing() as writer, closing(Fleet(roster, writer, study.observer)) as fleet:
-        hosts = fleet.hosts()
-        refuse_driving_mixed_machines(hosts)
-        lock = study.begin(writer, hosts=hosts)
-        study.quality_kits(writer)
-        schedule = study.schedule(at_once=lambda: fleet.size)
-        StudyDriver(
-            lock,
-            folder=str(study.source.folder.resolve()),
-            writer=writer,
-            observer=study.observer,
-            fleet=fleet,
-            schedule=schedule,
-            on_change=FleetStatus(study.folder, fleet, schedule).update,
-        ).run()
-
-
-def refuse_what_one_machine_does(plan: Plan, engines: Mapping[str, Engine]) -> None:
-    for setup in plan.study.engines:
+def _refuse_one_machine_study(study: StudyRun) -> None:
+    """Raises UsageError."""
+    engines = registered_engines_of(study.plan.study)
+    for setup in study.plan.study.engines:
         engine = engines[setup.engine]
         if engine.environment is None and not engine.can_freeze(setup):
-            raise UsageError(f"{setup.name} runs elsewhere, and several machines would load it at once; leave --on out")
-    if plan.study.measure.budget is not None:
-        raise UsageError("a budget plans the time of one machine; with --on say `starts` and `trials` instead")
-    for section in plan.study.sections.values():
+            raise UsageError(f"{setup.name} runs elsewhere, and several nodes would load it at once; leave --on out")
+    for section in study.plan.study.sections.values():
         if section.on_one_machine is not None:
             raise UsageError(section.on_one_machine)
-
-
-def refuse_driving_mixed_machines(hosts: Mapping[str, HostFacts]) -> None:
-    """Raises NotComparableError where machines differ: their figures would be averaged as if they were one's."""
-    first, *others = hosts
-    for other in others:
-        if names := hosts[first].differences(hosts[other]):
-            told = "; ".join(f"{name}: {hosts[first].shown(name)} and {hosts[other].shown(name)}" for name in names)
-            raise NotComparableError(
-                f"{first} and {other} are machines of different classes ({told}); give machines of one class, and the "
-                "others in a study of their own"
-            )

@@ -1,0 +1,158 @@
+"""The actor that measures blocks on a node of a Ray cluster, or on one of its GPUs. It decides nothing but who fits
+into its memory, and writes nothing: results go to the driver one by one."""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import Thread
+
+import ray
+
+from bitbench.analysis.ranking import baselines_of
+from bitbench.engines.left_over import end_left_over
+from bitbench.features.fleet.pace import TimedPace
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.measure.blocks import BlockTask
+from bitbench.measure.group import Draft, run_group
+from bitbench.measure.offers import LogObserver
+from bitbench.measure.plan import ready_plan
+from bitbench.measure.progress import Progress
+from bitbench.measure.quality import QualityKit
+from bitbench.measure.runner import resolve_run, run_context, run_kit_maker
+from bitbench.measure.trial import RunContext
+from bitbench.measure.variants import VariantStore
+from bitbench.measure.workplace import Workplace
+from bitbench.records.lock import Lock
+from bitbench.records.quality import QualityMaterial
+from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.study.environment import Device
+from bitbench.study.plan import Config
+from bitbench.study.study import Study
+from bitbench.study.study_file import StudySource, study_file_text
+from bitbench.util.errors import StoreError
+from bitbench.util.files import SafeFolder, read_bytes
+
+LEFT_S = 60.0  # without a sign of the driver: it is gone, or has given the block to another node
+
+
+@dataclass(frozen=True)
+class BlockOrder:
+    """A block, or what is left of it, as the driver decided it."""
+
+    task: BlockTask
+    seconds: float | None  # of a budget
+    quality: tuple[Config, ...]
+    materials: dict[str, QualityMaterial]  # by the name of a model
+    # All trials of this block, and of others those that failed or show the most memory of their config.
+    history: tuple[TrialRecord, ...]
+    excused: frozenset[str]
+
+
+@dataclass(frozen=True)
+class BlockEnd:
+    """The last result of a block."""
+
+    seconds: float
+
+
+Result = tuple[Draft | BlockEnd, dict[str, bytes]]  # with what logs of instances gained
+
+
+class BlockHost:
+    """Ray calls `prepare` and `run` in one thread, and `sign` in another."""
+
+    def __init__(self, study: Study, folder: Path, device: Device | None) -> None:
+        os.environ.pop("OMP_NUM_THREADS", None)  # Ray sets 1, and a CPU engine would compute on one core
+        end_left_over()
+        self._heard = time.monotonic()
+        Thread(target=self._end_when_left, daemon=True).start()
+        self._study, self._folder, self._workplace = study, folder, Workplace(asked_device=device)
+        self._store = VariantStore(self._workplace.home, folder)
+        self._load = LoadWorkers()
+
+    @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator, unused-ignore]
+    def sign(self) -> None:
+        self._heard = time.monotonic()
+
+    def _end_when_left(self) -> None:
+        """End this process, and by that its engines, also after it stood still: its block was given out again."""
+        while time.monotonic() - self._heard < LEFT_S:
+            time.sleep(1.0)
+        os._exit(1)
+
+    def prepare(self) -> Lock:
+        """Return what the study is resolved to here, which says whether this node is set up like the others."""
+        observer = LogObserver()
+        source = StudySource(self._study, study_file_text(self._study), self._folder)
+        self._plan = ready_plan(source, self._store, self._workplace, observer)
+        self._load.__enter__()
+        self._context = run_context(
+            self._plan, self._store, self._folder, self._workplace, load=self._load, observer=observer
+        )
+        return resolve_run(self._plan, self._folder, self._workplace.host(), self._workplace.home)
+
+    @ray.method(num_returns="streaming")  # type: ignore[untyped-decorator, unused-ignore]
+    def run(self, order: BlockOrder) -> Iterator[Result]:
+        """Yield the results of a block as they come, and in the end how long it took."""
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="bitbench-block-") as place:
+            logs = _Logs(Path(place))
+            for draft in self._drafts(order, logs):
+                yield draft, logs.read_gained(draft)
+        yield BlockEnd(time.monotonic() - began), {}
+
+    def _drafts(self, order: BlockOrder, logs: "_Logs") -> Iterator[Draft]:
+        run = self._context_for(order)
+        pace = TimedPace(order.task, run.plan, self._workplace, order.seconds)
+        progress = Progress(run.plan, pace, baselines_of(run.plan), order.task.block, order.excused)
+        for trial in order.history:
+            progress.add([trial])
+            pace.add(trial)
+        with run.starts.block() if run.starts else nullcontext():
+            while (group := progress.next_group()) is not None and group.block == order.task.block:
+                results = 0
+                for draft in run_group(group, run, progress, logs.new_instance):
+                    record = draft if isinstance(draft, InstanceRecord) else draft.record
+                    progress.add([record])
+                    pace.add(record)
+                    results += record is not draft
+                    yield draft
+                if results == 0 and progress.next_group() == group:
+                    raise StoreError(f"{group.name} left no trial")
+
+    def _context_for(self, order: BlockOrder) -> RunContext:
+        plan = self._plan.model_copy(update={"quality": order.quality})
+        kits: dict[str, QualityKit] = {}
+        if plan.study.quality is not None and order.quality:
+            maker = run_kit_maker(plan.study, self._store, self._folder, self._workplace.home)
+            for variant in {plan.variant(config.variant) for config in order.quality}:
+                material = order.materials[variant.model_name]
+                kits[variant.model] = maker.kit_of(material, variant.model, plan.study.quality)
+        return replace(self._context, plan=plan, quality=kits)
+
+
+class _Logs:
+    """The logs of instances here, until the driver has them."""
+
+    def __init__(self, place: Path) -> None:
+        self._place, self._files = place, SafeFolder(place)
+        self._read: dict[str, int] = {}  # bytes, by instance
+
+    def new_instance(self) -> tuple[str, Path]:
+        name = f"i{len(self._read) + 1:04d}"
+        self._read[name] = 0
+        return name, self._files.create(f"{name}.log")
+
+    def read_gained(self, draft: Draft) -> dict[str, bytes]:
+        """Return what each log gained; also nothing, where the draft is the first sign of its instance."""
+        gained: dict[str, bytes] = {}
+        for name, already in self._read.items():
+            content = read_bytes(self._place / f"{name}.log")[already:]
+            if content or (isinstance(draft, InstanceRecord) and draft.id == name):
+                gained[name] = content
+                self._read[name] = already + len(content)
+        return gained

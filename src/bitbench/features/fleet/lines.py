@@ -1,0 +1,67 @@
+"""`blocks.jsonl` of a study: what was decided about each block, written before anybody acts on it."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+from bitbench.measure.trial import now
+from bitbench.records.folder import StudyFolder
+from bitbench.records.strict_reader import parse_record
+from bitbench.study.base import Record
+from bitbench.util.files import SafeFolder, read_bytes
+
+BLOCK_FORMAT: Literal[1] = 1
+# History of BLOCK_FORMAT:
+#   1  first form
+_NAME = "blocks.jsonl"
+
+
+class BlockLine(Record):
+    """A block was begun on a host, has ended there, or is void: its host was lost, and another one repeats it."""
+
+    format: int = BLOCK_FORMAT
+    block: int
+    attempt: int
+    event: Literal["begun", "ended", "void"]
+    host: str
+    at: str  # wall clock, ISO 8601 in UTC
+    rounds: int  # that it is to have; ended: that it has
+    points: tuple[int, ...]  # places in the plan's points that run in it
+    seconds: float | None = None  # ended: how long it took there
+    cause: str | None = None  # void: how the host was lost
+
+
+class BlockLines:
+    """The newest line of each block. What a kill left of a line is removed."""
+
+    def __init__(self, folder: StudyFolder) -> None:
+        self._files, path = SafeFolder(folder.path), folder.path / _NAME
+        self._newest: dict[int, BlockLine] = {}
+        text = read_bytes(path) if path.exists() else b""
+        complete = text[: text.rfind(b"\n") + 1]
+        if complete != text:
+            self._files.truncate(_NAME, len(complete))
+        for number, raw in enumerate(complete.splitlines(), start=1):
+            where = f"{_NAME}:{number} in {folder.path}"
+            line = parse_record(raw, BlockLine, BLOCK_FORMAT, where, "remove that line to continue without it")
+            self._newest[line.block] = line
+
+    @property
+    def newest(self) -> Mapping[int, BlockLine]:
+        return self._newest
+
+    def begin(self, block: int, host: str, rounds: int, points: tuple[int, ...]) -> BlockLine:
+        earlier = self._newest.get(block)
+        attempt = 1 if earlier is None else earlier.attempt + 1
+        line = BlockLine(block=block, attempt=attempt, event="begun", host=host, at=now(), rounds=rounds, points=points)
+        return self._append(line)
+
+    def end(self, line: BlockLine, rounds: int, seconds: float) -> None:
+        self._append(line.model_copy(update={"event": "ended", "at": now(), "rounds": rounds, "seconds": seconds}))
+
+    def void(self, line: BlockLine, cause: str) -> None:
+        self._append(line.model_copy(update={"event": "void", "at": now(), "cause": cause}))
+
+    def _append(self, line: BlockLine) -> BlockLine:
+        self._files.append(_NAME, line.model_dump_json().encode() + b"\n")
+        self._newest[line.block] = line
+        return line

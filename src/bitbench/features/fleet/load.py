@@ -1,0 +1,184 @@
+"""`bitbench load --on ray://…`: several machines send the requests of one plan, each its part, on its own clock."""
+
+import math
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from bitbench import __version__
+from bitbench.features.fleet.cluster import (
+    ClusterAddress,
+    connected_cluster,
+    first_line,
+    make_actor,
+    parse_cluster_address,
+    require_places,
+)
+from bitbench.loadgen.client import WorkerPart
+from bitbench.loadgen.inputs import hash_input_files
+from bitbench.loadgen.progress import sum_progress_snapshots
+from bitbench.loadgen.workers import merge_worker_results
+from bitbench.ports import LoadJob, LoadResult
+from bitbench.records.trial import LoadMachine, LoadProgress
+from bitbench.util.errors import FleetError, LoadError, UsageError
+
+EXCHANGES = 50  # per comparison of clocks: beyond that the bound hardly gets narrower
+LEAD_S = 0.25  # from the moment at which all are ready to time zero; more where the way is long
+START_S = 90.0  # until a machine answers for the first time
+SILENT_S = 20.0  # without an answer a machine is lost
+_POLL_S = 0.25
+
+
+@dataclass
+class ClockComparison:
+    """By how much another clock is ahead of ours, with bounds that hold whatever the ways there and back took.
+
+    It was not read before we asked, and its answer did not arrive before it was read.
+    """
+
+    least_ns: float = -math.inf
+    most_ns: float = math.inf
+
+    def add(self, asked_ns: int, read_ns: int, arrived_ns: int) -> None:
+        self.least_ns = max(self.least_ns, read_ns - arrived_ns)
+        self.most_ns = min(self.most_ns, read_ns - asked_ns)
+
+    @property
+    def offset_ns(self) -> int:
+        return round((self.least_ns + self.most_ns) / 2)
+
+    @property
+    def bound_s(self) -> float:
+        return abs(self.most_ns - self.least_ns) / 2e9
+
+
+def ray_load_client(where: str, nodes: int | None, *, has_key: bool, without_token: bool) -> "RayLoadClient":
+    """`nodes`: so many of the machines; None: all. Raises UsageError."""
+    if has_key and os.environ.get("RAY_USE_TLS") != "1":
+        raise UsageError("the endpoint's key would go to the Ray cluster in clear; set RAY_USE_TLS=1 on all of it")
+    return RayLoadClient(parse_cluster_address(where), nodes, without_token=without_token)
+
+
+class RayLoadClient:
+    """Implements `bitbench.ports.LoadClient`. Its machines stay from job to job."""
+
+    def __init__(self, address: ClusterAddress, count: int | None, *, without_token: bool) -> None:
+        self._address, self._count, self._without_token = address, count, without_token
+        self._stack = ExitStack()
+        self._ray: Any = None
+        self._hosts: dict[str, Any] = {}  # actors, by the machine's name
+
+    def __enter__(self) -> Self:
+        """Raises FleetError where a machine does not answer: its part of the requests would be missing."""
+        cluster = connected_cluster(self._address, without_token=self._without_token)
+        self._ray = self._stack.enter_context(cluster)
+        try:
+            self._start_hosts()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for actor in self._hosts.values():
+            self._ray.kill(actor, no_restart=True)
+        self._stack.close()
+
+    def run(self, job: LoadJob, on_progress: Callable[[LoadProgress], None] | None = None) -> LoadResult:
+        """Blocks until the trial has ended. Raises LoadError, also where a machine is lost."""
+        files = hash_input_files([job.workload], job.folder)
+        count = len(self._hosts)
+        runs = {
+            name: actor.run.remote(job, WorkerPart(place, count), files)
+            for place, (name, actor) in enumerate(self._hosts.items())
+        }
+        while not all(self._state(name, run)[0] for name, run in runs.items()):
+            time.sleep(_POLL_S / 5)
+        clocks = {name: self._compare_clock(name) for name in runs}
+        lead_s = LEAD_S + 4 * max(clock.bound_s for clock in clocks.values())
+        zero_ns = time.monotonic_ns() + round(lead_s * 1e9)
+        started_at = datetime.now(UTC) + timedelta(seconds=lead_s)
+        for name, clock in clocks.items():
+            self._ask(name, "go", zero_ns + clock.offset_ns)
+        self._watch(runs, on_progress)
+        results = {name: self._get(name, run) for name, run in runs.items()}
+        _refuse_unconnected(results)
+        machines = [
+            LoadMachine(name=name, requests=result.requests.num_rows, off_by_s=clocks[name].bound_s)
+            for name, result in results.items()
+        ]
+        merged = merge_worker_results(list(results.values()))
+        health = merged.health.model_copy(update={"nodes": tuple(machines)})
+        return replace(merged, health=health, started_at=started_at.isoformat())
+
+    def _start_hosts(self) -> None:
+        from bitbench.features.fleet.load_host import LoadHost
+
+        places = require_places(self._ray, self._address)
+        if self._count is not None and len(places) < self._count:
+            raise FleetError(f"--nodes asks for {self._count} machines, but the cluster has {len(places)}")
+        for place in places[: self._count]:
+            self._hosts[place.name] = make_actor(self._ray, LoadHost, place)
+        here = {"bitbench": __version__, "numpy": np.__version__}
+        for name, actor in self._hosts.items():
+            try:
+                there = self._ray.get(actor.versions.remote(), timeout=START_S)
+            except self._ray.exceptions.RayError as error:
+                raise FleetError(f"{name} does not answer: {first_line(error)}") from None
+            differing = [f"{package} {there[package]} instead of {here[package]}" for package in here]
+            if there != here:
+                raise FleetError(f"{name} is not set up like the driver: {', '.join(differing)}")
+
+    def _watch(self, runs: dict[str, Any], on_progress: Callable[[LoadProgress], None] | None) -> None:
+        """Until all have ended. Rows stay where they are so long: on their way they would disturb who still sends."""
+        before: LoadProgress | None = None
+        while self._ray.wait(list(runs.values()), num_returns=len(runs), timeout=_POLL_S, fetch_local=False)[1]:
+            states = [self._state(name, run)[1] for name, run in runs.items()]
+            if on_progress is not None and all(states):
+                before = sum_progress_snapshots([snapshot for state in states for snapshot in state], before)
+                on_progress(before)
+
+    def _state(self, name: str, run: Any) -> tuple[bool, Sequence[Any]]:
+        """Raises LoadError where its part has failed."""
+        if self._ray.wait([run], timeout=0, fetch_local=False)[0]:
+            self._get(name, run)
+        state: tuple[bool, Sequence[Any]] = self._ask(name, "state")
+        return state
+
+    def _ask(self, name: str, question: str, *arguments: object) -> Any:
+        return self._get(name, getattr(self._hosts[name], question).remote(*arguments), SILENT_S)
+
+    def _get(self, name: str, value: Any, timeout_s: float | None = None) -> Any:
+        try:
+            return self._ray.get(value, timeout=timeout_s)
+        except self._ray.exceptions.RayTaskError as error:
+            raise LoadError(f"{name} cannot send its part of the requests: {first_line(error.cause)}") from None
+        except self._ray.exceptions.RayError as error:
+            said = f"the machine {name} was lost ({first_line(error)}); the same command with --into resumes"
+            raise LoadError(said) from None
+
+    def _compare_clock(self, name: str) -> ClockComparison:
+        comparison = ClockComparison()
+        for _ in range(EXCHANGES):
+            asked_ns = time.monotonic_ns()
+            read_ns = self._ask(name, "clock_ns")
+            comparison.add(asked_ns, read_ns, time.monotonic_ns())
+        return comparison
+
+
+def _refuse_unconnected(results: dict[str, LoadResult]) -> None:
+    """Raises LoadError for a machine that has no way to an endpoint which answers others: not the endpoint's doing."""
+    statuses = {name: set(result.requests["status"].to_pylist()) for name, result in results.items()}
+    if any("ok" in seen for seen in statuses.values()):
+        for name, seen in statuses.items():
+            if seen == {"refused"}:
+                raise LoadError(f"{name} has no way to the endpoint, other machines have")

@@ -1,0 +1,68 @@
+"""The actor that sends one machine's part of a load."""
+
+import time
+from collections.abc import Sequence
+from threading import Event
+
+import numpy as np
+import ray
+
+from bitbench import __version__
+from bitbench.loadgen.client import WorkerPart
+from bitbench.loadgen.inputs import hash_input_files
+from bitbench.loadgen.progress import Snapshot
+from bitbench.loadgen.workers import LoadWorkers
+from bitbench.ports import LoadJob, LoadResult
+from bitbench.util.errors import LoadError
+
+
+class LoadHost:
+    """Ray calls `run` in one thread, and what is asked meanwhile in another. It ends with the driver."""
+
+    def __init__(self) -> None:
+        self._load = LoadWorkers()
+        self._load.__enter__()
+        self._ready, self._go, self._zero_s = Event(), Event(), 0.0
+        self._snapshots: Sequence[Snapshot] = ()
+
+    @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator, unused-ignore]
+    def versions(self) -> dict[str, str]:
+        """Return what draws the plan of requests, which has to be the same everywhere."""
+        return {"bitbench": __version__, "numpy": np.__version__}
+
+    @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator, unused-ignore]
+    def clock_ns(self) -> int:
+        return time.monotonic_ns()
+
+    @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator, unused-ignore]
+    def state(self) -> tuple[bool, Sequence[Snapshot]]:
+        """Return whether all is prepared, and how the workers get on."""
+        return self._ready.is_set(), self._snapshots
+
+    @ray.method(concurrency_group="signs")  # type: ignore[untyped-decorator, unused-ignore]
+    def go(self, zero_ns: int) -> None:
+        self._zero_s = zero_ns / 1e9
+        self._go.set()
+
+    def run(self, job: LoadJob, part: WorkerPart, files: dict[str, str]) -> LoadResult:
+        """Raises LoadError where this machine would send something else than the others."""
+        try:
+            here = hash_input_files([job.workload], job.folder)
+        except OSError as error:
+            raise LoadError(f"{error.filename} cannot be read there: {error.strerror}") from None
+        if here != files:
+            raise LoadError("a file that the workload names has other content there")
+        try:
+            return self._load.run(job, part=part, choose_zero=self._choose_zero, on_snapshots=self._note)
+        finally:  # here, since the next job is asked about before it begins
+            self._ready.clear()
+            self._go.clear()
+            self._snapshots = ()
+
+    def _choose_zero(self) -> float:
+        self._ready.set()
+        self._go.wait()
+        return self._zero_s
+
+    def _note(self, snapshots: Sequence[Snapshot]) -> None:
+        self._snapshots = snapshots

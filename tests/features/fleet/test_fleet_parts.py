@@ -1,0 +1,109 @@
+"""Addresses, block lines, paces and clocks: what several machines need and no cluster is needed to test."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from bitbench.features.fleet.cluster import ClusterAddress, connected_cluster, list_places, parse_cluster_address
+from bitbench.features.fleet.lines import BlockLine, BlockLines
+from bitbench.features.fleet.load import ClockComparison
+from bitbench.features.fleet.pace import ClusterPace, TimedPace
+from bitbench.measure.blocks import BlockTask
+from bitbench.measure.workplace import Workplace
+from bitbench.records.folder import StudyFolder
+from bitbench.util.errors import FleetError, StoreError, UsageError
+from tests.unit.synthetic import make_trial
+from tests.unit.test_pace import planned
+
+
+def test_addresses() -> None:
+    assert parse_cluster_address("gpus") == ClusterAddress(None, per_gpu=True)
+    assert parse_cluster_address("ray://h:1") == ClusterAddress("h:1")
+    assert parse_cluster_address("ray://h:1?label=a=b&per=gpu") == ClusterAddress("h:1", ("a", "b"), None, True)
+    assert parse_cluster_address("ray://h:1?resource=a100").resource == "a100"
+    for wrong in ("ray://", "ray://h:1?label=a", "ray://h:1?per=cow", "ray://h:1?x=1", "gpus:2"):
+        with pytest.raises(UsageError, match="--on"):
+            parse_cluster_address(wrong)
+
+
+class FakeRay:
+    """Two nodes, one of them with two GPUs, and the head without processors."""
+
+    def nodes(self) -> list[dict[str, object]]:
+        def node(name: str, labels: dict[str, str], **resources: float) -> dict[str, object]:
+            return {"NodeName": name, "NodeID": name, "Alive": True, "Resources": resources, "Labels": labels}
+
+        return [node("head", {}), node("n0", {"class": "a"}, CPU=8), node("n1", {"class": "b"}, CPU=8, GPU=2)]
+
+
+def test_places_take_whole_nodes_or_a_gpu_each() -> None:
+    by_node = list_places(FakeRay(), ClusterAddress("h:1"))
+    assert [(place.name, place.cpus, place.gpus) for place in by_node] == [("n0", 8, 0), ("n1", 8, 2)]
+    by_gpu = list_places(FakeRay(), ClusterAddress("h:1", per_gpu=True))
+    assert [(place.name, place.cpus, place.gpus) for place in by_gpu] == [("n1:0", 4, 1), ("n1:1", 4, 1)]
+    assert [place.name for place in list_places(FakeRay(), ClusterAddress("h:1", ("class", "a")))] == ["n0"]
+    assert [place.name for place in list_places(FakeRay(), ClusterAddress("h:1", resource="GPU"))] == ["n1"]
+
+
+def test_an_open_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    with (
+        pytest.raises(FleetError, match="--insecure-cluster"),
+        connected_cluster(ClusterAddress("127.0.0.1:1"), without_token=False),
+    ):
+        pass
+
+
+def test_block_lines_survive_a_kill(tmp_path: Path) -> None:
+    lines = BlockLines(StudyFolder(tmp_path))
+    lines.void(lines.begin(0, "n0", 3, (0, 1)), "n0 was lost")
+    second = lines.begin(0, "n1", 3, (0, 1))
+    lines.end(lines.begin(1, "n0", 3, (0,)), 2, 1.5)
+    with (tmp_path / "blocks.jsonl").open("ab") as file:
+        file.write(b'{"block": 2, "att')  # nobody acted on it
+    again = BlockLines(StudyFolder(tmp_path)).newest
+    assert again[0] == second
+    assert second.attempt == 2
+    assert (again[1].event, again[1].rounds, again[1].seconds) == ("ended", 2, 1.5)
+    assert set(again) == {0, 1}
+    (tmp_path / "blocks.jsonl").write_text("{}\n")
+    with pytest.raises(StoreError, match=r"blocks\.jsonl:1"):
+        BlockLines(StudyFolder(tmp_path))
+
+
+def test_a_budget_keeps_all_nodes_busy_and_ends() -> None:
+    plan, _, _ = planned(budget="100s", starts={"min": 2, "max": 12}, trials={"min": 1, "max": 20})
+    lines: dict[int, BlockLine] = {}
+    pace = ClusterPace(plan, Workplace(), 4, lines)
+    assert [pace.rounds(block) for block in range(8)] == [20] * 8  # four nodes, two blocks each
+    assert pace.seconds() == pytest.approx(50, abs=1)
+    line = BlockLine(block=0, attempt=1, event="ended", host="n", at="", rounds=7, points=(0,), seconds=49.0)
+    lines[0] = line
+    assert pace.rounds(0) == 7  # it is complete, whatever it might have had
+    spent = {block: line.model_copy(update={"block": block}) for block in range(8)}
+    assert ClusterPace(plan, Workplace(), 4, spent).rounds(8) == 0  # 2 s are left, and a block took 49
+
+
+def test_a_block_ends_when_its_share_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, _, _ = planned(starts=2, trials={"min": 1, "max": 20}, budget="100s")
+    moment = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: moment)
+    pace = TimedPace(BlockTask(0, 20, frozenset(plan.points)), plan, Workplace(), 30.0)
+    rounds = 0
+    while pace.rounds(0) > rounds:
+        for point in plan.points:
+            moment += 2.0
+            pace.add(make_trial(point, 0, rounds, duration_s=2.0))
+        rounds += 1
+    assert pace.rounds(1) == 0
+    assert 30.0 - 2 * 2.0 * len(plan.points) <= rounds * 2.0 * len(plan.points) <= 30.0
+
+
+def test_a_clock_is_bounded_whatever_the_way_takes() -> None:
+    ahead_ns, comparison = 5_000_000_000, ClockComparison()
+    for there_ns, back_ns in ((900_000, 100_000), (200_000, 700_000), (300_000, 300_000)):
+        asked_ns = 1_000
+        comparison.add(asked_ns, asked_ns + there_ns + ahead_ns, asked_ns + there_ns + back_ns)
+    assert comparison.least_ns <= ahead_ns <= comparison.most_ns
+    assert abs(comparison.offset_ns - ahead_ns) <= comparison.bound_s * 1e9 <= 150_000
