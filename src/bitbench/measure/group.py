@@ -391,7 +391,7 @@ class _Servers:
 
 def _in_turn(draft: TrialDraft, turn: TurnConditions, round_: int | None, place: int) -> TrialDraft:
     circumstances = {**asdict(turn), "round": round_, "turn": place}
-    return TrialDraft(draft.record.model_copy(update=circumstances), draft.requests)
+    return TrialDraft(draft.record.model_copy(update=circumstances), draft.rows)
 
 
 def _point(ready: ReadyInstance, workload: Workload) -> Point:

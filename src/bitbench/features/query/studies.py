@@ -226,7 +226,8 @@ class Studies:
         """A view over the rows: which study they are of is joined when it is asked for."""
         pattern = f"{self._place}/**/{TABLES['requests'].files}"
         places = self._read(
-            f"SELECT filename, {self._folder('/requests/[^/]*$')}, regexp_extract(filename, '([^/]+)[.]parquet$', 1) "
+            f"SELECT filename, {self._folder('/requests/[^/]*$')}, "
+            "regexp_extract(filename, '([^/.]+)[^/]*[.]parquet$', 1) "
             f"FROM (SELECT file AS filename FROM glob({_quoted(pattern)}))"
         )
         self._rows = request_table_for_query(places, self._remote)
@@ -326,7 +327,7 @@ class Studies:
             return f"(SELECT *, CAST(NULL AS DOUBLE) AS perplexity FROM ({read}))"
         rows = (
             f"SELECT {self._folder('/quality/[^/]*$')} AS folder, "
-            "regexp_extract(filename, '([^/]+)[.]parquet$', 1) AS id, \"window\", logprob "
+            "regexp_extract(filename, '([^/.]+)[^/]*[.]parquet$', 1) AS id, \"window\", logprob "
             f"FROM read_parquet({_quoted(pattern)}, filename = true)"
         )
         scores = (
