@@ -54,7 +54,7 @@ def decode_throughput(client: LoadClient, job: LoadJob) -> float:
 
 def bare_decode_throughput(job: LoadJob) -> float:
     """The same request through a blocking socket that only waits for the first event and for the end."""
-    request = plan_requests(job)[0].data
+    request = plan_requests(job).make(0).data
     host, port, _ = connection_address(job.endpoint.url)
     with socket.create_connection((host, port), timeout=_TIMEOUT_S) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -30,7 +30,14 @@ from tests.features.interop.test_import_tools import DATA
 from tests.features.kernels.test_kernels import a_run
 from tests.strangers import Command
 from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
-from tests.unit.synthetic import demo_study, make_lock, make_plan, make_trial, request_rows, speed_metrics
+from tests.unit.synthetic import (
+    demo_study,
+    make_lock,
+    make_plan,
+    make_trial,
+    request_parts,
+    speed_metrics,
+)
 from tests.unit.test_environments import FakeUv
 from tests.unit.test_model_cost import ROOF
 from tests.unit.test_quality import MATERIAL
@@ -98,7 +105,7 @@ def write_records(place: Path) -> None:
         _, log_file = writer.new_instance()
         processes.launch_logged_process(["echo", "ready"], env={"PATH": os.defpath}, log_file=log_file).stop()
         writer.append_instance(instances[0])
-        writer.append_trial(make_trial(plan.points[0], 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
+        writer.append_trial(make_trial(plan.points[0], 0, 0), request_parts({"planned_s": 0.0, "chunk_s": [1.0]}))
         writer.write_material("org/model", MATERIAL)
         for record, scores in quality_study()[1]:
             writer.append_quality(record, scores)

@@ -8,6 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from bitbench.records.quality import QualityRecord
+from bitbench.records.request_rows import RequestParts
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import (
     ClientHealth,
     Failure,
@@ -19,6 +21,7 @@ from bitbench.records.trial import (
 from bitbench.study.base import Json
 from bitbench.study.environment import Environment, Use
 from bitbench.study.hardware import Capability
+from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
@@ -215,15 +218,23 @@ class LoadJob:
     request_timeout_s: float
     stall_timeout_s: float
     folder: Path = Path()  # what file names in the workload are relative to
+    objectives: tuple[Objective, ...] = ()  # that single requests are held to
+    rows_folder: Path | None = None  # where the rows of a long trial are written; None: among temporary files
     go_on_after_failure: bool = False  # a study's trial with a failed request does not count, so it ends there
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    requests: "pa.Table"  # the columns of records.tables
+    sums: RequestSums  # of the requests of all load processes
+    rows: RequestParts
     health: ClientHealth
     started_at: str  # wall clock of the table's time zero
     duration_s: float
+
+    @property
+    def requests(self) -> "pa.Table":
+        """Their rows, with the columns of records.tables."""
+        return self.rows.read()
 
 
 class LoadClient(Protocol):

@@ -13,6 +13,7 @@ from bitbench.measure import endpoint
 from bitbench.measure.load_study import first_contact_model
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.folder import StudyFolder
+from bitbench.records.request_sums import RequestSums
 from bitbench.reports.write import StudyReport
 from bitbench.study.objective import Objective
 from bitbench.study.workload import Workload
@@ -91,7 +92,7 @@ def test_times_and_tokens_are_those_that_were_sent(variant: type[KnownServer], c
     with known_server(variant, tmp_path) as server:
         rows = measured(server, chat=chat)
         ttft, tpot, tokens = true_times(server)
-    found = metrics_of_trial(rows)
+    found = metrics_of_trial(RequestSums.of(rows))
     assert sum(rows["output_tokens"].to_pylist()) == tokens
     assert found.ttft_s == pytest.approx(ttft, abs=TTFT_S)
     assert found.tpot_s == pytest.approx(tpot, rel=TPOT_SHARE)
@@ -104,7 +105,7 @@ def test_times_of_servers_with_something_of_their_own(variant: type[KnownServer]
     with known_server(variant, tmp_path) as server:
         rows = measured(server, chat=issubclass(variant, ChatAlone), model=model, tokens=16)
         ttft, tpot, tokens = true_times(server)
-    found = metrics_of_trial(rows)
+    found = metrics_of_trial(RequestSums.of(rows))
     assert sum(rows["output_tokens"].to_pylist()) == tokens
     assert found.ttft_s == pytest.approx(ttft, abs=TTFT_S)
     assert found.tpot_s == pytest.approx(tpot, rel=TPOT_SHARE)
@@ -118,12 +119,12 @@ def test_a_time_that_nothing_shows_is_unknown_and_meets_no_objective(
     with known_server(variant, tmp_path) as server:
         rows = measured(server)
         ttft, _, tokens = true_times(server)
-    found = metrics_of_trial(rows, (Objective(metric="tpot", statistic="p99", limit=5.0),))
+    found = metrics_of_trial(RequestSums.of(rows, (Objective(metric="tpot", statistic="p99", limit=5.0),)))
     assert sum(rows["output_tokens"].to_pylist()) == tokens
     assert found.ttft_s == pytest.approx(ttft, abs=TTFT_S)
     assert (found.tpot_s, found.tpot_p99_s, found.goodput) == (None, None, None)
     for limit in (0.001, 5.0):
-        judged = judge_objectives(rows, (Objective(metric="tpot", statistic="p99", limit=limit),))
+        judged = judge_objectives(RequestSums.of(rows, (Objective(metric="tpot", statistic="p99", limit=limit),)))
         assert judged is not None
         assert judged.holds is None
 

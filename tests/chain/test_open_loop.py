@@ -7,6 +7,7 @@ import pytest
 
 from bitbench.analysis.trial import metrics_of_trial
 from bitbench.records.folder import StudyFolder
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import TrialRecord
 from tests.chain.conftest import run_study_file
 
@@ -62,7 +63,7 @@ def test_what_was_planned_was_sent(folder: StudyFolder) -> None:
     assert set(one["status"].to_pylist()) == {"ok"}
     assert one["scheduled_s"].to_pylist() == pytest.approx(other["scheduled_s"].to_pylist(), abs=1e-6)
     assert one["asked_input_tokens"].to_pylist() == one["input_tokens"].to_pylist() == other["input_tokens"].to_pylist()
-    metrics = metrics_of_trial(one)
+    metrics = metrics_of_trial(RequestSums.of(one))
     assert metrics.offered_rate == pytest.approx(40, rel=0.5)
     assert metrics.achieved_rate == pytest.approx(metrics.offered_rate, rel=0.2)  # a stall of 200 ms at its end is 13 %
 

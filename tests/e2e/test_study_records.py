@@ -12,6 +12,7 @@ from bitbench.analysis.trial import metrics_of_trial
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.reports.write import StudyReport
 from bitbench.study.study import Study
@@ -80,7 +81,7 @@ def test_times_are_ordered(folder: StudyFolder, trials: list[TrialRecord]) -> No
 
 def test_metrics_can_be_recomputed_from_the_rows(folder: StudyFolder, trials: list[TrialRecord]) -> None:
     for trial in trials:
-        assert metrics_of_trial(folder.requests_of(trial)) == trial.metrics
+        assert metrics_of_trial(RequestSums.of(folder.requests_of(trial))) == trial.metrics
 
 
 def test_throughput_by_hand(folder: StudyFolder, trials: list[TrialRecord]) -> None:

@@ -183,7 +183,7 @@ def test_streams_have_exact_lengths_and_usage(served: Served) -> None:
     rows = result.requests.to_pylist()
     assert [(row["input_tokens"], row["output_tokens"]) for row in rows] == [(128, 64)] * 6
     assert all(32 < len(row["chunk_s"]) <= 64 for row in rows)  # a token that is part of a character has no chunk
-    failure = load_verdict(result.requests, workload, result.health)
+    failure = load_verdict(result.sums, workload, result.health)
     assert failure is None or failure.outcome == "client_bound"  # on a busy machine
 
 

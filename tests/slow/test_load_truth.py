@@ -23,6 +23,8 @@ from bitbench.loadgen.client import WHOLE, run_client_part
 from bitbench.loadgen.verdict import load_verdict, moved_metrics
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
+from bitbench.records.request_rows import RequestRows
+from bitbench.records.request_sums import LOWEST_S, RELATIVE_ERROR, RequestSums
 from bitbench.records.trial import ClientHealth, LoadProgress, Outcome
 from bitbench.study.workload import Workload
 from tests.unit.null_instance import running
@@ -178,9 +180,9 @@ def assert_true_or_client_bound(
 ) -> bool:
     """Compare what is not marked with the truth: the schedule, and how late the server was. Return whether anything is
     marked."""
-    failure = load_verdict(table, workload, health)
+    failure = load_verdict(RequestSums.of(table), workload, health)
     assert failure is None or failure.outcome is Outcome.CLIENT_BOUND
-    moved = moved_metrics(table, workload, health).keys()
+    moved = moved_metrics(RequestSums.of(table), workload, health).keys()
     ttft = times(table, "first_token_s") - times(table, "planned_s")
     tpot = (times(table, "last_token_s") - times(table, "first_token_s")) / 39
     if "ttft" not in moved:
@@ -194,6 +196,19 @@ def high_water_mark_bytes(pid: int) -> int:
     status = Path(f"/proc/{pid}/status").read_text()
     (line,) = [line for line in status.splitlines() if line.startswith("VmHWM:")]
     return int(line.split()[1]) * 1_024
+
+
+def test_merged_percentiles_of_four_processes_are_those_of_all_rows(tmp_path: Path) -> None:
+    with running({"ttft": "100ms", "tpot": "20ms"}, tmp_path) as endpoint, LoadWorkers(4) as client:
+        asked = job(endpoint, concurrency=4_096, output_tokens=20, requests=20_480, arrival="closed_loop")
+        result = client.run(asked)
+    rows = RequestRows(result.requests)
+    assert result.sums.is_sketched
+    for name in ("ttft", "latency", "itl"):
+        for statistic in ("p50", "p99"):
+            exact = np.percentile(rows.time(name), float(statistic[1:]))
+            found = result.sums.statistic(name, statistic)
+            assert found == pytest.approx(exact, rel=RELATIVE_ERROR * 1.0001, abs=LOWEST_S)
 
 
 def test_ten_thousand_streams_at_once(tmp_path: Path) -> None:

@@ -17,8 +17,10 @@ from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.rate_search import RateTrial, next_rate, rate_search_answer
 from bitbench.analysis.results.summary import RateAnswer
 from bitbench.measure.load_study import LoadOptions, load_study_search_limits
+from bitbench.records.request_sums import RequestSums
 from bitbench.study.objective import Objective, RateTrialKind
 from bitbench.study.study_file import checked_objectives
+from tests.unit.synthetic import SCHEMA
 
 TOKENS = 8
 REQUESTS_FOR_TRUTH = 500_000
@@ -41,9 +43,10 @@ def request_rows(
     arrivals: np.ndarray, starts: np.ndarray, service_s: np.ndarray, first_token_s: np.ndarray
 ) -> pa.Table:
     count = len(arrivals)
-    return pa.table(
+    columns = pa.table(
         {
             "planned_s": arrivals,
+            "sent_s": arrivals,
             "first_token_s": starts + first_token_s,
             "last_token_s": starts + service_s,
             "end_s": starts + service_s,
@@ -52,6 +55,10 @@ def request_rows(
             "status": ["ok"] * count,
         }
     )
+    missing = [column for column in SCHEMA if column.name not in columns.column_names]
+    for column in missing:
+        columns = columns.append_column(column, pa.nulls(count, column.type))
+    return columns
 
 
 def starts_of_equal_requests(arrivals: np.ndarray, capacity: int, service_s: float) -> np.ndarray:
@@ -155,7 +162,7 @@ def search_server(server: SimulatedServer, slo: str, seed: int) -> SimulatedSear
     while (wanted := next_rate(trials, limits)) is not None:
         count = limits.trial_requests(wanted.rate, wanted.kind)
         rows = server.serve(wanted.rate, count, rng)
-        judged = judge_objectives(rows, objectives)
+        judged = judge_objectives(RequestSums.of(rows, objectives))
         assert judged is not None
         trials.append(RateTrial(wanted.rate, judged.holds, count, wanted.kind is RateTrialKind.VERIFYING))
         requests += count

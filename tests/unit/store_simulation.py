@@ -28,6 +28,7 @@ from bitbench.measure.estimate import Estimator
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress
 from bitbench.records import strict_reader as records
 from bitbench.records.folder import StudyFolder, Writer
+from bitbench.records.request_rows import RequestParts
 from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialRecord
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Measure
@@ -89,7 +90,7 @@ class SimulatedStore:
         if not (points := self._wanted()):
             return
         draft = self._draft(points[choice % len(points)], outcome)
-        record = self.writer.append_trial(draft, self._rows())
+        record = self.writer.append_trial(draft, RequestParts.of(self._rows()))
         assert self.folder.requests_of(record, ["request"])["request"].to_pylist() == [self.clock]
         self.ended.append(record)
         self.counts[record.point, record.block, outcome] += 1
@@ -102,7 +103,7 @@ class SimulatedStore:
         if not (points := self._wanted()):
             return
         before = self.lines.stat().st_size if self.lines.exists() else 0
-        record = self.writer.append_trial(self._draft(points[0], outcome), self._rows())
+        record = self.writer.append_trial(self._draft(points[0], outcome), RequestParts.of(self._rows()))
         path = self.folder.requests / f"{record.id}.parquet"
         written = int(share * (self.lines.stat().st_size - before)) if rows == "whole" else 0
         with self.lines.open("r+b") as file:

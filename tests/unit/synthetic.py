@@ -8,10 +8,21 @@ import pyarrow as pa
 from bitbench.analysis import summarize as summarizing
 from bitbench.analysis.precision import enough_instances
 from bitbench.analysis.results.summary import StudySummary
+from bitbench.ports import LoadResult
 from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import Lock
+from bitbench.records.request_rows import RequestParts
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.tables import REQUEST_COLUMNS
-from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcome, TrialMetrics, TrialRecord
+from bitbench.records.trial import (
+    ClientHealth,
+    InstanceFacts,
+    InstanceRecord,
+    Memory,
+    Outcome,
+    TrialMetrics,
+    TrialRecord,
+)
 from bitbench.study.base import Json
 from bitbench.study.plan import Config, Plan, Point, Refusal
 from bitbench.study.study import Count, EngineSetup, Measure, Study
@@ -46,6 +57,21 @@ def request_rows(*rows: Mapping[str, Json]) -> pa.Table:
         }
         full.append({**guess, **row})
     return pa.Table.from_pylist(full, schema=SCHEMA)
+
+
+def request_sums(*rows: Mapping[str, Json]) -> RequestSums:
+    return RequestSums.of(request_rows(*rows))
+
+
+def request_parts(*rows: Mapping[str, Json]) -> RequestParts:
+    return RequestParts.of(request_rows(*rows))
+
+
+def load_result(requests: pa.Table) -> LoadResult:
+    """A trial of 0.2 s with a client that was in time."""
+    health = ClientHealth(send_lateness_p99_s=0.0, loop_lag_p99_s=0.0, cpu_share=0.1)
+    sums, rows = RequestSums.of(requests), RequestParts.of(requests)
+    return LoadResult(sums, rows, health, "2026-11-02T10:00:00.000+00:00", 0.2)
 
 
 def make_plan(

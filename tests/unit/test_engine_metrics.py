@@ -16,7 +16,7 @@ from bitbench.features.explain.words import explanation_document
 from bitbench.measure.trial import ReadyInstance, engine_metrics, read_engine_metrics, run_trial
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.records.profile import Phase
-from bitbench.records.trial import ClientHealth, EngineMetrics, Memory, TrialRecord
+from bitbench.records.trial import EngineMetrics, Memory, TrialRecord
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.sections.memory import engine_metrics_section
 from bitbench.reports.study import study_document
@@ -28,7 +28,7 @@ from bitbench.util.http import connection
 from bitbench.util.http.connection import read_samples
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
 from tests.unit.raw_server import Answerer, Asked, drip, flood, plain, send, send_and_reset, serving
-from tests.unit.synthetic import demo_study, make_records, request_rows
+from tests.unit.synthetic import demo_study, load_result, make_records, request_rows
 from tests.unit.test_model_cost import SMOLLM2
 
 # As prometheus_client writes it in vLLM, shortened.
@@ -185,8 +185,7 @@ class Client:
 
     def run(self, job: LoadJob, on_progress: object = None) -> LoadResult:
         row = {"planned_s": 0.0, "chunk_s": [0.1, 0.2], "asked_input_tokens": 1, "input_tokens": 1}
-        health = ClientHealth(send_lateness_p99_s=0.0, loop_lag_p99_s=0.0, cpu_share=0.1)
-        return LoadResult(request_rows(row), health, "2026-11-02T10:00:00.000+00:00", 0.2)
+        return load_result(request_rows(row))
 
 
 def trial(answer: Answerer, tmp_path: Path) -> TrialRecord:
@@ -204,7 +203,9 @@ def trial(answer: Answerer, tmp_path: Path) -> TrialRecord:
         )
         observer = SimpleNamespace(trial_started=lambda *_, **__: None, trial_running=lambda _: None)
         plan = SimpleNamespace(study=study)
-        context = SimpleNamespace(plan=plan, load=Client(), folder=tmp_path, observer=observer, on_device=False)
+        context = SimpleNamespace(
+            plan=plan, load=Client(), folder=tmp_path, rows_folder=None, observer=observer, on_device=False
+        )
         alone = workload.model_copy(update={"concurrency": 1})
         return run_trial(ready, alone, "measured", 0, context).record  # type: ignore[arg-type]
 

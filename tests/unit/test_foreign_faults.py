@@ -216,7 +216,7 @@ def test_a_trial_in_which_the_clock_was_set_does_not_count(
 
     monkeypatch.setattr(health, "WallClock", Stepped)
     result = run_job(job)
-    failure = load_verdict(result.requests, ONE, result.health)
+    failure = load_verdict(result.sums, ONE, result.health)
     assert failure is not None
     assert failure.outcome is Outcome.DISTURBED
     assert failure.cause.startswith(f"this machine's clock was set {direction} by 2.00 s")
@@ -226,7 +226,7 @@ def test_a_clock_that_nobody_set_is_no_fault(job: LoadJob) -> None:
     result = run_job(job)
     assert abs(result.health.clock_step_s) < 0.0005
     quiet = ClientHealth(send_lateness_p99_s=0, loop_lag_p99_s=0, cpu_share=0)
-    assert load_verdict(result.requests, ONE, quiet.model_copy(update={"clock_step_s": 0.0004})) is None
+    assert load_verdict(result.sums, ONE, quiet.model_copy(update={"clock_step_s": 0.0004})) is None
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EADDRNOTAVAIL])

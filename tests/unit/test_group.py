@@ -7,17 +7,16 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 from bitbench.measure.group import run_group
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, progress_excuses
 from bitbench.measure.trial import TOUCH, RunContext, TrialDraft
 from bitbench.ports import Endpoint, Launch, LoadJob, LoadResult
-from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, InstanceRecord, Outcome, TrialRecord
+from bitbench.records.trial import Failure, InstanceFacts, InstanceRecord, Outcome, TrialRecord
 from bitbench.study.plan import Plan
 from bitbench.study.study import EngineSetup
-from tests.unit.synthetic import request_rows
+from tests.unit.synthetic import load_result, request_rows
 from tests.unit.test_schedule import FixedPace, plan_of, progress_of, turn
 
 
@@ -105,8 +104,7 @@ class Load:
         factor = 10 if self.counts[name] <= self.slow else 1
         row = {"planned_s": 0.0, "chunk_s": [0.1 * factor, 0.2 * factor], "asked_input_tokens": 1, "input_tokens": 1}
         rows = request_rows({**row, "status": "broken", "error": "gone"} if breaks else row)
-        health = ClientHealth(send_lateness_p99_s=0.0, loop_lag_p99_s=0.0, cpu_share=0.1)
-        return LoadResult(rows, health, "2026-11-02T10:00:00.000+00:00", 0.2)
+        return load_result(rows)
 
 
 class NoLoad:
@@ -138,7 +136,7 @@ def run(
     trials = []
     for draft in run_group(group, context, progress, lambda: (next(ids), tmp_path / "log")):
         if isinstance(draft, TrialDraft):
-            assert isinstance(draft.requests, pa.Table)
+            assert draft.rows is not None
             progress.add([draft.record])
             trials.append(draft.record)
         else:
@@ -209,7 +207,9 @@ class Late(Load):
         result = super().run(job, on_progress)
         first_s = 0.1 if job.workload == TOUCH else next(self.ttft_s)
         row = {"planned_s": 0.0, "sent_s": 0.0118, "chunk_s": [first_s, first_s + 0.1]}
-        return replace(result, requests=request_rows({**row, "asked_input_tokens": 1, "input_tokens": 1}))
+        return replace(
+            load_result(request_rows({**row, "asked_input_tokens": 1, "input_tokens": 1})), health=result.health
+        )
 
 
 @pytest.mark.parametrize(("warm_up_s", "trial_s"), [(0.685, 0.470), (0.470, 0.685)])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines.endpoint import EndpointUnusable, offered_models
-from bitbench.loadgen import answer, dispatch
+from bitbench.loadgen import dispatch, row_writer
 from bitbench.loadgen.client import run_job
 from bitbench.loadgen.verdict import load_verdict
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
@@ -59,7 +59,7 @@ def test_a_stream_of_a_hostile_server_has_its_outcome(name: str, native: bool, m
     if mode.status != "ok":
         assert mode.said in row["error"]
         assert row["error"].isprintable()
-        assert load_verdict(result.requests, asked.workload, result.health) is not None
+        assert load_verdict(result.sums, asked.workload, result.health) is not None
 
 
 @pytest.mark.parametrize("name", MODEL_LISTS)
@@ -92,7 +92,7 @@ def test_streams_that_fill_the_memory_together_are_given_up(native: bool, monkey
 
 
 def test_a_trial_has_a_limit_of_decoding_beside_those_of_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answer, "responses_decoding_s", lambda _: -1.0)
+    monkeypatch.setattr(row_writer, "responses_decoding_s", lambda _: -1.0)
     with serving(STREAMS["one interim head"].answer) as server:
         (row,) = run_job(job(server.url)).requests.to_pylist()
     assert (row["status"], row["error"]) == ("oversized", "the answers took too long to decode")

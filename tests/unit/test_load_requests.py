@@ -24,7 +24,7 @@ def job(folder: Path = Path(), seed: tuple[int, ...] = (1, 2), **asked: Json) ->
 
 
 def plan(folder: Path = Path(), seed: tuple[int, ...] = (1, 2), **asked: Json) -> list[PlannedRequest]:
-    return plan_requests(job(folder, seed, **asked))
+    return list(plan_requests(job(folder, seed, **asked)))
 
 
 def body(request: PlannedRequest) -> Json:

@@ -6,17 +6,24 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 import uvloop
 
+from bitbench.analysis.trial import metrics_of_trial
+from bitbench.loadgen import client, row_writer
 from bitbench.loadgen.client import WorkerPart, run_client_part, run_job
 from bitbench.loadgen.verdict import load_verdict
-from bitbench.loadgen.workers import LoadWorkers, WorkerTask, decode_task_frame, encode_task_frame, workers_for
+from bitbench.loadgen.workers import LoadWorkers, workers_for
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
+from bitbench.records.request_rows import RequestParts
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import LoadProgress, Outcome
+from bitbench.study.base import Json
 from bitbench.study.workload import Arrival, Workload
 from bitbench.util.errors import LoadError
 from tests.busy_machine import LEFT_OVER_S
@@ -27,12 +34,6 @@ WORKLOAD = Workload(name="w", concurrency=3, input_tokens=16, output_tokens=5, r
 
 def job(endpoint: Endpoint, workload: Workload = WORKLOAD) -> LoadJob:
     return LoadJob(endpoint, workload, Vocabulary(1_000, excluded=(0,)), (1, 2, 3), 20.0, 10.0)
-
-
-def test_a_job_survives_the_journey() -> None:
-    endpoint = Endpoint("http://h:1", "m", "secret", {"ignore_eos": True, "nested": {"list": [1]}}, "X-Batch")
-    sent = WorkerTask(job(endpoint), WorkerPart(1, 3), report=True)
-    assert decode_task_frame(encode_task_frame(sent)) == sent
 
 
 def test_it_runs_job_after_job(tmp_path: Path) -> None:
@@ -59,6 +60,7 @@ def test_several_workers_share_the_requests_on_one_clock(tmp_path: Path) -> None
         alone = run_job(job(endpoint, workload))
     assert len(workers.pids) == 0
     assert len(result.health.workers) == 2
+    assert metrics_of_trial(result.sums) == metrics_of_trial(RequestSums.of(result.requests))
     worst = max(worker.loop_lag_p99_s for worker in result.health.workers)
     assert result.health.loop_lag_p99_s == worst
     rows, rows_alone = result.requests.to_pylist(), alone.requests.to_pylist()
@@ -68,6 +70,34 @@ def test_several_workers_share_the_requests_on_one_clock(tmp_path: Path) -> None
     # A clock of its own for each worker would be off by what they need to prepare. A worker that a busy machine stalls
     # at time zero says so.
     assert max(row["sent_s"] for row in rows) < 0.05 + 1.1 * result.health.send_lateness_p99_s
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("arrival", ["closed_loop", {"kind": "poisson", "rate": 400.0}])
+def test_a_long_trial_is_written_while_it_runs_and_has_the_same_requests(
+    arrival: Json, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With row groups of 30 requests, and 20 that are made ahead."""
+    workload = Workload(name="w", concurrency=4, input_tokens=16, output_tokens=3, requests=200, arrival=arrival)
+    with running({"ttft": "5ms", "tpot": "1ms"}, tmp_path) as endpoint:
+        short = run_job(job(endpoint, workload))
+        monkeypatch.setattr(row_writer, "ROW_GROUP", 30)
+        monkeypatch.setattr(row_writer, "_BATCH", 10)
+        monkeypatch.setattr(client, "MADE_AHEAD", 20)
+        long = run_job(replace(job(endpoint, workload), rows_folder=tmp_path))
+    (path,) = long.rows.parts
+    assert isinstance(path, Path)
+    assert pq.ParquetFile(path).num_row_groups == 7
+    assert long.sums.requests == short.sums.requests == 200
+    assert long.sums.failed == 0
+    assert not long.sums.wrong_tokens
+    assert [*short.requests["request"].to_pylist()] == [*long.requests["request"].to_pylist()] == list(range(200))
+    assert metrics_of_trial(RequestSums.of(long.requests)).model_dump() == pytest.approx(
+        metrics_of_trial(long.sums).model_dump()
+    )
+    packed = long.rows.packed()
+    assert packed.read() == RequestParts(packed.parts).read()
+    assert not path.exists()
 
 
 @pytest.mark.alone
@@ -144,7 +174,7 @@ def test_a_client_that_was_starved_says_so(tmp_path: Path) -> None:
         result = worker.run(job(endpoint, workload), stop_for_a_while)
         for timer in timers:
             timer.join()
-    failure = load_verdict(result.requests, workload, result.health)
+    failure = load_verdict(result.sums, workload, result.health)
     assert failure is not None
     assert failure.outcome is Outcome.CLIENT_BOUND
 

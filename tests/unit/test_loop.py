@@ -13,7 +13,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import InstanceRecord, Outcome
 from bitbench.study.plan import Plan
 from bitbench.util.errors import BusyMachineError, ExitCode, StoreError
-from tests.unit.synthetic import make_lock, request_rows
+from tests.unit.synthetic import load_result, make_lock, request_rows
 from tests.unit.test_group import Engine, Load, Silent, Tape
 from tests.unit.test_schedule import FixedPace, plan_of
 
@@ -90,7 +90,7 @@ class Overslept(Load):
         if job.workload == TOUCH or sum(self.counts.values()) <= self.in_time:
             return result
         row = {"planned_s": 0.0, "sent_s": 0.5, "chunk_s": [0.6, 0.7], "asked_input_tokens": 1, "input_tokens": 1}
-        return replace(result, requests=request_rows(row))
+        return replace(load_result(request_rows(row)), health=result.health)
 
 
 @pytest.mark.parametrize("engines", [1, 2, 4])

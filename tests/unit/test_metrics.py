@@ -12,7 +12,8 @@ from pydantic import TypeAdapter
 from bitbench.analysis.changes import MAX_RATE, gate_condition, metric_of_change
 from bitbench.analysis.trial import RECORDED, metrics_of_trial
 from bitbench.records.folder import StudyFolder
-from bitbench.records.request_rows import RATES, RequestRows
+from bitbench.records.request_rows import RequestRows
+from bitbench.records.request_sums import RATES
 from bitbench.records.tables import TABLES
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.metrics import METRICS, NEEDED, OBJECTIVES, PRIMARY_METRICS, FigureSource, find_metric
@@ -21,7 +22,7 @@ from bitbench.study.study import Measure
 from bitbench.study.study_file import study_schema
 from bitbench.util.errors import UsageError
 from tests.command_line import bitbench
-from tests.unit.synthetic import demo_study, make_lock, request_rows
+from tests.unit.synthetic import demo_study, make_lock, request_rows, request_sums
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = {metric.column for metric in METRICS.values()}
@@ -77,7 +78,7 @@ def test_a_tail_needs_more_requests_than_a_mean() -> None:
 
 
 def test_what_is_measured_is_named_by_columns() -> None:
-    found = metrics_of_trial(request_rows({"planned_s": 0.0, "chunk_s": [1.0, 1.5]}))
+    found = metrics_of_trial(request_sums({"planned_s": 0.0, "chunk_s": [1.0, 1.5]}))
     assert {name for name, value in found if value is not None} <= COLUMNS
     assert found.ttft_s == 1.0
 

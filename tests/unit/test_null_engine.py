@@ -35,7 +35,7 @@ def load(endpoint: Endpoint, workload: Workload = ONE, stall_s: float = 10.0) ->
 
 def failure_of(endpoint: Endpoint, stall_s: float = 10.0) -> tuple[Outcome, str]:
     result = run_job(LoadJob(endpoint, ONE, Vocabulary(1_000), (1,), 30.0, stall_s))
-    failure = load_verdict(result.requests, ONE, result.health)
+    failure = load_verdict(result.sums, ONE, result.health)
     assert failure is not None
     return failure.outcome, failure.cause
 

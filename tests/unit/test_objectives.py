@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from bitbench.analysis.objectives import GROWTH_LIMIT, good_share, judge_objectives, objectives_hold
+from bitbench.analysis.objectives import GROWTH_LIMIT, judge_objectives, objectives_hold
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import ClientHealth, ObjectiveResult, Outcome, TrialRecord
 from bitbench.study.objective import Objective, Objectives
 from bitbench.study.plan import Config, Point
@@ -44,7 +45,7 @@ def test_a_mistake_says_what_is_allowed(text: str, said: str) -> None:
 
 
 def test_a_rate_within_the_capacity_holds() -> None:
-    result = judge_objectives(trial(0.99 * CAPACITY), objectives("ttft_p99=200ms"))
+    result = judge_objectives(RequestSums.of(trial(0.99 * CAPACITY), objectives("ttft_p99=200ms")))
     assert result is not None
     assert result.holds
     assert abs(result.growth or 0.0) < GROWTH_LIMIT / 10
@@ -53,17 +54,17 @@ def test_a_rate_within_the_capacity_holds() -> None:
 def test_an_overload_of_three_percent_passes_the_limit_within_the_derived_time() -> None:
     # The unloaded time is 12.5 ms: 100 ms leave d = 87.5 ms, so d / ε = 2.9 s.
     tight = objectives("ttft_p99=100ms")
-    longer = judge_objectives(trial(1.03 * CAPACITY, duration_s=4.0), tight)
+    longer = judge_objectives(RequestSums.of(trial(1.03 * CAPACITY, duration_s=4.0), tight))
     assert longer is not None
     assert longer.why_not is not None
     assert "ttft_p99 is" in longer.why_not
-    shorter = judge_objectives(trial(1.03 * CAPACITY, duration_s=2.0), tight)
+    shorter = judge_objectives(RequestSums.of(trial(1.03 * CAPACITY, duration_s=2.0), tight))
     assert shorter is not None
     assert "ttft_p99 is" not in (shorter.why_not or "")
 
 
 def test_a_queue_that_grows_fails_even_while_its_p99_holds() -> None:
-    result = judge_objectives(trial(1.03 * CAPACITY), objectives("ttft_p99=10s"))
+    result = judge_objectives(RequestSums.of(trial(1.03 * CAPACITY), objectives("ttft_p99=10s")))
     assert result is not None
     assert result.growth == pytest.approx(0.03, abs=0.003)
     assert not result.holds
@@ -72,8 +73,13 @@ def test_a_queue_that_grows_fails_even_while_its_p99_holds() -> None:
 
 def test_noise_below_the_capacity_is_no_growth() -> None:
     lax = objectives("ttft_p99=10s")
-    steady = [judge_objectives(trial(0.97 * CAPACITY, noise=0.1, seed=seed), lax) for seed in range(100)]
-    bursts = [judge_objectives(poisson_trial(0.8 * CAPACITY, duration_s=20, seed=seed), lax) for seed in range(100)]
+    steady = [
+        judge_objectives(RequestSums.of(trial(0.97 * CAPACITY, noise=0.1, seed=seed), lax)) for seed in range(100)
+    ]
+    bursts = [
+        judge_objectives(RequestSums.of(poisson_trial(0.8 * CAPACITY, duration_s=20, seed=seed), lax))
+        for seed in range(100)
+    ]
     assert sum(result is not None and result.holds for result in steady) >= 97
     assert sum(result is not None and result.holds for result in bursts) >= 97
 
@@ -82,17 +88,17 @@ def test_failed_requests_are_a_failure_of_the_promise() -> None:
     table = trial(10)
     status = ["http_error", *["ok"] * (table.num_rows - 1)]
     broken = table.set_column(table.schema.get_field_index("status"), "status", pa.array(status))
-    result = judge_objectives(broken, objectives("ttft_p99=10s"))
+    result = judge_objectives(RequestSums.of(broken, objectives("ttft_p99=10s")))
     assert result is not None
     assert result.why_not == f"1 of {table.num_rows} requests failed"
-    assert good_share(broken, objectives("ttft_p99=10s")) == pytest.approx(1 - 1 / table.num_rows)
+    assert RequestSums.of(broken, objectives("ttft_p99=10s")).good_share == pytest.approx(1 - 1 / table.num_rows)
 
 
 def test_good_share_counts_requests_within_the_loosest_limit() -> None:
     table = trial(2 * CAPACITY, duration_s=2.0)  # waits grow evenly from 0 to 2 s
-    assert good_share(table, objectives("ttft_p50=0.5s,ttft_p99=1.0s")) == pytest.approx(0.5, abs=0.05)
-    assert good_share(table, ()) is None
-    assert judge_objectives(table, ()) is None
+    assert RequestSums.of(table, objectives("ttft_p50=0.5s,ttft_p99=1.0s")).good_share == pytest.approx(0.5, abs=0.05)
+    assert RequestSums.of(table, ()).good_share is None
+    assert judge_objectives(RequestSums.of(table, ())) is None
 
 
 def record(outcome: Outcome, result: ObjectiveResult) -> TrialRecord:

@@ -9,6 +9,7 @@ from bitbench.analysis.trial import metrics_of_trial
 from bitbench.measure.machine import watches
 from bitbench.measure.machine.watches import EnergyMeter, energy_zones
 from bitbench.records.folder import StudyRecords
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import Energy
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.study import study_document
@@ -72,9 +73,9 @@ def test_a_counter_that_is_lost_meanwhile_is_unknown(tmp_path: Path) -> None:
 
 def test_joules_per_token_have_their_idle_share_named() -> None:
     rows = request_rows({"planned_s": 0.0, "chunk_s": [0.1, 0.2], "output_tokens": 2})
-    figures = metrics_of_trial(rows, energy=Energy(gpus_j=4.0, cpus_j=10.0))
+    figures = metrics_of_trial(RequestSums.of(rows), energy=Energy(gpus_j=4.0, cpus_j=10.0))
     assert (figures.energy_per_token, figures.cpu_energy_per_token) == (2.0, 5.0)
-    assert metrics_of_trial(rows).cpu_energy_per_token is None
+    assert metrics_of_trial(RequestSums.of(rows)).cpu_energy_per_token is None
     _, trials, instances, lock = demo_study()
     assert "CPU energy" not in markdown(
         study_document(summarize(StudyRecords("made-up", lock, trials, instances)), lock)

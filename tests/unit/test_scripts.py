@@ -227,6 +227,17 @@ def test_unit_costs(
     assert "an event of the null server: 17" in said
 
 
+def test_long_trial(loaded: Loaded, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    script = loaded("long_trial")
+    run(script, "200", "--streams", "4")
+    said = capsys.readouterr().out
+    assert "200 requests, 0 failed" in said
+    assert len(re.findall(r"most memory of (?:driver|load process)", said)) == 2
+    assert said.count("'requests': 200") == 2
+    run(script, "100000", "--sum")
+    assert "100,000 rows added up" in capsys.readouterr().out
+
+
 def test_twins_of_the_gallery(loaded: Loaded, run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     run(loaded("twins"), ROOT / "examples" / "gallery" / "twins")
     rows = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| ")]

@@ -76,7 +76,8 @@ def test_no_row_of_a_trial_holds_a_part_of_the_key(native: bool, monkeypatch: py
         workload = Workload(
             name="w", concurrency=1, input_tokens=4, output_tokens=2, requests=count, arrival=Arrival.CLOSED_LOOP
         )
-        job = LoadJob(Endpoint(server.url, "m", KEY), workload, Vocabulary(1_000), (1,), 5.0, 2.0, Path(), True)
+        endpoint = Endpoint(server.url, "m", KEY)
+        job = LoadJob(endpoint, workload, Vocabulary(1_000), (1,), 5.0, 2.0, go_on_after_failure=True)
         rows = run_job(job).requests.to_pylist()
     assert not todo
     assert len(rows) == count

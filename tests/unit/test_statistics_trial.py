@@ -2,14 +2,15 @@ import numpy as np
 import pytest
 
 from bitbench.analysis.trial import DEFINITIONS, metrics_of_trial
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.objective import Objective
-from tests.unit.synthetic import request_rows
+from tests.unit.synthetic import request_rows, request_sums
 
 
 def test_every_figure_by_hand() -> None:
     metrics = metrics_of_trial(
-        request_rows(
+        request_sums(
             {"planned_s": 0.0, "sent_s": 0.5, "chunk_s": [1.0, 1.5, 2.0], "end_s": 2.5},
             {"planned_s": 1.0, "chunk_s": [4.0, 4.1, 4.2, 4.3, 4.4], "end_s": 5.0, "input_tokens": 30},
         )
@@ -26,14 +27,14 @@ def test_every_figure_by_hand() -> None:
 
 def test_percentiles_are_over_requests() -> None:
     rows = [{"planned_s": 0.0, "chunk_s": [k / 100, k / 100 + k / 1000, k / 100 + 2 * k / 1000]} for k in range(1, 201)]
-    metrics = metrics_of_trial(request_rows(*rows))
+    metrics = metrics_of_trial(request_sums(*rows))
     assert metrics.ttft_p99_s == pytest.approx(np.percentile(np.arange(1, 201) / 100, 99))
     assert metrics.tpot_p99_s == pytest.approx(np.percentile(np.arange(1, 201) / 1000, 99))
 
 
 def scheduled(latencies: list[float], each_s: float = 0.5) -> TrialMetrics:
     return metrics_of_trial(
-        request_rows(
+        request_sums(
             *(
                 {"planned_s": k * each_s, "scheduled_s": k * each_s, "chunk_s": [k * each_s + latency]}
                 for k, latency in enumerate(latencies)
@@ -57,7 +58,7 @@ def test_a_server_that_falls_behind_achieves_less() -> None:
 
 def test_a_closed_loop_offers_no_rate() -> None:
     metrics = metrics_of_trial(
-        request_rows(
+        request_sums(
             {"planned_s": 0.0, "scheduled_s": 0.0, "chunk_s": [1.0]},
             {"planned_s": 0.0, "scheduled_s": 0.0, "chunk_s": [2.0]},
             {"planned_s": 1.0, "chunk_s": [3.0]},
@@ -69,7 +70,7 @@ def test_a_closed_loop_offers_no_rate() -> None:
 
 def test_turns_that_follow_an_answer_are_not_offered() -> None:
     metrics = metrics_of_trial(
-        request_rows(
+        request_sums(
             {"planned_s": 0.0, "scheduled_s": 0.0, "chunk_s": [1.0]},
             {"planned_s": 4.0, "scheduled_s": 4.0, "chunk_s": [5.0]},
             {"planned_s": 1.0, "chunk_s": [9.0]},
@@ -81,14 +82,14 @@ def test_turns_that_follow_an_answer_are_not_offered() -> None:
 def test_the_first_token_of_the_answer_is_reported_where_reasoning_came() -> None:
     thinking = {"planned_s": 1.0, "chunk_s": [2.0, 6.0], "first_answer_s": 6.0}
     plain = {"planned_s": 1.0, "chunk_s": [2.0, 6.0], "first_answer_s": 2.0}
-    assert metrics_of_trial(request_rows(thinking, plain)).first_answer_s == pytest.approx(3.0)
-    assert metrics_of_trial(request_rows(thinking, plain)).ttft_s == pytest.approx(1.0)
-    assert metrics_of_trial(request_rows(plain)).first_answer_s is None
+    assert metrics_of_trial(request_sums(thinking, plain)).first_answer_s == pytest.approx(3.0)
+    assert metrics_of_trial(request_sums(thinking, plain)).ttft_s == pytest.approx(1.0)
+    assert metrics_of_trial(request_sums(plain)).first_answer_s is None
 
 
 def test_waiting_counts_overlaps_once_and_leaves_out_pauses() -> None:
     metrics = metrics_of_trial(
-        request_rows(
+        request_sums(
             {"planned_s": 0.0, "chunk_s": [4.0, 5.0]},
             {"planned_s": 1.0, "chunk_s": [2.0, 3.0]},  # inside the first
             {"planned_s": 3.0, "chunk_s": [6.0, 7.0]},  # overlaps it
@@ -99,25 +100,25 @@ def test_waiting_counts_overlaps_once_and_leaves_out_pauses() -> None:
 
 
 def test_one_token_has_no_time_per_token_and_no_gap() -> None:
-    metrics = metrics_of_trial(request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
+    metrics = metrics_of_trial(request_sums({"planned_s": 0.0, "chunk_s": [1.0]}))
     assert metrics.tpot_s is None
     assert metrics.itl_p99_s is None
     assert metrics.ttft_s == 1.0
 
 
 def test_several_tokens_in_a_chunk_do_not_change_tpot() -> None:
-    metrics = metrics_of_trial(request_rows({"planned_s": 0.0, "chunk_s": [1.0, 3.0], "output_tokens": 11}))
+    metrics = metrics_of_trial(request_sums({"planned_s": 0.0, "chunk_s": [1.0, 3.0], "output_tokens": 11}))
     assert metrics.tpot_s == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("status", ["refused", "http_error", "rate_limited", "broken", "stalled", "timeout"])
 def test_nothing_complete_gives_none_never_zero(status: str) -> None:
-    assert metrics_of_trial(request_rows({"planned_s": 0.0, "chunk_s": [1.0, 2.0], "status": status})) == TrialMetrics()
-    assert metrics_of_trial(request_rows({"planned_s": 0.0}).slice(0, 0)) == TrialMetrics()
+    assert metrics_of_trial(request_sums({"planned_s": 0.0, "chunk_s": [1.0, 2.0], "status": status})) == TrialMetrics()
+    assert metrics_of_trial(RequestSums.of(request_rows({"planned_s": 0.0}).slice(0, 0))) == TrialMetrics()
 
 
 def test_unknown_token_counts_give_no_throughput() -> None:
-    metrics = metrics_of_trial(request_rows({"planned_s": 0.0, "chunk_s": [1.0, 2.0], "input_tokens": None}))
+    metrics = metrics_of_trial(request_sums({"planned_s": 0.0, "chunk_s": [1.0, 2.0], "input_tokens": None}))
     assert metrics.overall_throughput is None
     assert metrics.input_throughput is None
     assert metrics.output_throughput == pytest.approx(1.0)
@@ -125,7 +126,7 @@ def test_unknown_token_counts_give_no_throughput() -> None:
 
 def test_a_stream_without_chunks_between_two_others() -> None:
     metrics = metrics_of_trial(
-        request_rows(
+        request_sums(
             {"planned_s": 0.0, "chunk_s": [1.0, 1.25]},
             {"planned_s": 0.0, "chunk_s": None, "first_token_s": 1.0, "last_token_s": 1.0, "end_s": 1.0},
             {"planned_s": 0.0, "chunk_s": [2.0, 2.25]},
@@ -143,6 +144,6 @@ def test_goodput_is_the_rate_of_requests_that_kept_the_objectives() -> None:
         {"planned_s": 0.0, "chunk_s": [1.0, 2.0]},
         {"planned_s": 0.0, "chunk_s": [3.0, 4.0]},
     )
-    assert metrics_of_trial(rows).goodput is None
+    assert metrics_of_trial(RequestSums.of(rows)).goodput is None
     promise = Objective(metric="ttft", statistic="p99", limit=2.0)
-    assert metrics_of_trial(rows, [promise]).goodput == pytest.approx(0.5 * 2 / 4)
+    assert metrics_of_trial(RequestSums.of(rows, [promise])).goodput == pytest.approx(0.5 * 2 / 4)

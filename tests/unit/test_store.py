@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 
 from bitbench.records.folder import StudyFolder
+from bitbench.records.request_rows import RequestParts
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.plan import Config, Point
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import StoreError
 from tests.strangers import KINDS, Trap
-from tests.unit.synthetic import make_instance, make_lock, make_plan, make_trial, request_rows
+from tests.unit.synthetic import make_instance, make_lock, make_plan, make_trial, request_parts
 
 DRAFT = TrialRecord(
     id="",
@@ -57,29 +58,46 @@ def test_what_is_no_study_folder_is_told_what_it_is_instead(tmp_path: Path) -> N
 def test_a_trial_is_there_with_its_rows_once_it_was_appended(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path / "s")
     with folder.writing() as writer:
-        record = writer.append_trial(DRAFT, ROWS)
+        record = writer.append_trial(DRAFT, RequestParts.of(ROWS))
     assert folder.trials() == [record]
     assert record.id == "t00001"
     assert folder.requests_of(record, ["request"]) == ROWS
 
 
+def test_rows_of_several_processes_are_moved_in_and_read_as_one_table(tmp_path: Path) -> None:
+    """Also where the study is on another file system than the file."""
+    folder = a_study(tmp_path / "s")
+    with folder.writing() as writer:
+        for place in (folder.requests, Path("/dev/shm")):
+            (packed,) = RequestParts.of(ROWS.slice(1)).parts
+            assert isinstance(packed, bytes)
+            part = place / f"rows.parquet.{'a' * 16}.partial"
+            part.write_bytes(packed)
+            record = writer.append_trial(DRAFT, RequestParts((*RequestParts.of(ROWS.slice(0, 1)).parts, part)))
+            assert folder.requests_of(record, ["request"]) == ROWS
+            assert not part.exists()
+    with folder.writing():
+        assert len(list(folder.requests.iterdir())) == 4
+
+
 def test_a_torn_line_is_cut_and_the_next_trial_follows(tmp_path: Path) -> None:
     folder = a_study(tmp_path / "s")
     with folder.writing() as writer:
-        writer.append_trial(DRAFT, ROWS)
+        writer.append_trial(DRAFT, RequestParts.of(ROWS))
     with (folder.path / "trials.jsonl").open("a") as file:
         file.write('{"format": 1, "id": "t000')
     assert len(folder.trials()) == 1
     with folder.writing() as writer:
-        writer.append_trial(DRAFT, ROWS)
+        writer.append_trial(DRAFT, RequestParts.of(ROWS))
     assert [trial.id for trial in folder.trials()] == ["t00001", "t00002"]
 
 
 def test_rows_without_a_trial_are_dropped_on_the_next_run_and_nothing_else(tmp_path: Path) -> None:
     folder = a_study(tmp_path / "s")
     with folder.writing() as writer:
-        writer.append_trial(DRAFT, ROWS)
+        writer.append_trial(DRAFT, RequestParts.of(ROWS))
     ours = ("requests/t00002.parquet", "requests/t00003.parquet.0123456789abcdef.partial", "quality/q0001.parquet",
+            "requests/t00002.1.parquet", "requests/rows.parquet.0123456789abcdef.partial",
             "lock.json.0123456789abcdef.partial")  # fmt: skip
     theirs = ("requests/mine.txt", "requests/t00002.parquet.mine", "requests/all.parquet", "quality/mine.parquet",
               "mine.partial", "requests/0123456789abcdef.partial")  # fmt: skip
@@ -155,7 +173,7 @@ def test_a_disk_that_takes_nothing_is_named_in_a_sentence(
     with folder.writing() as writer:
         monkeypatch.setattr(os, "fsync", refuse)
         with pytest.raises(StoreError, match=f"t00001.parquet cannot be written: {advice}"):
-            writer.append_trial(DRAFT, ROWS)
+            writer.append_trial(DRAFT, RequestParts.of(ROWS))
         with pytest.raises(StoreError, match=f"trials.jsonl cannot be written: {advice}"):
             writer.append_trial(DRAFT, None)
     assert list(folder.requests.iterdir()) == []
@@ -207,7 +225,9 @@ def test_a_folder_is_read_once_into_one_object(tmp_path: Path) -> None:
     folder = StudyFolder(tmp_path)
     with folder.writing() as writer:
         writer.write_lock(make_lock(plan))
-        kept = writer.append_trial(make_trial(plan.points[0], 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
+        kept = writer.append_trial(
+            make_trial(plan.points[0], 0, 0), request_parts({"planned_s": 0.0, "chunk_s": [1.0]})
+        )
     records = folder.read("as it is called")
     assert (records.name, records.plan, records.trials) == ("as it is called", plan, [kept])
     assert records.requests_of(kept, ["request"]).column_names == ["request"]
@@ -218,7 +238,7 @@ def test_rows_that_were_not_kept_are_named(tmp_path: Path) -> None:
     point = make_plan(["a"], [BUILT_IN_WORKLOADS["base"]]).points[0]
     folder = StudyFolder(tmp_path)
     with folder.writing() as writer:
-        trial = writer.append_trial(make_trial(point, 0, 0), request_rows({"planned_s": 0.0, "chunk_s": [1.0]}))
+        trial = writer.append_trial(make_trial(point, 0, 0), request_parts({"planned_s": 0.0, "chunk_s": [1.0]}))
     (tmp_path / str(trial.requests_file)).unlink()
     with pytest.raises(StoreError, match=f"the rows of trial {trial.id} were not kept"):
         folder.requests_of(trial)

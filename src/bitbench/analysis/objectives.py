@@ -17,13 +17,12 @@ from collections.abc import Sequence
 from math import ceil
 
 import numpy as np
-import pyarrow as pa
 
 from bitbench.analysis.intervals import t_quantile
 from bitbench.analysis.requests import events_needed_for_percentile
 from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, check_against_limit
 from bitbench.analysis.results.summary import PointSummary
-from bitbench.records.request_rows import Floats, RequestRows, request_rows_statistic
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialRecord
 from bitbench.study.metrics import OBJECTIVES, Metric
 from bitbench.study.objective import Objective
@@ -39,22 +38,21 @@ SEGMENTS = 8
 GROWTH_CONFIDENCE = 0.95
 
 
-def judge_objectives(requests: pa.Table, objectives: Sequence[Objective]) -> ObjectiveResult | None:
-    """From the request rows of one trial (records.tables) alone. None without objectives."""
+def judge_objectives(sums: RequestSums) -> ObjectiveResult | None:
+    """From the request rows of one trial alone. None without objectives."""
+    objectives = sums.objectives
     if not objectives:
         return None
-    rows = RequestRows(requests)
-    ok, planned = rows.is_ok, rows.planned
-    slope, is_real = _growth(planned[ok], rows.latency[ok]) or (None, False)
-    known = [objective for objective in objectives if _value(rows, objective) is not None]
-    missed, excess_s = _missed(rows, known)
-    if not ok.all():
-        missed = f"{int((~ok).sum())} of {ok.size} requests failed"
+    slope, is_real = _growth(sums) or (None, False)
+    known = [objective for objective in objectives if _value(sums, objective) is not None]
+    missed, excess_s = _missed(sums, known)
+    if sums.failed:
+        missed = f"{sums.failed} of {sums.requests} requests failed"
     if missed is None and slope is not None and is_real and slope > GROWTH_LIMIT:
         missed = f"the queue is growing (latency +{show_seconds(slope)} per second); the offered rate exceeds capacity"
-        excess_s = slope * float(np.ptp(planned))
+        excess_s = slope * sums.length("planned_s")
     if missed is None and len(known) < len(objectives):
-        why_not = _unknown(rows, next(objective for objective in objectives if objective not in known))
+        why_not = _unknown(sums, next(objective for objective in objectives if objective not in known))
         return ObjectiveResult(holds=None, why_not=why_not, growth=slope)
     return ObjectiveResult(holds=missed is None, why_not=missed, excess_s=excess_s, growth=slope)
 
@@ -82,34 +80,15 @@ def objectives_hold(trial: TrialRecord, objectives: Sequence[Objective]) -> bool
     return False if excess_s > client.send_lateness_p99_s + client.loop_lag_p99_s else None
 
 
-def good_share(requests: pa.Table, objectives: Sequence[Objective]) -> float | None:
-    """Share of the requests that met the objectives themselves; None without objectives or without an answer, and
-    where a time that was promised is unknown.
-
-    A request meets a percentile or a mean when it is within its limit; of several limits on one metric the loosest
-    counts (half of all requests may exceed a p50).
-    """
-    rows = RequestRows(requests)
-    promised = {objective.metric for objective in objectives}
-    if not objectives or not rows.is_ok.any() or ("tpot" in promised and rows.is_tpot_unknown):
-        return None
-    good = rows.is_ok.copy()
-    for metric in promised:
-        loosest = max(objective.limit for objective in objectives if objective.metric == metric)
-        with np.errstate(invalid="ignore"):
-            good &= ~(rows.time(metric) > loosest)  # one token has no time per further token: nothing to miss
-    return float(good.mean())
+def _value(sums: RequestSums, objective: Objective) -> float | None:
+    return sums.statistic(objective.metric, objective.statistic)
 
 
-def _value(rows: RequestRows, objective: Objective) -> float | None:
-    return request_rows_statistic(rows.time(objective.metric), objective.statistic)
-
-
-def _missed(rows: RequestRows, objectives: Sequence[Objective]) -> tuple[str | None, float | None]:
+def _missed(sums: RequestSums, objectives: Sequence[Objective]) -> tuple[str | None, float | None]:
     """The objective that was missed by most, in a sentence, and by how many seconds. Each has a value."""
     worst: tuple[str, float] | None = None
     for objective in objectives:
-        value = _value(rows, objective) or 0.0
+        value = _value(sums, objective) or 0.0
         excess_s = value - objective.limit
         if excess_s > (worst[1] if worst else 0.0):
             worst = f"{objective.name} is {show_seconds(value)}, limit {show_seconds(objective.limit)}", excess_s
@@ -119,24 +98,28 @@ def _missed(rows: RequestRows, objectives: Sequence[Objective]) -> tuple[str | N
 TPOT_UNKNOWN = "answers came in one chunk, or in too few to tell when their tokens came"
 
 
-def _unknown(rows: RequestRows, objective: Objective) -> str:
-    if objective.metric == "tpot" and not rows.is_tpot_unknown:
+def _unknown(sums: RequestSums, objective: Objective) -> str:
+    if objective.metric == "tpot" and not sums.is_tpot_unknown:
         return f"{objective.name} is not defined: no answer had more than one token"
     return f"{objective.name} is unknown: {TPOT_UNKNOWN}"
 
 
-def _growth(planned: Floats, latency: Floats) -> tuple[float, bool] | None:
+def _growth(sums: RequestSums) -> tuple[float, bool] | None:
     """Slope of the latency over the trial, and whether it is more than its own noise. None: too few requests."""
-    if planned.size < 2 * SEGMENTS:
+    count, planned, latency = sums.course[np.argsort(sums.course[:, 1] / sums.course[:, 0], kind="stable")].T
+    median_s = sums.statistic("latency", "p50")
+    if median_s is None:
         return None
     # The server fills up during the first latencies, and a shared one slows down meanwhile: that is no queue.
-    filled = planned - planned.min() >= min(float(np.median(latency)), float(np.ptp(planned)) / 3)
-    planned, latency = planned[filled], latency[filled]
-    if planned.size < 2 * SEGMENTS:
+    begin_s = sums.first("planned_s") + min(median_s, sums.length("planned_s") / 3)
+    filled = planned / count >= begin_s
+    reached = np.cumsum(count[filled])
+    if not reached.size or reached[-1] < 2 * SEGMENTS:
         return None
-    order = np.argsort(planned, kind="stable")
-    at = np.array([part.mean() for part in np.array_split(planned[order], SEGMENTS)])
-    mean = np.array([part.mean() for part in np.array_split(latency[order], SEGMENTS)])
+    sizes = [part.size for part in np.array_split(np.arange(int(reached[-1])), SEGMENTS)]
+    begins = np.searchsorted(reached, np.cumsum([0, *sizes[:-1]]), side="right")
+    counts, at, mean = (np.add.reduceat(values[filled], begins) for values in (count, planned, latency))
+    at, mean = at / counts, mean / counts
     centred = at - at.mean()
     spread = float((centred**2).sum())
     if spread == 0:

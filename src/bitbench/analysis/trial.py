@@ -3,20 +3,14 @@ numbers that somebody states are the same."""
 
 import json
 import math
-from collections.abc import Sequence
 from statistics import fmean
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from bitbench.analysis.objectives import good_share
 from bitbench.analysis.results.summary import CachedPrompts, MetricDefinition
 from bitbench.records.folder import StudyRecords
-from bitbench.records.request_rows import RequestRows, request_rows_metric
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import Energy, EngineMetrics, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.metrics import METRICS, FigureSource
-from bitbench.study.objective import Objective
 from bitbench.study.plan import Point
 
 RECORDED = {  # the figures of a trial: speed and memory
@@ -27,18 +21,13 @@ RECORDED = {  # the figures of a trial: speed and memory
 DEFINITIONS = {column: MetricDefinition.of(metric) for column, metric in RECORDED.items()}
 
 
-def metrics_of_trial(
-    table: pa.Table, objectives: Sequence[Objective] = (), energy: Energy | None = None
-) -> TrialMetrics:
-    """The figures of one trial from its request rows (records.tables); only complete requests count.
-    `energy`: what its devices took meanwhile."""
-    rows = RequestRows(table).complete()
-    found = TrialMetrics(
-        **{column: request_rows_metric(RECORDED[column], rows) for column in TrialMetrics.model_fields}
-    )
+def metrics_of_trial(sums: RequestSums, energy: Energy | None = None) -> TrialMetrics:
+    """The figures of one trial from its request rows; only complete requests count. `energy`: what its devices took
+    meanwhile."""
+    found = TrialMetrics(**{column: sums.metric(RECORDED[column]) for column in TrialMetrics.model_fields})
     served = found.request_throughput if found.achieved_rate is None else found.achieved_rate
-    share = good_share(table, objectives)
-    tokens, (gpus_j, cpus_j) = float(rows.output_tokens.sum()), energy or Energy()
+    share, tokens = sums.good_share, sums.output_tokens
+    gpus_j, cpus_j = energy or Energy()
     return found.model_copy(
         update={
             "goodput": None if share is None or served is None else share * served,
@@ -51,13 +40,13 @@ def metrics_of_trial(
 CACHED = 0.01  # of a trial's prompt tokens: less is a token or two that prompts have in common by chance
 
 
-def cached_share(counted: EngineMetrics | None, requests: pa.Table) -> float | None:
+def cached_share(counted: EngineMetrics | None, sums: RequestSums) -> float | None:
     """Of the prompt tokens of a trial, what came from a cache: by the engine's own counter, which sees all its clients,
     else by the usage of the answers. None where neither says."""
     cached = counted.cached_tokens if counted is not None else None
     if cached is None:
-        cached = pc.sum(requests["cached_tokens"]).as_py()
-    asked = pc.sum(requests["input_tokens"]).as_py()
+        cached = sums.cached_tokens
+    asked = sums.sent_input_tokens
     return None if cached is None or not asked else min(cached / asked, 1.0)
 
 

@@ -3,7 +3,7 @@
 import re
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from enum import Enum, auto
 from math import sqrt
 from typing import NamedTuple
@@ -14,13 +14,14 @@ from bitbench.loadgen.connection import Exchange
 from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.study.base import Json
 from bitbench.util.http.connection import REDIRECTS, error_in_answer, error_sentence, json_object, redirection
-from bitbench.util.http.response import EVENT_BYTES, AnswerLimits, ResponseReader, responses_decoding_s
+from bitbench.util.http.response import EVENT_BYTES, AnswerLimits, ResponseReader
 from bitbench.util.text import quote
 from bitbench.util.units import show_bytes
 
 # A line ends with CRLF, LF or CR, and an empty line ends an event.
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
 _CLOCK_EACH = 64  # events between two looks at the clock
+_STEP = 32  # events that are decoded without a pause
 
 
 class Event(NamedTuple):
@@ -92,10 +93,22 @@ class StreamedAnswer(NamedTuple):
 
 def read_answer(response: ResponseReader, limits: AnswerLimits, key: str) -> StreamedAnswer:
     """Times of the chunks, token counts from `usage`, and what is missing. The key is in none of its words."""
+    steps = _answer_steps(response, limits, key)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer: StreamedAnswer = end.value
+            return answer
+
+
+def _answer_steps(response: ResponseReader, limits: AnswerLimits, key: str) -> Generator[None, None, StreamedAnswer]:
     stream = _Stream(key)
     try:
-        for event in events(response, limits):
+        for number, event in enumerate(events(response, limits), start=1):
             stream.take(event)
+            if number % _STEP == 0:
+                yield
     except TooMuch as problem:
         return stream.answer()._replace(problem=("oversized", str(problem)))
     return stream.answer()
@@ -267,18 +280,13 @@ _SHOWN = 80  # characters of a header
 REQUEST_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.arrow_type]) for column in REQUEST_COLUMNS])
 
 
-def streamed_answer_table(exchanges: Sequence[Exchange], zero: float, key: str) -> pa.Table:
-    """One row per request that was begun, in planned order; times count from `zero`. The key is in none of them."""
-    ordered = sorted(exchanges, key=lambda exchange: exchange.request.number)
-    tokens = sum(exchange.request.most_output_tokens for exchange in ordered)
-    until = time.thread_time() + responses_decoding_s(tokens)
-    return pa.Table.from_pylist([_row(exchange, zero, until, key) for exchange in ordered], schema=REQUEST_SCHEMA)
-
-
-def _row(exchange: Exchange, zero: float, until: float, key: str) -> dict[str, Json]:
+def request_row(
+    exchange: Exchange, zero: float, most_decoding_s: float, key: str
+) -> Generator[None, None, dict[str, Json]]:
+    """Return the row of a request, in steps of a few events; times count from `zero`. The key is in none of them."""
     request = exchange.request
-    left_s = min(exchange.limits.decoding_s, until - time.thread_time())
-    answer = read_answer(exchange.response, exchange.limits._replace(decoding_s=left_s), key)
+    decoding_s = min(exchange.limits.decoding_s, most_decoding_s)
+    answer = yield from _answer_steps(exchange.response, exchange.limits._replace(decoding_s=decoding_s), key)
     status, error = _status(exchange, answer, key)
     chunk_times = [arrived - zero for arrived in answer.chunk_times]
     return {

@@ -8,20 +8,24 @@ from datetime import UTC, datetime, timedelta
 from time import monotonic, sleep
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import uvloop
 
-from bitbench.loadgen.answer import streamed_answer_table
 from bitbench.loadgen.dispatch import Dispatcher, LimitWatch
 from bitbench.loadgen.health import HealthMonitor, client_health
 from bitbench.loadgen.progress import RunningFigures, Snapshot
 from bitbench.loadgen.requests import plan_requests
+from bitbench.loadgen.row_writer import RequestRowWriter
 from bitbench.ports import LoadJob, LoadResult
+from bitbench.records.request_rows import RequestParts
 
 # A sleeping process is scheduled 20 to 80 µs after its time, more on a busy machine; the last moment is not slept.
 _AWAKE_BEFORE_ZERO_S = 0.001
 # A machine that takes the core away for longer than this just at time zero, before anything is sent, has delayed the
 # trial, not a request. Half of what a mean may be late by (`loadgen.verdict`).
 _LATE_START_S = 0.0005
+MADE_AHEAD = 65_536  # requests whose bytes exist before they are due; 40 µs each
 _STARTS = 20  # tried; each takes some milliseconds
 
 
@@ -31,9 +35,10 @@ class WorkerPart(NamedTuple):
     worker: int
     workers: int
 
-    def owns(self, number: int, stream: int | None) -> bool:
-        """Whole streams go to one worker; requests without one go round."""
-        return (number if stream is None else stream) % self.workers == self.worker
+    def owns(self, numbers: npt.NDArray[np.int64], streams: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Whole streams go to one worker; requests without one (-1) go round."""
+        is_own: npt.NDArray[np.bool_] = np.where(streams < 0, numbers, streams) % self.workers == self.worker
+        return is_own
 
 
 WHOLE = WorkerPart(0, 1)
@@ -52,29 +57,37 @@ async def run_client_part(
 ) -> LoadResult:
     """Like `run_job` for one worker. `choose_zero` is called when all is prepared and says when time zero is."""
     plan = plan_requests(job, part.owns)
+    plan.make_ahead(MADE_AHEAD)
     monitor = HealthMonitor(asyncio.get_running_loop(), job.workload.concurrency // part.workers)
     figures = RunningFigures(len(plan), monitor, report) if report is not None else None
-    dispatcher = Dispatcher(job, plan, figures, (monitor.timer,))
-    limits = LimitWatch(job, dispatcher.in_flight, dispatcher.kept)
-    await dispatcher.open_connections()
-    with _without_garbage_collection():
-        zero = _begin(choose_zero(), monitor, is_shared=part.workers > 1)
-        dispatcher.zero = zero
-        dispatcher.send_due()  # the first thing after zero: what is due then is late by all that comes before
-        dispatcher.keep_sending()
-        started_at = datetime.now(UTC) + timedelta(seconds=zero - monotonic())
-        limits.look()
-        if figures is not None:
-            figures.start(zero, dispatcher.in_flight)
-        await dispatcher.finished
-        duration_s = monotonic() - zero
-        limits.stop()
-        if figures is not None:
-            figures.stop()
-        health = monitor.stop(dispatcher.exchanges)
-    dispatcher.close()
+    rows = RequestRowWriter(job, len(plan))
+    try:
+        dispatcher = Dispatcher(job, plan, rows, monitor, figures)
+        limits = LimitWatch(job, dispatcher.in_flight, rows)
+        await dispatcher.open_connections()
+        with _without_garbage_collection():
+            zero = _begin(choose_zero(), monitor, is_shared=part.workers > 1)
+            dispatcher.zero = rows.zero = zero
+            dispatcher.send_due()  # the first thing after zero: what is due then is late by all that comes before
+            dispatcher.keep_sending()
+            started_at = datetime.now(UTC) + timedelta(seconds=zero - monotonic())
+            limits.look()
+            if figures is not None:
+                figures.start(zero, dispatcher.in_flight)
+            await dispatcher.finished
+            duration_s = monotonic() - zero
+            limits.stop()
+            if figures is not None:
+                figures.stop()
+            health = monitor.stop()
+        dispatcher.close()
+        sums, part_rows = rows.finish()
+    except BaseException:
+        rows.discard()
+        raise
     return LoadResult(
-        requests=streamed_answer_table(dispatcher.exchanges, zero, job.endpoint.api_key),
+        sums=sums,
+        rows=RequestParts((part_rows,)),
         health=client_health([health]),
         started_at=started_at.isoformat(),
         duration_s=duration_s,

@@ -3,54 +3,22 @@ is past a limit."""
 
 import asyncio
 from bisect import bisect_right, insort
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 
+import numpy as np
+import numpy.typing as npt
+
 from bitbench.loadgen.connection import Connection, ConnectionPool, Exchange
+from bitbench.loadgen.health import HealthMonitor
 from bitbench.loadgen.progress import RunningFigures
-from bitbench.loadgen.requests import PlannedRequest
+from bitbench.loadgen.requests import RequestPlan, Slots, Times
+from bitbench.loadgen.row_writer import RequestRowWriter
 from bitbench.ports import LoadJob
 from bitbench.util import machine_faults
 from bitbench.util.errors import LoadError
-from bitbench.util.http.response import TRIAL_BYTES, ResponseReader
+from bitbench.util.http.response import TRIAL_BYTES
 from bitbench.util.timerfd import Timer
 from bitbench.util.units import show_bytes, show_seconds
-
-# Bytes of answers that are kept as they came: a million events of 200 bytes. What comes after them is compressed, in a
-# thread, to a seventieth: that took 1.5 µs of a core for each event, so short trials do without.
-AS_THEY_CAME_BYTES = 256_000_000
-
-
-class KeptAnswers:
-    """Takes answers that have ended."""
-
-    def __init__(self) -> None:
-        self._added_bytes = 0
-        self._saved_bytes = 0  # written by the compressor's thread alone
-        self._compressor: ThreadPoolExecutor | None = None
-
-    @property
-    def held_bytes(self) -> int:
-        return self._added_bytes - self._saved_bytes
-
-    def add(self, response: ResponseReader) -> None:
-        self._added_bytes += response.held_bytes
-        if self._added_bytes < AS_THEY_CAME_BYTES:
-            return
-        if self._compressor is None:
-            self._compressor = ThreadPoolExecutor(1)
-        self._compressor.submit(self._compress, response)
-
-    def _compress(self, response: ResponseReader) -> None:
-        before = response.held_bytes
-        response.compress()
-        self._saved_bytes += before - response.held_bytes
-
-    def close(self) -> None:
-        if self._compressor is not None:
-            self._compressor.shutdown(wait=True)
-
 
 # How often each stream is looked at, as a share of the shorter limit: it is given up at most 5 % late.
 _RESOLUTION = 0.05
@@ -63,7 +31,7 @@ class LimitWatch:
     """Goes round all streams in flight, some at a time."""
 
     def __init__(
-        self, job: LoadJob, in_flight: dict[int, tuple[Exchange, Connection | None]], kept: KeptAnswers
+        self, job: LoadJob, in_flight: dict[int, tuple[Exchange, Connection | None]], kept: RequestRowWriter
     ) -> None:
         self._job = job
         self._in_flight = in_flight
@@ -126,21 +94,24 @@ class Dispatcher:
     """
 
     def __init__(
-        self, job: LoadJob, plan: list[PlannedRequest], figures: RunningFigures | None, timers: tuple[Timer, ...] = ()
+        self,
+        job: LoadJob,
+        plan: RequestPlan,
+        rows: RequestRowWriter,
+        monitor: HealthMonitor,
+        figures: RunningFigures | None,
     ) -> None:
-        self.exchanges: list[Exchange] = []
         self.in_flight: dict[int, tuple[Exchange, Connection | None]] = {}
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._go_on = job.go_on_after_failure
-        self._figures = figures
-        self.kept = KeptAnswers()
+        self._plan, self._rows, self._monitor, self._figures = plan, rows, monitor, figures
         self._timer = Timer()
         timeout_s = min(job.stall_timeout_s, job.request_timeout_s)
-        self._pool = ConnectionPool(job.endpoint, self, timeout_s, (self._timer, *timers))
-        self._streams: dict[int, deque[PlannedRequest]] = {}  # what is still to come on each, first one first
-        self._scheduled = _with_times(plan, self._streams)
+        self._pool = ConnectionPool(job.endpoint, self, timeout_s, (self._timer, monitor.timer))
+        self._streams = _places_by_stream(plan.slots)  # what is still to come on each, first one first
+        self._due_s, self._scheduled = _with_times(plan.slots, self._streams)
         self._next = 0  # of the scheduled ones
-        self._thinking: list[tuple[float, int, PlannedRequest]] = []  # due after a pause on their stream, in order
+        self._thinking: list[tuple[float, int]] = []  # places that are due after a pause on their stream, in order
         self._to_come = len(plan)
         self._busy: set[int] = set()
         self.zero = 0.0  # known when all is prepared
@@ -160,7 +131,6 @@ class Dispatcher:
         asyncio.get_running_loop().remove_reader(self._timer.fileno())
         self._timer.close()
         self._pool.close()
-        self.kept.close()
 
     def answer_began(self, exchange: Exchange) -> None:
         if self._figures is not None:
@@ -177,7 +147,9 @@ class Dispatcher:
             self._continue(stream, exchange)
         if self._figures is not None:
             self._figures.ended(exchange)
-        self.kept.add(exchange.response)
+        self._monitor.note_exchange(exchange)
+        self._plan.make_ahead()
+        self._rows.add(exchange)
         self._finish_if_idle()
 
     def was_closed_before(self, connection: Connection, exchange: Exchange) -> None:
@@ -197,43 +169,45 @@ class Dispatcher:
                 self._timer.arm(due)
                 return
             if self._thinking and self._thinking[0][0] == due:
-                request = self._thinking.pop(0)[2]
+                place = self._thinking.pop(0)[1]
             else:
-                request = self._scheduled[self._next][1]
+                place = int(self._scheduled[self._next])
                 self._next += 1
-            if request.stream is None:
-                self._begin(request, due, due)
-            elif request.stream not in self._busy and self._streams[request.stream][0] is request:
-                self._streams[request.stream].popleft()
-                self._begin(request, due, due)
+            stream = self._plan.stream(place)
+            if stream is None:
+                self._begin(place, due, due)
+            elif stream not in self._busy and self._streams[stream][0] == place:
+                self._streams[stream] = self._streams[stream][1:]
+                self._begin(place, due, due)
         self._finish_if_idle()
 
     def _next_due(self) -> float | None:
         times = [thinking[0] for thinking in self._thinking[:1]]
         if self._next < len(self._scheduled):
-            times.append(self.zero + self._scheduled[self._next][0])
+            times.append(self.zero + float(self._due_s[self._next]))
         return min(times, default=None)
 
     def _continue(self, stream: int, before: Exchange) -> None:
         """Begin what comes next on a stream, now or after its pause, where it has no later time of its own."""
         waiting = self._streams[stream]
-        if not waiting or self._stopped:
+        if not waiting.size or self._stopped:
             return
         assert before.end is not None
-        request = waiting[0]
-        due = before.end + request.think_s if request.at_s is None else self.zero + request.at_s
+        place = int(waiting[0])
+        at_s = self._plan.slots.at_s[place]
+        due = before.end + self._plan.think_s(place) if np.isnan(at_s) else self.zero + float(at_s)
         if due <= before.end:
-            waiting.popleft()
-            self._begin(request, due, before.end)
-        elif request.at_s is None:
-            insort(self._thinking, (due, request.number, request))
-            if self._thinking[0][2] is request:
+            self._streams[stream] = waiting[1:]
+            self._begin(place, due, before.end)
+        elif np.isnan(at_s):
+            insort(self._thinking, (due, place))
+            if self._thinking[0][1] == place:
                 self.send_due()  # which sets the timer
 
-    def _begin(self, request: PlannedRequest, planned: float, ready: float) -> None:
+    def _begin(self, place: int, planned: float, ready: float) -> None:
+        request = self._plan.take(place)
         exchange = Exchange(request, planned, ready)
         self._to_come -= 1
-        self.exchanges.append(exchange)
         if request.stream is not None:
             self._busy.add(request.stream)
         connection = self._pool.take()
@@ -280,8 +254,8 @@ class Dispatcher:
 
     def _due_before(self, after_zero_s: float) -> int:
         """How many requests with a known time are due from now until then."""
-        scheduled = bisect_right(self._scheduled, after_zero_s, lo=self._next, key=lambda due: due[0]) - self._next
-        return scheduled + bisect_right(self._thinking, self.zero + after_zero_s, key=lambda due: due[0])
+        scheduled = int(np.searchsorted(self._due_s, after_zero_s, side="right")) - self._next
+        return max(scheduled, 0) + bisect_right(self._thinking, self.zero + after_zero_s, key=lambda due: due[0])
 
     def _look_ahead(self) -> None:
         if self.finished.done():
@@ -290,17 +264,21 @@ class Dispatcher:
         asyncio.get_running_loop().call_later(_LOOK_AHEAD_EACH_S, self._look_ahead)
 
 
-def _with_times(
-    plan: list[PlannedRequest], streams: dict[int, deque[PlannedRequest]]
-) -> list[tuple[float, PlannedRequest]]:
-    """The requests that have a time of their own, in order; fills `streams`. What begins a stream is due at zero."""
-    scheduled = []
-    for request in plan:
-        first = request.stream is None
-        if request.stream is not None:
-            first = request.stream not in streams
-            streams.setdefault(request.stream, deque()).append(request)
-        if request.at_s is not None or first:
-            scheduled.append((request.at_s or 0.0, request))
-    scheduled.sort(key=lambda due: due[0])
-    return scheduled
+Places = npt.NDArray[np.int64]
+
+
+def _places_by_stream(slots: Slots) -> dict[int, Places]:
+    order = np.argsort(slots.stream, kind="stable")
+    streams, begins = np.unique(slots.stream[order], return_index=True)
+    parts = np.split(order, begins[1:])
+    return {int(stream): part for stream, part in zip(streams, parts, strict=True) if stream >= 0}
+
+
+def _with_times(slots: Slots, streams: dict[int, Places]) -> tuple[Times, Places]:
+    """The requests that have a time of their own, in order. What begins a stream is due at zero."""
+    has_time = ~np.isnan(slots.at_s)
+    has_time[[part[0] for part in streams.values()]] = True
+    places = np.flatnonzero(has_time)
+    due_s = np.nan_to_num(slots.at_s[places])
+    order = np.argsort(due_s, kind="stable")
+    return due_s[order], places[order]

@@ -4,6 +4,7 @@ was set, and what a hypervisor took away."""
 import asyncio
 import random
 import time
+from array import array
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -90,6 +91,9 @@ class HealthMonitor:
         self.timer = Timer()
         self._random = random.Random(0)
         self._lags: list[float] = []
+        self._lateness, self._unread = array("d"), array("d")
+        self._tick_s = 0.0  # to which the kernel says how long something lay unread; 0.0: exactly
+        self._ticks: set[int] = set()
         self._wall_clock = WallClock()
         self._stolen_time = StolenTime()
         self._due = 0.0
@@ -104,34 +108,55 @@ class HealthMonitor:
         self.timer.arm(self._due)
         self._loop.add_reader(self.timer.fileno(), self._look)
 
-    def so_far(self, send_lateness_p99_s: float) -> WorkerHealth:
+    def note_exchange(self, exchange: Exchange) -> None:
+        """One that has ended."""
+        if exchange.sent is not None:
+            self._lateness.append(exchange.sent - exchange.ready)
+        if exchange.unread_s is not None:
+            self._unread.append(exchange.unread_s)
+            self._tick_s = max(self._tick_s, exchange.unread_step_s)
+            if exchange.unread_step_s:
+                self._ticks.add(int(exchange.response.times[0] / exchange.unread_step_s))
+
+    def so_far(self) -> WorkerHealth:
         """For a display; cheap."""
         lags = self._lags[-_RECENT:]
         return WorkerHealth(
-            send_lateness_p99_s=send_lateness_p99_s,
+            send_lateness_p99_s=_p99(self._lateness[-_RECENT:]),
             loop_lag_p99_s=_p99(lags),
             loop_lag_mean_s=_mean(lags),
             cpu_share=self._cpu_share(time.monotonic()),
         )
 
-    def stop(self, exchanges: list[Exchange]) -> WorkerHealth:
+    def stop(self) -> WorkerHealth:
         now = time.monotonic()
         cpu_share = self._cpu_share(now)  # before the figures, which take some milliseconds themselves
         self._note(now)  # moments that are due count, also when the loop did not come to them
         self._loop.remove_reader(self.timer.fileno())
         self.timer.close()
-        lateness = [exchange.sent - exchange.ready for exchange in exchanges if exchange.sent is not None]
-        unread_mean_s, unread_p99_s = _unread(exchanges)
+        unread_mean_s, unread_p99_s = self._unread_times()
         return WorkerHealth(
-            send_lateness_p99_s=_p99(lateness),
-            send_lateness_mean_s=_mean(lateness),
+            send_lateness_p99_s=_p99(self._lateness),
+            send_lateness_mean_s=_mean(self._lateness),
             loop_lag_p99_s=max(_p99(self._lags), unread_p99_s),
             loop_lag_mean_s=max(_mean(self._lags), unread_mean_s),
             cpu_share=cpu_share,
             clock_step_s=self._wall_clock.step_s(),
             stolen_share=self._stolen_time.share(),
-            kernel_times=all(not exchange.unread_step_s for exchange in exchanges if exchange.unread_s is not None),
+            kernel_times=not self._tick_s,
         )
+
+    def _unread_times(self) -> tuple[float, float]:
+        """Mean and p99 of how long first tokens lay unread, as far as that is certain.
+
+        The looks see the average moment, but the first tokens of a batch come in the same one. The kernel knows when it
+        received each. Where it says so in whole ticks, one value may be a tick too high, and a mean by half a tick over
+        the root of the number of different ticks, of which twice is taken off.
+        """
+        mean_s, p99_s = _mean(self._unread), _p99(self._unread)
+        if not self._tick_s:
+            return mean_s, p99_s
+        return max(0.0, mean_s - self._tick_s / len(self._ticks) ** 0.5), max(0.0, p99_s - self._tick_s)
 
     def _cpu_share(self, now: float) -> float:
         return (time.process_time() - self._cpu_started) / max(now - self._started, 1e-9)
@@ -165,25 +190,9 @@ def client_health(workers: Sequence[WorkerHealth]) -> ClientHealth:
     return ClientHealth(**worst_health(workers).model_dump(), workers=tuple(workers))
 
 
-def _unread(exchanges: list[Exchange]) -> tuple[float, float]:
-    """Mean and p99 of how long first tokens lay unread, as far as that is certain.
-
-    The looks see the average moment, but the first tokens of a batch come in the same one. The kernel knows when it
-    received each. Where it says so in whole ticks, one value may be a tick too high, and a mean by half a tick over
-    the root of the number of different ticks, of which twice is taken off.
-    """
-    known = [exchange for exchange in exchanges if exchange.unread_s is not None]
-    unread = [exchange.unread_s for exchange in known if exchange.unread_s is not None]
-    tick_s = max((exchange.unread_step_s for exchange in known), default=0.0)
-    if not tick_s:
-        return _mean(unread), _p99(unread)
-    ticks = len({int(exchange.response.times[0] / tick_s) for exchange in known})
-    return max(0.0, _mean(unread) - tick_s / ticks**0.5), max(0.0, _p99(unread) - tick_s)
-
-
-def _p99(values: list[float]) -> float:
+def _p99(values: Sequence[float]) -> float:
     return float(np.quantile(values, 0.99)) if values else 0.0
 
 
-def _mean(values: list[float]) -> float:
+def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else 0.0

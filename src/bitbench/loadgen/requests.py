@@ -4,7 +4,7 @@ workload and the seed alone."""
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from zlib import crc32
 
 import numpy as np
@@ -124,73 +124,103 @@ class Ask:
     output_tokens: int
 
 
-def _draw_lengths(length: Length, count: int, seed: tuple[int, ...], purpose: str) -> list[int]:
+Counts = npt.NDArray[np.int32]
+
+
+def _draw_lengths(length: Length, count: int, seed: tuple[int, ...], purpose: str) -> Counts:
     """So many lengths; around the mean where there is one, and then set to `min` or `max` if beyond."""
     if not isinstance(length, Lengths):
-        return [length] * count
+        return np.full(count, length, dtype=np.int32)
     draw = _request_generator(seed, purpose)
     if length.mean is None or length.sd is None:
-        return [int(value) for value in draw.integers(length.shortest, length.longest, size=count, endpoint=True)]
+        return draw.integers(length.shortest, length.longest, size=count, endpoint=True).astype(np.int32)
     drawn = np.rint(draw.normal(length.mean, length.sd, count))
-    return [int(value) for value in np.clip(drawn, length.shortest, length.longest)]
+    return np.clip(drawn, length.shortest, length.longest).astype(np.int32)
 
 
-def _asks_from_trace(job: LoadJob, rows: Sequence[TraceRow]) -> Iterator[Ask]:
+class Asks(Protocol):
+    """What a trial asks. Each ask is drawn by its number alone, so that a process draws its own ones only."""
+
+    def ask(self, number: int) -> Ask: ...
+
+
+class _TraceAsks:
     """As long as the trace says, cut to what the workload allows; prompts begin alike where its blocks do."""
-    source = PromptSource(job.vocabulary, job.seed)
-    most_in, most_out = longest_length(job.workload.input_tokens), longest_length(job.workload.output_tokens)
-    for number, row in enumerate(rows):
-        length = min(row.input_tokens, most_in)
+
+    def __init__(self, job: LoadJob, rows: Sequence[TraceRow]) -> None:
+        self._rows = rows
+        self._source = PromptSource(job.vocabulary, job.seed)
+        self._most_in = longest_length(job.workload.input_tokens)
+        self._most_out = longest_length(job.workload.output_tokens)
+
+    def ask(self, number: int) -> Ask:
+        row = self._rows[number]
+        length = min(row.input_tokens, self._most_in)
         needed = -(-length // MOONCAKE_BLOCK_TOKENS)
-        blocks = [source.passage(f"block {block}", MOONCAKE_BLOCK_TOKENS) for block in row.blocks[:needed]]
-        rest = max(length - len(blocks) * MOONCAKE_BLOCK_TOKENS, 0)
-        parts = [*blocks, source.prompt(number, rest)] if rest else blocks
-        yield Ask(np.concatenate(parts)[:length].tolist(), length, min(row.output_tokens, most_out))
+        parts = [self._source.passage(f"block {block}", MOONCAKE_BLOCK_TOKENS) for block in row.blocks[:needed]]
+        rest = length - len(parts) * MOONCAKE_BLOCK_TOKENS
+        if rest > 0:
+            parts.append(self._source.prompt(number, rest))
+        return Ask(np.concatenate(parts)[:length].tolist(), length, min(row.output_tokens, self._most_out))
 
 
-def _asks_from_texts(job: LoadJob, count: int) -> Iterator[Ask]:
+class _TextAsks:
     """Texts in a seeded random order; once each, and then again where a file has fewer than are asked for."""
-    texts = usable_texts(job.workload, job.folder)
-    order = _request_generator(job.seed, "order of texts").permutation(len(texts))
-    outputs = _draw_lengths(job.workload.output_tokens, count, job.seed, "output lengths")
-    for number, output_tokens in enumerate(outputs):
-        yield Ask(texts[order[number % len(texts)]], None, output_tokens)
+
+    def __init__(self, job: LoadJob, count: int) -> None:
+        self._texts = usable_texts(job.workload, job.folder)
+        self._order = _request_generator(job.seed, "order of texts").permutation(len(self._texts))
+        self._outputs = _draw_lengths(job.workload.output_tokens, count, job.seed, "output lengths")
+
+    def ask(self, number: int) -> Ask:
+        text = self._texts[self._order[number % len(self._texts)]]
+        return Ask(text, None, int(self._outputs[number]))
 
 
-def _asks_of_random_ids(job: LoadJob, count: int) -> Iterator[Ask]:
+class _RandomAsks:
     """Turn after turn of each conversation; a workload without conversations has one turn in each.
 
     The history of a later turn holds made-up answers of the length that was asked for, not those of the server: so
     requests are the same for every config, and known before the first one is sent.
     """
-    workload, seed = job.workload, job.seed
-    source = PromptSource(job.vocabulary, seed)
-    inputs = _draw_lengths(workload.input_tokens, count, seed, "input lengths")
-    outputs = _draw_lengths(workload.output_tokens, count, seed, "output lengths")
-    prefixes = _shared_prefixes(workload, count, seed, source)
-    history: list[Ids] = []
-    for number in range(count):
-        if number % workload.turns == 0:
-            history = []
-        prefix = prefixes[number]
-        said = source.prompt(number, inputs[number] - prefix.size)
-        prompt = np.concatenate([*history, prefix, said])
-        yield Ask(prompt.tolist(), prompt.size, outputs[number])
-        if workload.turns > 1:
-            history += [said, source.passage(f"answer {number}", outputs[number])]
+
+    def __init__(self, job: LoadJob, count: int) -> None:
+        workload, seed = job.workload, job.seed
+        self._turns = workload.turns
+        self._source = PromptSource(job.vocabulary, seed)
+        self._inputs = _draw_lengths(workload.input_tokens, count, seed, "input lengths")
+        self._outputs = _draw_lengths(workload.output_tokens, count, seed, "output lengths")
+        self._passages, self._prefixes = _shared_prefixes(workload, count, seed, self._source)
+
+    def ask(self, number: int) -> Ask:
+        history: list[Ids] = []
+        for earlier in range(number - number % self._turns, number):
+            history += [self._said(earlier), self._source.passage(f"answer {earlier}", int(self._outputs[earlier]))]
+        prompt = np.concatenate([*history, self._prefix(number), self._said(number)])
+        return Ask(prompt.tolist(), prompt.size, int(self._outputs[number]))
+
+    def _prefix(self, number: int) -> Ids:
+        passage: Ids = self._passages[self._prefixes[number]]
+        return passage
+
+    def _said(self, number: int) -> Ids:
+        return self._source.prompt(number, int(self._inputs[number]) - self._prefix(number).size)
 
 
-def _shared_prefixes(workload: Workload, count: int, seed: tuple[int, ...], source: PromptSource) -> list[Ids]:
-    """What each prompt begins with; empty for those that share nothing. The share is met exactly, up to rounding."""
+def _shared_prefixes(
+    workload: Workload, count: int, seed: tuple[int, ...], source: PromptSource
+) -> tuple[list[Ids], Counts]:
+    """Return what prompts begin with, and which of that each has; the last is empty, for those that share nothing. The
+    share is met exactly, up to rounding."""
     nothing = np.empty(0, dtype=np.int64)
     shared = workload.shared_prefix
     if shared is None:
-        return [nothing] * count
+        return [nothing], np.zeros(count, dtype=np.int32)
     passages = [source.passage(f"shared prefix {number}", shared.tokens) for number in range(shared.prefixes)]
     draw = _request_generator(seed, "shared prefixes")
     has_one = draw.permutation(count) < round(shared.share * count)
     which = draw.integers(shared.prefixes, size=count)
-    return [passages[which[number]] if has_one[number] else nothing for number in range(count)]
+    return [*passages, nothing], np.where(has_one, which, shared.prefixes).astype(np.int32)
 
 
 PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}
@@ -253,99 +283,130 @@ class PlannedRequest:
     think_s: float = 0.0  # planned this long after the end of the one before; only where `at_s` is None
 
 
-class Slot(NamedTuple):
-    """When a request is due, and which of the asks it is."""
+class Slots(NamedTuple):
+    """When requests are due, and which of the asks each is, by their number."""
 
-    ask: int
-    stream: int | None
-    at_s: float | None
-    think_s: float
+    ask: npt.NDArray[np.int64]
+    stream: npt.NDArray[np.int64]  # -1: none
+    at_s: Times  # NaN: after the request before it on its stream
+
+    def only(self, places: npt.NDArray[np.int64]) -> "Slots":
+        return Slots(self.ask[places], self.stream[places], self.at_s[places])
+
+
+class RequestPlan:
+    """The requests of one process, in the order in which they are begun as far as that is known. Only when they are due
+    is known of all of them; each is made from that when it is wanted, or ahead of it."""
+
+    def __init__(self, job: LoadJob, asks: Asks, numbers: npt.NDArray[np.int64], slots: Slots) -> None:
+        workload, endpoint = job.workload, job.endpoint
+        if not workload.output_forced:
+            extra = {name: value for name, value in endpoint.extra_body.items() if name != "ignore_eos"}
+            endpoint = replace(endpoint, extra_body=extra)
+        self.slots = slots
+        self._workload, self._endpoint, self._asks, self._numbers = workload, endpoint, asks, numbers
+        self._think_s = workload.conversation.think if workload.conversation else 0.0
+        self._batch_size = None if workload.open_loop else workload.concurrency
+        self._made: dict[int, PlannedRequest] = {}
+        self._taken: set[int] = set()  # before they were made ahead
+        self._ahead = 0  # places before it were made
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __iter__(self) -> Iterator[PlannedRequest]:
+        return map(self.make, range(len(self)))
+
+    def make(self, place: int) -> PlannedRequest:
+        slots = self.slots
+        ask = int(slots.ask[place])
+        asked = self._asks.ask(ask)
+        at_s = None if np.isnan(slots.at_s[place]) else float(slots.at_s[place])
+        return PlannedRequest(
+            number=int(self._numbers[place]),
+            data=request_bytes(self._endpoint, asked, api=self._workload.api, batch_size=self._batch_size),
+            stream=self.stream(place),
+            at_s=at_s,
+            asked_input_tokens=asked.input_tokens,
+            asked_output_tokens=asked.output_tokens if self._workload.output_forced else None,
+            most_output_tokens=asked.output_tokens,
+            think_s=self.think_s(place),
+        )
+
+    def think_s(self, place: int) -> float:
+        """How long after the request before it on its stream it is due."""
+        return self._think_s if self.slots.ask[place] % self._workload.turns else 0.0
+
+    def stream(self, place: int) -> int | None:
+        stream = int(self.slots.stream[place])
+        return None if stream < 0 else stream
+
+    def make_ahead(self, count: int = 1) -> None:
+        """Make so many further requests."""
+        until = min(self._ahead + count, len(self))
+        for place in range(self._ahead, until):
+            if place in self._taken:
+                self._taken.remove(place)
+            else:
+                self._made[place] = self.make(place)
+        self._ahead = until
+
+    def take(self, place: int) -> PlannedRequest:
+        """Return a request for the only time."""
+        if place >= self._ahead:
+            self._taken.add(place)
+            return self.make(place)
+        return self._made.pop(place)
 
 
 def plan_requests(
-    job: LoadJob, owns: Callable[[int, int | None], bool] = lambda _number, _stream: True
-) -> list[PlannedRequest]:
-    """Every request of the trial, in the order in which they are begun as far as that is known; or those that the
-    caller `owns`, by their number and stream.
+    job: LoadJob,
+    owns: Callable[[npt.NDArray[np.int64], npt.NDArray[np.int64]], npt.NDArray[np.bool_]] | None = None,
+) -> RequestPlan:
+    """Every request of the trial, or those that the caller `owns`, by their numbers and streams.
 
     The same job gives the same requests at the same times; nothing in it depends on an answer.
     """
     asks, slots = _plan(job)
-    workload = job.workload
-    batch_size = None if workload.open_loop else workload.concurrency
-    own = [(number, slot) for number, slot in enumerate(slots) if owns(number, slot.stream)]
-    wanted = {slot.ask for _, slot in own}
-    endpoint = job.endpoint
-    if not workload.output_forced:
-        extra = {name: value for name, value in endpoint.extra_body.items() if name != "ignore_eos"}
-        endpoint = replace(endpoint, extra_body=extra)
-    # One after the other: as a list of numbers a prompt takes several times the room that its bytes do.
-    made = {
-        place: (
-            request_bytes(endpoint, ask, api=workload.api, batch_size=batch_size),
-            ask.input_tokens,
-            ask.output_tokens,
-        )
-        for place, ask in enumerate(asks)
-        if place in wanted
-    }
-    requests = []
-    for number, slot in own:
-        data, input_tokens, output_tokens = made[slot.ask]
-        exactly = output_tokens if workload.output_forced else None
-        requests.append(
-            PlannedRequest(
-                number, data, slot.stream, slot.at_s, input_tokens, exactly, output_tokens, think_s=slot.think_s
-            )
-        )
-    return requests
+    numbers = np.arange(slots.ask.size)
+    if owns is not None:
+        numbers = numbers[owns(numbers, slots.stream)]
+    return RequestPlan(job, asks, numbers, slots.only(numbers))
 
 
-def _plan(job: LoadJob) -> tuple[Iterator[Ask], Sequence[Slot]]:
+def _plan(job: LoadJob) -> tuple[Asks, Slots]:
     workload = job.workload
     if isinstance(workload.arrival, Trace):
         rows = input_trace_rows(workload, job.folder)
-        speed = workload.arrival.speed
-        slots = [Slot(number, None, row.at_s / speed, 0.0) for number, row in enumerate(rows)]
-        return _asks_from_trace(job, rows), slots
+        at_s = np.array([row.at_s for row in rows]) / workload.arrival.speed
+        return _TraceAsks(job, rows), Slots(np.arange(len(rows)), np.full(len(rows), -1), at_s)
     count = workload.request_count
     assert count is not None
-    asks = _asks_of_random_ids(job, count) if workload.text is None else _asks_from_texts(job, count)
+    asks = _RandomAsks(job, count) if workload.text is None else _TextAsks(job, count)
     return asks, _on_schedule(job) if workload.open_loop else _on_streams(workload, count)
 
 
-def _on_schedule(job: LoadJob) -> list[Slot]:
+def _on_schedule(job: LoadJob) -> Slots:
     """Conversations begin when they are due, whatever the server does; their later turns follow their answers."""
     turns = job.workload.turns
     times = open_loop_times(job.workload, job.seed)
-    think_s = job.workload.conversation.think if job.workload.conversation else 0.0
-    return [
-        Slot(
-            ask=conversation * turns + turn,
-            stream=None if turns == 1 else conversation,
-            at_s=float(due) if turn == 0 else None,
-            think_s=think_s if turn else 0.0,
-        )
-        for turn in range(turns)
-        for conversation, due in enumerate(times)
-    ]
+    turn, conversation = np.divmod(np.arange(turns * times.size), times.size)
+    return Slots(
+        ask=conversation * turns + turn,
+        stream=np.full(turn.size, -1) if turns == 1 else conversation,
+        at_s=np.where(turn == 0, times[conversation], np.nan),
+    )
 
 
-def _on_streams(workload: Workload, count: int) -> list[Slot]:
+def _on_streams(workload: Workload, count: int) -> Slots:
     """`concurrency` streams begin at zero; each goes on when its last answer is complete."""
     turns, streams = workload.turns, workload.concurrency
-    think_s = workload.conversation.think if workload.conversation else 0.0
-    conversations = count // turns
-    slots = []
-    for first in range(0, conversations, streams):
-        for turn in range(turns):
-            for conversation in range(first, min(first + streams, conversations)):
-                slots.append(
-                    Slot(
-                        ask=conversation * turns + turn,
-                        stream=conversation % streams,
-                        at_s=0.0 if first == turn == 0 else None,
-                        think_s=think_s if turn else 0.0,
-                    )
-                )
-    return slots
+    conversation, turn = np.divmod(np.arange(count // turns * turns), turns)
+    order = np.lexsort((conversation, turn, conversation // streams))
+    conversation, turn = conversation[order], turn[order]
+    is_first = (conversation < streams) & (turn == 0)
+    return Slots(
+        ask=conversation * turns + turn,
+        stream=conversation % streams,
+        at_s=np.where(is_first, 0.0, np.nan),
+    )

@@ -1,4 +1,4 @@
-"""Does this trial count? Pure: from its rows, the client's health, and what its point's other trials took.
+"""Does this trial count? Pure: from the sums of its rows, the client's health, and what its point's other trials took.
 
 A limit never comes from the trial that it judges. Were it 2 % of the trial's own time, a fast trial would be held to a
 strict limit and a slow one of the same config to a loose one, and the fast ones would be rejected.
@@ -7,10 +7,7 @@ strict limit and a slow one of the same config to a loose one, and the fast ones
 from collections.abc import Sequence
 from statistics import median
 
-import numpy as np
-import pyarrow as pa
-
-from bitbench.records.request_rows import RequestRows, request_rows_statistic
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import ClientHealth, Failure, Outcome, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.workload import Workload
@@ -58,12 +55,9 @@ _OUTCOME_OF_STATUS = {
 _SAID_OF_MEMORY = ("out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory")
 _SAID_OF_SUPPORT = ("not support", "unsupported", "not implemented", "maximum context length", "max_model_len")
 
-_NEEDED = ("request", "planned_s", "sent_s", "first_token_s", "end_s", "asked_input_tokens", "asked_output_tokens",
-           "input_tokens", "output_tokens", "status", "http_status", "error")  # fmt: skip
-
 
 def load_verdict(
-    requests: pa.Table,
+    sums: RequestSums,
     workload: Workload,
     health: ClientHealth,
     metric: str = "output_throughput",
@@ -75,17 +69,12 @@ def load_verdict(
     """
     if abs(health.clock_step_s) > CLOCK_STEP_S:
         return _clock_was_set(health.clock_step_s)
-    rows = requests.select(_NEEDED).to_pylist()
-    failed = [row for row in rows if row["status"] != "ok"]
-    if failed:
-        return _stood_still(failed, health) or _failed_request(failed, len(rows))
-    if workload.request_count not in (None, len(rows)):
-        return Failure(outcome=Outcome.INVALID, cause=f"{len(rows)} of {workload.request_count} requests were sent.")
-    return (
-        _wrong_tokens(rows)
-        or _clocks_apart(requests, health)
-        or _client_bound(requests, workload, health, metric, known)
-    )
+    if sums.first_failure is not None:
+        return _stood_still(sums, health) or _failed_request(sums.first_failure, sums)
+    if workload.request_count not in (None, sums.requests):
+        cause = f"{sums.requests} of {workload.request_count} requests were sent."
+        return Failure(outcome=Outcome.INVALID, cause=cause)
+    return _wrong_tokens(sums) or _clocks_apart(sums, health) or _client_bound(sums, workload, health, metric, known)
 
 
 def _clock_was_set(step_s: float) -> Failure:
@@ -96,22 +85,20 @@ def _clock_was_set(step_s: float) -> Failure:
     return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
 
-def _stood_still(failed: list[dict[str, Json]], health: ClientHealth) -> Failure | None:
+def _stood_still(sums: RequestSums, health: ClientHealth) -> Failure | None:
     """Whether requests ran out of time on a machine that did not run itself."""
     late_s = max(health.send_lateness_p99_s, health.loop_lag_p99_s)
-    if late_s < STOOD_STILL_S or any(row["status"] not in ("stalled", "timeout") for row in failed):
+    if late_s < STOOD_STILL_S or sums.statuses.keys() - {"ok", "stalled", "timeout"}:
         return None
     cause = f"the client was late by {show_seconds(late_s)} itself when requests ran out of time"
     return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
 
-def _clocks_apart(requests: pa.Table, health: ClientHealth) -> Failure | None:
+def _clocks_apart(sums: RequestSums, health: ClientHealth) -> Failure | None:
     """Whether it matters how badly the clocks of the client's machines are known."""
-    if not health.nodes or not requests.num_rows:
+    if not health.nodes or not sums.requests:
         return None
-    rows = RequestRows(requests)
-    span_s = float(np.nanmax(rows.end) - rows.planned.min())
-    allowed_s = max(MEAN_DELAY_FLOOR_S, min(CLOCK_ERROR_S, CLOCK_ERROR_SHARE * span_s))
+    allowed_s = max(MEAN_DELAY_FLOOR_S, min(CLOCK_ERROR_S, CLOCK_ERROR_SHARE * sums.makespan_s))
     worst = max(health.nodes, key=lambda node: node.off_by_s)
     if worst.off_by_s <= allowed_s:
         return None
@@ -119,12 +106,11 @@ def _clocks_apart(requests: pa.Table, health: ClientHealth) -> Failure | None:
     return Failure(outcome=Outcome.DISTURBED, cause=cause)
 
 
-def _failed_request(failed: list[dict[str, Json]], count: int) -> Failure:
-    first = min(failed, key=lambda row: row["end_s"])
+def _failed_request(first: dict[str, Json], sums: RequestSums) -> Failure:
     answer = f"HTTP {first['http_status']}: " if first["status"] in ("http_error", "rate_limited") else ""
     cause = f"Request {first['request']}: {answer}{first['error']}".rstrip(".")
-    if len(failed) > 1:
-        cause += f" ({len(failed)} of {count} requests failed)"
+    if sums.failed > 1:
+        cause += f" ({sums.failed} of {sums.requests} requests failed)"
     return Failure(outcome=_outcome(first), cause=f"{cause}.")
 
 
@@ -139,24 +125,22 @@ def _outcome(row: dict[str, Json]) -> Outcome:
     return _OUTCOME_OF_STATUS[row["status"]]
 
 
-def _wrong_tokens(rows: list[dict[str, Json]]) -> Failure | None:
-    """Where an exact length was asked for: the tokens of a text are the server's to count."""
+def _wrong_tokens(sums: RequestSums) -> Failure | None:
     for kind in ("output", "input"):
-        wrong = [row for row in rows if row[f"asked_{kind}_tokens"] not in (None, row[f"{kind}_tokens"])]
-        if wrong:
-            asked, counted = wrong[0][f"asked_{kind}_tokens"], wrong[0][f"{kind}_tokens"]
+        if wrong := sums.wrong_tokens.get(kind):
             cause = (
-                f"Requested {asked} {kind} tokens, the engine counted {counted} ({len(wrong)} of {len(rows)} requests)."
+                f"Requested {wrong.asked} {kind} tokens, the engine counted {wrong.counted} "
+                f"({wrong.requests} of {sums.requests} requests)."
             )
             return Failure(outcome=Outcome.INVALID, cause=cause)
     return None
 
 
 def _client_bound(
-    requests: pa.Table, workload: Workload, health: ClientHealth, metric: str, known: Sequence[TrialMetrics]
+    sums: RequestSums, workload: Workload, health: ClientHealth, metric: str, known: Sequence[TrialMetrics]
 ) -> Failure | None:
     """Reject the trial only where the metric that the study compares by may have moved."""
-    how = moved_metrics(requests, workload, health, known).get(metric)
+    how = moved_metrics(sums, workload, health, known).get(metric)
     if how is None:
         return None
     stolen = f"; a hypervisor took {show_percent(health.stolen_share)} of the processors"
@@ -165,26 +149,25 @@ def _client_bound(
 
 
 def moved_metrics(
-    requests: pa.Table, workload: Workload, health: ClientHealth, known: Sequence[TrialMetrics] = ()
+    sums: RequestSums, workload: Workload, health: ClientHealth, known: Sequence[TrialMetrics] = ()
 ) -> dict[str, str]:
     """Return what the client may have moved by more than its limit: `Metric.moves_with` of metrics, each with how far.
 
     `known`: metrics of the warm-up and of the earlier attempts of this point in this block, rejected ones included.
     Limits are shares of their medians. A trial whose point has none is judged by its own times.
     """
-    rows = RequestRows(requests)
-    if not rows.is_ok.any():
+    if not sums.completed:
         return {}
-    typical = _typical_times([metrics for metrics in known if metrics.ttft_s is not None] or [_own_times(rows)])
+    typical = _typical_times([metrics for metrics in known if metrics.ttft_s is not None] or [_own_times(sums)])
     ttft_s, tpot_s = typical.ttft_s or 0.0, typical.tpot_s or 0.0
     # A warm-up has fewer tokens than a trial, so that latencies are put together from their parts.
-    tokens = request_rows_statistic(rows.output_tokens, "mean") or 1.0
+    tokens = sums.output_tokens / sums.completed
     decoding_s = tpot_s * max(tokens - 1, 0.0)
     # What is read late still has its own time where the kernel gives it, unless the next token came meanwhile: one read
     # of both has one time.
     own_times = health.kernel_times and (typical.tpot_s is None or health.loop_lag_p99_s < typical.tpot_s)
     lag_mean_s, lag_p99_s = (0.0, 0.0) if own_times else (health.loop_lag_mean_s or 0.0, health.loop_lag_p99_s)
-    delay_s = float(np.mean(rows.column("sent_s") - rows.planned)) + lag_mean_s
+    delay_s = (sums.delay.statistic("mean") or 0.0) + lag_mean_s
     gap_s = typical.itl_p99_s or ttft_s
     ttft_p99_s = typical.ttft_p99_s or ttft_s
     checks = [
@@ -196,8 +179,7 @@ def moved_metrics(
     ]
     if workload.open_loop:  # the schedule goes on whatever is late, so that only the ends of the trial can move
         end_s = health.send_lateness_p99_s + lag_p99_s
-        makespan_s = float(np.nanmax(rows.end) - rows.planned.min())
-        checks.append(("output_throughput", "makespan", end_s, _mean_limit(makespan_s)))
+        checks.append(("output_throughput", "makespan", end_s, _mean_limit(sums.makespan_s)))
     else:  # a stream sends its next request once it has noticed the end of the last
         checks.append(("output_throughput", "mean latency", delay_s, _mean_limit(ttft_s + decoding_s)))
     found: dict[str, str] = {}
@@ -211,12 +193,12 @@ def _mean_limit(time_s: float) -> float:
     return max(MEAN_DELAY_FLOOR_S, MEAN_DELAY_SHARE * time_s)
 
 
-def _own_times(rows: RequestRows) -> TrialMetrics:
+def _own_times(sums: RequestSums) -> TrialMetrics:
     return TrialMetrics(
-        ttft_s=request_rows_statistic(rows.ttft, "mean"),
-        ttft_p99_s=request_rows_statistic(rows.ttft, "p99"),
-        tpot_s=request_rows_statistic(rows.tpot, "mean"),
-        itl_p99_s=request_rows_statistic(rows.itl, "p99"),
+        ttft_s=sums.statistic("ttft", "mean"),
+        ttft_p99_s=sums.statistic("ttft", "p99"),
+        tpot_s=sums.statistic("tpot", "mean"),
+        itl_p99_s=sums.statistic("itl", "p99"),
     )
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import pickle
 import queue
 import resource
 import struct
@@ -15,7 +16,7 @@ import uvloop
 
 from bitbench.loadgen.client import run_client_part
 from bitbench.loadgen.progress import Snapshot
-from bitbench.loadgen.workers import decode_task_frame, decode_zero_frame, write_message_frame, write_result_frames
+from bitbench.loadgen.workers import JobFailed, Ready, write_frame
 from bitbench.util.child_processes import read_child_frame
 from bitbench.util.errors import LoadError
 
@@ -32,25 +33,25 @@ def main() -> None:
     threading.Thread(target=_receive, args=(sys.stdin.buffer, frames), daemon=True).start()
 
     def zero_from_parent() -> float:
-        write_message_frame(results)  # that it is ready
-        return decode_zero_frame(frames.get())
+        write_frame(results, Ready())
+        return float(pickle.loads(frames.get()))
 
     def report(snapshot: Snapshot) -> None:
         if _waiting_bytes(results) < _SNAPSHOT_ROOM:  # else nobody reads them, and a full pipe would stop the trial
-            write_message_frame(results, snapshot=snapshot)
+            write_frame(results, snapshot)
 
     while True:
         task_frame = frames.get()
         try:
-            task = decode_task_frame(task_frame)
+            task = pickle.loads(task_frame)
             result = uvloop.run(run_client_part(task.job, task.part, zero_from_parent, report if task.report else None))
         except LoadError as problem:
-            write_message_frame(results, error=str(problem))
+            write_frame(results, JobFailed(str(problem)))
         except Exception as problem:
             traceback.print_exc()
-            write_message_frame(results, error=f"{type(problem).__name__}: {problem}")
+            write_frame(results, JobFailed(f"{type(problem).__name__}: {problem}"))
         else:
-            write_result_frames(results, result)
+            write_frame(results, result)
 
 
 def _allow_many_connections() -> None:

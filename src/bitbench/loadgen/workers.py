@@ -1,10 +1,10 @@
-"""The load client as a set of processes on one clock, each with its part of the schedule, and the frames in which
-they speak."""
+"""The load client as a set of processes on one clock with a part of the schedule each, and the frames in which they
+speak."""
 
 import contextlib
 import os
+import pickle
 import selectors
-import struct
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
@@ -12,15 +12,12 @@ from time import monotonic
 from types import TracebackType
 from typing import IO, NamedTuple, Self
 
-import pyarrow as pa
-from pydantic import TypeAdapter
-
 from bitbench.loadgen.client import WHOLE, WorkerPart
 from bitbench.loadgen.health import client_health
 from bitbench.loadgen.progress import Snapshot, sum_progress_snapshots
 from bitbench.ports import LoadJob, LoadResult
-from bitbench.records.trial import ClientHealth, LoadProgress
-from bitbench.study.base import Json, Record
+from bitbench.records.request_rows import RequestParts
+from bitbench.records.trial import LoadProgress
 from bitbench.study.workload import Workload
 from bitbench.util.child_processes import (
     NOWHERE,
@@ -32,8 +29,6 @@ from bitbench.util.child_processes import (
 from bitbench.util.errors import LoadError
 from bitbench.util.machine_faults import require_linux
 from bitbench.util.text import quote
-
-_ZERO = struct.Struct("<d")
 
 
 class WorkerTask(NamedTuple):
@@ -48,69 +43,22 @@ class WorkerTask(NamedTuple):
     report: bool  # whether snapshots are wanted
 
 
-class Ready(Record):
+class Ready(NamedTuple):
     """The worker waits for time zero."""
 
 
-class JobFailed(Exception):
+class JobFailed(NamedTuple):
     """The worker is well, but could not run this job; says why."""
 
-
-class _Header(Record):
-    """Begins each message of a worker. A table follows where there is a health; all None: it is ready."""
-
-    error: str | None = None
-    snapshot: Snapshot | None = None
-    health: ClientHealth | None = None
-    started_at: str = ""
-    duration_s: float = 0.0
+    why: str
 
 
-_TASK = TypeAdapter(WorkerTask)
+Message = Ready | JobFailed | Snapshot | LoadResult
 
 
-def encode_task_frame(task: WorkerTask) -> bytes:
-    return _TASK.dump_json(task)
-
-
-def decode_task_frame(frame: bytes) -> WorkerTask:
-    return _TASK.validate_json(frame)
-
-
-def _encode_zero_frame(zero: float) -> bytes:
-    return _ZERO.pack(zero)
-
-
-def decode_zero_frame(frame: bytes) -> float:
-    (zero,) = _ZERO.unpack(frame)
-    return float(zero)
-
-
-def write_message_frame(pipe: IO[bytes], **fields: Json) -> None:
-    """Those of a header; none of them says that the worker is ready."""
-    write_child_frame(pipe, _Header(**fields).model_dump_json(exclude_defaults=True).encode())
-
-
-def write_result_frames(pipe: IO[bytes], result: LoadResult) -> None:
-    write_message_frame(pipe, health=result.health, started_at=result.started_at, duration_s=result.duration_s)
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, result.requests.schema) as writer:
-        writer.write_table(result.requests)
-    write_child_frame(pipe, sink.getvalue().to_pybytes())
-
-
-def _read_message_frame(pipe: IO[bytes]) -> Ready | Snapshot | LoadResult:
-    """Raises EOFError when the worker is gone, JobFailed when it says that it could not."""
-    header = _Header.model_validate_json(read_child_frame(pipe))
-    if header.error is not None:
-        raise JobFailed(header.error)
-    if header.snapshot is not None:
-        return header.snapshot
-    if header.health is None:
-        return Ready()
-    with pa.ipc.open_stream(read_child_frame(pipe)) as reader:
-        table = reader.read_all()
-    return LoadResult(table, header.health, header.started_at, header.duration_s)
+def write_frame(pipe: IO[bytes], message: Message | WorkerTask | float) -> None:
+    """Both ends are bitbench's own processes, so a frame is a pickle."""
+    write_child_frame(pipe, pickle.dumps(message))
 
 
 _MODULE = "bitbench.loadgen.worker_process"
@@ -154,11 +102,8 @@ class Worker:
         if isinstance(message, WorkerTask):
             self._doing = f"workload {message.job.workload.name}"
             self._key = message.job.endpoint.api_key
-            frame = encode_task_frame(message)
-        else:
-            frame = _encode_zero_frame(message)
         try:
-            write_child_frame(self._process.stdin, frame)
+            write_frame(self._process.stdin, message)
         except BrokenPipeError:
             raise LoadError(self._obituary()) from None
 
@@ -166,11 +111,12 @@ class Worker:
         """The next message, waited for. Raises LoadError where the worker is gone or could not do its task."""
         assert self._process.stdout is not None
         try:
-            return _read_message_frame(self._process.stdout)
-        except JobFailed as failed:
-            raise LoadError(f"The load worker could not run {self._doing}: {quote(str(failed), self._key)}") from None
+            message: Message = pickle.loads(read_child_frame(self._process.stdout))
         except EOFError:
             raise LoadError(self._obituary()) from None
+        if isinstance(message, JobFailed):
+            raise LoadError(f"The load worker could not run {self._doing}: {quote(message.why, self._key)}")
+        return message
 
     def end(self) -> None:
         process = self._process
@@ -312,12 +258,13 @@ def _listen(workers: list[Worker], on_snapshots: Callable[[Sequence[Snapshot]], 
 
 
 def merge_worker_results(results: Sequence[LoadResult]) -> LoadResult:
-    """In planned order, on the clock that all had."""
-    requests = pa.concat_tables([result.requests for result in results])
-    if len(results) > 1:
-        requests = requests.sort_by("request")
+    """On the clock that all had."""
+    sums = results[0].sums
+    for result in results[1:]:
+        sums.merge(result.sums)
     return LoadResult(
-        requests=requests,
+        sums=sums,
+        rows=RequestParts(tuple(part for result in results for part in result.rows.parts)),
         health=client_health([worker for result in results for worker in result.health.workers]),
         started_at=min(result.started_at for result in results),
         duration_s=max(result.duration_s for result in results),

@@ -22,6 +22,7 @@ from bitbench.measure.runner import StudyRun, refuse_other_facts, refuse_other_s
 from bitbench.measure.trial import now
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder, StudyRecords, Writer
+from bitbench.records.request_rows import RequestParts
 from bitbench.records.trial import InstanceRecord, Outcome
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study_file import study_file_text
@@ -198,7 +199,7 @@ def _join(part: StudyRecords, writer: Writer) -> None:
         instance_id = ids[trial.instance_id]
         have[instance_id] -= 1
         if have[instance_id] < 0:
-            rows = part.requests_of(trial, None) if trial.requests_file else None
+            rows = RequestParts.of(part.requests_of(trial, None)) if trial.requests_file else None
             writer.append_trial(trial.model_copy(update={"instance_id": instance_id}), rows)
     for model in {part.plan.variant(config.variant).model_name for config in part.plan.quality}:
         material = StudyFolder(source).material(model)

@@ -178,7 +178,7 @@ class EndpointRun:
 
     def _trial(self, workload: Workload, ready: ReadyInstance) -> TrialRecord:
         draft = self._warm_up(workload, ready) or self._draft(workload, ready, "measured")
-        record = self._writer.append_trial(draft.record, draft.requests)
+        record = self._writer.append_trial(draft.record, draft.rows)
         self._trials.append(record)
         self._progress.add([record])
         self._run.observer.trial_finished(record)
@@ -197,7 +197,7 @@ class EndpointRun:
             if draft.record.kind != "warmup":
                 return draft
             self._warm_ups[point] += 1
-            rounds.append(self._writer.append_trial(draft.record, draft.requests))
+            rounds.append(self._writer.append_trial(draft.record, draft.rows))
         self._warm[point] = (rounds[-1].metrics,)
         if not is_steady(rounds):
             times = " and ".join(show_seconds(round_.metrics.latency_s) for round_ in rounds[-2:])

@@ -351,7 +351,7 @@ class _Servers:
 
 def _in_turn(draft: TrialDraft, others: int, round_: int | None, place: int) -> TrialDraft:
     circumstances = {"residents": others, "round": round_, "turn": place}
-    return TrialDraft(draft.record.model_copy(update=circumstances), draft.requests)
+    return TrialDraft(draft.record.model_copy(update=circumstances), draft.rows)
 
 
 def _point(ready: ReadyInstance, workload: Workload) -> Point:

@@ -29,7 +29,8 @@ from bitbench.loadgen.verdict import load_verdict
 from bitbench.measure.trial import load_job
 from bitbench.ports import Endpoint, InstanceFailed, LoadClient
 from bitbench.records.folder import StudyFolder
-from bitbench.records.request_rows import RequestRows, request_rows_statistic
+from bitbench.records.request_rows import RequestRows
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome, TrialRecord
 from bitbench.study.base import Json
 from bitbench.study.metrics import NEEDED, PROMISED, Promised
@@ -82,14 +83,15 @@ def first_contact(
     )
     limits = Timeouts(request=TIMEOUT_S, stall=TIMEOUT_S)
     result = load.run(load_job(endpoint, alone, seed=(secrets.randbits(64), 0), limits=limits))
-    failure = load_verdict(result.requests, alone, result.health)
+    failure = load_verdict(result.sums, alone, result.health)
     if failure is not None and failure.outcome not in NOT_THE_ENGINES:
         raise LoadError(_explain(result.requests, failure.cause, arguments))
-    later = RequestRows(result.requests.slice(1))
+    rows = result.requests.slice(1)
+    later, sums = RequestRows(rows), RequestSums.of(rows)
     times = {name: later.time(name) for name in PROMISED}
     return FirstContact(
-        latency_s=request_rows_statistic(later.latency, "p50") or 0.0,
-        ttft_s=request_rows_statistic(later.ttft, "p50") or 0.0,
+        latency_s=sums.statistic("latency", "p50") or 0.0,
+        ttft_s=sums.statistic("ttft", "p50") or 0.0,
         requests=requests - 1,
         fastest_s={name: float(np.nanmin(found)) for name, found in times.items() if np.isfinite(found).any()},
     )

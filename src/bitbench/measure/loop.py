@@ -136,8 +136,8 @@ def run_study(
 def record_loop_result(draft: Draft, schedule: Schedule, writer: Writer, observer: Observer) -> None:
     """Write it down, and tell who waits for it."""
     match draft:
-        case TrialDraft(record, requests):
-            schedule.add(trial := writer.append_trial(record, requests))
+        case TrialDraft(record, rows):
+            schedule.add(trial := writer.append_trial(record, rows))
             observer.trial_finished(trial)
         case QualityDraft(record, scores):
             schedule.add(quality := writer.append_quality(record, scores))

@@ -222,7 +222,8 @@ class StudyRun:
             self.mirror.push()
 
     def context(self, load: LoadClient) -> RunContext:
-        return run_context(self.plan, self.store, self.source.folder, self.at, load=load, observer=self.observer)
+        run = run_context(self.plan, self.store, self.source.folder, self.at, load=load, observer=self.observer)
+        return replace(run, rows_folder=self.folder.requests)
 
     def quality_kits(self, writer: Writer) -> dict[str, QualityKit]:
         """By model; what is asked about quality is in the folder then."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.trial import cached_share, metrics_of_trial
@@ -20,6 +20,8 @@ from bitbench.measure.machine.watches import MemoryWatch, gpu_watch_disturbance,
 from bitbench.measure.plan import planned_engine_loads, planned_engine_setup
 from bitbench.measure.quality import QualityKit
 from bitbench.ports import Endpoint, Engine, Instance, Launch, Load, LoadClient, LoadJob, Observer, Vocabulary
+from bitbench.records.request_rows import RequestParts
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import (
     NOT_THE_ENGINES,
     ClientHealth,
@@ -31,14 +33,12 @@ from bitbench.records.trial import (
     TrialRecord,
 )
 from bitbench.study.hardware import Capability
+from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Study, Timeouts
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import Workload
 from bitbench.util.http.connection import Samples, fetch_samples
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 
 def read_engine_metrics(endpoint: Endpoint) -> Samples | None:
@@ -87,6 +87,7 @@ class RunContext:
     load: LoadClient
     observer: Observer
     folder: Path = Path()  # of the study file: what file names in it are relative to
+    rows_folder: Path | None = None  # as `LoadJob.rows_folder`
     quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
     capability: Capability | None = None  # the least among the GPUs here
     words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
@@ -150,7 +151,7 @@ class TrialDraft:
     """A trial before the store has given it an id, with its request rows."""
 
     record: TrialRecord
-    requests: "pa.Table | None" = None
+    rows: RequestParts | None = None
 
 
 @dataclass(frozen=True)
@@ -213,6 +214,8 @@ def run_trial(
         limits=study.limits,
         vocabulary=ready.vocabulary,
         folder=run.folder,
+        objectives=study.objectives,
+        rows_folder=run.rows_folder,
     )
     new = partial(new_trial_record, point, block=ready.block, index=index, instance_id=ready.id)
     before = read_engine_metrics(ready.endpoint)
@@ -221,10 +224,10 @@ def run_trial(
     with others or nullcontext(), watch_gpus(pid if run.on_device else None) as gpus, meter_energy(pid) as meter:
         result = run.load.run(job, run.observer.trial_running)
     counted = engine_metrics(ready.endpoint, before, read_engine_metrics(ready.endpoint))
-    requests = result.requests
+    sums = result.sums
     energy = Energy(gpus.use.energy_j if gpus.use else None, meter.energy_j)
     disturbed = others.failure if others and gpus.use is None else gpu_watch_disturbance(gpus.use)
-    verdict = load_verdict(requests, asked, result.health, study.measure.metric, known)
+    verdict = load_verdict(sums, asked, result.health, study.measure.metric, known)
     failure = ready.explain(verdict or disturbed, kind)
     record = new(kind="measured" if failure else kind, failure=failure)  # a warm-up that fails is a result
     found = {
@@ -235,14 +238,12 @@ def run_trial(
         "gpus": gpus.use,
         "cpu_energy_j": meter.energy_j,
         "engine_metrics": counted,
-        "cached_share": cached_share(counted, requests),
-        **_trial_draft_figures(
-            requests, study, energy, has_metrics=_has_metrics(record.outcome, requests, result.health)
-        ),
+        "cached_share": cached_share(counted, sums),
+        **_trial_draft_figures(sums, energy, has_metrics=_has_metrics(record.outcome, sums, result.health)),
     }
     if failure is None and kind == "measured":
-        found["uncertain"] = tuple(moved_metrics(requests, asked, result.health, known))
-    return TrialDraft(record.model_copy(update=found), requests)
+        found["uncertain"] = tuple(moved_metrics(sums, asked, result.health, known))
+    return TrialDraft(record.model_copy(update=found), result.rows)
 
 
 def touch_before_trial(ready: ReadyInstance, run: RunContext) -> None:
@@ -261,23 +262,24 @@ def _trial_seed(
     return (*own, visit) if visit else own
 
 
-def _has_metrics(outcome: Outcome, requests: "pa.Table", health: ClientHealth | None) -> bool:
+def _has_metrics(outcome: Outcome, sums: RequestSums, health: ClientHealth | None) -> bool:
     """Whether the metrics of a trial are recorded. Those of a rejected one are, so that a report can say what its
     rejection changed, unless a request failed or the clock was set."""
     if outcome is Outcome.OK:
         return True
-    if outcome not in (Outcome.CLIENT_BOUND, Outcome.DISTURBED) or health is None or not requests.num_rows:
+    if outcome not in (Outcome.CLIENT_BOUND, Outcome.DISTURBED) or health is None or not sums.requests:
         return False
-    return abs(health.clock_step_s) <= CLOCK_STEP_S and set(requests["status"].to_pylist()) == {"ok"}
+    return abs(health.clock_step_s) <= CLOCK_STEP_S and not sums.failed
 
 
-def _trial_draft_figures(requests: "pa.Table", study: Study, energy: Energy, *, has_metrics: bool) -> dict[str, object]:
+def _trial_draft_figures(sums: RequestSums, energy: Energy, *, has_metrics: bool) -> dict[str, object]:
     """Return what the record of a trial says about its rows."""
     return {
-        "metrics": metrics_of_trial(requests, study.objectives, energy) if has_metrics else TrialMetrics(),
-        "objectives": judge_objectives(requests, study.objectives),
-        "requests": requests.num_rows,
-        "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),
+        "metrics": metrics_of_trial(sums, energy) if has_metrics else TrialMetrics(),
+        "objectives": judge_objectives(sums),
+        "requests": sums.requests,
+        "failed_requests": sums.failed,
+        "is_sketched": sums.is_sketched,
     }
 
 
@@ -289,6 +291,8 @@ def load_job(
     limits: Timeouts,
     vocabulary: Vocabulary | None = None,
     folder: Path = Path(),
+    objectives: tuple[Objective, ...] = (),
+    rows_folder: Path | None = None,
 ) -> LoadJob:
     """Random tokens are from the endpoint's own vocabulary, or else from this one."""
     known = endpoint.vocabulary or vocabulary
@@ -301,6 +305,8 @@ def load_job(
         request_timeout_s=limits.request,
         stall_timeout_s=limits.stall,
         folder=folder.absolute(),  # the load client works in another one
+        objectives=objectives,
+        rows_folder=rows_folder.absolute() if rows_folder else None,
     )
 
 

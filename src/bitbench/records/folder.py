@@ -4,7 +4,7 @@ loses at most the trial that was running.
 study.yaml  lock.json     what was asked; what it was resolved to
 instances.jsonl           one line per engine start
 trials.jsonl              one line per trial, appended and synced when it ends
-requests/ID.parquet       one row per request of that trial
+requests/ID.parquet       one row per request of that trial; ID.1.parquet and so on of further load processes
 quality.jsonl             one line per measurement of a config's quality, appended and synced when it ends
 quality/ID.parquet        one row per scored token of that measurement
 quality/windows-MODEL.json  what every variant of that model is asked, as token ids
@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 from bitbench.records.lock import LOCK_FORMAT, Lock
 from bitbench.records.profile import PROFILE_FORMAT, OperatorProfile
 from bitbench.records.quality import QUALITY_FORMAT, SCORE_COLUMNS, QualityMaterial, QualityRecord
+from bitbench.records.request_rows import RequestParts
 from bitbench.records.roof import ROOF_FORMAT, MachineRoof
 from bitbench.records.strict_reader import (
     parse_next_record_number,
@@ -103,7 +104,7 @@ class StudyRecords:
 R = TypeVar("R", bound=Record)
 # Names that only bitbench gives. What is called otherwise is a person's own, and stays.
 _DOCUMENT = re.compile(r"lock\.json|roof\.json|study\.yaml")
-_REQUEST_ROWS = re.compile(r"t\d{5,}\.parquet", re.ASCII)
+_REQUEST_ROWS = re.compile(r"t\d{5,}(\.\d+)?\.parquet|rows\.parquet", re.ASCII)  # rows: of a trial that runs
 _SCORES = re.compile(r"q\d{4,}\.parquet", re.ASCII)
 _LOG = re.compile(r"i(\d{4,})\.log", re.ASCII)
 _PROFILE = re.compile(r"p(\d{4,})\.json", re.ASCII)
@@ -186,7 +187,11 @@ class StudyFolder:
         """Its request rows; only these columns are read where some are named."""
         if trial.requests_file is None:
             raise RowsNotKeptError(f"trial {trial.id} has no request rows: it ended as {trial.outcome}")
-        return read_rows_strictly(self._rows_file(trial.requests_file), REQUEST_COLUMNS, columns, f"trial {trial.id}")
+        tables = [
+            read_rows_strictly(self._rows_file(name), REQUEST_COLUMNS, columns, f"trial {trial.id}")
+            for name in (trial.requests_file, *trial.more_request_files)
+        ]
+        return pa.concat_tables(tables)
 
     def _rows_file(self, name: str) -> Path:
         if Path(name).is_absolute() or ".." in Path(name).parts:
@@ -275,12 +280,26 @@ class Writer:
     def append_instance(self, record: InstanceRecord) -> None:
         self._append(self.folder._instances, record)
 
-    def append_trial(self, draft: TrialRecord, requests: pa.Table | None) -> TrialRecord:
-        """Give the trial its id, write its request rows, then its line."""
+    def append_trial(self, draft: TrialRecord, rows: RequestParts | None) -> TrialRecord:
+        """Give the trial its id, keep its request rows, then write its line."""
         trial_id = f"t{self._next_trial:05d}"
         self._next_trial += 1
-        rows_file = self._write_rows(f"requests/{trial_id}.parquet", requests)
-        return self._appended(self.folder._trials, draft, {"id": trial_id, "requests_file": rows_file})
+        files = self._keep_parts(trial_id, rows)
+        given = {"id": trial_id, "requests_file": next(iter(files), None), "more_request_files": files[1:]}
+        return self._appended(self.folder._trials, draft, given)
+
+    def _keep_parts(self, trial_id: str, rows: RequestParts | None) -> tuple[str, ...]:
+        """Return the files' names as a record holds them."""
+        names = []
+        for number, part in enumerate(rows.parts if rows else ()):
+            name = f"requests/{trial_id}.{number}.parquet" if number else f"requests/{trial_id}.parquet"
+            if isinstance(part, bytes):
+                with self._files.replacing(name) as file:
+                    file.write(part)
+            else:
+                self._files.move_in(part, name)
+            names.append(name)
+        return tuple(names)
 
     def append_quality(self, draft: QualityRecord, scores: pa.Table | None) -> QualityRecord:
         """Likewise for a measurement of quality, with one row per scored token."""
@@ -308,7 +327,7 @@ class Writer:
         for profile in records.profiles:
             self._files.write(f"profiles/{profile.id}.json", profile.model_dump_json(indent=1) + "\n")
         for lines, written in (
-            (self.folder._trials, records.trials),
+            (self.folder._trials, [trial.model_copy(update={"more_request_files": ()}) for trial in records.trials]),
             (self.folder._quality, records.quality),
             (self.folder._instances, records.instances),
         ):
@@ -340,7 +359,7 @@ class Writer:
     def write_lock(self, lock: Lock) -> None:
         self._files.write(self.folder.lock_file.name, lock.model_dump_json(indent=2) + "\n")
 
-    def _appended(self, lines: Path, draft: R, given: Mapping[str, str | None]) -> R:
+    def _appended(self, lines: Path, draft: R, given: Mapping[str, object]) -> R:
         """The draft with what only the folder could give it. Its line is what makes it exist, so it comes last."""
         record = draft.model_copy(update=given)
         self._append(lines, record)
@@ -361,7 +380,9 @@ class Writer:
     def _drop_orphans(self) -> None:
         """Rows whose trial never got its line: the trial did not end, so they are no result. And what a kill left of a
         document that was being written."""
-        known = {trial.requests_file for trial in self.folder.trials()}
+        known: set[str | None] = set()
+        for trial in self.folder.trials():
+            known |= {trial.requests_file, *trial.more_request_files}
         known |= {record.scores_file for record in self.folder.quality_records()}
         kept = frozenset(Path(name).name for name in known if name is not None)
         self._files.remove_matching("requests", _REQUEST_ROWS, kept)

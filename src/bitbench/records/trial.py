@@ -191,6 +191,8 @@ class TrialRecord(Record):
     requests: int = 0
     failed_requests: int = 0
     requests_file: str | None = None
+    more_request_files: tuple[str, ...] = ()  # where several load processes sent the requests
+    is_sketched: bool = False  # times were too many for exact percentiles: these are within 1 %
 
     @property
     def energy(self) -> Energy:

@@ -79,6 +79,21 @@ class SafeFolder:
                     os.unlink(partial, dir_fd=folder)
                 raise
 
+    def move_in(self, file: Path, name: str) -> None:
+        """Give a finished file this name; copies it from another file system."""
+        with _plainly(self.root / name), self._parent(name, create=True) as (folder, last):
+            _refuse_unusual(folder, last, self.root / name)
+            with file.open("rb") as content:
+                os.fsync(content.fileno())
+                try:
+                    os.replace(file, last, dst_dir_fd=folder)
+                except OSError as error:
+                    if error.errno != errno.EXDEV:
+                        raise
+                    with self.replacing(name) as copy:
+                        shutil.copyfileobj(content, copy)
+                    file.unlink()
+
     def create(self, name: str) -> Path:
         """A new, empty file; refused where the name is taken, by whatever it is."""
         with _plainly(self.root / name), self._open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, "wb"):

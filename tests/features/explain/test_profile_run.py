@@ -19,6 +19,8 @@ from bitbench.measure.trial import RunContext
 from bitbench.ports import Endpoint, InstanceFailed, Launch, LoadJob, LoadResult
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
+from bitbench.records.request_rows import RequestParts
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import ClientHealth, Failure, InstanceFacts, LoadProgress, Outcome
 from bitbench.reports.document.markdown import markdown, markdown_section_parts
 from bitbench.study.plan import Plan
@@ -75,6 +77,7 @@ class MadeUpEngine:
         count, tokens = job.workload.concurrency, int(str(job.workload.output_tokens))
         rows = [
             {
+                "request": row,
                 "sent_s": 0.0,
                 "chunk_s": [(FIRST_S if first else PREFILL_S * (row + 1)) + DECODE_S * step for step in range(tokens)],
                 "status": "ok",
@@ -82,9 +85,8 @@ class MadeUpEngine:
             }
             for row in range(count)
         ]
-        return LoadResult(
-            pa.Table.from_pylist(rows), ClientHealth(send_lateness_p99_s=0, loop_lag_p99_s=0, cpu_share=0), "", 1.0
-        )
+        health = ClientHealth(send_lateness_p99_s=0, loop_lag_p99_s=0, cpu_share=0)
+        return LoadResult(RequestSums(), RequestParts.of(pa.Table.from_pylist(rows)), health, "", 1.0)
 
 
 class Notes:

@@ -23,6 +23,7 @@ from bitbench.records.kept_tables import KEPT_TABLES, write_kept_tables
 from bitbench.records.lock import Lock
 from bitbench.records.profile import PublishedKernels, read_published_profile
 from bitbench.records.quality import CorpusFacts, QualityRecord
+from bitbench.records.request_rows import RequestParts
 from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.records.tables import TABLES as STUDY_TABLES
 from bitbench.records.trial import Memory, Outcome, TrialMetrics
@@ -52,7 +53,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 writer.append_instance(instance)
             for number, trial in enumerate(trials):
                 rows = request_rows({"planned_s": 0.0, "chunk_s": [0.1, 0.2]}) if number < 3 else None
-                writer.append_trial(trial, rows)
+                parts = [] if rows is None else [RequestParts.of(rows.slice(0, 1)), RequestParts.of(rows.slice(1))]
+                contents = tuple(content for part in parts for content in part.parts)
+                writer.append_trial(trial, RequestParts(contents))
     (place / "one" / "trials.jsonl").open("a").write('{"id": "t99999", "kind": "meas')  # just being written
     _add_quality(place / "one")
     (place / "kernels").mkdir()

@@ -11,6 +11,7 @@ from bitbench.features.cards.card import Card, CardHead, card_key_fingerprint, c
 from bitbench.features.cards.publish import publishable_points
 from bitbench.features.cards.types import CardError, Check, Checked, PartName, Verification
 from bitbench.records.folder import StudyFolder, StudyRecords
+from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import Outcome, TrialMetrics, TrialRecord
 from bitbench.study.base import Json, Record
 from bitbench.study.study_file import study_file_text
@@ -71,15 +72,15 @@ def _stated(trial: TrialRecord) -> dict[str, Json]:
 
 def _of_rows(of: StudyRecords, trial: TrialRecord) -> dict[str, Json]:
     rows = of.requests_of(trial, None)
-    metrics = metrics_of_trial(rows, of.study.objectives, trial.energy)
-    objectives = judge_objectives(rows, of.study.objectives) if trial.objectives is not None else None
-    failed = sum(status != "ok" for status in rows.column("status").to_pylist())
+    sums = RequestSums.of(rows, of.study.objectives)
+    metrics = metrics_of_trial(sums, trial.energy)
+    objectives = judge_objectives(sums) if trial.objectives is not None else None
     found: dict[str, Json] = {name: getattr(metrics, name) for name in TrialMetrics.model_fields}
     return {
         "metrics": found,
         "objectives": None if objectives is None else objectives.model_dump(mode="json"),
-        "requests": rows.num_rows,
-        "failed": failed,
+        "requests": sums.requests,
+        "failed": sums.failed,
     }
 
 

@@ -301,7 +301,7 @@ def _with_study_ids(draft: Draft, host: Host) -> Draft:
         return draft.model_copy(update={"id": name, "log_file": f"logs/{name}.log", "host": host.name})
     update = {"instance_id": host.ids[draft.record.instance_id]}
     if isinstance(draft, TrialDraft):
-        return TrialDraft(draft.record.model_copy(update=update), draft.requests)
+        return TrialDraft(draft.record.model_copy(update=update), draft.rows)
     return QualityDraft(draft.record.model_copy(update=update), draft.scores)
 
 

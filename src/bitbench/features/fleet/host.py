@@ -23,7 +23,7 @@ from bitbench.measure.plan import ready_plan
 from bitbench.measure.progress import Progress
 from bitbench.measure.quality import QualityKit
 from bitbench.measure.runner import resolve_run, run_context, run_kit_maker
-from bitbench.measure.trial import RunContext
+from bitbench.measure.trial import RunContext, TrialDraft
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.records.lock import Lock
@@ -120,7 +120,7 @@ class BlockHost:
                     progress.add([record])
                     pace.add(record)
                     results += record is not draft
-                    yield draft
+                    yield _without_files(draft)
                 if results == 0 and progress.next_group() == group:
                     raise StoreError(f"{group.name} left no trial")
 
@@ -133,6 +133,12 @@ class BlockHost:
                 material = order.materials[variant.model_name]
                 kits[variant.model] = maker.kit_of(material, variant.model, plan.study.quality)
         return replace(self._context, plan=plan, quality=kits)
+
+
+def _without_files(draft: Draft) -> Draft:
+    if isinstance(draft, TrialDraft) and draft.rows is not None:
+        return replace(draft, rows=draft.rows.packed())
+    return draft
 
 
 class _Logs:

@@ -111,7 +111,7 @@ class RayLoadClient:
         results = {name: self._get(name, run) for name, run in runs.items()}
         _refuse_unconnected(results)
         machines = [
-            LoadMachine(name=name, requests=result.requests.num_rows, off_by_s=clocks[name].bound_s)
+            LoadMachine(name=name, requests=result.sums.requests, off_by_s=clocks[name].bound_s)
             for name, result in results.items()
         ]
         merged = merge_worker_results(list(results.values()))
@@ -168,7 +168,7 @@ class RayLoadClient:
 
 def _refuse_unconnected(results: dict[str, LoadResult]) -> None:
     """Raises LoadError for a machine that has no way to an endpoint which answers others: not the endpoint's doing."""
-    statuses = {name: set(result.requests["status"].to_pylist()) for name, result in results.items()}
+    statuses = {name: set(result.sums.statuses) for name, result in results.items()}
     if any("ok" in seen for seen in statuses.values()):
         for name, seen in statuses.items():
             if seen == {"refused"}:

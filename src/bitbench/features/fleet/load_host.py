@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from threading import Event
 
 import numpy as np
@@ -51,7 +52,10 @@ class LoadHost:
         if differing:
             raise LoadError(f"it is not set up like the driver: {', '.join(differing)}")
         try:
-            return self._load.run(job, part=part, choose_zero=self._choose_zero, on_snapshots=self._note)
+            result = self._load.run(
+                replace(job, rows_folder=None), part=part, choose_zero=self._choose_zero, on_snapshots=self._note
+            )
+            return replace(result, rows=result.rows.packed())
         finally:  # here, since the next job is asked about before it begins
             self._ready.clear()
             self._go.clear()

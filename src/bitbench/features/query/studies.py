@@ -246,9 +246,7 @@ class Studies:
         """A view over the rows: which study they are of is joined when it is asked for."""
         paths = self._remote.rows if self._remote else self._files.get("requests/*.parquet", ())
         begin = len(self._remote.path if self._remote else self._place) + 1
-        places = [
-            (str(path), str(path.parents[1])[begin:] or ".", path.name.removesuffix(".parquet")) for path in paths
-        ]
+        places = [(str(path), str(path.parents[1])[begin:] or ".", path.name.partition(".")[0]) for path in paths]
         self._rows = request_table_for_query(places, self._remote.files if self._remote else fs.LocalFileSystem())
         self._asked.register("request_rows", self._rows)
         columns = ", ".join(f'"{column.name}"' for column in TABLES["requests"].columns)
@@ -343,7 +341,7 @@ class Studies:
             return f"(SELECT *, CAST(NULL AS DOUBLE) AS perplexity FROM ({read}))"
         rows = (
             f"SELECT {self._folder('/quality/[^/]*$')} AS folder, "
-            "regexp_extract(filename, '([^/]+)[.]parquet$', 1) AS id, \"window\", logprob "
+            "regexp_extract(filename, '([^/.]+)[^/]*[.]parquet$', 1) AS id, \"window\", logprob "
             f"FROM read_parquet([{files}], filename = true)"
         )
         scores = (

@@ -1,0 +1,149 @@
+"""Answers that have ended become rows, sums and Parquet: at the end of a trial, and of a long one while it runs, in
+pieces too short to delay a request."""
+
+import asyncio
+import secrets
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from time import thread_time
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from bitbench.loadgen.answer import REQUEST_SCHEMA, request_row
+from bitbench.loadgen.connection import Exchange
+from bitbench.ports import LoadJob
+from bitbench.records.request_sums import RequestSums
+from bitbench.study.base import Json
+from bitbench.util.http.response import ResponseReader, responses_decoding_s
+
+ROW_GROUP = 65_536  # requests
+# Bytes of answers that are kept as they came: a million events of 200 bytes. What comes after them is compressed, in a
+# thread, to a seventieth: that took 1.5 µs of a core for each event, so short trials do without.
+AS_THEY_CAME_BYTES = 256_000_000
+_BATCH = 64  # rows that become columns at once, in some 0.3 ms
+# Processor time of decoding between two looks of the event loop at its sockets, and as much again for so many answers
+# that wait: where they come faster than they are decoded, the client slows down and says so, and memory does not grow.
+_PIECE_S, _PIECE_ANSWERS = 0.0002, 64
+
+
+class RequestRowWriter:
+    """Holds what a process knows of its requests. A trial of more than one row group is written to a file while it
+    runs, so that answers do not pile up."""
+
+    def __init__(self, job: LoadJob, requests: int) -> None:
+        self.zero = 0.0  # known when all is prepared; times in rows count from it
+        self._job = job
+        self._is_long = requests > ROW_GROUP
+        self._sums = RequestSums(job.objectives)
+        self._ended: deque[Exchange] = deque()  # not decoded yet
+        self._added_bytes = 0
+        self._saved_bytes = 0  # written by the compressor's thread alone
+        self._tokens = 0  # that all answers may have
+        self._decoding_s = 0.0
+        self._piece: Iterator[None] | None = None  # the answer that is being decoded
+        self._rows: list[dict[str, Json]] = []
+        self._batches: list[pa.RecordBatch] = []
+        self._grouped = 0  # rows in batches
+        self._thread = ThreadPoolExecutor(1)
+        self._written: list[Future[None]] = []
+        self._sink: Path | pa.BufferOutputStream = _new_file(job.rows_folder) if self._is_long else _memory()
+        self._file = pq.ParquetWriter(self._sink, REQUEST_SCHEMA, compression="zstd")
+
+    @property
+    def held_bytes(self) -> int:
+        return self._added_bytes - self._saved_bytes
+
+    def add(self, exchange: Exchange) -> None:
+        """One that has ended."""
+        self._ended.append(exchange)
+        self._tokens += exchange.request.most_output_tokens
+        self._added_bytes += exchange.response.held_bytes
+        if self._is_long:
+            if self._piece is None:
+                self._piece = self._decode_all()
+                asyncio.get_running_loop().call_soon(self._decode_a_piece)
+        elif self._added_bytes >= AS_THEY_CAME_BYTES:
+            self._thread.submit(self._compress, exchange.response)
+
+    def finish(self) -> tuple[RequestSums, bytes | Path]:
+        """Return what all requests add up to, and their rows. Nothing is sent any more."""
+        for _ in self._piece or self._decode_all():
+            pass
+        self._begin_group()
+        self._thread.shutdown(wait=True)
+        for written in self._written:
+            written.result()
+        self._file.close()
+        return self._sums, self._sink if isinstance(self._sink, Path) else self._sink.getvalue().to_pybytes()
+
+    def discard(self) -> None:
+        """Where the trial has no result."""
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self._file.close()
+        if isinstance(self._sink, Path):
+            self._sink.unlink()
+
+    def _compress(self, response: ResponseReader) -> None:
+        before = response.held_bytes
+        response.compress()
+        self._saved_bytes += before - response.held_bytes
+
+    def _decode_a_piece(self) -> None:
+        """And come back where more is left, after the sockets were looked at."""
+        until = thread_time() + _PIECE_S * (1 + len(self._ended) // _PIECE_ANSWERS)
+        while self._piece is not None and thread_time() < until:
+            if next(self._piece, self) is self:
+                self._piece = None
+        if self._piece is not None:
+            asyncio.get_running_loop().call_soon(self._decode_a_piece)
+
+    def _decode_all(self) -> Iterator[None]:
+        """Yield every few events, and where there is nothing more at the moment return."""
+        if not self._is_long:
+            self._ended = deque(sorted(self._ended, key=lambda exchange: exchange.number))
+        while self._ended:
+            exchange = self._ended.popleft()
+            held_bytes = exchange.response.held_bytes
+            began = thread_time()
+            left_s = responses_decoding_s(self._tokens) - self._decoding_s
+            self._rows.append((yield from request_row(exchange, self.zero, left_s, self._job.endpoint.api_key)))
+            self._decoding_s += thread_time() - began
+            if self._is_long:
+                self._added_bytes -= held_bytes
+            if len(self._rows) == _BATCH:
+                self._begin_batch()
+            yield
+
+    def _begin_batch(self) -> None:
+        self._batches.append(pa.RecordBatch.from_pylist(self._rows, schema=REQUEST_SCHEMA))
+        self._grouped += len(self._rows)
+        self._rows = []
+        if self._grouped >= ROW_GROUP:
+            self._begin_group()
+
+    def _begin_group(self) -> None:
+        if self._rows:
+            self._batches.append(pa.RecordBatch.from_pylist(self._rows, schema=REQUEST_SCHEMA))
+        self._written.append(self._thread.submit(self._write_group, self._batches))
+        self._rows, self._batches, self._grouped = [], [], 0
+
+    def _write_group(self, batches: list[pa.RecordBatch]) -> None:
+        """In the thread; nearly all of it needs no interpreter lock."""
+        table = pa.Table.from_batches(batches, schema=REQUEST_SCHEMA).combine_chunks()
+        self._sums.add(table)
+        self._file.write_table(table, row_group_size=ROW_GROUP)
+
+
+def _memory() -> pa.BufferOutputStream:
+    return pa.BufferOutputStream()
+
+
+def _new_file(folder: Path | None) -> Path:
+    """Named so that a study's next command removes it where the trial did not end (`bitbench.util.files`)."""
+    file = (folder or Path(tempfile.gettempdir())) / f"rows.parquet.{secrets.token_hex(8)}.partial"
+    file.touch(mode=0o666, exist_ok=False)
+    return file
