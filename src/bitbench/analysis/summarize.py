@@ -6,7 +6,6 @@ import numpy as np
 
 from bitbench.analysis.absolute import Samples, absolute_estimates
 from bitbench.analysis.configs import summarize_config, summarize_engine, summarize_failures, summarize_settings
-from bitbench.analysis.crossover import find_crossovers
 from bitbench.analysis.intervals import Sample, mean_of_means, sample_of_starts
 from bitbench.analysis.objectives import judge_objective, objectives_hold
 from bitbench.analysis.precision import stop_reason, summarize_precision
@@ -81,9 +80,6 @@ def summarize(of: StudyRecords) -> StudySummary:
         expectations=plan.expectations,
         level=plan.level,
         processor_notes=plan.processor_notes,
-        crossovers=tuple(
-            found for field, speeds in fields.items() for found in find_crossovers(field.plan, speeds, field.baseline)
-        ),
         search=rate_search_answer(rate_trials(plan.study, of.trials), search) if search else None,
         quality=summarize_quality(of),
         quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},

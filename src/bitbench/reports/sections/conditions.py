@@ -375,9 +375,6 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
         "the others are undecided, and a rank is the range of places that this leaves. Against the baseline alone, and "
         "for the question which may be the best, fewer comparisons are made at once, so those answers can be sharper.",
-        "Crossing": ": the ratios and the ends of their intervals are joined by straight lines (logarithms of both "
-        "axes), and moved apart to the lines that come in from the points before and after. Where 1 lies between them "
-        f"is the interval of the crossing, at {confidence}.",
         "Outliers": " are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median. They are "
         "flagged and still included in the means.",
     }
