@@ -92,7 +92,6 @@ def summarize(of: StudyRecords) -> StudySummary:
         ),
         turns=summarize_turns(plan, of.trials),
         settings=summarize_settings(of),
-        idle_share=_idle_share(of),
         parts=dict(_parts(of)),
     )
 
@@ -113,14 +112,6 @@ def summarize_speeds(of: StudyRecords, config: Config) -> Speeds:
 
 def _speeds(of: StudyRecords, field: ModelGroup, samples: Samples) -> Speeds:
     return Speeds(field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence)
-
-
-def _idle_share(of: StudyRecords) -> float | None:
-    known = [trial for trial in of.trials if trial.counts and trial.cpu_energy_j and trial.duration_s]
-    energy_j = sum(trial.cpu_energy_j or 0.0 for trial in known)
-    if of.lock.idle_power_w is None or not energy_j:
-        return None
-    return of.lock.idle_power_w * sum(trial.duration_s or 0.0 for trial in known) / energy_j
 
 
 def _models(fields: Iterable[ModelGroup]) -> tuple[ComparedModel, ...]:

@@ -13,7 +13,7 @@ from bitbench.analysis.objectives import good_share
 from bitbench.analysis.results.summary import CachedPrompts, MetricDefinition
 from bitbench.records.folder import StudyRecords
 from bitbench.records.request_rows import RequestRows, request_rows_metric
-from bitbench.records.trial import Energy, EngineMetrics, TrialMetrics
+from bitbench.records.trial import EngineMetrics, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.metrics import METRICS, FigureSource
 from bitbench.study.objective import Objective
@@ -28,22 +28,21 @@ DEFINITIONS = {column: MetricDefinition.of(metric) for column, metric in RECORDE
 
 
 def metrics_of_trial(
-    table: pa.Table, objectives: Sequence[Objective] = (), energy: Energy | None = None
+    table: pa.Table, objectives: Sequence[Objective] = (), energy_j: float | None = None
 ) -> TrialMetrics:
     """The figures of one trial from its request rows (records.tables); only complete requests count.
-    `energy`: what its devices took meanwhile."""
+    `energy_j`: what its GPUs took meanwhile."""
     rows = RequestRows(table).complete()
     found = TrialMetrics(
         **{column: request_rows_metric(RECORDED[column], rows) for column in TrialMetrics.model_fields}
     )
     served = found.request_throughput if found.achieved_rate is None else found.achieved_rate
     share = good_share(table, objectives)
-    tokens, (gpus_j, cpus_j) = float(rows.output_tokens.sum()), energy or Energy()
+    tokens = float(rows.output_tokens.sum())
     return found.model_copy(
         update={
             "goodput": None if share is None or served is None else share * served,
-            "energy_per_token": gpus_j / tokens if gpus_j is not None and tokens else None,
-            "cpu_energy_per_token": cpus_j / tokens if cpus_j is not None and tokens else None,
+            "energy_per_token": energy_j / tokens if energy_j is not None and tokens else None,
         }
     )
 

@@ -23,7 +23,6 @@ from bitbench.measure.load_study import PreparedLoad
 from bitbench.measure.loop import THIS_HOST, Schedule, run_study
 from bitbench.measure.machine.host import BUSY_CORES, available_memory, cores_in_use, disturbs, usable_threads
 from bitbench.measure.machine.noise import keep_noise, kept_noise, measure_noise
-from bitbench.measure.machine.watches import EnergyMeter, energy_zones
 from bitbench.measure.offers import Executor
 from bitbench.measure.plan import estimator_of, no_quality_of_random_weights, plan_study_source, ready_plan
 from bitbench.measure.quality import KitMaker, QualityKit
@@ -165,8 +164,7 @@ class StudyRun:
         hosts = {THIS_HOST: self.at.host()} if hosts is None else hosts
         found = resolve_run(self.plan, self.source.folder, _class_of(hosts, lock), self.at.home)
         found = found.model_copy(update={"hosts": dict(hosts)})
-        with EnergyMeter(energy_zones()) as idle:
-            busy_cores = cores_in_use() if is_here else 0.0
+        busy_cores = cores_in_use() if is_here else 0.0
         if busy_cores > BUSY_CORES:
             self.observer.warn(busy_machine_warning(self.plan.study, self.at.device, busy_cores))
         if lock:
@@ -179,7 +177,7 @@ class StudyRun:
             began: dict[str, object] = {"created_at": now(), "search": search}
             if is_here:
                 noise = _noise(found.host, self.at.home, self.observer)
-                began |= {"busy_cores": busy_cores, "idle_power_w": idle.power_w, "noise": noise}
+                began |= {"busy_cores": busy_cores, "noise": noise}
             found = found.model_copy(update=began)
         writer.write_study(self.source.text)
         writer.write_lock(found)

@@ -16,14 +16,13 @@ from bitbench.analysis.trial import cached_share, metrics_of_trial
 from bitbench.engines.starts import Starts
 from bitbench.loadgen.verdict import CLOCK_STEP_S, load_verdict, moved_metrics
 from bitbench.measure.machine.host import OtherWork
-from bitbench.measure.machine.watches import MemoryWatch, gpu_watch_disturbance, meter_energy, watch_gpus
+from bitbench.measure.machine.watches import MemoryWatch, gpu_watch_disturbance, watch_gpus
 from bitbench.measure.plan import planned_engine_loads, planned_engine_setup
 from bitbench.measure.quality import QualityKit
 from bitbench.ports import Endpoint, Engine, Instance, Launch, Load, LoadClient, LoadJob, LoadLost, Observer, Vocabulary
 from bitbench.records.trial import (
     NOT_THE_ENGINES,
     ClientHealth,
-    Energy,
     EngineMetrics,
     Failure,
     Outcome,
@@ -218,14 +217,14 @@ def run_trial(
     before = read_engine_metrics(ready.endpoint)
     pid = ready.instance.pid
     others = OtherWork(pid) if pid is not None and run.engine_of(ready.config).needs_model else None
-    with others or nullcontext(), watch_gpus(pid if run.on_device else None) as gpus, meter_energy(pid) as meter:
+    with others or nullcontext(), watch_gpus(pid if run.on_device else None) as gpus:
         try:
             result = run.load.run(job, run.observer.trial_running)
         except LoadLost as lost:
             return TrialDraft(new(kind="measured", failure=Failure(outcome=Outcome.LOST, cause=str(lost))))
     counted = engine_metrics(ready.endpoint, before, read_engine_metrics(ready.endpoint))
     requests = result.requests
-    energy = Energy(gpus.use.energy_j if gpus.use else None, meter.energy_j)
+    energy_j = gpus.use.energy_j if gpus.use else None
     disturbed = others.failure if others and gpus.use is None else gpu_watch_disturbance(gpus.use)
     verdict = load_verdict(requests, asked, result.health, study.measure.metric, known)
     failure = ready.explain(verdict or disturbed, kind)
@@ -237,11 +236,10 @@ def run_trial(
         "sketched": dict(result.sketched),
         "memory": ready.watch.read(),
         "gpus": gpus.use,
-        "cpu_energy_j": meter.energy_j,
         "engine_metrics": counted,
         "cached_share": cached_share(counted, requests),
         **trial_draft_figures(
-            requests, study, energy, has_metrics=has_metrics(record.outcome, requests, result.health)
+            requests, study, energy_j, has_metrics=has_metrics(record.outcome, requests, result.health)
         ),
     }
     if failure is None and kind == "measured":
@@ -275,10 +273,12 @@ def has_metrics(outcome: Outcome, requests: "pa.Table", health: ClientHealth | N
     return abs(health.clock_step_s) <= CLOCK_STEP_S and set(requests["status"].to_pylist()) == {"ok"}
 
 
-def trial_draft_figures(requests: "pa.Table", study: Study, energy: Energy, *, has_metrics: bool) -> dict[str, object]:
+def trial_draft_figures(
+    requests: "pa.Table", study: Study, energy_j: float | None, *, has_metrics: bool
+) -> dict[str, object]:
     """Return what the record of a trial says about its rows."""
     return {
-        "metrics": metrics_of_trial(requests, study.objectives, energy) if has_metrics else TrialMetrics(),
+        "metrics": metrics_of_trial(requests, study.objectives, energy_j) if has_metrics else TrialMetrics(),
         "objectives": judge_objectives(requests, study.objectives),
         "requests": requests.num_rows,
         "failed_requests": sum(status != "ok" for status in requests["status"].to_pylist()),

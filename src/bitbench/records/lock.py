@@ -99,7 +99,6 @@ class Lock(Record):
     bitbench: str | None = None  # the version that measured
     created_at: str | None = None  # wall clock, ISO 8601 in UTC; None: imported
     busy_cores: float | None = None  # that other work kept busy just before it began
-    idle_power_w: float | None = None  # of the processors and their memory, then; None: their counters are unreadable
     noise: HostNoise | None = None
     host: HostFacts = HostFacts()
     hosts: dict[str, HostFacts] = Field(default_factory=dict)  # every machine that measured, by name; all of one class

@@ -455,7 +455,6 @@ class StudySummary(Record):
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
     rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
-    idle_share: float | None = None  # of the processors' energy in its trials: what they take when idle; None: unknown
     rejections: tuple[Rejections, ...] = ()  # of configs with a trial
     turns: tuple[TurnEffect, ...] = ()  # of engines that are frozen between their turns
     settings: tuple[SettingSummary, ...] = ()  # of configs that share their weights and engine with others

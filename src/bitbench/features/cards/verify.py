@@ -71,7 +71,7 @@ def _stated(trial: TrialRecord) -> dict[str, Json]:
 
 def _of_rows(of: StudyRecords, trial: TrialRecord) -> dict[str, Json]:
     rows = of.requests_of(trial, None)
-    metrics = metrics_of_trial(rows, of.study.objectives, trial.energy)
+    metrics = metrics_of_trial(rows, of.study.objectives, trial.energy_j)
     objectives = judge_objectives(rows, of.study.objectives) if trial.objectives is not None else None
     failed = sum(status != "ok" for status in rows.column("status").to_pylist())
     found: dict[str, Json] = {name: getattr(metrics, name) for name in TrialMetrics.model_fields}

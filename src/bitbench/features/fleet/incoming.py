@@ -218,7 +218,7 @@ class BlockResults:
             is_excused = record.kind == "warmup" and verdict is not None and verdict.outcome in NOT_THE_ENGINES
             _must(verdict is None or is_excused, f"it does not count by its rows: {verdict and verdict.cause}")
         has_figures = has_metrics(record.outcome, rows, client)
-        found = record.model_copy(update=trial_draft_figures(rows, study, record.energy, has_metrics=has_figures))
+        found = record.model_copy(update=trial_draft_figures(rows, study, record.energy_j, has_metrics=has_figures))
         _, different = check_trial_figures(record.model_dump(mode="json"), found.model_dump(mode="json"))
         _must(not different, f"its figures are not those of its rows ({''.join(different[:1])})")
         return TrialDraft(found, rows)

@@ -250,13 +250,10 @@ def _later(point: PointSummary) -> float | None:
 
 def host_section(lock: Lock) -> Section:
     busy = None if lock.busy_cores is None else Quantity(lock.busy_cores, digits=2, note="just before it began")
-    counters = "processors and their memory, by their own counters, just before it began"
-    idle = Quantity(lock.idle_power_w, "W", digits=3, note=counters)
     facts: list[tuple[str, Words]] = [
         *_machine(lock.host),
         ("Noise of fixed work", None if lock.noise is None else _noise(lock.noise)),
         ("Cores that other work kept busy", busy),
-        *([] if lock.idle_power_w is None else [("Idle power", idle)]),
         ("Measured", lock.created_at or None),
         ("bitbench", lock.bitbench or None),
     ]
