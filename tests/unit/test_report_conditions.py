@@ -195,11 +195,10 @@ def test_an_accelerator_is_named_with_what_is_known_of_it() -> None:
     assert "H100, 80.0 GiB, 550.1" in text
 
 
-@pytest.mark.parametrize("lock", [{}, {"noise": None}, {"busy_cores": 0.25}, {"environments": {"vllm": {}}}])
+@pytest.mark.parametrize("lock", [{}, {"busy_cores": 0.25}, {"environments": {"vllm": {}}}])
 def test_a_lock_may_lack_anything(lock: dict[str, Json]) -> None:
     facts = rows_of(host_section(make_lock(plan_of_one(), lock)).blocks[0])
     assert facts["Processor"] == [None]
-    assert facts["Noise of fixed work"] == [None]
     assert facts["Cores that other work kept busy"] == [lock.get("busy_cores")]
 
 

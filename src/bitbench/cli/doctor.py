@@ -20,12 +20,12 @@ from bitbench.engines.environments import installed_environments
 from bitbench.measure.compatibility import processor_compatibility
 from bitbench.measure.machine.gpus import GpuSurvey, survey_gpus
 from bitbench.measure.machine.host import collect_host_facts, host_processor_level
-from bitbench.measure.machine.noise import measure_noise
+from bitbench.measure.machine.noise import HostNoise, measure_noise
 from bitbench.measure.quick_study import EXAMPLE
 from bitbench.measure.readiness import known_environment_versions, known_environments
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
-from bitbench.records.lock import HostFacts, HostNoise
+from bitbench.records.lock import HostFacts
 from bitbench.reports.document.words import plural
 from bitbench.study.base import Record
 from bitbench.study.hardware import Level

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from math import exp
 
 from bitbench.analysis.results.summary import ConfigSummary, PointSummary, Precision, StudySummary
-from bitbench.records.lock import Accelerator, HostFacts, HostNoise, Lock
+from bitbench.records.lock import Accelerator, HostFacts, Lock
 from bitbench.records.trial import InstanceRecord, KernelPath
 from bitbench.reports.document.model import (
     Block,
@@ -252,7 +252,6 @@ def host_section(lock: Lock) -> Section:
     busy = None if lock.busy_cores is None else Quantity(lock.busy_cores, digits=2, note="just before it began")
     facts: list[tuple[str, Words]] = [
         *_machine(lock.host),
-        ("Noise of fixed work", None if lock.noise is None else _noise(lock.noise)),
         ("Cores that other work kept busy", busy),
         ("Measured", lock.created_at or None),
         ("bitbench", lock.bitbench or None),
@@ -293,18 +292,6 @@ def _accelerator(accelerator: Accelerator) -> Phrase:
         "divided (MIG)" if accelerator.mig else None,
     )
     return joined([part for part in known if part], ", ")
-
-
-def _noise(noise: HostNoise) -> Phrase:
-    """Spread is (90th − 10th percentile) / median, worst is slowest / median − 1."""
-
-    def kind(name: str, spread: float, worst: float) -> Phrase:
-        return say(f"{name} ", share(spread), " spread, ", share(worst), " worst")
-
-    compute = kind("compute", noise.compute_spread, noise.compute_worst)
-    memory = kind("memory", noise.memory_spread, noise.memory_worst)
-    measured = f" ({plural(noise.repetitions, 'repetition')}, measured {noise.measured_at})"
-    return say(compute, "; ", memory, measured)
 
 
 def precision_section(summary: StudySummary) -> Section | None:
