@@ -64,7 +64,7 @@ HEALTH = client_health(
 MATERIAL = QualityMaterial(
     facts=CorpusFacts(description="made up", text_hash="t", windows_hash="w", windows=2, window_tokens=4, room=8),
     windows=((1, 2, 3, 4), (5, 6, 7, 8)),
-    prompts=(Prompt(text="why?", tokens=(1, 2)), Prompt(text="go on", tokens=(5,), window=1)),
+    prompts=(Prompt(text="why?", tokens=(1, 2)), Prompt(text="go on", tokens=(5,))),
     scripts=(Script(name="s", task="t", turns=(TurnPrompt(kept=0, tokens=(1,)), TurnPrompt(kept=1, tokens=(2,)))),),
     end_tokens=(0,),
 )
@@ -218,7 +218,7 @@ def _quality(order: BlockOrder, config: Config, instance: str, material: Quality
     assert quality is not None
     places = [[{token: -1.0, 9: -0.5} for token in window[1:]] for window in material.windows]
     scores = _score_table(dict(enumerate(material.windows)), places, quality.top_tokens)
-    answers = tuple(Answer(prompt=one.text, text="so", tokens=(3, 4), window=one.window) for one in material.prompts)
+    answers = tuple(Answer(prompt=one.text, text="so", tokens=(3, 4)) for one in material.prompts)
     told = tuple(
         ConversationRecord(name=one.name, task=one.task, turns=len(one.turns), answers=(TurnAnswer(text="{}"),) * 2)
         for one in material.scripts

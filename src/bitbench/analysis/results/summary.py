@@ -316,7 +316,6 @@ class AnswerComparison(Record):
     baseline_text: str | None
     first_difference: int | None  # place of the first token; None where they are equal or there is no other
     repeats: bool  # it runs in a loop
-    is_question: bool = True  # not a text of the corpus that was continued
 
 
 class PositionDivergence(Record):

@@ -252,8 +252,8 @@ class BlockResults:
         _must(record.tokens == rows.num_rows and record.corpus == material.facts, "it is of another text")
         _must(record.top_tokens == quality.top_tokens, "it has others than the likeliest tokens that were asked for")
         if record.condition is Condition.ALONE:
-            asked = [(prompt.text, prompt.window) for prompt in material.prompts]
-            answered = [(answer.prompt, answer.window) for answer in record.answers]
+            asked = [prompt.text for prompt in material.prompts]
+            answered = [answer.prompt for answer in record.answers]
             _must(answered == asked, "its answers are to other prompts")
             scripts = [(script.name, script.task, len(script.turns)) for script in material.scripts]
             told = [(conversation.name, conversation.task, conversation.turns) for conversation in record.conversations]
