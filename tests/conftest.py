@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from tests import forked, known_noise  # noqa: F401
+from tests import forked
 from tests.durations import Took, kept
 
 settings.register_profile("bitbench", deadline=None)

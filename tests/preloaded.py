@@ -6,7 +6,6 @@ import pkgutil
 import bitbench.cli
 import bitbench.measure.plan
 import bitbench.reports.study
-import tests.known_noise  # noqa: F401
 
 for module in pkgutil.iter_modules(bitbench.cli.__path__, "bitbench.cli."):
     importlib.import_module(module.name)

@@ -23,7 +23,6 @@ TOOLS = {
     "aiperf.json": Tool.AIPERF,
     "guidellm.json": Tool.GUIDELLM,
     "llama-bench.json": Tool.LLAMA_BENCH,
-    "optimum.json": Tool.OPTIMUM,
     "sglang-serving.jsonl": Tool.SGLANG,
     "vllm-serve-1.json": Tool.VLLM,
     "seed-backends.md": Tool.VENDOR_TABLE,

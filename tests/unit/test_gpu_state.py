@@ -11,7 +11,7 @@ from bitbench.analysis.trial import metrics_of_trial
 from bitbench.measure.machine.gpus import Nvml
 from bitbench.measure.machine.watches import GpuWatch, gpu_watch_disturbance, watch_gpus
 from bitbench.records.request_sums import RequestSums
-from bitbench.records.trial import Energy, GpuUse, Outcome
+from bitbench.records.trial import GpuUse, Outcome
 from tests.unit.fake_nvml import FakeGpu, FakeNvml
 from tests.unit.synthetic import request_rows
 
@@ -109,7 +109,6 @@ def test_the_engines_own_processes_are_no_others(monkeypatch: pytest.MonkeyPatch
 def test_energy_is_divided_by_the_tokens_that_came() -> None:
     rows = request_rows({"planned_s": 0.0, "chunk_s": [1.0, 1.5, 2.0]}, {"planned_s": 0.0, "chunk_s": [1.0, 1.5]})
     tokens = sum(rows["output_tokens"].to_pylist())
-    assert metrics_of_trial(RequestSums.of(rows), energy=Energy(10.0 * tokens, None)).energy_per_token == pytest.approx(
-        10.0
-    )
-    assert metrics_of_trial(RequestSums.of(rows)).energy_per_token is None
+    sums = RequestSums.of(rows)
+    assert metrics_of_trial(sums, energy_j=10.0 * tokens).energy_per_token == pytest.approx(10.0)
+    assert metrics_of_trial(sums).energy_per_token is None

@@ -156,7 +156,6 @@ def docutils_takes(made: str) -> None:
 CHECKS: dict[str, Callable[[str], object]] = {
     Form.CSV: looks_like_csv,
     "backend-md": lambda made: harmless(Elements(str(MarkdownIt("commonmark").render(made))), scripts=0),
-    "latex": len,  # it has a test of its own
     "vendor-md": lambda made: harmless(Elements(str(MarkdownIt("commonmark").render(made))), scripts=0),
     "vendor-rst": docutils_takes,
 }

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
-from bitbench.analysis.changes import MAX_RATE, gate_condition, metric_of_change
+from bitbench.analysis.changes import gate_condition, metric_of_change
 from bitbench.analysis.trial import RECORDED, metrics_of_trial
 from bitbench.records.folder import StudyFolder
 from bitbench.records.request_rows import RequestRows
@@ -147,5 +147,5 @@ def test_figures_that_documents_name_exist(path: Path) -> None:
     named = (
         TIME.findall(text) + re.findall(r"--(?:fail-if|metric) \"?([a-z]\w+)", text) + re.findall(r"--slo (\w+)=", text)
     )
-    unknown = [name for name in named if find_metric(name) is None and name != MAX_RATE]
+    unknown = [name for name in named if find_metric(name) is None]
     assert not unknown, f"{path.name} names {unknown}"

@@ -23,7 +23,7 @@ from bitbench.measure.runner import QualityOptions, quality_study
 from bitbench.measure.trial import RunContext
 from bitbench.ports import Endpoint, Launch, Load
 from bitbench.quality.logprobs import AskingFailed, InstanceConnection, PromptLogprobs
-from bitbench.quality.material import cut_windows, make_prompts, read_corpus
+from bitbench.quality.material import cut_windows, read_corpus
 from bitbench.quality.measure import QualityJob, ask_answers, measure_quality_again, score_together, score_windows
 from bitbench.quality.tasks import TaskTools, run_tasks
 from bitbench.records.folder import StudyFolder
@@ -466,19 +466,3 @@ def test_some_windows_keep_their_numbers(server: QualityServer) -> None:
     again = measure_quality_again(job)
     assert sorted(set(again["window"].to_pylist())) == [0, 2, 5, 7, 10, 12, 15, 17]
     assert again["position"].to_pylist() == [1, 2] * 8
-
-
-def test_continuations_begin_in_windows_at_even_distances() -> None:
-    windows = cut_windows([list(range(1000))], 8, 100, [])
-    prompts = make_prompts((), (), windows, 4)
-    assert [prompt.window for prompt in prompts] == [0, 2, 4, 6]
-    assert all(prompt.tokens == windows[prompt.window or 0][:50] for prompt in prompts)
-
-
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [({"windows": 4, "continuations": 8}, "more `windows`"), ({"continuations": 4, "answer_tokens": 0}, "which is 0")],
-)
-def test_continuations_that_cannot_be_are_refused(asked: dict[str, int], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        Quality.model_validate(asked)

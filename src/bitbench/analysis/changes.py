@@ -182,7 +182,6 @@ def _logs(study: StudyRecords, metric: str) -> dict[Point, Starts]:
 
 
 MOST_REPETITIONS = 1000  # beyond it nobody starts an engine again; the change equals the limit itself
-MAX_RATE = "max_rate"  # what a search for the highest rate finds: a figure of two searches, and of no trial
 FEWEST_TRIALS = 3  # of a running server, on each side; as many as `bitbench load` makes of a point by default
 
 _CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9]*\.?[0-9]+)\s*(%?)\s*")
@@ -230,11 +229,9 @@ def change_verdict(
 
 def metric_of_change(name: str) -> str:
     """The column of a figure that every trial records, or perplexity; in any spelling of `study.metrics`."""
-    if name == MAX_RATE:
-        return MAX_RATE
     metric = find_metric(name)
     if metric is None or metric.column not in (*RECORDED, PERPLEXITY):
-        known = [*(figure.name for figure in RECORDED.values()), PERPLEXITY, MAX_RATE]
+        known = [*(figure.name for figure in RECORDED.values()), PERPLEXITY]
         raise UsageError(f"unknown figure {name}; {did_you_mean(name, known)}known are {', '.join(known)}")
     return metric.column
 

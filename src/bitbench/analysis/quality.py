@@ -334,7 +334,6 @@ def _compare_answer(answer: Answer, other: Answer | None) -> AnswerComparison:
         baseline_text=other.text if other else None,
         first_difference=first_answer_difference(answer.tokens, other.tokens) if other else None,
         repeats=is_repetitive_answer(answer.tokens),
-        is_question=answer.window is None,
     )
 
 

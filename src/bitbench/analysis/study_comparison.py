@@ -8,7 +8,6 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 
 from bitbench.analysis.absolute import metric_estimates
 from bitbench.analysis.changes import (
-    MAX_RATE,
     Change,
     Changes,
     GateCondition,
@@ -21,6 +20,7 @@ from bitbench.analysis.claims import tested_at
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import PERPLEXITY
 from bitbench.analysis.quality_comparison import compare_quality, quality_pairs
+from bitbench.analysis.rate_search import rate_search_answer, rate_trials
 from bitbench.analysis.results.comparison import (
     CACHED_ON_ONE_SIDE,
     CacheDifference,
@@ -35,12 +35,12 @@ from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.analysis.roofline import roof_shares
-from bitbench.analysis.search_comparison import are_searches, compare_searches, refuse_incomparable_searches
 from bitbench.analysis.trial import DEFINITIONS, cached_prompts
 from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import TELLING_FACTS
 from bitbench.records.trial import InstanceRecord, Outcome
 from bitbench.study.metrics import METRICS
+from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Config, Point
 from bitbench.study.secrets import is_secret
 from bitbench.study.workload import Workload
@@ -135,6 +135,7 @@ CONFIG_FACTS: dict[Fact, Callable[[StudyRecords, Config], Shown]] = {
 
 CACHE_SHARES_APART = 0.1  # of two sides that both used a cache: with such shares they did not do the same work
 SHAPE = tuple(field for field in Workload.model_fields if field != "name")
+_SEARCH_SHAPE = tuple(field for field in SHAPE if field not in ("arrival", "duration", "requests"))
 
 
 def compare_studies(
@@ -145,15 +146,10 @@ def compare_studies(
     conditions: Sequence[GateCondition],
     allowed: Iterable[Fact],
 ) -> Comparison:
-    """Points of the same config and workload; of two searches, the rates that they found. Raises CannotCompareError
+    """Points of the same config and workload. Two searches have their rates side by side. Raises CannotCompareError
     where a fact differs that is not allowed."""
-    asked = {*metrics, *(condition.metric for condition in conditions)}
-    if are_searches(before, after) and asked <= {MAX_RATE}:
-        refuse_incomparable_searches(before, after)
-        pairs = [(before.plan.configs[0], after.plan.configs[0])]
-        facts = _allowed_differences(before, after, pairs, allowed)
-        found = compare_searches(before, after, conditions, before.study.measure.confidence)
-        return found.model_copy(update=facts)
+    if before.lock.search is not None and after.lock.search is not None and not metrics and not conditions:
+        return _compare_searches(before, after, before.lock.search, after.lock.search, allowed)
     common = [point for point in before.plan.points if point in set(after.plan.points)]
     shared = [(config, config) for config in before.plan.configs if config in set(after.plan.configs)]
     configs = list(dict.fromkeys([*((point.config, point.config) for point in common),
@@ -172,6 +168,37 @@ def compare_studies(
     levels = before.lock.host.level, after.lock.host.level
     other_levels = {"levels": levels, "roof_shares": roof_shares(before, after)} if levels[0] != levels[1] else {}
     return compared.model_copy(update={**facts, **other_levels})
+
+
+def _compare_searches(
+    before: StudyRecords,
+    after: StudyRecords,
+    first: SearchLimits,
+    second: SearchLimits,
+    allowed: Iterable[Fact],
+) -> Comparison:
+    """The rates that both found, each with its own interval."""
+    if before.study.objectives != after.study.objectives:
+        raise CannotCompareError(f"{before.name} and {after.name} searched under other objectives (--slo)")
+    own, other = before.study.workloads[0], after.study.workloads[0]
+    differing = [part for part in _SEARCH_SHAPE if getattr(own, part) != getattr(other, part)]
+    if own.arrival.kind != other.arrival.kind:
+        differing.append("arrival")
+    if differing:
+        raise CannotCompareError(f"the requests of the two searches are not the same: {', '.join(differing)} differ")
+    configs = [(before.plan.configs[0], after.plan.configs[0])]
+    found = Comparison(
+        baseline=before.name,
+        candidate=after.name,
+        confidence=first.confidence,
+        definitions={},
+        points=(),
+        rates=(
+            rate_search_answer(rate_trials(before.study, before.trials), first),
+            rate_search_answer(rate_trials(after.study, after.trials), second),
+        ),
+    )
+    return found.model_copy(update=_allowed_differences(before, after, configs, allowed))
 
 
 def _allowed_differences(
@@ -228,8 +255,6 @@ def _compared(
     measure = before.plan.study.measure
     shown = metrics or ([METRICS[measure.metric].column] if pairs else [])
     named = [*shown, *(condition.metric for condition in conditions)]
-    if MAX_RATE in named:
-        raise CannotCompareError(f"{MAX_RATE} is the figure of two searches (bitbench load --slo), and needs no other")
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
     about_quality = [condition for condition in conditions if condition.metric == PERPLEXITY]
     about_speed = [condition for condition in conditions if condition.metric != PERPLEXITY]

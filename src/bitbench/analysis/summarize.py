@@ -6,7 +6,6 @@ import numpy as np
 
 from bitbench.analysis.absolute import Samples, absolute_estimates
 from bitbench.analysis.configs import summarize_config, summarize_engine, summarize_failures, summarize_settings
-from bitbench.analysis.crossover import find_crossovers
 from bitbench.analysis.intervals import Sample, mean_of_means, sample_of_starts
 from bitbench.analysis.objectives import judge_objective, objectives_hold
 from bitbench.analysis.precision import stop_reason, summarize_precision
@@ -81,9 +80,6 @@ def summarize(of: StudyRecords) -> StudySummary:
         expectations=plan.expectations,
         level=plan.level,
         processor_notes=plan.processor_notes,
-        crossovers=tuple(
-            found for field, speeds in fields.items() for found in find_crossovers(field.plan, speeds, field.baseline)
-        ),
         search=rate_search_answer(rate_trials(plan.study, of.trials), search) if search else None,
         quality=summarize_quality(of),
         quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},
@@ -96,7 +92,6 @@ def summarize(of: StudyRecords) -> StudySummary:
         ),
         turns=summarize_turns(plan, of.trials),
         settings=summarize_settings(of),
-        idle_share=_idle_share(of),
         parts=dict(_parts(of)),
     )
 
@@ -117,14 +112,6 @@ def summarize_speeds(of: StudyRecords, config: Config) -> Speeds:
 
 def _speeds(of: StudyRecords, field: ModelGroup, samples: Samples) -> Speeds:
     return Speeds(field.standing(of.trials, of.starts_and_quality), samples, of.study.measure.confidence)
-
-
-def _idle_share(of: StudyRecords) -> float | None:
-    known = [trial for trial in of.trials if trial.counts and trial.cpu_energy_j and trial.duration_s]
-    energy_j = sum(trial.cpu_energy_j or 0.0 for trial in known)
-    if of.lock.idle_power_w is None or not energy_j:
-        return None
-    return of.lock.idle_power_w * sum(trial.duration_s or 0.0 for trial in known) / energy_j
 
 
 def _models(fields: Iterable[ModelGroup]) -> tuple[ComparedModel, ...]:

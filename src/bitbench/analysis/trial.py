@@ -8,7 +8,7 @@ from statistics import fmean
 from bitbench.analysis.results.summary import CachedPrompts, MetricDefinition
 from bitbench.records.folder import StudyRecords
 from bitbench.records.request_sums import RequestSums
-from bitbench.records.trial import Energy, EngineMetrics, TrialMetrics
+from bitbench.records.trial import EngineMetrics, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.metrics import METRICS, FigureSource
 from bitbench.study.plan import Point
@@ -21,18 +21,16 @@ RECORDED = {  # the figures of a trial: speed and memory
 DEFINITIONS = {column: MetricDefinition.of(metric) for column, metric in RECORDED.items()}
 
 
-def metrics_of_trial(sums: RequestSums, energy: Energy | None = None) -> TrialMetrics:
-    """The figures of one trial from its request rows; only complete requests count. `energy`: what its devices took
+def metrics_of_trial(sums: RequestSums, energy_j: float | None = None) -> TrialMetrics:
+    """The figures of one trial from its request rows; only complete requests count. `energy_j`: what its GPUs took
     meanwhile."""
     found = TrialMetrics(**{column: sums.metric(RECORDED[column]) for column in TrialMetrics.model_fields})
     served = found.request_throughput if found.achieved_rate is None else found.achieved_rate
     share, tokens = sums.good_share, sums.output_tokens
-    gpus_j, cpus_j = energy or Energy()
     return found.model_copy(
         update={
             "goodput": None if share is None or served is None else share * served,
-            "energy_per_token": gpus_j / tokens if gpus_j is not None and tokens else None,
-            "cpu_energy_per_token": cpus_j / tokens if cpus_j is not None and tokens else None,
+            "energy_per_token": energy_j / tokens if energy_j is not None and tokens else None,
         }
     )
 

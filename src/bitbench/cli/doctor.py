@@ -20,13 +20,12 @@ from bitbench.engines.environments import installed_environments
 from bitbench.measure.compatibility import processor_compatibility
 from bitbench.measure.machine.gpus import GpuSurvey, survey_gpus
 from bitbench.measure.machine.host import collect_host_facts, host_processor_level
-from bitbench.measure.machine.noise import measure_noise
-from bitbench.measure.machine.watches import energy_zones
+from bitbench.measure.machine.noise import HostNoise, measure_noise
 from bitbench.measure.quick_study import EXAMPLE
 from bitbench.measure.readiness import known_environment_versions, known_environments
 from bitbench.measure.workplace import default_home
 from bitbench.models import library
-from bitbench.records.lock import HostFacts, HostNoise
+from bitbench.records.lock import HostFacts
 from bitbench.reports.document.words import plural
 from bitbench.study.base import Record
 from bitbench.study.hardware import Level
@@ -39,7 +38,6 @@ NO_NATIVE_PART = (
     "not installed: no null engine, no VPTQ kernel, and `bitbench load` carries fewer streams; "
     "install bitbench's wheel, or g++ or clang++ and bitbench again"
 )
-NO_ENERGY = "unknown: no counter in /sys/class/powercap that may be read (virtual machines have none; root may)"
 
 
 class DoctorEngine(Record):
@@ -62,7 +60,6 @@ class DoctorAnswer(Record):
     home: str
     free_bytes: int
     has_native_part: bool
-    reads_cpu_energy: bool = False  # whether the processors' own counters can be read
     gpu_problems: tuple[str, ...] = ()  # what keeps engines from computing on the GPUs
     engines: tuple[DoctorEngine, ...]
     models: tuple[DoctorModel, ...]
@@ -133,7 +130,6 @@ def doctor_answer(home: Path) -> DoctorAnswer:
         has_native_part=importlib.util.find_spec("bitbench._native") is not None,
         engines=tuple(engines),
         models=tuple(models),
-        reads_cpu_energy=bool(energy_zones()),
         gpu_problems=doctor_gpu_problems(survey_gpus()),
         noise=None,
     )
@@ -173,7 +169,6 @@ def _host_table(found: DoctorAnswer) -> Table:
     table.add_row("accelerator", ", ".join(names) or "none: engines run on the CPU")
     for problem in found.gpu_problems:
         table.add_row("", Text(problem, "yellow"))
-    table.add_row("CPU energy", "readable" if found.reads_cpu_energy else NO_ENERGY)
     table.add_row("native part", "installed" if found.has_native_part else NO_NATIVE_PART)
     return table
 

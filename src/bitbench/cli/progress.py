@@ -115,9 +115,6 @@ class RunDisplay:
         else:
             self._print(message)
 
-    def say_url(self, url: str) -> None:
-        self._print(f"watch it at {url}")
-
     def warn(self, message: str) -> None:
         self._print(("warning:", "yellow"), f" {message}")
 

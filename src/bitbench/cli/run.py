@@ -1,6 +1,5 @@
 """`bitbench run`: a study, from its file to its report."""
 
-from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -14,7 +13,7 @@ from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.measure import runner
 from bitbench.measure.blocks import measure_block
-from bitbench.measure.offers import Executor, executor_at, watched
+from bitbench.measure.offers import Executor, executor_at
 from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
@@ -37,10 +36,6 @@ def run(
     trust: Annotated[
         bool, typer.Option("--trust", help="Allow the URLs, keys, files and arguments that `bitbench plan` shows.")
     ] = False,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Serve a page on 127.0.0.1 that shows progress and what is decided.")
-    ] = False,
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of that page [default: any free one].")] = 0,
     on: Annotated[
         str | None,
         typer.Option(metavar="WHERE", help="Run blocks on the nodes of ray://HEAD:PORT, or on all gpus here."),
@@ -71,9 +66,7 @@ def run(
     source = StudySource.of(study)
     confirm_plan_uses(trust_in(source, at.home), console, trusts=trust)
     with RunDisplay(console) as display:
-        page = watched(at.home, place, display, port=port, on_url=display.say_url) if watch else nullcontext(display)
-        with page as observer:
-            folder = runner.measure_study(source, place, observer, at, budget_s=budget_s, on=executor, mirror=mirror)
+        folder = runner.measure_study(source, place, display, at, budget_s=budget_s, on=executor, mirror=mirror)
     if block is None:
         end_with_outcome(folder, at.home, console, allow_inconclusive=allow_inconclusive)
     _end_with_block(block, folder, console)

@@ -79,8 +79,8 @@ def guess_quality_s(variant: Variant, quality: Quality, scoring: Scoring | None,
 
 
 def estimate_written_tokens(quality: Quality) -> int:
-    """Of all answers to questions, continued texts and turns of conversations: at most, where none breaks."""
-    answers = (ASSUMED_ANSWERS + quality.continuations) * quality.answer_tokens
+    """Of all answers to questions and turns of conversations: at most, where none breaks."""
+    answers = ASSUMED_ANSWERS * quality.answer_tokens
     return answers + ASSUMED_TURN_ANSWER * _turns(quality)
 
 

@@ -1,4 +1,4 @@
-"""What features offer to a run (other machines, a page to watch, folders that hold no study), and the
+"""What features offer to a run (other machines, folders that hold no study), and the
 log that listens to one from Python."""
 
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitbench.feature import offered
-from bitbench.ports import LoadClient, Observer
+from bitbench.ports import LoadClient
 from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, LoadProgress, TrialRecord
@@ -42,17 +42,6 @@ def folder_report(folder: Path) -> FolderReport | None:
             report: FolderReport = offer.load()(folder)
             return report
     return None
-
-
-def watched(
-    home: Path, into: StudyFolder | None, inner: Observer, *, port: int, on_url: Callable[[str], None]
-) -> AbstractContextManager[Observer]:
-    """Return an observer that passes everything on to `inner`, and tells `on_url` where to look."""
-    offers = offered("observers")
-    if "watch" not in offers:
-        raise UsageError("--watch: the feature that serves this page is not part of this installation")
-    observer: AbstractContextManager[Observer] = offers["watch"].load()(home, into, inner, port=port, on_url=on_url)
-    return observer
 
 
 def executor_at(where: str, *, without_token: bool = False) -> Executor:

@@ -22,8 +22,6 @@ from bitbench.measure.endpoint import EndpointRun
 from bitbench.measure.load_study import PreparedLoad
 from bitbench.measure.loop import THIS_HOST, Schedule, run_study
 from bitbench.measure.machine.host import BUSY_CORES, available_memory, cores_in_use, disturbs, usable_threads
-from bitbench.measure.machine.noise import keep_noise, kept_noise, measure_noise
-from bitbench.measure.machine.watches import EnergyMeter, energy_zones
 from bitbench.measure.mirror import Mirror
 from bitbench.measure.offers import Executor
 from bitbench.measure.plan import estimator_of, no_quality_of_random_weights, plan_study_source, ready_plan
@@ -39,7 +37,7 @@ from bitbench.quality.material import hash_quality_files
 from bitbench.quantize.catalog import built_in_recipes, is_recipe_file_name
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.kept_tables import write_kept_tables
-from bitbench.records.lock import HostFacts, HostNoise, Lock
+from bitbench.records.lock import HostFacts, Lock
 from bitbench.reports.document.words import plural
 from bitbench.study.base import Json
 from bitbench.study.environment import Device
@@ -194,8 +192,7 @@ class StudyRun:
         hosts = {name: self.at.host()} if hosts is None else hosts
         found = resolve_run(self.plan, self.source.folder, _class_of(hosts, lock), self.at.home)
         found = found.model_copy(update={"hosts": dict(hosts)})
-        with EnergyMeter(energy_zones()) as idle:
-            busy_cores = cores_in_use() if is_here else 0.0
+        busy_cores = cores_in_use() if is_here else 0.0
         if busy_cores > BUSY_CORES:
             self.observer.warn(busy_machine_warning(self.plan.study, self.at.device, busy_cores))
         if lock:
@@ -207,8 +204,7 @@ class StudyRun:
             refuse_other_file(folder, self.source.text)
             began: dict[str, object] = {"created_at": now(), "search": search}
             if is_here:
-                noise = _noise(found.host, self.at.home, self.observer)
-                began |= {"busy_cores": busy_cores, "idle_power_w": idle.power_w, "noise": noise}
+                began["busy_cores"] = busy_cores
             found = found.model_copy(update=began)
         writer.write_study(self.source.text)
         writer.write_lock(found)
@@ -295,15 +291,6 @@ def resolve_run(plan: Plan, folder: Path, host: HostFacts, home: Path) -> Lock:
         },
         plan=plan,
     )
-
-
-def _noise(host: HostFacts, home: Path, observer: Observer) -> HostNoise:
-    """Of this machine, measured within the hour or now."""
-    if (noise := kept_noise(home, host)) is None:
-        observer.note("measuring this machine's noise")
-        noise = measure_noise()
-        keep_noise(home, host, noise)
-    return noise
 
 
 def _class_of(hosts: Mapping[str, HostFacts], lock: Lock | None) -> HostFacts:

@@ -16,7 +16,7 @@ from bitbench.analysis.trial import cached_share, metrics_of_trial
 from bitbench.engines.starts import Starts
 from bitbench.loadgen.verdict import CLOCK_STEP_S, load_verdict, moved_metrics
 from bitbench.measure.machine.host import OtherWork
-from bitbench.measure.machine.watches import MemoryWatch, gpu_watch_disturbance, meter_energy, watch_gpus
+from bitbench.measure.machine.watches import MemoryWatch, gpu_watch_disturbance, watch_gpus
 from bitbench.measure.plan import planned_engine_loads, planned_engine_setup
 from bitbench.measure.quality import QualityKit
 from bitbench.ports import Endpoint, Engine, Instance, Launch, Load, LoadClient, LoadJob, Observer, Vocabulary
@@ -25,7 +25,6 @@ from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import (
     NOT_THE_ENGINES,
     ClientHealth,
-    Energy,
     EngineMetrics,
     Failure,
     Outcome,
@@ -221,11 +220,11 @@ def run_trial(
     before = read_engine_metrics(ready.endpoint)
     pid = ready.instance.pid
     others = OtherWork(pid) if pid is not None and run.engine_of(ready.config).needs_model else None
-    with others or nullcontext(), watch_gpus(pid if run.on_device else None) as gpus, meter_energy(pid) as meter:
+    with others or nullcontext(), watch_gpus(pid if run.on_device else None) as gpus:
         result = run.load.run(job, run.observer.trial_running)
     counted = engine_metrics(ready.endpoint, before, read_engine_metrics(ready.endpoint))
     sums = result.sums
-    energy = Energy(gpus.use.energy_j if gpus.use else None, meter.energy_j)
+    energy_j = gpus.use.energy_j if gpus.use else None
     disturbed = others.failure if others and gpus.use is None else gpu_watch_disturbance(gpus.use)
     verdict = load_verdict(sums, asked, result.health, study.measure.metric, known)
     failure = ready.explain(verdict or disturbed, kind)
@@ -236,10 +235,9 @@ def run_trial(
         "client": result.health,
         "memory": ready.watch.read(),
         "gpus": gpus.use,
-        "cpu_energy_j": meter.energy_j,
         "engine_metrics": counted,
         "cached_share": cached_share(counted, sums),
-        **_trial_draft_figures(sums, energy, has_metrics=_has_metrics(record.outcome, sums, result.health)),
+        **_trial_draft_figures(sums, energy_j, has_metrics=_has_metrics(record.outcome, sums, result.health)),
     }
     if failure is None and kind == "measured":
         found["uncertain"] = tuple(moved_metrics(sums, asked, result.health, known))
@@ -272,10 +270,10 @@ def _has_metrics(outcome: Outcome, sums: RequestSums, health: ClientHealth | Non
     return abs(health.clock_step_s) <= CLOCK_STEP_S and not sums.failed
 
 
-def _trial_draft_figures(sums: RequestSums, energy: Energy, *, has_metrics: bool) -> dict[str, object]:
+def _trial_draft_figures(sums: RequestSums, energy_j: float | None, *, has_metrics: bool) -> dict[str, object]:
     """Return what the record of a trial says about its rows."""
     return {
-        "metrics": metrics_of_trial(sums, energy) if has_metrics else TrialMetrics(),
+        "metrics": metrics_of_trial(sums, energy_j) if has_metrics else TrialMetrics(),
         "objectives": judge_objectives(sums),
         "requests": sums.requests,
         "failed_requests": sums.failed,

@@ -17,7 +17,7 @@ from bitbench.quality.conversations import ScriptedConversation, conversations
 from bitbench.quality.tasks import task_files
 from bitbench.records.quality import CorpusFacts, Prompt, QualityMaterial, Script, TurnPrompt
 from bitbench.study.base import Json
-from bitbench.study.quality import CONTINUED_TOKENS, CONVERSATION_TOKENS, PROMPT_TOKENS, Quality
+from bitbench.study.quality import CONVERSATION_TOKENS, PROMPT_TOKENS, Quality
 from bitbench.util.errors import QualityError, StudyFileError
 from bitbench.util.files import UnreadableFileError, read_text_file
 from bitbench.util.isolated.job_process import WorkerFailed, last_job_event, run_short_job
@@ -187,7 +187,7 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
         window_tokens=quality.window_tokens,
         room=len(parts) * min(windows_per_corpus_part(parts, quality.window_tokens, tokenized.begins)),
     )
-    prompts = make_prompts(questions, tokenized.questions, windows[: quality.windows], quality.continuations)
+    prompts = make_prompts(questions, tokenized.questions)
     longest = max((len(prompt.tokens) for prompt in prompts), default=0)
     if longest > PROMPT_TOKENS:
         raise QualityError(
@@ -234,15 +234,9 @@ def windows_per_corpus_part(parts: Sequence[Sequence[int]], size: int, begins: S
     return [len(tokens) // (size - len(begins)) for tokens in parts]
 
 
-def make_prompts(
-    questions: Sequence[str], tokenized: Sequence[Sequence[int]], windows: Windows, continuations: int
-) -> tuple[Prompt, ...]:
-    """The questions, then beginnings of windows at even distances."""
-    asked = [Prompt(text=text, tokens=tuple(tokens)) for text, tokens in zip(questions, tokenized, strict=True)]
-    for number in (place * len(windows) // continuations for place in range(continuations)):
-        beginning = windows[number][: min(CONTINUED_TOKENS, len(windows[number]) // 2)]
-        asked.append(Prompt(text=f"the beginning of window {number + 1}", tokens=beginning, window=number))
-    return tuple(asked)
+def make_prompts(questions: Sequence[str], tokenized: Sequence[Sequence[int]]) -> tuple[Prompt, ...]:
+    pairs = zip(questions, tokenized, strict=True)
+    return tuple(Prompt(text=text, tokens=tuple(tokens)) for text, tokens in pairs)
 
 
 def make_material_scripts(

@@ -129,7 +129,7 @@ def ask_answers(
     answers = []
     for prompt in _told(prompts, "answer", on_step):
         tokens, text = asker.answer(prompt.tokens, length, end_tokens)
-        answers.append(Answer(prompt=prompt.text, text=text, tokens=tuple(tokens), window=prompt.window))
+        answers.append(Answer(prompt=prompt.text, text=text, tokens=tuple(tokens)))
     return tuple(answers)
 
 

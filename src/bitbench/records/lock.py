@@ -37,17 +37,6 @@ class Accelerator(Record):
         return None if self.capability is None else parse_capability(self.capability)
 
 
-class HostNoise(Record):
-    """How much a fixed piece of work varies on this machine, from one repetition to the next."""
-
-    measured_at: str  # wall clock, ISO 8601 in UTC
-    repetitions: int
-    compute_spread: float  # relative: (90th − 10th percentile) / median
-    compute_worst: float  # relative: slowest / median − 1
-    memory_spread: float
-    memory_worst: float
-
-
 class HostFacts(Record):
     """None where it is unknown, as for an imported file."""
 
@@ -99,8 +88,6 @@ class Lock(Record):
     bitbench: str | None = None  # the version that measured
     created_at: str | None = None  # wall clock, ISO 8601 in UTC; None: imported
     busy_cores: float | None = None  # that other work kept busy just before it began
-    idle_power_w: float | None = None  # of the processors and their memory, then; None: their counters are unreadable
-    noise: HostNoise | None = None
     host: HostFacts = HostFacts()
     hosts: dict[str, HostFacts] = Field(default_factory=dict)  # every machine that measured, by name; all of one class
     environments: dict[str, dict[str, str]] = Field(default_factory=dict)  # package versions, by environment

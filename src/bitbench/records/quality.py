@@ -1,7 +1,6 @@
 """What quality measurements leave on disk: one line per config, and one row per scored token beside it."""
 
 from enum import StrEnum
-from typing import Literal
 
 from pydantic import Field
 
@@ -50,7 +49,6 @@ class CorpusFacts(Record):
 class Prompt(Record):
     text: str  # what a person would ask
     tokens: tuple[int, ...]  # in the model's chat template where it has one
-    window: int | None = None  # whose beginning it is; None for a question
 
 
 class TurnPrompt(Record):
@@ -112,7 +110,6 @@ class Answer(Record):
     prompt: str
     text: str
     tokens: tuple[int, ...]
-    window: int | None = None  # whose beginning it continues; None for the answer to a question
 
 
 class TurnAnswer(Record):
@@ -128,8 +125,6 @@ class ConversationRecord(Record):
     name: str
     task: str
     turns: int  # of the script
-    # Which answers to the turns before stand in a prompt: the script's own, so that every variant is asked the same.
-    continued_with: Literal["script"] = "script"
     answers: tuple[TurnAnswer, ...]
 
     @property

@@ -8,7 +8,7 @@ rewritten for that; it follows from the instance with the outcome `lost`, which 
 
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pydantic import Field
 
@@ -74,7 +74,6 @@ class TrialMetrics(Record):
     achieved_rate: float | None = None
     goodput: float | None = None
     energy_per_token: float | None = None
-    cpu_energy_per_token: float | None = None
 
 
 class WorkerHealth(Record):
@@ -148,13 +147,6 @@ class GpuUse(Record):
     other_processes: int | None = None  # the most that computed there beside the engine
 
 
-class Energy(NamedTuple):
-    """Joules that a trial took; None where they are unknown."""
-
-    gpus_j: float | None = None
-    cpus_j: float | None = None
-
-
 class TrialRecord(Record):
     """One repetition of a point in one instance."""
 
@@ -183,7 +175,6 @@ class TrialRecord(Record):
     client: ClientHealth | None = None
     memory: Memory = Memory()
     gpus: GpuUse | None = None  # None: the engine sees none, or is not on this machine
-    cpu_energy_j: float | None = None  # of all processors and their memory; None: unreadable, or not on this machine
     engine_metrics: EngineMetrics | None = None  # None where the engine offers none
     # Of its prompt tokens, what came from a prefix cache: by the engine's own counter, else by the answers' usage.
     cached_share: float | None = None
@@ -195,8 +186,8 @@ class TrialRecord(Record):
     is_sketched: bool = False  # times were too many for exact percentiles: these are within 1 %
 
     @property
-    def energy(self) -> Energy:
-        return Energy(self.gpus.energy_j if self.gpus is not None else None, self.cpu_energy_j)
+    def energy_j(self) -> float | None:
+        return self.gpus.energy_j if self.gpus is not None else None
 
     @property
     def counts(self) -> bool:

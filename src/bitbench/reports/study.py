@@ -47,7 +47,7 @@ from bitbench.reports.sections.ranked import (
     ranked_section_title,
     results_section,
 )
-from bitbench.reports.sections.sweep import crossover_section, sweep_answer, sweep_points, sweep_section
+from bitbench.reports.sections.sweep import sweep_answer, sweep_points, sweep_section
 from bitbench.reports.sections.workloads import workload_runs_section, workload_section
 from bitbench.util.units import show_bytes
 
@@ -81,7 +81,6 @@ def study_document(
         *(section for opening in openings for section in opening.details()),
         None if is_sweep else objectives_section(summary),
         precision_section(summary),
-        crossover_section(summary),
         settings_section(summary),
         *lead_parts_of_features(summary, "section", ReportPlace.SPEED),
         memory_section(summary),

@@ -164,10 +164,6 @@ _RECORDED = (
     _other("energy_per_token", "Energy", "energy per output token", "J/tok",
            "Energy that all GPUs which the engine sees took while the trial ran / output tokens of all requests; what "
            "the rest of the machine took is not in it.", source=FigureSource.COUNTERS),
-    _other("cpu_energy_per_token", "CPU energy", "processors' energy per output token", "J/tok",
-           "Energy that the machine's processors and their memory took while the trial ran, by their own counters "
-           "(RAPL) / output tokens of all requests; the client's share and what the machine takes when idle are in it.",
-           source=FigureSource.COUNTERS),
     _other("perplexity", "Perplexity", "perplexity", "",
            "exp of the mean negative log-probability of the tokens that stand in the text, each after those "
            "before it in its window; the first of a window is not scored.", source=FigureSource.SCORES),

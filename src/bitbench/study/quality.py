@@ -18,7 +18,6 @@ DEFAULT_MAX_PERPLEXITY_RISE = 0.10
 
 
 PROMPT_TOKENS = 256  # no fixed prompt is longer, whatever the tokenizer and its chat template make of it
-CONTINUED_TOKENS = 64  # of a window's beginning that is continued, or half of a shorter window
 # What is shipped (`quality/conversations.yaml`), and room for the longest of it with any tokenizer and chat template.
 CONVERSATIONS, CONVERSATION_TURNS, CONVERSATION_TOKENS = 24, 6, 1024
 TURN_TOKENS = 96  # of an answer: twice the longest right one
@@ -101,9 +100,6 @@ class Quality(Spec):
     answer_tokens: int = Field(
         default=48, ge=0, le=4096, description="tokens of each greedy answer to the fixed prompts; 0: no answers"
     )
-    continuations: int = Field(
-        default=0, ge=0, le=10_000, description="windows whose beginning is continued greedily, for survival curves"
-    )
     turns: Turns | None = Field(
         default=None, description="scripted conversations: turns until the first invalid JSON or tool call"
     )
@@ -149,17 +145,6 @@ class Quality(Spec):
     def _lengths_grow(self) -> "Quality":
         if self.lengths and (list(self.lengths) != sorted(set(self.lengths)) or self.lengths[0] != self.window_tokens):
             raise ValueError("lengths: give them shortest first, and leave `window_tokens` out: it is the first")
-        return self
-
-    @model_validator(mode="after")
-    def _continuations_are_of_windows(self) -> "Quality":
-        if self.continuations > self.windows:
-            raise ValueError(
-                f"continuations: {self.continuations} begin in as many windows, but there are {self.windows}; "
-                "ask for more `windows` or fewer `continuations`"
-            )
-        if self.continuations and not self.answer_tokens:
-            raise ValueError("continuations are `answer_tokens` long, which is 0; set it to 48 or more")
         return self
 
     @field_validator("corpus", "tasks", mode="before")

@@ -1,57 +1,35 @@
-"""Noise floor, equivalence and survival, against answers that are known."""
+"""Noise floor and equivalence, against answers that are known."""
 
 import numpy as np
-import pytest
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.behaviour.computing import (
     ANOTHER_START,
     TOGETHER,
-    Lifetimes,
-    behaviour_lifetimes,
-    behaviour_survival,
-    compare_survival,
 )
 from bitbench.features.behaviour.types import Behaviour
 from bitbench.features.behaviour.words import behaviour_section, behaviour_sentences
-from bitbench.records.quality import Answer, Condition
+from bitbench.records.quality import Condition
 from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.study import study_document
 from bitbench.study.plan import Config
 from bitbench.study.study import EngineSetup
 from tests.unit.synthetic import demo_study, make_lock, summarize
-from tests.unit.test_statistics_quality import TOP, VOCABULARY, config, logits, noisy, plan, record, rows
-
-TEXTS = 40
-
-
-def texts(lives: list[int], length: int = 100) -> tuple[Answer, ...]:
-    """Each is the baseline's for so many tokens of `length`, then another."""
-    return tuple(
-        Answer(prompt=f"text {number}", text="…", tokens=(1,) * life + (2,) * (length - life), window=number)
-        for number, life in enumerate(lives)
-    )
+from tests.unit.test_statistics_quality import TOP, VOCABULARY, logits, noisy, plan, record, rows
 
 
 def measured(*, with_floor: bool = True, margin: float = 0.01) -> StudySummary:
     """A baseline with a floor of little noise; a variant with as much, and one with much more."""
-    rng = np.random.default_rng(5)
     known = {
         "bf16": rows(logits(1)),
         "bf16-together": rows(noisy(0.02, seed=4)),
         "w8": rows(noisy(0.03, seed=5)),
         "w4": rows(noisy(0.8, seed=6)),
     }
-    long = [100] * TEXTS
-    answers = {
-        "bf16": texts(long),
-        "w8": texts([min(100, int(life)) for life in rng.exponential(120, TEXTS)]),
-        "w4": texts([min(100, int(life)) for life in rng.exponential(12, TEXTS)]),
-    }
-    records = [record(recipe).model_copy(update={"answers": answers[recipe]}) for recipe in ("bf16", "w8", "w4")]
+    records = [record(recipe) for recipe in ("bf16", "w8", "w4")]
     if with_floor:
-        together = {"id": "bf16-together", "condition": Condition.TOGETHER, "answers": ()}
+        together = {"id": "bf16-together", "condition": Condition.TOGETHER}
         records.append(records[0].model_copy(update=together))
     return summarize(
         plan("bf16", "w8", "w4", equivalence_margin=margin),
@@ -85,7 +63,7 @@ def test_a_floor_is_not_a_result_of_the_baseline() -> None:
     """Figures of quality are from windows that were asked for one at a time, whatever came later."""
     with_floor, without = measured(), measured(with_floor=False)
     assert with_floor.quality == without.quality
-    assert behaviour_of(without).equivalence == {}
+    assert without.part(Behaviour) is None
 
 
 def restarted(noise: float, loss: float) -> StudySummary:
@@ -152,76 +130,12 @@ def test_a_margin_that_only_the_missing_mass_may_exceed_is_no_pass() -> None:
     assert some.excess.interval.high > every.excess.interval.high  # the rest of the vocabulary counts
 
 
-def test_texts_that_never_diverge_are_censored_at_their_end() -> None:
-    base = texts([100] * 4)
-    found = behaviour_lifetimes(texts([0, 30, 100, 100]), base)
-    assert found == Lifetimes(ended=(0, 30), lasted=(100, 100))
-    assert behaviour_lifetimes(base[:2], base[1:]).watched == 1  # of both sides
-
-
-def test_a_curve_is_the_share_that_is_left() -> None:
-    found = behaviour_survival(config("w8"), Lifetimes(ended=(10, 20, 30, 40, 50), lasted=(60,) * 5), 0.95)
-    assert found is not None
-    shares = {step.at: step.share for step in found.steps}
-    assert shares[10] == pytest.approx(0.9)
-    assert shares[50] == pytest.approx(0.5)
-    assert found.median == 50
-    assert found.median_low is not None
-    assert found.median_low < 50
-    assert found.median_high is None  # open: half of them were never seen to diverge
-    assert all(step.low <= step.share <= step.high for step in found.steps)
-
-
-def test_none_and_all_diverged_have_intervals_too() -> None:
-    never = behaviour_survival(config("w8"), Lifetimes(ended=(), lasted=(48,) * 20), 0.95)
-    assert never is not None
-    assert (never.median, never.steps[-1].share, never.steps[-1].high) == (None, 1.0, 1.0)
-    assert 0.8 < never.steps[-1].low < 0.9  # 20 of 20: at least 83 %
-    always = behaviour_survival(config("w8"), Lifetimes(ended=(3,) * 20, lasted=()), 0.95)
-    assert always is not None
-    assert 0.1 < always.steps[-1].high < 0.2
-    assert behaviour_survival(config("w8"), Lifetimes(ended=(1,) * 3, lasted=()), 0.95) is None
-
-
-def test_the_interval_of_a_curve_covers_the_truth() -> None:
-    """Over 300 samples of 60 texts, the share that is left after 20 tokens: exp(-20/40)."""
-    rng, truth, hits = np.random.default_rng(3), float(np.exp(-0.5)), 0
-    for _ in range(300):
-        lives = rng.exponential(40.0, 60)
-        data = Lifetimes(tuple(int(np.ceil(one)) for one in lives if one < 60), (60,) * int((lives >= 60).sum()))
-        found = behaviour_survival(config("w8"), data, 0.95)
-        assert found is not None
-        last = max((step for step in found.steps if step.at <= 20), key=lambda step: step.at)
-        hits += last.low <= truth <= last.high
-    assert hits >= 276  # 95 % of 300, less two and a half standard deviations
-
-
-def test_equal_variants_are_seldom_told_apart_and_different_ones_are() -> None:
-    rng, false = np.random.default_rng(9), 0
-    one, other = config("a"), config("b")
-
-    def sample(mean: float) -> Lifetimes:
-        lives = rng.exponential(mean, TEXTS)
-        return Lifetimes(tuple(int(life) for life in lives if life < 100), (100,) * int((lives >= 100).sum()))
-
-    for _ in range(200):
-        (pair,) = compare_survival({one: sample(50), other: sample(50)}, [(one, other)])
-        false += pair.p_value < 0.05
-    assert false <= 18  # 5 % of 200 and two standard deviations
-    (pair,) = compare_survival({one: sample(150), other: sample(15)}, [(one, other)])
-    assert pair.p_value < 0.001
-    never = Lifetimes((), (100,) * TEXTS)
-    (pair,) = compare_survival({one: never, other: never}, [(one, other)])
-    assert pair.p_value == 1.0
-
-
-def test_the_report_says_what_is_equivalent_and_how_long_texts_last() -> None:
+def test_the_report_says_what_is_equivalent() -> None:
     summary = measured()
     said = [markdown_phrase(one) for one in behaviour_sentences(behaviour_of(summary), summary)]
     assert said[0].startswith("Behaviour: `w8` is equivalent to the unquantized model within the 0.01-nat margin")
     assert said[1].startswith("Behaviour: `w4` is not equivalent to the unquantized model")
     text = "\n".join(markdown_section_parts(behaviour_section(behaviour_of(summary), summary)))
-    assert "stays the baseline's longer than" in text
     assert text.index("w8") < text.rindex("w4")
 
 
@@ -231,11 +145,7 @@ def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
     found = lead(alone)
     assert found is not None
     assert markdown_phrase(found.verdict) == "`w8` is equivalent to the unquantized model within the 0.01-nat margin."
-    others, texts_of_it = (markdown_phrase(one) for one in found.reasons)
-    curve = next(one for one in behaviour_of(summary).survival if one.config.variant == "m/w8")
-    assert 0 < curve.ended < TEXTS  # some of its texts are other ones, which the verdict alone would hide
-    same = TEXTS - curve.ended
-    assert texts_of_it == f"Written greedily, {same} of {TEXTS} texts of `w8` are the unquantized model's to the end."
+    (others,) = (markdown_phrase(one) for one in found.reasons)
     assert others == "The other is not."
     assert lead(alone.model_copy(update={"parts": {}})) is None
 

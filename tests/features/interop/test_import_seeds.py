@@ -4,15 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.analysis.results.crossover import CrossoverAxis
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool, decode_imported_text
 from bitbench.measure.plan import plan_study_points
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.document.model import Quantity, Table, Unit, plain_text
-from bitbench.reports.sections.sweep import crossover_section
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import ExitCode, StoreError, StudyFileError
 from tests.command_line import bitbench
@@ -224,31 +221,3 @@ def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     wrong = bitbench(capsys, "import", str(DATA / "seed-runs.md"), "--from", "guidellm")
     assert wrong.exit_code == ExitCode.REFUSED
     assert "is not JSON" in wrong.err
-
-
-def test_published_runs_cross_between_8_and_64(tmp_path: Path) -> None:
-    """The published record in which 8-bit weights win at a batch of 8 and lose at 64."""
-    folder = import_files([DATA / "seed-crossing.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_RUN, tmp_path / "out")
-    summary = StudyReport(folder, default_home()).summary
-    found = {one.config.variant: one for one in summary.crossovers if one.axis is CrossoverAxis.CONCURRENCY}
-    (crossing,) = found["w8a16_awq"].crossings
-    assert (crossing.after, crossing.before, crossing.is_sure) == (8, 64, True)
-    assert found["w8a8_smooth_gptq"].crossings == ()
-    section = crossover_section(summary)
-    assert section is not None
-    assert section.in_terminal
-    table = next(block for block in section.blocks if isinstance(block, Table))
-    assert [plain_text(column.title) for column in table.columns] == ["Config", "8", "64", "Crossing"]
-    rows = {
-        plain_text(points[0]): points for points in (row.cells for row in table.rows) if isinstance(points[0], tuple)
-    }
-    _, at_8, at_64, said = rows["w8a16_awq"]
-    assert isinstance(at_8, Quantity)
-    assert isinstance(at_64, Quantity)
-    assert at_8.unit == Unit.RATIO
-    assert at_8.value is not None
-    assert at_64.value is not None
-    assert at_8.value > 1 > at_64.value
-    assert isinstance(said, tuple)
-    assert plain_text(said).startswith("faster at 8 and slower at 64; it crosses in between, at about ")
-    assert "none in the range measured: faster from 8 to 64" in str(rows["w8a8_smooth_gptq"][-1])

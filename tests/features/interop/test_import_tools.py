@@ -130,18 +130,6 @@ def test_llama_bench(tmp_path: Path) -> None:
     assert "| Processor                       | AMD Ryzen 7 7800X3D" in report
 
 
-def test_optimum_benchmark(tmp_path: Path) -> None:
-    summary, report = imported(Tool.OPTIMUM, tmp_path / "out", "optimum.json")
-    (point,) = summary.points
-    assert (basis := point.metrics["latency_s"].basis) is not None
-    assert basis.trials == 3
-    assert means(point)["ttft_s"] == pytest.approx(0.03243, abs=1e-5)
-    assert means(point)["tpot_s"] == pytest.approx(1.47333 / 63, rel=1e-4)
-    assert means(point)["device_peak_bytes"] == pytest.approx(8118.1e6)
-    assert "NVIDIA A100-SXM4-80GB" in report
-    assert "the sum of the two" in report
-
-
 @pytest.mark.parametrize("tool", [tool for tool in Tool if tool is not Tool.VENDOR_TABLE])
 @pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"[1]", b"null", b'{"a": 1', b"\xff\xfe", b"## no JSON"])
 def test_what_is_no_result_is_refused_in_a_sentence(tool: Tool, content: bytes, tmp_path: Path) -> None:
@@ -254,7 +242,6 @@ def test_hostile_names_do_no_harm(name: str, tmp_path: Path) -> None:
         (Tool.GUIDELLM, "guidellm.json"),
         (Tool.AIPERF, "aiperf.json"),
         (Tool.LLAMA_BENCH, "llama-bench.json"),
-        (Tool.OPTIMUM, "optimum.json"),
         (Tool.VENDOR_TABLE, "seed-runs.md"),
     ],
 )

@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.results.summary import MetricDefinition
+from bitbench.analysis.results.summary import MetricDefinition, RateAnswer
 from bitbench.records.profile import Phase
 from bitbench.study.base import Record
 from bitbench.study.hardware import Level
@@ -19,14 +19,11 @@ class ChangeVerdict(StrEnum):
     MORE = "more"
     WORSE = "worse quality"
     BETTER = "better quality"
-    CARRIES_MORE = "carries more"  # of the highest rate that two searches found
-    CARRIES_LESS = "carries less"
     UNDECIDED = "undecided"
     UNKNOWN = "inconclusive"  # too few trials for an interval
 
 
 QUALITY = "quality"  # stands for the workload in points that are about quality, which no workload has
-SEARCH = "search"  # likewise, in those about the rate that a search found
 
 
 class ComparedPoint(Record):
@@ -122,13 +119,14 @@ class Comparison(Record):
     roof_shares: tuple[RoofShare, ...] = ()  # then, where the roofs of both machines were measured
     cached: tuple[CacheDifference, ...] = ()  # such points have no verdict
     gates: tuple[GateResult, ...] = ()
+    rates: tuple[RateAnswer, RateAnswer] | None = None  # what two searches for the highest rate found; no verdict
     allow_inconclusive: bool = False  # a limit that an interval contains fails nothing
 
     @property
     def exit_code(self) -> ExitCode:
         """Of the limits. One that a side has no figure for was not met, whatever is allowed; nor is anything decided
         about a point that a cache answered on one side only."""
-        if not self.points:
+        if not self.points and self.rates is None:
             return ExitCode.NOTHING_MEASURED
         if any(gate.verdict is Verdict.MISSED for gate in self.gates):
             return ExitCode.FAILED

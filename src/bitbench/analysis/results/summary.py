@@ -5,7 +5,6 @@ from typing import TypeVar
 
 from pydantic import Field, SerializeAsAny
 
-from bitbench.analysis.results.crossover import Crossover
 from bitbench.analysis.results.estimate import Estimate, Finding, PercentileEstimate, Verdict, worst_limit_check
 from bitbench.records.quality import TaskFailure
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, KernelChoice, Outcome
@@ -317,7 +316,6 @@ class AnswerComparison(Record):
     baseline_text: str | None
     first_difference: int | None  # place of the first token; None where they are equal or there is no other
     repeats: bool  # it runs in a loop
-    is_question: bool = True  # not a text of the corpus that was continued
 
 
 class PositionDivergence(Record):
@@ -456,8 +454,6 @@ class StudySummary(Record):
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
     rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
-    idle_share: float | None = None  # of the processors' energy in its trials: what they take when idle; None: unknown
-    crossovers: tuple[Crossover, ...] = ()  # by the primary metric, where workloads differ in one number only
     rejections: tuple[Rejections, ...] = ()  # of configs with a trial
     turns: tuple[TurnEffect, ...] = ()  # of engines that are frozen between their turns
     settings: tuple[SettingSummary, ...] = ()  # of configs that share their weights and engine with others
@@ -480,7 +476,6 @@ class StudySummary(Record):
             "processor_notes",
             "quality",
             "quality_refusals",
-            "crossovers",
             "rejections",
         )
         return self.model_copy(

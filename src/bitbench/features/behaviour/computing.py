@@ -1,9 +1,4 @@
-"""Whether a variant is equivalent to its baseline within a margin, and how long its texts and conversations stay so.
-
-A text diverges at its first token that is another one. One that is the baseline's to its end was watched for only so
-long, so it is censored there: it counts as the same up to its length, and says nothing about what would follow. Every
-variant continues the same beginnings, which the tests do not use: shared beginnings make two curves more alike than
-chance does, so what is claimed holds, and some differences are missed.
+"""Whether a variant is equivalent to its baseline within a margin, and how many of its conversations stay sound.
 
 The **noise floor** is the divergence of a baseline from itself on the same engine when only what should not matter is
 changed: another start, else several requests at once. Without either it counts as 0, which makes a variant look worse
@@ -14,20 +9,16 @@ confidence and whatever the missing probability mass may add: the upper bound of
 the floor, window by window, has an upper end below the margin. It is *different* if the lower bound less the upper
 bound of the floor has a lower end beyond it. Otherwise it is *inconclusive*, for lack of text or of mass.
 
-A conversation breaks at its first answer with a fault; one without a fault was watched to its last turn and is
-censored there. All configs are asked the same prompts in every turn. The unquantized model breaks some conversations,
-too: only the difference from it says something about quantization, by a log-rank test, and by how many valid turns
-are lost conversation by conversation.
+A conversation breaks at its first answer with a fault. All configs are asked the same prompts in every turn. The
+unquantized model breaks some conversations, too: the exact test of pairs (McNemar) compares which conversations break
+on one side alone, corrected for all variants of the study (Holm).
 """
 
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import combinations
-from math import inf, isnan
-from typing import TYPE_CHECKING, Any
+from math import inf
 
 import numpy as np
 
@@ -42,153 +33,41 @@ from bitbench.analysis.divergence import (
     lacks_mass,
     window_means,
 )
-from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.quality import (
-    first_answer_difference,
     quality_baseline,
     same_text,
     short_quality_scores,
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
+from bitbench.analysis.results.summary import TaskFlips
+from bitbench.analysis.tasks import task_flips
 from bitbench.features.behaviour.types import (
     Behaviour,
     Conversations,
-    ConversationSurvival,
+    ConversationShare,
     Equivalence,
     EquivalenceVerdict,
     NoiseFloor,
-    Survival,
-    SurvivalPair,
-    SurvivalStep,
     TurnComparison,
     TurnFault,
     TurnVerdict,
 )
 from bitbench.records.folder import StudyRecords
-from bitbench.records.quality import Answer, Condition, ConversationRecord, QualityRecord
+from bitbench.records.quality import Condition, ConversationRecord, QualityRecord
 from bitbench.records.trial import Outcome
 from bitbench.study.plan import Config, Plan
 from bitbench.study.quality import Quality
-
-if TYPE_CHECKING:
-    from scipy.stats import CensoredData  # a second of imports: only where a curve is drawn
-
-
-FEWEST = 8  # with fewer, the interval of a curve covers nearly everything
-
-
-@dataclass(frozen=True)
-class Lifetimes:
-    """Tokens until a text diverged, or turns until a conversation broke; `lasted` are those that did not to their
-    end."""
-
-    ended: tuple[int, ...]
-    lasted: tuple[int, ...]
-
-    @property
-    def watched(self) -> int:
-        return len(self.ended) + len(self.lasted)
-
-    @property
-    def data(self) -> "CensoredData":
-        from scipy.stats import CensoredData
-
-        return CensoredData(uncensored=self.ended, right=self.lasted)
-
-
-def behaviour_lifetimes(answers: Sequence[Answer], baseline: Sequence[Answer]) -> Lifetimes:
-    """Of the texts that both sides wrote."""
-    others = {answer.prompt: answer.tokens for answer in baseline}
-    both = [(answer.tokens, others[answer.prompt]) for answer in answers if answer.prompt in others]
-    places = [(first_answer_difference(tokens, other), len(other)) for tokens, other in both]
-    return Lifetimes(
-        ended=tuple(place for place, _ in places if place is not None),
-        lasted=tuple(length for place, length in places if place is None),
-    )
-
-
-def behaviour_survival(config: Config, of: Lifetimes, confidence: float) -> Survival | None:
-    """None where there are too few to draw a curve."""
-    if of.watched < FEWEST:
-        return None
-    from scipy.stats import ecdf
-
-    curve = ecdf(of.data).sf
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)  # no interval where none or all have ended: see `_ends`
-        interval: Any = curve.confidence_interval(confidence_level=confidence, method="log-log")
-    rows = zip(
-        curve.quantiles, curve.probabilities, interval.low.probabilities, interval.high.probabilities, strict=True
-    )
-    steps = [
-        _step(int(at), float(share), (float(low), float(high)), of.watched, confidence) for at, share, low, high in rows
-    ]
-    return Survival(
-        config=config,
-        watched=of.watched,
-        ended=len(of.ended),
-        median=_half((step.at, step.share) for step in steps),
-        median_low=_half((step.at, step.low) for step in steps),
-        median_high=_half((step.at, step.high) for step in steps),
-        steps=tuple(steps),
-    )
-
-
-def compare_survival(of: Mapping[Config, Lifetimes], pairs: Iterable[tuple[Config, Config]]) -> list[SurvivalPair]:
-    """Whether one of two lasts longer."""
-    asked = list(pairs)
-    p_values = [_p_value(of[config], of[other]) for config, other in asked]
-    return [
-        SurvivalPair(one=config, other=other, p_value=p_value)
-        for (config, other), p_value in zip(asked, holm(p_values), strict=True)
-    ]
-
-
-def _p_value(own: Lifetimes, other: Lifetimes) -> float:
-    if not (own.ended or other.ended):
-        return 1.0  # nothing to tell them apart by
-    from scipy.stats import logrank
-
-    return float(logrank(x=own.data, y=other.data).pvalue)
-
-
-def _step(at: int, share: float, interval: tuple[float, float], watched: int, confidence: float) -> SurvivalStep:
-    low, high = interval
-    if isnan(low) or isnan(high):
-        low, high = _ends(share, watched, confidence)
-    return SurvivalStep(at=at, share=share, low=low, high=high)
-
-
-def _ends(share: float, watched: int, confidence: float) -> tuple[float, float]:
-    """Where none or all have ended: the exact binomial interval."""
-    rest = ((1 - confidence) / 2) ** (1 / watched)
-    return (rest, 1.0) if share == 1.0 else (0.0, 1.0 - rest)
-
-
-def _half(falls: Iterable[tuple[int, float]]) -> int | None:
-    """From when on no more than half are left."""
-    return next((at for at, share in falls if share <= 0.5), None)
-
 
 TOGETHER, ANOTHER_START = "several requests at once", "another start"
 
 
 def summarize_behaviour(of: StudyRecords) -> Behaviour | None:
-    """None where a study has neither a noise floor nor continued texts."""
+    """None where a study has no noise floor."""
     known = _Known(of)
     floors = known.floors()
-    lives = known.lifetimes()
-    confidence = of.plan.study.measure.confidence
-    curves = [behaviour_survival(config, lived, confidence) for config, lived in lives.items()]
-    drawn = [curve for curve in curves if curve is not None]
-    if not (floors or drawn):
+    if not floors:
         return None
-    return Behaviour(
-        floors=tuple(floor.shown for floor in floors),
-        equivalence=dict(known.equivalences(floors)),
-        survival=tuple(drawn),
-        pairs=tuple(compare_survival(lives, known.pairs([curve.config for curve in drawn]))),
-    )
+    return Behaviour(floors=tuple(floor.shown for floor in floors), equivalence=dict(known.equivalences(floors)))
 
 
 def _measured_under(condition: Condition, of: StudyRecords) -> dict[Config, QualityRecord]:
@@ -268,18 +147,6 @@ class _Known:
                 ),
             )
 
-    def lifetimes(self) -> dict[Config, Lifetimes]:
-        return {
-            config: behaviour_lifetimes(self._alone[config].answers, self._alone[baseline].answers)
-            for config, baseline in self._quantized()
-        }
-
-    def pairs(self, configs: list[Config]) -> Iterator[tuple[Config, Config]]:
-        """Those of one baseline."""
-        for config, other in combinations(configs, 2):
-            if quality_baseline(config, self._plan) == quality_baseline(other, self._plan):
-                yield config, other
-
     def _quantized(self) -> Iterator[tuple[Config, Config]]:
         """Each with its baseline, in the order of the plan."""
         for config in self._plan.quality:
@@ -331,8 +198,9 @@ def _verdict(excess: Estimate, margin: float) -> EquivalenceVerdict:
     return words.get(check_against_limit(excess, margin), "inconclusive")
 
 
-# Of the baseline's conversations, after their first turn. With 6 of 24 left, a variant that breaks all of them is just
-# told apart (6 against 0 of 24: p = 0.02); with fewer, not even that is.
+FEWEST = 8  # conversations; fewer tell nothing
+# Of the baseline's conversations, valid to the end. With 6 of 24 left, a variant that breaks all of them is just told
+# apart (p = 0.03); with fewer, not even that is.
 LEAST_VALID = 0.25
 MOST_FAULTS = 3  # kinds that are told
 
@@ -340,7 +208,7 @@ Records = Sequence[ConversationRecord]
 
 
 def summarize_turn_behaviour(of: StudyRecords) -> Conversations | None:
-    """None where no config has conversations enough for a curve."""
+    """None where no config has conversations enough."""
     known = _measured_under(Condition.ALONE, of)
     rows = behaviour_over_turns(
         {config: known[config].conversations for config in of.plan.quality if config in known}, of.plan
@@ -348,67 +216,63 @@ def summarize_turn_behaviour(of: StudyRecords) -> Conversations | None:
     return Conversations(rows=rows) if rows else None
 
 
-def behaviour_over_turns(of: Mapping[Config, Records], plan: Plan) -> tuple[ConversationSurvival, ...]:
+def behaviour_over_turns(of: Mapping[Config, Records], plan: Plan) -> tuple[ConversationShare, ...]:
     """Of those with conversations enough, in the order given."""
-    lives = {config: _lifetimes(own) for config, own in of.items() if own}
+    enough = {config: own for config, own in of.items() if len(own) >= FEWEST}
     confidence = plan.study.measure.confidence
-    curves = {config: behaviour_survival(config, lived, confidence) for config, lived in lives.items()}
-    drawn = {config: curve for config, curve in curves.items() if curve is not None}
-    pairs = list(_pairs(of, drawn, plan))
-    p_values = [pair.p_value for pair in compare_survival(lives, pairs)]
-    against = {
-        config: _against(drawn[baseline], p_value, _fewer(of[config], of[baseline], confidence), 1 - confidence)
-        for (config, baseline), p_value in zip(pairs, p_values, strict=True)
-    }
-    return tuple(
-        ConversationSurvival(
-            config=config,
-            turns=max(conversation.turns for conversation in of[config]),
-            survival=curve,
-            valid_turns=float(np.mean([conversation.valid_turns for conversation in of[config]])),
-            faults=tuple(_faults(of[config])),
-            against=against.get(config),
-        )
-        for config, curve in drawn.items()
+    baselines = dict(_compared(enough, plan))
+    flips = [_flips(enough[config], enough[baseline], confidence) for config, baseline in baselines.items()]
+    adjusted = holm([found.p_value for found in flips])
+    against: dict[Config, TurnComparison] = {}
+    for (config, baseline), found, p_value in zip(baselines.items(), flips, adjusted, strict=True):
+        corrected = found.model_copy(update={"p_value": p_value})
+        is_telling = _valid(enough[baseline]) >= LEAST_VALID * len(enough[baseline])
+        verdict = _turn_verdict(corrected, 1 - confidence) if is_telling else "inconclusive"
+        against[config] = TurnComparison(baseline=baseline, flips=corrected, verdict=verdict)
+    return tuple(_share(config, own, against.get(config)) for config, own in enough.items())
+
+
+def _share(config: Config, own: Records, against: TurnComparison | None) -> ConversationShare:
+    return ConversationShare(
+        config=config,
+        turns=max(conversation.turns for conversation in own),
+        conversations=len(own),
+        valid=_valid(own),
+        valid_turns=float(np.mean([conversation.valid_turns for conversation in own])),
+        faults=tuple(_faults(own)),
+        against=against,
     )
 
 
-def _lifetimes(conversations: Records) -> Lifetimes:
-    return Lifetimes(
-        ended=tuple(conversation.broke_at for conversation in conversations if conversation.broke_at is not None),
-        lasted=tuple(conversation.turns for conversation in conversations if conversation.broke_at is None),
-    )
+def _valid(own: Records) -> int:
+    """Conversations without a fault."""
+    return sum(conversation.broke_at is None for conversation in own)
 
 
-def _pairs(
-    of: Mapping[Config, Records], drawn: Mapping[Config, Survival], plan: Plan
-) -> Iterator[tuple[Config, Config]]:
-    for config in drawn:
+def _compared(of: Mapping[Config, Records], plan: Plan) -> Iterator[tuple[Config, Config]]:
+    """Each config with the baseline that was asked the same."""
+    for config in of:
         baseline = quality_baseline(config, plan)
-        if baseline not in (None, config) and baseline in drawn and _same(of[config], of[baseline]):
+        if baseline not in (None, config) and baseline in of and _same(of[config], of[baseline]):
             yield config, baseline
+
+
+def _flips(own: Records, others: Records, confidence: float) -> TaskFlips:
+    is_valid = {conversation.name: conversation.broke_at is None for conversation in own}
+    lost = sum(other.broke_at is None and not is_valid[other.name] for other in others)
+    gained = sum(other.broke_at is not None and is_valid[other.name] for other in others)
+    return task_flips(lost, gained, len(others), confidence)
+
+
+def _turn_verdict(flips: TaskFlips, alpha: float) -> TurnVerdict:
+    if flips.p_value >= alpha:
+        return "no difference found"
+    return "more" if flips.lost > flips.gained else "fewer"
 
 
 def _same(own: Records, other: Records) -> bool:
     """The same scripts: what is compared conversation by conversation."""
     return {(script.name, script.turns) for script in own} == {(script.name, script.turns) for script in other}
-
-
-def _fewer(own: Records, others: Records, confidence: float) -> Estimate:
-    """Valid turns that the others have more, mean over conversations."""
-    valid = {conversation.name: conversation.valid_turns for conversation in own}
-    lost = [float(other.valid_turns - valid[other.name]) for other in others]
-    return mean_t_interval(lost, confidence)
-
-
-def _against(baseline: Survival, p_value: float, fewer: Estimate, alpha: float) -> TurnComparison:
-    left_after_first = next((step.share for step in reversed(baseline.steps) if step.at <= 1), 1.0)
-    verdict: TurnVerdict = "sooner" if fewer.value > 0 else "later"
-    if left_after_first < LEAST_VALID:
-        verdict = "inconclusive"
-    elif p_value >= alpha:
-        verdict = "no difference found"
-    return TurnComparison(baseline=baseline.config, p_value=p_value, fewer=fewer, verdict=verdict)
 
 
 def _faults(conversations: Records) -> Iterator[TurnFault]:

@@ -1,8 +1,9 @@
-"""Whether a variant is equivalent to its baseline, and how long its texts and conversations stay sound."""
+"""Whether a variant is equivalent to its baseline, and how many of its conversations stay sound."""
 
 from typing import Literal
 
 from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import TaskFlips
 from bitbench.study.base import Record
 from bitbench.study.plan import Config
 
@@ -28,46 +29,15 @@ class Equivalence(Record):
     lacks_mass: bool = False  # inconclusive for what the servers did not tell; more text would not decide
 
 
-class SurvivalStep(Record):
-    """From so many tokens or turns on, this share is left."""
-
-    at: int
-    share: float
-    low: float
-    high: float
-
-
-class Survival(Record):
-    """How long texts stay the baseline's, or conversations valid (Kaplan-Meier; what lasts to its end is censored
-    there)."""
-
-    config: Config
-    watched: int  # texts or conversations
-    ended: int  # that diverged or broke
-    median: int | None  # tokens or turns until half have ended; None: more than half have not while they were watched
-    median_low: int | None
-    median_high: int | None  # None: the interval is open
-    steps: tuple[SurvivalStep, ...]
-
-
-class SurvivalPair(Record):
-    """Two variants of one baseline: a log-rank test, adjusted for all pairs (Holm)."""
-
-    one: Config
-    other: Config
-    p_value: float
-
-
-TurnVerdict = Literal["sooner", "later", "no difference found", "inconclusive"]
+TurnVerdict = Literal["more", "fewer", "no difference found", "inconclusive"]
 
 
 class TurnComparison(Record):
     """Conversations of a variant beside the same ones of its unquantized baseline."""
 
     baseline: Config
-    p_value: float  # log-rank, adjusted for all variants of the study (Holm)
-    fewer: Estimate  # valid turns of a conversation that are lost, conversation by conversation
-    verdict: TurnVerdict
+    flips: TaskFlips  # lost: broken here alone; the exact p is adjusted for all variants of the study (Holm)
+    verdict: TurnVerdict  # whether more or fewer conversations break
 
 
 class TurnFault(Record):
@@ -78,27 +48,26 @@ class TurnFault(Record):
     example: str
 
 
-class ConversationSurvival(Record):
-    """Turns until the first invalid JSON or tool call of scripted conversations."""
+class ConversationShare(Record):
+    """Scripted conversations until the first invalid JSON or tool call."""
 
     config: Config
     turns: int  # of each conversation
-    survival: Survival
+    conversations: int
+    valid: int  # of these, to the end
     valid_turns: float  # of a conversation, mean
     faults: tuple[TurnFault, ...] = ()  # most frequent first
     against: TurnComparison | None = None  # None: it is the baseline, or has none
 
 
 class Behaviour(Record):
-    """What quantization does beyond perplexity; floors or curves are never both empty."""
+    """What quantization does beyond perplexity; there is at least one floor."""
 
     floors: tuple[NoiseFloor, ...]
     equivalence: dict[str, Equivalence]  # by the config's name
-    survival: tuple[Survival, ...]
-    pairs: tuple[SurvivalPair, ...]
 
 
 class Conversations(Record):
-    """Of configs with conversations enough for a curve; never empty."""
+    """Of configs with conversations enough; never empty."""
 
-    rows: tuple[ConversationSurvival, ...]
+    rows: tuple[ConversationShare, ...]

@@ -73,7 +73,7 @@ def _stated(trial: TrialRecord) -> dict[str, Json]:
 def _of_rows(of: StudyRecords, trial: TrialRecord) -> dict[str, Json]:
     rows = of.requests_of(trial, None)
     sums = RequestSums.of(rows, of.study.objectives)
-    metrics = metrics_of_trial(sums, trial.energy)
+    metrics = metrics_of_trial(sums, trial.energy_j)
     objectives = judge_objectives(sums) if trial.objectives is not None else None
     found: dict[str, Json] = {name: getattr(metrics, name) for name in TrialMetrics.model_fields}
     return {

@@ -15,8 +15,6 @@ from statistics import median
 
 from bitbench.analysis.absolute import mean_interval, metric_estimates, pooled_variance
 from bitbench.analysis.configs import TRIALS, PhaseSide, Side, Source, config_side, config_variant
-from bitbench.analysis.crossover import find_crossovers
-from bitbench.analysis.results.crossover import Crossover, CrossoverAxis, CrossoverSide
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.roofline import phase_side, phase_step_sample, roofline_points
 from bitbench.analysis.summarize import samples_by_point, summarize_speeds
@@ -238,11 +236,6 @@ def compute_explanation(
     own, other = (figures.get(Point(config=each, workload=workload.name)) for each in pair)
     speeds = speeds_to_explain(of, config, baseline)
     sides = (config_side(of, config, workload), config_side(of, baseline, workload))
-    crossovers = tuple(
-        crossover
-        for crossover in find_crossovers(plan, summarize_speeds(of, config), baseline)
-        if crossover.config == config and any(point.workload == workload.name for point in crossover.points)
-    )
     phases = tuple(_phases(of, pair, workload, sides))
     return Explanation(
         study=plan.study.name,
@@ -256,8 +249,6 @@ def compute_explanation(
         confidence=confidence,
         phases=phases,
         elsewhere=tuple(speed for speed in speeds if speed.workload != workload.name),
-        crossovers=crossovers,
-        beyond=tuple(crossover for crossover in crossovers if _is_beyond(crossover, workload)),
         known_beforehand=next(
             (expectation.why for expectation in plan.expectations if expectation.config == config), None
         ),
@@ -306,13 +297,6 @@ def _phases(
             )
         )
     return found
-
-
-def _is_beyond(crossover: Crossover, workload: Workload) -> bool:
-    """The nearest sure crossing before this workload made it slower."""
-    place = workload.concurrency if crossover.axis is CrossoverAxis.CONCURRENCY else workload.input_tokens
-    before = [crossing for crossing in crossover.crossings if isinstance(place, int) and place >= crossing.before]
-    return bool(before) and before[-1].is_sure and before[-1].becomes is CrossoverSide.SLOWER
 
 
 def _gaps(

@@ -3,7 +3,6 @@
 from enum import StrEnum
 
 from bitbench.analysis.configs import PhaseSide, Side, Source
-from bitbench.analysis.results.crossover import Crossover
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.records.profile import OperatorProfile, Phase
@@ -104,8 +103,6 @@ class Explanation(Record):
     confidence: float
     phases: tuple[PhaseAccount, ...] = ()
     elsewhere: tuple[WorkloadSpeed, ...] = ()  # the other workloads
-    crossovers: tuple[Crossover, ...] = ()
-    beyond: tuple[Crossover, ...] = ()  # of these: it became significantly slower before this workload
     known_beforehand: str | None = None
     roof: MachineRoof | None = None
     gaps: tuple[Gap, ...] = ()

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator, Sequence
 
 from bitbench.analysis.configs import PhaseSide, Side, Source
-from bitbench.analysis.results.crossover import Crossover
 from bitbench.features.explain import sentences
 from bitbench.features.explain.sentences import (
     BOUNDS,
@@ -29,7 +28,6 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.sections.memory import TITLE, engine_counters_table
-from bitbench.reports.sections.sweep import crossover_words
 from bitbench.reports.sections.workloads import workload_shape
 from bitbench.study.model_cost import StepCost
 
@@ -94,7 +92,8 @@ def _sections(of: Explanation, records: _Records) -> Iterator[Section]:
     yield Section(say("Kernels"), records.cited(kernels))
     if of.own.engine or of.baseline.engine:
         yield _engine_section(of, records)
-    yield _crossover_section(of, records)
+    if of.elsewhere:
+        yield _elsewhere_section(of, records)
     if of.gaps:
         yield Section(say(NOT_KNOWN), bullets(sentences.gap_sentence(of, gap) for gap in of.gaps))
 
@@ -108,8 +107,6 @@ def _short(of: Explanation) -> Iterator[Said]:
         yield sentences.expected_sentence(of), (LOCK, *loaded, *roof)
     if reached := sentences.reached_sentence(of):
         yield reached, (ROOF, LOCK, *trials)
-    for crossover in of.beyond:
-        yield say("This workload is beyond the crossover: ", crossover_words(crossover), "."), _trials(of, crossover)
     if how := sentences.kernel_path_sentence(of):
         yield how, (of.own.instances,)
     if warned := sentences.explained_warnings_sentence(of):
@@ -192,28 +189,11 @@ def _engine_section(of: Explanation, records: _Records) -> Section:
     return Section(TITLE, (*engine_counters_table(sides, lambda side: side.engine, who), Paragraph(say(mark))))
 
 
-def _crossover_section(of: Explanation, records: _Records) -> Section:
+def _elsewhere_section(of: Explanation, records: _Records) -> Section:
     elsewhere = table(
         of.elsewhere,
         words_column("Workload", lambda speed: Name(speed.workload)),
         ratio_column("Speed", lambda speed: times(speed.speed)),
         words_column("Records", lambda speed: records.mark(speed.sources)),
     )
-    found: list[Said] = [
-        (
-            say(f"Along {crossover.axis.value.replace('_', ' ')}: ", crossover_words(crossover), "."),
-            _trials(of, crossover),
-        )
-        for crossover in of.crossovers
-    ]
-    nothing = "No other workload differs from this one in concurrency or input length alone: no crossover can be found."
-    said = records.cited(found or [(nothing, ())])
-    blocks: tuple[Block, ...] = (elsewhere, *said) if of.elsewhere else said
-    return Section(say("Where it stops being faster"), blocks)
-
-
-def _trials(of: Explanation, crossover: Crossover) -> tuple[Source, ...]:
-    """Of every point of a series."""
-    workloads = {point.workload for point in crossover.points}
-    others = (source for speed in of.elsewhere if speed.workload in workloads for source in speed.sources)
-    return (of.own.trials, of.baseline.trials, *others)
+    return Section(say("Other workloads"), (elsewhere,))

@@ -21,7 +21,6 @@ FEATURE = Feature(
             "vendor-md": ".markdown:vendor_markdown",
             "vendor-rst": ".rst:vendor_rst",
             "backend-md": ".markdown:markdown_by_backend",
-            "latex": ".latex:latex",
         }
     },
 )

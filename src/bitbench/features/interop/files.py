@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from bitbench import __version__
-from bitbench.features.interop.readers import aiperf, guidellm, llama_bench, optimum, sglang, vendor_table, vllm
+from bitbench.features.interop.readers import aiperf, guidellm, llama_bench, sglang, vendor_table, vllm
 from bitbench.features.interop.readers.reading import (
     LONGEST_NAME,
     MIS_ENCODED,
@@ -40,7 +40,6 @@ READERS: dict[Tool, Callable[[str], Reading]] = {
     Tool.GUIDELLM: guidellm.read,
     Tool.AIPERF: aiperf.read,
     Tool.LLAMA_BENCH: llama_bench.read,
-    Tool.OPTIMUM: optimum.read,
 }
 
 

@@ -149,7 +149,6 @@ def _fresh(asked: Quality, windows: int) -> Quality:
             "windows": windows,
             "offset": (times * asked.offset + 0.5) % 1,
             "answer_tokens": 0,
-            "continuations": 0,
             "turns": None,
             "noise_floor": False,
             "tasks": (),

@@ -1,67 +1,26 @@
-"""How even this machine is: the noise of fixed work, measured once an hour.
-
-It is the floor under every difference that a study could find, and is kept in bitbench's home for studies that begin
-soon after.
-"""
+"""How even this machine is: the noise of fixed work. It is the floor under every difference that a study could find."""
 
 import hashlib
-import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 
-from bitbench.records.lock import HostFacts, HostNoise
 from bitbench.study.base import Record
-from bitbench.util.errors import StoreError
-from bitbench.util.files import SafeFolder, open_to_read
 
-FILE = "noise.json"  # in bitbench's home
-LARGEST_BYTES = 64 * 2**10  # of that file
-HOLDS = timedelta(hours=1)  # neighbours and clocks of a machine change from one hour to the next
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 REPETITIONS = 150
 COMPUTE_BYTES = 4 * 2**20  # hashed in cache-sized pieces: bound by the core, about 5 ms
 MEMORY_BYTES = 64 * 2**20  # far beyond a private cache: bound by memory
 
 
-class _Kept(Record):
-    """Of one machine, from its start to its next."""
+class HostNoise(Record):
+    """How much a fixed piece of work varies on this machine, from one repetition to the next."""
 
-    boot_id: str | None
-    host: HostFacts
-    noise: HostNoise
-
-
-def kept_noise(home: Path, host: HostFacts) -> HostNoise | None:
-    """What was measured on this machine within the hour. A file that is damaged, of another machine or account, or from
-    before the machine was started anew is passed over."""
-    try:
-        with open_to_read(home / FILE) as file:
-            is_ours = os.fstat(file.fileno()).st_uid == os.getuid()
-            kept = _Kept.model_validate_json(file.read(LARGEST_BYTES))
-        age = datetime.now(UTC) - datetime.fromisoformat(kept.noise.measured_at)
-    except (OSError, StoreError, ValueError, TypeError):  # TypeError: a time without a zone
-        return None
-    is_here = is_ours and kept.boot_id == _boot_id() and kept.host == host
-    return kept.noise if is_here and timedelta(0) <= age <= HOLDS else None
-
-
-def keep_noise(home: Path, host: HostFacts, noise: HostNoise) -> None:
-    """Where the home can be written to."""
-    kept = _Kept(boot_id=_boot_id(), host=host, noise=noise)
-    with suppress(StoreError):
-        SafeFolder(home).write(FILE, kept.model_dump_json(indent=1) + "\n")
-
-
-def _boot_id() -> str | None:
-    try:
-        return BOOT_ID.read_text().strip()
-    except OSError:
-        return None
+    repetitions: int
+    compute_spread: float  # relative: (90th − 10th percentile) / median
+    compute_worst: float  # relative: slowest / median − 1
+    memory_spread: float
+    memory_worst: float
 
 
 def measure_noise(repetitions: int = REPETITIONS) -> HostNoise:
@@ -77,7 +36,6 @@ def measure_noise(repetitions: int = REPETITIONS) -> HostNoise:
         if index >= 0:
             compute_s[index], memory_s[index] = compute, memory
     return HostNoise(
-        measured_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         repetitions=repetitions,
         compute_spread=_spread(compute_s),
         compute_worst=_worst(compute_s),

@@ -12,6 +12,7 @@ from bitbench.analysis.results.comparison import (
     Replicate,
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict
+from bitbench.analysis.results.summary import RateAnswer
 from bitbench.reports.document.model import Document, Mark, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.reports.document.numbers import estimated, percent, quantity_unit, share, times
 from bitbench.reports.document.words import (
@@ -46,10 +47,16 @@ def comparison_document(comparison: Comparison) -> Document:
     found = [(metric, points) for metric in comparison.definitions if (points := _points_of(comparison, metric))]
     labels = Labels((point.candidate.config for point in comparison.points), MAX_NAME)
     shared = [paragraph(labels.shared)] if labels.shared else []
+    rates = [paragraph(_rates(comparison, comparison.rates))] if comparison.rates else []
     notes = bullets(_notes(comparison))
     return Document(
         say(Name(comparison.candidate), " against ", Name(comparison.baseline)),
-        (*bullets(_verdicts(comparison, metric, labels) for metric in comparison.definitions), *shared, *limits),
+        (
+            *bullets(_verdicts(comparison, metric, labels) for metric in comparison.definitions),
+            *shared,
+            *rates,
+            *limits,
+        ),
         (
             *(_gate_section(comparison, condition, labels) for condition in conditions),
             *(_metric_section(comparison, metric, points, labels) for metric, points in found),
@@ -76,6 +83,22 @@ def _verdicts(comparison: Comparison, metric: str, labels: Labels) -> Phrase:
             said.append(say(f"{verdict.value} (", listing(found, most=MAX_NAMED), ")"))
     what = say(_title(comparison, metric), " against ", Name(comparison.baseline), ": ")
     return say(what, joined(said, "; ") or "no point has a result on both sides", ".")
+
+
+def _rates(comparison: Comparison, rates: tuple[RateAnswer, RateAnswer]) -> Phrase:
+    """Both rates side by side: their intervals are not those of a difference."""
+    before, after = (Quantity(found.rate, "req/s", found.low, found.high) for found in rates)
+    return say(
+        "Highest rate that meets the objectives: ",
+        before,
+        " in ",
+        Name(comparison.baseline),
+        ", ",
+        after,
+        " in ",
+        Name(comparison.candidate),
+        f" ({percent(comparison.confidence)} intervals of each search).",
+    )
 
 
 def _title(comparison: Comparison, metric: str) -> str:

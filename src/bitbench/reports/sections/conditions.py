@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from math import exp
 
 from bitbench.analysis.results.summary import ConfigSummary, PointSummary, Precision, StudySummary
-from bitbench.records.lock import Accelerator, HostFacts, HostNoise, Lock
+from bitbench.records.lock import Accelerator, HostFacts, Lock
 from bitbench.records.trial import InstanceRecord, KernelPath
 from bitbench.reports.document.model import (
     Block,
@@ -250,13 +250,9 @@ def _later(point: PointSummary) -> float | None:
 
 def host_section(lock: Lock) -> Section:
     busy = None if lock.busy_cores is None else Quantity(lock.busy_cores, digits=2, note="just before it began")
-    counters = "processors and their memory, by their own counters, just before it began"
-    idle = Quantity(lock.idle_power_w, "W", digits=3, note=counters)
     facts: list[tuple[str, Words]] = [
         *_machine(lock.host),
-        ("Noise of fixed work", None if lock.noise is None else _noise(lock.noise)),
         ("Cores that other work kept busy", busy),
-        *([] if lock.idle_power_w is None else [("Idle power", idle)]),
         ("Measured", lock.created_at or None),
         ("bitbench", lock.bitbench or None),
     ]
@@ -296,18 +292,6 @@ def _accelerator(accelerator: Accelerator) -> Phrase:
         "divided (MIG)" if accelerator.mig else None,
     )
     return joined([part for part in known if part], ", ")
-
-
-def _noise(noise: HostNoise) -> Phrase:
-    """Spread is (90th − 10th percentile) / median, worst is slowest / median − 1."""
-
-    def kind(name: str, spread: float, worst: float) -> Phrase:
-        return say(f"{name} ", share(spread), " spread, ", share(worst), " worst")
-
-    compute = kind("compute", noise.compute_spread, noise.compute_worst)
-    memory = kind("memory", noise.memory_spread, noise.memory_worst)
-    measured = f" ({plural(noise.repetitions, 'repetition')}, measured {noise.measured_at})"
-    return say(compute, "; ", memory, measured)
 
 
 def precision_section(summary: StudySummary) -> Section | None:
@@ -375,9 +359,6 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
         f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
         "the others are undecided, and a rank is the range of places that this leaves. Against the baseline alone, and "
         "for the question which may be the best, fewer comparisons are made at once, so those answers can be sharper.",
-        "Crossing": ": the ratios and the ends of their intervals are joined by straight lines (logarithms of both "
-        "axes), and moved apart to the lines that come in from the points before and after. Where 1 lies between them "
-        f"is the interval of the crossing, at {confidence}.",
         "Outliers": " are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median. They are "
         "flagged and still included in the means.",
     }

@@ -215,9 +215,6 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
     if unfinished := sum(point.stop_reason is StopReason.UNFINISHED for point in summary.points):
         total = plural(len(summary.points), "point")
         yield f"Not finished: {unfinished} of {total} lack trials; run the study again to resume."
-    if summary.idle_share is not None:
-        idle = say(share(summary.idle_share), " of the processors' energy is what they take when idle")
-        yield say("CPU energy: ", idle, "; the rest is the engine's and the client's.")
     estimates = [point.metrics[summary.primary_metric] for point in summary.points if has_ranked_result(summary, point)]
     if any(not estimate.covers_starts for estimate in estimates):
         yield "Caution: some points have a single start, so they have no interval and no rank."

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
-from bitbench.analysis.results.crossover import CrossoverAxis
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import (
     ConfigSummary,
@@ -28,7 +27,6 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.sweep import crossover_words
 
 
 @dataclass(frozen=True)
@@ -158,15 +156,6 @@ def settings_section(summary: StudySummary) -> Section | None:
     if not summary.settings:
         return None
     labels = Labels.of(summary, MAX_NAME)
-    verdicts = {
-        crossover.config: crossover_words(crossover)
-        for crossover in summary.crossovers
-        if crossover.axis is CrossoverAxis.INPUT_TOKENS
-    }
-    baselines = {crossover.baseline for crossover in summary.crossovers}
-
-    def pays(setting: SettingSummary) -> str | None:
-        return "the baseline" if setting.config in baselines else verdicts.get(setting.config)
 
     config: ColumnOf[SettingSummary] = words_column("Config", lambda setting: Name(labels[setting.config]))
     figures = table(
@@ -175,7 +164,6 @@ def settings_section(summary: StudySummary) -> Section | None:
         number_column("KV/token", Unit.BYTES, lambda setting: setting.kv_bytes_per_token),
         number_column("Slope", Unit.SECONDS, _slope, intervals_from=0),
         number_column("Accepted", Unit.NONE, lambda setting: setting.acceptance_length),
-        words_column("Against the baseline", pays),
         drop_empty=True,
     )
     meanings: dict[str, Callable[[SettingSummary], object]] = {
@@ -185,7 +173,6 @@ def settings_section(summary: StudySummary) -> Section | None:
         f"Slope: what a token takes longer for each {PER_TOKENS:,} tokens of context; "
         "a line through the lengths of each start.": lambda setting: setting.step_slope,
         "Accepted: tokens of a step that begins with a draft, mean.": lambda setting: setting.acceptance_length,
-        "Against the baseline: at which length of the input it pays.": pays,
     }
     shown = [words for words, of in meanings.items() if any(of(setting) is not None for setting in summary.settings)]
     return Section(say("What each setting changes"), (figures, small_print(" ".join(shown))), in_terminal=True)

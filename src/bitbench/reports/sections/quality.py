@@ -418,7 +418,7 @@ def _refused(summary: StudySummary) -> Iterator[Block]:
 def _answers(summary: StudySummary) -> Iterator[Block]:
     """By question, so that the answers of all configs stand below each other."""
     rows = [row for row in summary.quality if row.measured_as is None]
-    answers = [(row, answer) for row in rows for answer in row.answers if answer.is_question]
+    answers = [(row, answer) for row in rows for answer in row.answers]
     prompts = list(dict.fromkeys(answer.prompt for _, answer in answers))
     if answers:
         side_by_side = table(

@@ -132,7 +132,7 @@ MORE_METRICS = (
 # Of an open loop, of models that reason and of GPUs: a column only where there is a figure for it.
 OCCASIONAL_METRICS = (
     *("offered_rate", "achieved_rate", "goodput", "ttft_p50_s", "first_answer_s"),
-    *("energy_per_token", "cpu_energy_per_token"),
+    "energy_per_token",
 )
 WIDE = 110  # columns of a terminal from which all main figures fit beside a config's name
 

@@ -33,7 +33,6 @@ class Tool(StrEnum):
     GUIDELLM = "guidellm"
     AIPERF = "aiperf"
     LLAMA_BENCH = "llama-bench"
-    OPTIMUM = "optimum-benchmark"
 
 
 class ImportedStarts(StrEnum):
