@@ -1,9 +1,8 @@
 """Runs one engine and makes sure that nothing of it outlives bitbench, whichever process is ended by `kill -9`.
 
-Started as `python -I -S guardian.py FD PARENT_PID COMMAND…` by `engines.processes`, or called by a prepared parent
-(`workers/prepared_parent.py`) in a process that it has forked; imports nothing of ours. It is two processes: the
-keeper, and below it the guardian, whose child is the engine. Both are child subreapers, so that orphans and processes
-that changed their session stay below them in the tree and are found in /proc.
+Started as `python -I -S guardian.py FD PARENT_PID COMMAND…` by `engines.processes`; imports nothing of ours. It is two
+processes: the keeper, and below it the guardian, whose child is the engine. Both are child subreapers, so that orphans
+and processes that changed their session stay below them in the tree and are found in /proc.
 
 | who is killed | what happens |
 |---|---|
@@ -44,7 +43,7 @@ def main(arguments: list[str]) -> None:
     """Runs a command as the engine."""
     leash, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     _carry_mark(os.environ.pop(MARK_VARIABLE, ""))
-    fork_under_guardian(leash, parent)
+    _fork_under_guardian(leash, parent)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -62,7 +61,7 @@ def _carry_mark(mark: str) -> None:
             resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
 
 
-def fork_under_guardian(leash: int, parent: int) -> None:
+def _fork_under_guardian(leash: int, parent: int) -> None:
     """Makes this process the keeper and forks the others from it. Returns in the engine alone, whose signals and
     session are as after `execvp`; the keeper ends when nothing of the engine is left."""
     keeper = os.getpid()
@@ -70,7 +69,7 @@ def fork_under_guardian(leash: int, parent: int) -> None:
     wakeups = _prepare_guardian()
     if guardian == 0:
         os.setsid()  # who kills the keeper's process group does not kill both
-        call_prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        _call_prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
         guard(leash, keeper, wakeups)
         return
     status = _watch_guarded(guardian, leash, parent, wakeups)
@@ -96,7 +95,7 @@ def guard(leash: int, keeper: int, wakeups: int) -> None:
 
 def _become_engine(guardian: int, leash: int, wakeups: int) -> None:
     os.setsid()
-    call_prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _call_prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guardian:  # it died before the line above
         os._exit(CANNOT_START)
     for descriptor in (leash, wakeups, signal.set_wakeup_fd(-1)):
@@ -135,11 +134,11 @@ def _report_end(leash: int, status: int | None) -> None:
 
 def _prepare_guardian() -> int:
     """Orphans come here from now on; the descriptor is readable when a child ends or this process is told to end."""
-    call_prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _call_prctl(PR_SET_CHILD_SUBREAPER, 1)
     return _wakeup_on_signals()
 
 
-def call_prctl(option: int, value: int) -> None:
+def _call_prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")

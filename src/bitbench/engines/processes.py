@@ -115,33 +115,21 @@ class PortTaken(Exception):
 class ServerProcess:
     """A running process tree. `pid` is its root: the command itself, not the guardian.
 
-    `keeper` is the process that keeps it, with its mark, where bitbench started that itself; `nursery`, where a
-    prepared parent forked it, are that parent's guardian, which gets the orphans when no other guardian is left, and
-    the parent.
+    `keeper` is the process that keeps it, and `mark` what all of them carry.
     """
 
-    def __init__(
-        self,
-        leash: socket.socket,
-        log_file: Path,
-        *,
-        keeper: "tuple[subprocess.Popen[bytes], str] | None" = None,
-        nursery: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, leash: socket.socket, log_file: Path, keeper: "subprocess.Popen[bytes]", mark: str) -> None:
         """Raises OSError where the guardian ended before it had started anything."""
         with leash.makefile("rb", buffering=0) as reader:  # what comes later is left in the socket
             line = reader.readline()
         if not line:
             leash.close()
-            raise OSError(
-                f"the guardian process ended with {keeper[0].wait() if keeper else 'an error'} before it began"
-            )
+            raise OSError(f"the guardian process ended with {keeper.wait()} before it began")
         self.guardian_pid, self.pid = map(int, line.split())
         self.log_file = log_file
         self._leash = leash
-        self._keeper = keeper[0] if keeper else None
-        self._mark = keeper[1] if keeper else ""
-        self._nursery = nursery
+        self._keeper = keeper
+        self._mark = mark
         self._reported: int | None = None
         self._is_stopping = False
         self._is_gone = False  # all of it, the guardians included
@@ -150,7 +138,7 @@ class ServerProcess:
         """None while it runs; minus the signal's number when a signal ended it, or those who guard it."""
         self._listen(0.0)
         if self._reported is None and self._is_gone:
-            return self._keeper.wait() if self._keeper else -signal.SIGKILL
+            return self._keeper.wait()
         return self._reported
 
     def wait_for_the_rest(self) -> None:
@@ -179,11 +167,8 @@ class ServerProcess:
 
     def _end_orphans(self) -> None:
         """What is left where the guardians were killed before they had ended everything."""
-        if self._keeper is not None and self._keeper.wait(_STOP_TIMEOUT_S) < 0:
+        if self._keeper.wait(_STOP_TIMEOUT_S) < 0:
             kill_left_over(lambda: marked(self._mark), _STOP_TIMEOUT_S)
-        if self._nursery is not None:
-            guardian, parent = self._nursery
-            kill_left_over(lambda: descendants(guardian) - descendants(parent) - {parent}, _STOP_TIMEOUT_S)
 
     def _wait_until_gone(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -236,9 +221,7 @@ class ServerProcess:
             return tuple(_text(file.read()).splitlines()[-lines:])
 
 
-def launch_logged_process(
-    command: Sequence[str], *, env: Mapping[str, str], log_file: Path, pass_fds: Sequence[int] = ()
-) -> ServerProcess:
+def launch_logged_process(command: Sequence[str], *, env: Mapping[str, str], log_file: Path) -> ServerProcess:
     """Starts a command in a session of its own, its output appended to `log_file`, with only `env` around it.
 
     It ends when `stop` is called or when this process is gone, whatever the reason.
@@ -253,10 +236,10 @@ def launch_logged_process(
             stderr=log,
             cwd=NOWHERE,
             env={**env, MARK_VARIABLE: mark},
-            pass_fds=(theirs.fileno(), *pass_fds),
+            pass_fds=(theirs.fileno(),),
             start_new_session=True,  # Ctrl-C is for bitbench, which then ends its engines in order
         )
-    return ServerProcess(ours, log_file, keeper=(keeper, mark))
+    return ServerProcess(ours, log_file, keeper, mark)
 
 
 def wait_until_listening(process: ServerProcess, url: str, timeout_s: float) -> None:

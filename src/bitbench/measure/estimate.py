@@ -138,7 +138,7 @@ class _Mean:
 
 class _Starts:
     """Of one setup: a guess, then the mean of the newest block with a start. The first start of an engine in a study
-    may take many times as long as those of later blocks, which fork it from a parent that is prepared."""
+    may take many times as long as those of later blocks, which find its compiled kernels in a cache."""
 
     def __init__(self, guess: float) -> None:
         self._of_blocks: dict[int, _Mean] = {}

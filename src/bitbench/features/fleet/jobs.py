@@ -5,7 +5,6 @@ Rows stay here until they are asked for.
 
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -102,19 +101,18 @@ class _Work:
         for trial in self._order.history:
             progress.add([trial])
             pace.memory.add(trial)
-        with run.starts.block() if run.starts else nullcontext():
-            while (group := progress.next_group()) is not None and group.block == self._order.block:
-                self._observer.group_started(group, None)
-                results = 0
-                for draft in run_group(group, run, progress, logs.new_instance):
-                    yield draft  # it is on disk once the next one is asked for
-                    record = draft if isinstance(draft, InstanceRecord) else draft.record
-                    progress.add([record])
-                    if not isinstance(record, QualityRecord):
-                        pace.memory.add(record)
-                    results += not isinstance(draft, InstanceRecord)
-                if results == 0 and progress.next_group() == group:
-                    raise StoreError(f"{group.name} left no trial; see the logs in {logs.place}")
+        while (group := progress.next_group()) is not None and group.block == self._order.block:
+            self._observer.group_started(group, None)
+            results = 0
+            for draft in run_group(group, run, progress, logs.new_instance):
+                yield draft  # it is on disk once the next one is asked for
+                record = draft if isinstance(draft, InstanceRecord) else draft.record
+                progress.add([record])
+                if not isinstance(record, QualityRecord):
+                    pace.memory.add(record)
+                results += not isinstance(draft, InstanceRecord)
+            if results == 0 and progress.next_group() == group:
+                raise StoreError(f"{group.name} left no trial; see the logs in {logs.place}")
 
     def _context(self, load: LoadWorkers) -> RunContext:
         study = self._plan.study

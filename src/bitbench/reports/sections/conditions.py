@@ -165,7 +165,6 @@ def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
         number_column("Block", Unit.COUNT, lambda instance: instance.block),
         *([machine] if several else []),
         words_column("Outcome", lambda instance: instance.outcome.value),
-        words_column("Start", lambda instance: instance.facts.start),
         number_column("Start to ready", Unit.SECONDS, lambda instance: instance.ready_s),
         words_column("Version", lambda instance: instance.facts.engine_version or None),
         words_column("Kernels it selected", lambda instance: "; ".join(instance.facts.kernels) or None),
