@@ -5,7 +5,6 @@ from typing import Any
 
 import yaml
 
-from bitbench.feature import loaded_from_features
 from bitbench.study.recipe import Recipe
 from bitbench.util import yaml_file
 from bitbench.util.errors import RecipeError
@@ -21,13 +20,12 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def built_in_recipes() -> tuple[Recipe, ...]:
-    """Those of the core and of features, by name."""
+    """Return all, by name."""
     return tuple(read_recipe(path) for _, path in sorted(_files().items()))
 
 
 def _files() -> dict[str, Path]:
-    folders = (_BUILT_IN, *loaded_from_features("recipes").values())
-    return {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
+    return {path.stem: path for path in _BUILT_IN.glob("*.yaml")}
 
 
 def built_in_recipe_file(name: str) -> Path:
