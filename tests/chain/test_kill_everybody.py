@@ -107,9 +107,7 @@ def check_complete(folder: StudyFolder) -> None:
     trials = folder.trials()
     assert len(trials) == len({trial.id for trial in trials})
     assert {trial.outcome for trial in trials} <= {Outcome.OK, *NOT_THE_ENGINES}, [trial.cause for trial in trials]
-    counted = Counter(
-        (trial.point.name, trial.block) for trial in trials if trial.kind == "measured" and trial.outcome is Outcome.OK
-    )
+    counted = Counter((trial.point.name, trial.block) for trial in trials if trial.counts)
     rejected = Counter((trial.point.name, trial.block) for trial in trials if trial.outcome in NOT_THE_ENGINES)
     for name in ("a · one", "b · one"):
         for block in range(BLOCKS):

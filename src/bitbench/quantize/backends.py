@@ -66,7 +66,7 @@ class QuantizeProgress:
 OnProgress = Callable[[QuantizeProgress], None]
 
 
-def run_backend_worker(
+def _run_backend_worker(
     script: Path, work: Work, job: Mapping[str, Json], *, maker: str, on_event: Callable[[Json], None]
 ) -> WorkerFacts:
     """Runs the worker to its end; raises QuantizeError. It dies with this process, even after `kill -9`."""
@@ -105,7 +105,7 @@ def _run_gguf_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
 
     if work.origin is None:
         on_progress(QuantizeProgress("converting to GGUF"))
-    return run_backend_worker(_GGUF_WORKER, work, _gguf_job(work), maker="llama.cpp", on_event=show)
+    return _run_backend_worker(_GGUF_WORKER, work, _gguf_job(work), maker="llama.cpp", on_event=show)
 
 
 def _gguf_job(work: Work) -> dict[str, Json]:
@@ -167,7 +167,7 @@ def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFact
             on_progress(QuantizeProgress(event["name"]))
 
     on_progress(QuantizeProgress("loading the model"))
-    return run_backend_worker(
+    return _run_backend_worker(
         _LLMCOMPRESSOR_WORKER, work, _llmcompressor_job(work), maker="llm-compressor", on_event=show
     )
 
@@ -219,7 +219,7 @@ def _run_openvino_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
         "type": work.recipe.openvino_type,
         "group_size": work.recipe.options.get("group_size"),
     }
-    return run_backend_worker(_OPENVINO_WORKER, work, job, maker="OpenVINO", on_event=lambda _: None)
+    return _run_backend_worker(_OPENVINO_WORKER, work, job, maker="OpenVINO", on_event=lambda _: None)
 
 
 @dataclass(frozen=True)
