@@ -80,7 +80,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         imported_from=plan.imported_from,
         expectations=plan.expectations,
         level=plan.level,
-        processor_notes=plan.processor_notes,
+        in_float32=plan.in_float32,
         crossovers=tuple(
             found for field, speeds in fields.items() for found in find_crossovers(field.plan, speeds, field.baseline)
         ),
