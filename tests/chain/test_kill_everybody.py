@@ -44,8 +44,7 @@ def tree(driver: int) -> dict[str, list[int]]:
                 if _is_guardian(words):
                     found["guardians"].append(process.pid)
                 elif any(word.endswith("null_server") for word in words):
-                    above = (parent.cmdline() for parent in process.parents())
-                    is_child = any(word.endswith("null_server") for words in above for word in words)
+                    is_child = not any(_is_guardian(parent.cmdline()) for parent in process.parents()[:1])
                     found["child" if is_child else "engine"].append(process.pid)
     found["all guardians"] = found["guardians"]
     found["driver and all guardians"] = [driver, *found["guardians"]]
