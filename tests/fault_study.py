@@ -28,7 +28,7 @@ workloads:
   - {{name: one, concurrency: 1, input_tokens: 8, output_tokens: 150}}
 measure: {{starts: 1, trials: {TRIALS}}}
 """
-ROLES = ("main", "load worker", "engine", "guardian", "keeper")
+ROLES = ("main", "load worker", "engine", "guardian")
 _TIMEOUT_S = 120.0
 
 
@@ -90,12 +90,10 @@ class FaultyRun:
                 if "bitbench.loadgen.worker_process" in child.cmdline():
                     found["load worker"] = child.pid
                 elif any(word.endswith("guardian.py") for word in child.cmdline()):
-                    found["keeper"] = child.pid
-                    for guardian in child.children():
-                        found["guardian"] = guardian.pid
-                        below = sorted(guardian.children(recursive=True), key=lambda one: (one.create_time(), one.pid))
-                        names = ("engine", *(f"child {number}" for number in range(len(below))))
-                        found.update((name, one.pid) for name, one in zip(names, below, strict=False))
+                    found["guardian"] = child.pid
+                    below = sorted(child.children(recursive=True), key=lambda one: (one.create_time(), one.pid))
+                    names = ("engine", *(f"child {number}" for number in range(len(below))))
+                    found.update((name, one.pid) for name, one in zip(names, below, strict=False))
         except psutil.Error:
             return {}
         return found

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 TOUCHED = ROOT / "tests" / "touched"
-KERNELS = ("test_kernels", "test_triton", "test_vptq", "test_vptq_with_torch")
+KERNELS = ("test_kernels", "test_triton", "test_vptq_with_torch")
 FLEET = ("test_gpu_blocks",)
 LOAD = ("test_load_search",)
 # Files by pattern (a star also stands for slashes), and the tests that are run where one of them was changed.
@@ -19,8 +19,8 @@ TABLE: dict[str, tuple[str, ...]] = {
     "native/*": KERNELS,
     "src/bitbench/features/vptq/*": KERNELS,
     "src/bitbench/features/kernels/*": KERNELS,
-    "src/bitbench/quantize/*": ("test_quantize", "test_mixture", "test_four_bits", "test_vptq"),
-    "src/bitbench/engines/workers/checkpoint_layers.py": ("test_vptq",),
+    "src/bitbench/quantize/*": ("test_quantize", "test_mixture", "test_four_bits"),
+    "src/bitbench/engines/workers/checkpoint_layers.py": ("test_vptq_with_torch",),
     "src/bitbench/quality/*": ("test_four_bits",),
     "src/bitbench/analysis/*quality*": ("test_four_bits",),
     "src/bitbench/engines/*vllm*": ("test_refused_recipe",),

@@ -32,8 +32,6 @@ from bitbench.util.errors import EngineEnvironmentError, ModelError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from bitbench.engines.starts import ConfigStarts
-
 
 NO_ARGUMENTS: Mapping[str, Argument] = MappingProxyType({})
 NO_KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = MappingProxyType({})
@@ -60,7 +58,6 @@ class Launch:
     top_tokens: int = 0  # log-probabilities of so many tokens may be asked for at each place of a prompt
     trace_folder: Path | None = None  # where operator traces shall go; None: this instance is not profiled
     capability: Capability | None = None  # the least among the GPUs it sees; None: there are none, or it is unknown
-    starts: "ConfigStarts | None" = None  # how this config starts in its run; None: it is spawned
 
     @property
     def context_tokens(self) -> int:

@@ -35,7 +35,7 @@ SAID_OF_A_FULL_DISK: dict[int, str] = {
 def test_one_of_its_processes_is_killed(role: str, wait_s: float, tmp_path: Path) -> None:
     trials = kill_and_resume(tmp_path, role, wait_s)
     disturbed = [trial for trial in trials if trial.outcome is Outcome.DISTURBED]
-    if role in ("engine", "guardian", "keeper"):
+    if role in ("engine", "guardian"):
         if wait_s != IN_A_TRIAL_S and not disturbed:
             return  # between two trials nothing was lost
         assert [trial.cause for trial in disturbed] == [

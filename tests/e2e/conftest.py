@@ -12,13 +12,13 @@ from tests.busy_machine import run_study
 EXAMPLE = Path(__file__).parents[2] / "examples" / "first-look.yaml"
 WINDOWS = 32  # of text: with fewer, rounding in other kernels moves the mean by more than is allowed
 # The first example of the README with the same engines, but a recipe that is made, quality, and requests as short as
-# they can be. Each config is started twice: vLLM first as a user does, then both variants from one prepared parent.
+# they can be. Each config is started twice.
 CHANGES = f"""
 name: recipes
 recipes: [bf16, w8a8-rtn]
 engines:
   - transformers
-  - {{engine: vllm, args: {{enforce-eager: true}}, prefork: true}}
+  - {{engine: vllm, args: {{enforce-eager: true}}}}
 workloads:
   - {{name: short, concurrency: 1, input_tokens: 32, output_tokens: 8}}
   - {{name: eight, concurrency: 8, input_tokens: 32, output_tokens: 8}}

@@ -112,7 +112,6 @@ def test_instances_say_what_they_are(folder: StudyFolder) -> None:
         assert instance.facts.engine_version
         assert instance.memory.resident_bytes
         if instance.config.engine == "vllm":
-            assert instance.facts.start == ("preforked" if instance.block else "spawned"), instance.facts.notes
             assert instance.facts.kv_cache_tokens
             assert instance.facts.kernels
             assert instance.facts.prefix_caching is False

@@ -147,8 +147,8 @@ def test_the_wheel_accepts_our_command_line(
 def test_the_stand_in_is_what_bitbench_sees_too(stand_in: Path) -> None:
     """bitbench's own reader, through the same library as the wheel."""
     code = (
-        "from bitbench.measure.machine.gpus import open_nvml; from bitbench.measure.machine.gpus import survey_nvml; "
-        "found = survey_nvml(open_nvml(), {'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}, lambda: '0'); "
+        "from bitbench.measure.machine.gpus import has_nvml, survey_nvml; assert has_nvml(); "
+        "found = survey_nvml({'CUDA_DEVICE_ORDER': 'PCI_BUS_ID'}, lambda: '0'); "
         "one, = found.accelerators; print(one.name, found.capability, one.driver, one.power_limit_w, one.uuid)"
     )
     variables = dict(os.environ) | {"LD_LIBRARY_PATH": str(stand_in), "FAKE_GPU": DEVICES[3].variable}

@@ -1,10 +1,17 @@
-"""A stand-in for NVML with the calling convention of the library: arguments by reference, answers as codes.
+"""A stand-in for NVML with the calling convention of the library: arguments by reference, answers as codes. NVIDIA's
+own binding calls it as it calls the driver's.
 
 What a GPU says is set by the test; None: the driver does not tell.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+import pynvml
+import pytest
+
+from bitbench.measure.machine.gpus import Gpu, installed_gpus
 
 SUCCESS, NOT_SUPPORTED, TOO_SMALL, LOST = 0, 3, 7, 15
 NOT_AVAILABLE = 2**64 - 1
@@ -27,15 +34,17 @@ class FakeGpu:
 
 
 class FakeNvml:
-    """To be given to `bitbench.measure.machine.gpus.Nvml`."""
+    """Takes the place of the driver's library from its making on."""
 
     def __init__(self, gpus: list[FakeGpu], driver: str = "580.95.05", *, starts: bool = True) -> None:
         self.gpus = gpus
         self.is_lost = False
         self._driver = driver
         self._starts = starts
+        pynvml.nvmlLib = self
+        pynvml._nvmlGetFunctionPointer_cache.clear()
 
-    def nvmlInit_v2(self) -> int:  # noqa: N802
+    def nvmlInitWithFlags(self, _: int) -> int:  # noqa: N802
         return SUCCESS if self._starts else NOT_SUPPORTED
 
     def nvmlSystemGetDriverVersion(self, text: Any, _: Any) -> int:  # noqa: N802
@@ -70,13 +79,17 @@ class FakeNvml:
     def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any, answer: Any) -> int:  # noqa: N802
         return self._number(answer, self._of(handle).energy_mj)
 
-    def nvmlDeviceGetTemperature(self, handle: Any, _: Any, answer: Any) -> int:  # noqa: N802
-        return self._number(answer, self._of(handle).temperature_c)
+    def nvmlDeviceGetTemperatureV(self, handle: Any, answer: Any) -> int:  # noqa: N802
+        degrees = self._of(handle).temperature_c
+        if degrees is None:
+            return NOT_SUPPORTED
+        answer._obj.temperature = degrees
+        return SUCCESS
 
     def nvmlDeviceGetClockInfo(self, handle: Any, kind: Any, answer: Any) -> int:  # noqa: N802
         return self._number(answer, self._of(handle).clocks_mhz.get(kind.value))
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any, answer: Any) -> int:  # noqa: N802
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: Any, answer: Any) -> int:  # noqa: N802
         return self._number(answer, self._of(handle).slowed)
 
     def nvmlDeviceGetEccMode(self, handle: Any, current: Any, _: Any) -> int:  # noqa: N802
@@ -93,7 +106,7 @@ class FakeNvml:
         if len(running) > room:
             return TOO_SMALL
         for place, (pid, used) in zip(found or (), running.items(), strict=False):
-            place.pid, place.used = pid, NOT_AVAILABLE if used is None else used
+            place.pid, place.usedGpuMemory = pid, NOT_AVAILABLE if used is None else used
         return SUCCESS
 
     def _of(self, handle: Any) -> FakeGpu:
@@ -106,3 +119,17 @@ class FakeNvml:
             return NOT_SUPPORTED
         answer._obj.value = value
         return SUCCESS
+
+
+@pytest.fixture(autouse=True)
+def nvml_put_back() -> Iterator[None]:
+    """Leave no stand-in to other tests."""
+    yield
+    pynvml.nvmlLib = None
+    pynvml._nvmlGetFunctionPointer_cache.clear()
+
+
+def fake_gpus(*gpus: FakeGpu) -> list[Gpu]:
+    """What bitbench sees of these."""
+    FakeNvml(list(gpus))
+    return installed_gpus()

@@ -56,7 +56,6 @@ DOOR = "bitbench.util.files"
 # and a build in an environment of ours.
 ELSEWHERE = (
     "bitbench.quantize.workers.",
-    "bitbench.features.vptq.workers.",
     "bitbench.models.workers.hub_worker",
     "bitbench.engines.llamacpp_build",
 )

@@ -8,11 +8,11 @@ from collections.abc import Callable
 import pytest
 
 from bitbench.analysis.trial import metrics_of_trial
-from bitbench.measure.machine.gpus import Nvml
+from bitbench.measure.machine.gpus import installed_gpus
 from bitbench.measure.machine.watches import GpuWatch, gpu_watch_disturbance, watch_gpus
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import GpuUse, Outcome
-from tests.unit.fake_nvml import FakeGpu, FakeNvml
+from tests.unit.fake_nvml import FakeGpu, FakeNvml, fake_gpus, nvml_put_back  # noqa: F401
 from tests.unit.synthetic import request_rows
 
 OURS, THEIRS = 100, 200
@@ -20,7 +20,7 @@ OURS, THEIRS = 100, 200
 
 def watched(*gpus: FakeGpu, meanwhile: Callable[[FakeNvml], None] = lambda _: None) -> GpuUse:
     library = FakeNvml(list(gpus))
-    with GpuWatch(Nvml(library).gpus(), lambda: {OURS}) as watch:
+    with GpuWatch(installed_gpus(), lambda: {OURS}) as watch:
         meanwhile(library)
     assert watch.use is not None
     return watch.use
@@ -98,7 +98,7 @@ def test_without_a_gpu_nothing_is_watched() -> None:
 
 
 def test_the_engines_own_processes_are_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpus = Nvml(FakeNvml([FakeGpu(processes={os.getpid(): 5, THEIRS: 5})])).gpus()
+    gpus = fake_gpus(FakeGpu(processes={os.getpid(): 5, THEIRS: 5}))
     monkeypatch.setattr("bitbench.measure.machine.watches.visible_gpus", lambda: tuple(gpus))
     with watch_gpus(os.getpid()) as watch:
         pass

@@ -7,21 +7,22 @@ import pytest
 
 from bitbench.cli.doctor import doctor_gpu_problems
 from bitbench.engines.environments import InstalledEnvironment, write_environment_manifest
-from bitbench.measure.machine.gpus import GpuSurvey, Nvml, NvmlError, cuda_visible_gpus, describe_gpu, survey_nvml
+from bitbench.measure.machine import gpus
+from bitbench.measure.machine.gpus import GpuSurvey, cuda_visible_gpus, describe_gpu, survey_nvml
 from bitbench.measure.readiness import readiness
 from bitbench.measure.workplace import Workplace
 from bitbench.records.lock import HostFacts
 from bitbench.study.hardware import Capability
-from tests.unit.fake_nvml import FakeGpu, FakeNvml
+from tests.unit.fake_nvml import FakeGpu, FakeNvml, fake_gpus, nvml_put_back  # noqa: F401
 
 A100 = FakeGpu("NVIDIA A100-SXM4-80GB", "GPU-aaaa1111-0", (8, 0), 81_920)
 L4 = FakeGpu("NVIDIA L4", "GPU-bbbb2222-0", (8, 9), 23_034)
 T4 = FakeGpu("Tesla T4", "GPU-cccc3333-0", (7, 5), 15_360)
 
 
-def looked_at(*gpus: FakeGpu, driver: str = "580.95.05", cuda: str = "0", **variables: str) -> GpuSurvey:
-    nvml = Nvml(FakeNvml(list(gpus), driver))
-    return survey_nvml(nvml, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **variables}, lambda: cuda)
+def looked_at(*devices: FakeGpu, driver: str = "580.95.05", cuda: str = "0", **variables: str) -> GpuSurvey:
+    FakeNvml(list(devices), driver)
+    return survey_nvml({"CUDA_DEVICE_ORDER": "PCI_BUS_ID", **variables}, lambda: cuda)
 
 
 def test_a_gpu_is_described_by_what_figures_depend_on() -> None:
@@ -38,7 +39,7 @@ def test_two_of_a_kind_are_comparable_and_told_apart_in_the_record() -> None:
     assert HostFacts(accelerators=(first,)).shown("accelerators") == HostFacts(accelerators=(second,)).shown(
         "accelerators"
     )
-    capped = describe_gpu(Nvml(FakeNvml([FakeGpu(power_limit_mw=50_000)])).gpus()[0], "580.95.05")
+    capped = describe_gpu(fake_gpus(FakeGpu(power_limit_mw=50_000))[0], "580.95.05")
     assert str(capped) != str(first)
 
 
@@ -52,19 +53,20 @@ def test_a_reading_of_zero_is_unknown(untold: int | None) -> None:
         memory_mib=0,
         capability=(0, 0),
     )
-    (found,) = Nvml(FakeNvml([gpu])).gpus()
+    (found,) = fake_gpus(gpu)
     assert (found.power_limit_w, found.energy_j, found.temperature_c) == (None,) * 3
     assert (found.sm_clock_mhz, found.memory_clock_mhz, found.memory_bytes, found.capability) == (None,) * 4
 
 
 def test_what_slows_a_gpu_is_named_and_nothing_is_not_unknown() -> None:
-    readings = [Nvml(FakeNvml([FakeGpu(slowed=bits)])).gpus()[0].slowed_by for bits in (0, 0x44, 0x1, None)]
+    readings = [fake_gpus(FakeGpu(slowed=bits))[0].slowed_by for bits in (0, 0x44, 0x1, None)]
     assert readings == [(), ("power cap", "hardware thermal slowdown"), (), None]
 
 
-def test_a_library_that_does_not_start_is_an_error() -> None:
-    with pytest.raises(NvmlError, match="nvmlInit_v2 answers 3"):
-        Nvml(FakeNvml([], starts=False))
+@pytest.mark.parametrize("starts", [True, False])
+def test_without_a_driver_that_answers_there_is_no_nvml(starts: bool) -> None:
+    FakeNvml([], starts=starts)
+    assert gpus.has_nvml.__wrapped__() is starts
 
 
 @pytest.mark.parametrize(
@@ -94,7 +96,7 @@ def test_numbers_that_count_by_speed_are_not_nvmls() -> None:
 
 def test_a_part_of_a_gpu_counts_as_that_gpu() -> None:
     divided = FakeGpu("NVIDIA A100", "GPU-eeee5555-0", (8, 0), mig=True)
-    found = cuda_visible_gpus(Nvml(FakeNvml([L4, divided])).gpus(), {"CUDA_VISIBLE_DEVICES": "MIG-1234"})
+    found = cuda_visible_gpus(fake_gpus(L4, divided), {"CUDA_VISIBLE_DEVICES": "MIG-1234"})
     assert [gpu.name for gpu in found] == ["NVIDIA A100"]
 
 

@@ -1,4 +1,4 @@
-"""Levels of processors: what flags mean, and what plans, engines and reports make of a processor that lacks something.
+"""Levels of processors: what flags mean, and what plans, engines and reports make of one without bf16 instructions.
 
 Every test says its level, so that it holds on any machine.
 """
@@ -13,7 +13,7 @@ from rich.console import Console
 from bitbench.analysis.configs import config_side
 from bitbench.analysis.study_comparison import CONFIG_FACTS, Fact, compare_studies
 from bitbench.analysis.summarize import summarize
-from bitbench.cli.doctor import doctor_answer, doctor_processor_text
+from bitbench.cli.doctor import doctor_processor_text
 from bitbench.cli.plan import plan_labels, plan_remarks
 from bitbench.engines import transformers, vllm
 from bitbench.features.explain.sentences import roof_sentence
@@ -30,11 +30,10 @@ from bitbench.reports.answers.compare import comparison_document
 from bitbench.reports.document.markdown import markdown, markdown_phrase
 from bitbench.reports.document.model import plain_text
 from bitbench.reports.sections.failures import remarks as report_remarks
-from bitbench.study.hardware import Instructions, Level, hardware_level
-from bitbench.study.plan import Config, Plan, ProcessorNote
+from bitbench.study.hardware import Level, hardware_level
+from bitbench.study.plan import Config, Plan
 from bitbench.study.study import EngineSetup, Study
 from bitbench.study.variant import ModelFacts, Variant
-from bitbench.util.errors import UsageError
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
 from tests.unit.test_compatibility import AnyEngine
 from tests.unit.test_model_cost import ROOF, SMOLLM2
@@ -46,25 +45,23 @@ SAPPHIRE_RAPIDS = (*ZEN_4, "avx_vnni", "avx512_fp16", "amx_tile", "amx_int8", "a
 
 
 @pytest.mark.parametrize(
-    ("flags", "level", "lacks"),
+    ("flags", "level", "has_bf16"),
     [
-        (SAPPHIRE_RAPIDS, Level.AMX, ()),
-        (ZEN_4, Level.AVX512_BF16, ()),
-        (CASCADE_LAKE, Level.AVX512_VNNI, (Instructions.BF16,)),
-        (SKYLAKE, Level.AVX512, (Instructions.BF16, Instructions.INT8)),
-        (("avx2", "fma", "f16c", "avx_vnni"), Level.AVX_VNNI, (Instructions.BF16,)),
-        (("avx2", "fma", "f16c"), Level.AVX2, (Instructions.BF16, Instructions.INT8)),
-        (("asimd", "asimddp", "i8mm", "bf16", "sve"), Level.NEON_BF16, ()),
-        (("asimd", "asimddp"), Level.NEON_DOT, (Instructions.BF16,)),
-        (("asimd",), Level.NEON, (Instructions.BF16, Instructions.INT8)),
+        (SAPPHIRE_RAPIDS, Level.AMX, True),
+        (ZEN_4, Level.AVX512_BF16, True),
+        (CASCADE_LAKE, Level.AVX512_VNNI, False),
+        (SKYLAKE, Level.AVX512, False),
+        (("avx2", "fma", "f16c", "avx_vnni"), Level.AVX_VNNI, False),
+        (("avx2", "fma", "f16c"), Level.AVX2, False),
+        (("asimd", "asimddp", "i8mm", "bf16", "sve"), Level.NEON_BF16, True),
+        (("asimd", "asimddp"), Level.NEON_DOT, False),
+        (("asimd",), Level.NEON, False),
     ],
 )
-def test_flags_tell_the_level_and_what_it_lacks(
-    flags: tuple[str, ...], level: Level, lacks: tuple[Instructions, ...]
-) -> None:
+def test_flags_tell_the_level_and_whether_it_has_bf16(flags: tuple[str, ...], level: Level, has_bf16: bool) -> None:
     assert set(flags) <= set(TELLING_FLAGS)
     assert hardware_level(flags) is HostFacts(cpu_flags=flags).level is level
-    assert level.lacks == lacks
+    assert level.has_bf16 == has_bf16
 
 
 def test_a_processor_that_is_not_known_has_no_level() -> None:
@@ -73,23 +70,12 @@ def test_a_processor_that_is_not_known_has_no_level() -> None:
 
 
 def test_a_level_says_in_words_what_it_lacks() -> None:
-    assert Level.AVX512.shown == "avx512 (no bf16 instructions, no int8 dot products)"
+    assert Level.AVX512.shown == "avx512 (no bf16 instructions)"
     assert Level.AMX.shown == "amx"
 
 
-def test_this_machine_has_the_level_of_its_flags(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("BITBENCH_LEVEL", raising=False)
+def test_this_machine_has_the_level_of_its_flags() -> None:
     assert host_processor_level() is collect_host_facts().level
-
-
-def test_a_forced_level_changes_plans_and_not_records(monkeypatch: pytest.MonkeyPatch) -> None:
-    flags = collect_host_facts().cpu_flags
-    monkeypatch.setenv("BITBENCH_LEVEL", "neon_dot")
-    assert host_processor_level() is Level.NEON_DOT
-    assert collect_host_facts().cpu_flags == flags
-    monkeypatch.setenv("BITBENCH_LEVEL", "avx3")
-    with pytest.raises(UsageError, match="unknown BITBENCH_LEVEL avx3; use amx, avx512_bf16, "):
-        host_processor_level()
 
 
 def plan_on(level: Level | None, *recipes: str, args: dict[str, str] | None = None) -> Plan:
@@ -120,29 +106,18 @@ BOTH = {"m/bf16 @ vllm": "float32", "m/bf16 @ transformers": "float32"}
 
 @pytest.mark.parametrize("level", list(Level))
 def test_the_dense_model_computes_in_float32_exactly_where_bf16_is_emulated(level: Level) -> None:
-    assert dtypes(plan_on(level)) == (BOTH if Instructions.BF16 in level.lacks else {})
+    assert dtypes(plan_on(level)) == ({} if level.has_bf16 else BOTH)
 
 
 def test_nothing_is_chosen_where_the_level_is_not_known_or_the_study_names_a_type() -> None:
-    assert plan_on(None).processor_notes == ()
-    assert plan_on(Level.AVX512, args={"dtype": "bfloat16"}).processor_notes == ()
-    assert plan_on(Level.AVX512, args={"--dtype": "bfloat16"}).processor_notes == ()
+    assert plan_on(None).in_float32 == ()
+    assert plan_on(Level.AVX512, args={"dtype": "bfloat16"}).in_float32 == ()
+    assert plan_on(Level.AVX512, args={"--dtype": "bfloat16"}).in_float32 == ()
 
 
-def test_a_kernel_that_takes_16_bits_only_stays_in_bf16_and_the_plan_says_so() -> None:
+def test_a_kernel_that_takes_16_bits_only_stays_in_bf16() -> None:
     plan = plan_on(Level.AVX512_VNNI, "bf16", "w8a8-rtn", "w4a16-rtn")
     assert dtypes(plan) == BOTH | {"m/w8a8-rtn @ vllm": "float32"}
-    (note,) = [one for one in plan.processor_notes if one.config.variant == "m/w4a16-rtn"]
-    assert "16-bit activations only" in note.why
-
-
-def test_int8_without_dot_products_is_warned_about() -> None:
-    def about_sums(level: Level) -> bool:
-        return any("can saturate" in note.why for note in plan_on(level, "w8a8-rtn").processor_notes)
-
-    assert about_sums(Level.AVX512)
-    assert about_sums(Level.AVX2)
-    assert not about_sums(Level.AVX512_VNNI)
 
 
 def test_a_plan_shows_what_the_processor_changes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,15 +126,14 @@ def test_a_plan_shows_what_the_processor_changes(capsys: pytest.CaptureFixture[s
     for remark in plan_remarks(plan, plan_labels(plan)):
         console.print(remark)
     lines = capsys.readouterr().out.splitlines()
-    assert "computes in float32 on this processor (avx512_vnni): vLLM emulates bf16 products" in "\n".join(lines)
-    slower = next(number for number, line in enumerate(lines) if line.startswith("slower on this processor"))
-    assert lines[slower + 1].strip() == "w4a16-rtn @ vllm"
+    assert lines[0].startswith("computes in float32 on this processor (avx512_vnni)")
+    assert lines[1].strip() == "bf16 @ vllm, bf16 @ transformers"
 
 
 def test_a_variant_that_could_not_be_made_leaves_no_note() -> None:
-    plan = plan_on(Level.AVX512, "bf16", "w4a16-rtn")
-    failed = [one.model_copy(update={"failure": "no"}) for one in plan.variants if one.recipe == "w4a16-rtn"]
-    assert {note.config.variant for note in settle_variants(plan, failed).processor_notes} == {"m/bf16"}
+    plan = plan_on(Level.AVX512, "bf16", "w8a8-rtn")
+    failed = [one.model_copy(update={"failure": "no"}) for one in plan.variants if one.recipe == "w8a8-rtn"]
+    assert {config.variant for config in settle_variants(plan, failed).in_float32} == {"m/bf16"}
 
 
 LAUNCH = Launch(
@@ -241,23 +215,8 @@ def test_a_processor_without_a_name_is_not_called_none(host: HostFacts, said: st
     assert doctor_processor_text(host) == said
 
 
-def test_the_doctor_says_what_a_processor_means_for_each_engine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("BITBENCH_LEVEL", "avx512")
-    found = doctor_answer(tmp_path)
-    meanings = {engine.name: engine.on_this_processor for engine in found.engines}
-    assert found.level is Level.AVX512
-    assert meanings["null"] == ()
-    assert any(meaning.startswith("dense, in float32: vLLM emulates bf16") for meaning in meanings["vllm"])
-    assert meanings["transformers"]
-    assert any("int8" in meaning for meaning in meanings["llamacpp"])
-    monkeypatch.setenv("BITBENCH_LEVEL", "amx")
-    assert not any(engine.on_this_processor for engine in doctor_answer(tmp_path).engines)
-
-
-def test_only_a_cpu_lacks_instructions() -> None:
-    assert {row.device for row in compatibility_rows() if row.lacking} == {"cpu"}
+def test_only_a_cpu_lacks_bf16() -> None:
+    assert {row.device for row in compatibility_rows() if row.float32_without_bf16} == {"cpu"}
 
 
 def measured_on(flags: tuple[str, ...], step_s: float, roof: MachineRoof | None = ROOF) -> StudyRecords:
@@ -300,8 +259,7 @@ def test_the_roof_is_that_of_the_quicker_type() -> None:
 
 def test_weights_that_are_computed_in_float32_are_read_in_it() -> None:
     made = measured_on(CASCADE_LAKE, 0.05)
-    note = ProcessorNote(config=PLAIN, why="emulated", dtype="float32")
-    chosen = made.plan.model_copy(update={"processor_notes": (note,)})
+    chosen = made.plan.model_copy(update={"in_float32": (PLAIN,)})
     in_float32 = replace(made, lock=made.lock.model_copy(update={"plan": chosen}))
 
     def read(of: StudyRecords, config: Config) -> int | None:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from bitbench.measure.machine.gpus import Gpu, Nvml, nvml_process_memory
+from bitbench.measure.machine.gpus import Gpu, installed_gpus, nvml_process_memory
 from bitbench.measure.machine.host import collect_host_facts
 from bitbench.measure.machine.noise import measure_noise
 from bitbench.measure.machine.watches import MemoryWatch, read_memory
 from bitbench.records.trial import Outcome
 from tests.busy_machine import wait_for
-from tests.unit.fake_nvml import FakeGpu, FakeNvml
+from tests.unit.fake_nvml import FakeGpu, FakeNvml, nvml_put_back  # noqa: F401
 
 pytestmark = pytest.mark.alone
 
@@ -97,7 +97,7 @@ def test_shared_pages_do_not_reach_the_limit(family: int) -> None:
 
 def gpus(*held: dict[int, int | None]) -> tuple[FakeNvml, list[Gpu]]:
     library = FakeNvml([FakeGpu(processes=dict(one)) for one in held])
-    return library, Nvml(library).gpus()
+    return library, installed_gpus()
 
 
 def test_device_memory_is_that_of_the_tree_on_all_devices(family: int) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bitbench.engines.guardian import GRACE_S
+from bitbench.engines.left_over import end_left_over
 from bitbench.engines.processes import (
     PortTaken,
     ProcessEnded,
@@ -287,37 +287,32 @@ def parent_of(pid: int) -> int:
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize("killed", [("guardian",), ("keeper",), ("keeper", "guardian")], ids=" and ".join)
-def test_nothing_is_left_after_kill_9_of_those_who_guard_it(
-    start: Callable[..., ServerProcess], folder: Path, killed: tuple[str, ...]
-) -> None:
+def test_nothing_is_left_after_kill_9_of_the_guardian(start: Callable[..., ServerProcess], folder: Path) -> None:
     process = start(TREE, str(folder), "stubborn", "lives")
     pids = pids_in(folder)
     guardian = parent_of(process.pid)
-    who = {"guardian": guardian, "keeper": parent_of(guardian)}
-    for name in killed:
-        os.kill(who[name], signal.SIGKILL)
-    assert wait_for(lambda: process.exit_code() is not None, timeout_s=GRACE_S - 0.2)  # a stubborn tree is not gone yet
+    os.kill(guardian, signal.SIGKILL)
+    assert wait_for(lambda: process.exit_code() is not None)
     assert process.exit_code() == -signal.SIGKILL
     process.stop()
-    assert all_gone([*pids, *who.values()])
+    assert all_gone([*pids, guardian])
 
 
-@pytest.mark.parametrize("killed", ["guardian", "keeper"])
-def test_nothing_is_left_after_kill_9_of_the_parent_and_one_guard(tmp_path: Path, folder: Path, killed: str) -> None:
+def test_the_next_command_ends_what_bitbench_and_the_guardian_left(tmp_path: Path, folder: Path) -> None:
     code = PARENT.format(tree=TREE, folder=str(folder), log=str(tmp_path / "engine.log"))
     parent = subprocess.Popen([sys.executable, "-c", code])
     try:
         pids = pids_in(folder)
-        guardian = parent_of(pids[0])
-        who = {"guardian": guardian, "keeper": parent_of(guardian)}
         parent.send_signal(signal.SIGSTOP)  # so that it cannot come to the help
-        os.kill(who[killed], signal.SIGKILL)
-        parent.kill()
-        assert wait_for(lambda: all_gone([*pids, *who.values()]))
-    finally:
+        os.kill(parent_of(pids[0]), signal.SIGKILL)
         parent.kill()
         parent.wait()
+        assert wait_for(lambda: not is_alive(pids[0])), "the kernel kills the engine"
+        assert not all_gone(pids)
+        end_left_over()
+        assert all_gone(pids)
+    finally:
+        parent.kill()
 
 
 def test_the_tail_of_a_long_log(start: Callable[..., ServerProcess]) -> None:

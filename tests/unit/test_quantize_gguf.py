@@ -99,7 +99,7 @@ def work_on(recipe: str, environment: Environment, tmp_path: Path, calibration: 
     model.mkdir(exist_ok=True)
     python = environment.folder / "bin" / "python"
     lock_fd = os.open(os.devnull, os.O_RDONLY)
-    return Work(model, catalog.find_recipe(recipe), calibration, 0, folder, python, lock_fd, folder / "kept")
+    return Work(model, catalog.find_recipe(recipe), calibration, 0, folder, python, lock_fd)
 
 
 def compress(work: Work, said: list[str] | None = None) -> WorkerFacts:
@@ -241,7 +241,7 @@ from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.backends import Work
 recipe = catalog.find_recipe("gguf-q4_0")
 folder, lock_fd = Path(sys.argv[2]), os.open("/dev/null", os.O_RDONLY)
-work = Work(Path(sys.argv[1]), recipe, None, 0, folder, Path(sys.argv[3]), lock_fd, folder / "kept")
+work = Work(Path(sys.argv[1]), recipe, None, 0, folder, Path(sys.argv[3]), lock_fd)
 maker_of(recipe).compress(work, lambda _: None)
 """
 

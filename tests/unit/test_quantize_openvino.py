@@ -49,7 +49,7 @@ def work_on(recipe: str, tmp_path: Path, model: str = "small") -> Work:
     source.mkdir()
     (source / "tokenizer.json").write_text("{}")
     lock_fd = os.open(os.devnull, os.O_RDONLY)
-    return Work(source, catalog.find_recipe(recipe), None, 0, folder, python, lock_fd, folder / "kept")
+    return Work(source, catalog.find_recipe(recipe), None, 0, folder, python, lock_fd)
 
 
 def compress(work: Work) -> WorkerFacts:

@@ -204,7 +204,7 @@ def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Pa
         (RTN + "options: {a: 1}\n", "`options` are for other backends; write fields into the steps"),
         (
             RTN + "backend: magic\n",
-            "backend: 'magic' is not one of none, llmcompressor, gguf, openvino, engine",
+            "backend: input should be 'none', 'llmcompressor', 'gguf', 'openvino' or 'engine', but it is 'magic'",
         ),
         ("name: x\nbackend: openvino\n", "`options` of backend: openvino are {type: …}, one of bf16, int8, int4"),
         ("name: x\nbackend: openvino\noptions: {type: int3}\n", "one of bf16, int8, int4"),

@@ -24,9 +24,7 @@ DONE = '{"event": "done", "facts": {"versions": {"torch": "2"}, "samples": 3}}'
 @pytest.fixture
 def work(tmp_path: Path) -> Work:
     text = CalibrationText("a text", ({"text": "hello"},))
-    return Work(
-        tmp_path, catalog.find_recipe("w8a8-smooth-gptq"), text, 7, tmp_path, tmp_path / "python", 0, tmp_path / "kept"
-    )
+    return Work(tmp_path, catalog.find_recipe("w8a8-smooth-gptq"), text, 7, tmp_path, tmp_path / "python", 0)
 
 
 def play(work: Work, *lines: str, ending: str = "exit 0") -> None:

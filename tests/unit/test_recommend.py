@@ -18,7 +18,7 @@ from bitbench.records.trial import Memory, Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.answers.recommend import recommendation_document
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.objective import Objective
-from bitbench.study.plan import Config, Point, ProcessorNote
+from bitbench.study.plan import Config, Point
 from bitbench.study.study import Count, EngineSetup, Measure
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -394,13 +394,12 @@ def test_the_command_to_deploy_is_the_one_that_was_measured(tmp_path: Path, caps
         EngineSetup(name="bare", engine="transformers"),
     )
     points = [Point(config=one, workload=WORKLOADS[0].name) for one in (fast, slow, bare)]
-    note = ProcessorNote(config=fast, why="no bf16", dtype="float32")
     plan = plan.model_copy(
         update={
             "study": plan.study.model_copy(update={"engines": engines}),
             "variants": (model,),
             "points": tuple(points),
-            "processor_notes": (note,),
+            "in_float32": (fast,),
         }
     )
     speeds = {"fast": 300.0, "slow": 100.0, "bare": 50.0}

@@ -220,8 +220,8 @@ def test_every_start_has_its_row() -> None:
     section = instances_section(demo_study()[2])
     assert section is not None
     rows = rows_of(section.blocks[0])
-    assert rows["quick-0"][:5] == ["quick", 0, "ok", "spawned", 4.0]
-    assert rows["broken-0"][4:] == [None, "1.0", None, None, None]
+    assert rows["quick-0"][:4] == ["quick", 0, "ok", 4.0]
+    assert rows["broken-0"][3:] == [None, "1.0", None, None, None]
     assert instances_section([]) is None
 
 

@@ -122,8 +122,5 @@ const Isa& avx2();
 const Isa& avxvnni();
 const Isa& avx512();
 const Isa& avx512vbmi();
-const Isa& neon();
-const Isa& neon_dot();
-const Isa& neon_i8mm();
 
 }  // namespace bitbench::vptq

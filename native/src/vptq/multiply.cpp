@@ -10,9 +10,6 @@
 
 #if defined(BITBENCH_X86)
 #include <cpuid.h>
-#elif defined(BITBENCH_ARM64)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
 #endif
 
 #include "../parallel.hpp"
@@ -216,10 +213,6 @@ std::vector<const Isa*> runnable_isas() {
     if (has_avx512) found.push_back(&avx512());
     if (has_avx2 && has_avx_vnni()) found.push_back(&avxvnni());
     if (has_avx2) found.push_back(&avx2());
-#elif defined(BITBENCH_ARM64)
-    if (getauxval(AT_HWCAP2) & HWCAP2_I8MM) found.push_back(&neon_i8mm());
-    if (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) found.push_back(&neon_dot());
-    found.push_back(&neon());
 #endif
     found.push_back(&portable());
     return found;

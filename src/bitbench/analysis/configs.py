@@ -76,22 +76,17 @@ def summarize_config(
 ) -> ConfigSummary:
     """From all instances and trials of a study, what those of this config say."""
     own = [record for record in instances if record.config == config]
-    ready = [record for record in own if record.ready_s is not None]
+    ready = [record for record in own if record.outcome is Outcome.OK]
     facts = [record.facts for record in own]
-    spawned = [record for record in ready if record.facts.start == "spawned"]
-    forked = {record.id for record in own if record.facts.start == "preforked"}  # these share memory with their parent
-
     return ConfigSummary(
         config=config,
         instances=len(own),
         instances_ready=len(ready),
-        ready_s=_spread_over_starts(record.ready_s for record in spawned),
-        weight_load_s=_spread_over_starts(record.facts.weight_load_s for record in spawned),
+        ready_s=_spread_over_starts(record.ready_s for record in ready),
+        weight_load_s=_spread_over_starts(record.facts.weight_load_s for record in ready),
         compile_s=_spread_over_starts(record.facts.compile_s for record in ready),
-        idle_memory_bytes=_spread_over_starts(record.memory.resident_bytes for record in spawned),
-        memory=_summarize_memory(
-            config, variant, ready, [trial for trial in trials if trial.instance_id not in forked]
-        ),
+        idle_memory_bytes=_spread_over_starts(record.memory.resident_bytes for record in ready),
+        memory=_summarize_memory(config, variant, ready, trials),
         engine_versions=_distinct(known.engine_version for known in facts if known.engine_version is not None),
         kernels=_distinct(kernel for known in facts for kernel in known.kernels),
         kernel_choices=_distinct(known.kernel_choices for known in facts if known.kernel_choices),

@@ -79,7 +79,7 @@ def summarize(of: StudyRecords) -> StudySummary:
         imported_from=plan.imported_from,
         expectations=plan.expectations,
         level=plan.level,
-        processor_notes=plan.processor_notes,
+        in_float32=plan.in_float32,
         search=rate_search_answer(rate_trials(plan.study, of.trials), search) if search else None,
         quality=summarize_quality(of),
         quality_definitions=QUALITY_DEFINITIONS if plan.study.quality is not None else {},

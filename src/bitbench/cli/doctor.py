@@ -17,7 +17,6 @@ from bitbench.cli.options import AsJson
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import registry
 from bitbench.engines.environments import installed_environments
-from bitbench.measure.compatibility import processor_compatibility
 from bitbench.measure.machine.gpus import GpuSurvey, survey_gpus
 from bitbench.measure.machine.host import collect_host_facts, host_processor_level
 from bitbench.measure.machine.noise import HostNoise, measure_noise
@@ -45,7 +44,6 @@ class DoctorEngine(Record):
     is_ready: bool
     versions: dict[str, str]
     to_fix: str | None  # the command that installs it
-    on_this_processor: tuple[str, ...] = ()  # what instructions that the processor lacks mean for it
 
 
 class DoctorModel(Record):
@@ -71,7 +69,7 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Show what this machine can run, and what is missing."""
-    console, found = Terminal(), doctor_answer(default_home())
+    console, found = Terminal(), _doctor_answer(default_home())
     if as_json:
         noise = None if quick else measure_noise()
         end_with_json("doctor", found.model_copy(update={"noise": noise}), ExitCode.DONE)
@@ -80,9 +78,6 @@ def doctor(
     console.print(f" {'home':<11}  {found.home} ({show_bytes(found.free_bytes)} free)", soft_wrap=True)
     console.print()
     console.print(_engine_lines(found.engines), soft_wrap=True)
-    if means := [engine for engine in found.engines if engine.on_this_processor]:
-        console.print()
-        console.print(_processor_lines(means), soft_wrap=True)
     console.print()
     console.print(_model_lines(found.models), soft_wrap=True)
     if not quick:
@@ -96,7 +91,7 @@ def doctor(
     )
 
 
-def doctor_answer(home: Path) -> DoctorAnswer:
+def _doctor_answer(home: Path) -> DoctorAnswer:
     """Starts nothing and measures nothing; how steady the machine is, `measure.machine.noise.measure_noise` says."""
     made = {known.name: known for known in installed_environments(home) if known.complete}
     known_here = known_environments()
@@ -111,7 +106,6 @@ def doctor_answer(home: Path) -> DoctorAnswer:
                 is_ready=is_ready,
                 versions=known_environment_versions(made[environment], known_here) if environment in made else {},
                 to_fix=None if is_ready else f"bitbench env create {environment}",
-                on_this_processor=tuple(processor_compatibility(name, level)),
             )
         )
     models = [
@@ -189,13 +183,6 @@ def _engine_lines(engines: Sequence[DoctorEngine]) -> Text:
         ready = Text.assemble(("ready", "green"), f"  {shown or 'needs no environment'}")
         state = ready if engine.is_ready else Text.assemble(("missing", "yellow"), f": {engine.to_fix}")
         lines.append(Text.assemble(f"  {engine.name:<{width}}  ", state))
-    return Text("\n").join(lines)
-
-
-def _processor_lines(engines: Sequence[DoctorEngine]) -> Text:
-    lines = [Text("What this processor lacks means", "bold")]
-    for engine in engines:
-        lines += [Text(f"  {engine.name}"), *(Text(f"    {meaning}") for meaning in engine.on_this_processor)]
     return Text("\n").join(lines)
 
 

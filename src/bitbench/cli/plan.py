@@ -260,9 +260,9 @@ def plan_remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
             about.setdefault((f"refused{where}", reason), []).extend(refused)
     for expected in plan.expectations:
         about.setdefault((EXPECTED[expected.verdict], expected.why), []).append(expected.config)
-    for noted in plan.processor_notes:
-        chosen = f"computes in {noted.dtype}" if noted.dtype else "slower"
-        about.setdefault((f"{chosen} on this processor ({plan.level})", noted.why), []).append(noted.config)
+    if plan.in_float32:
+        why = "it would emulate bf16, which takes several times as long; weights take twice the memory instead."
+        about[f"computes in float32 on this processor ({plan.level})", why] = list(plan.in_float32)
     for unscored in plan.quality_refusals:
         if unscored.config not in about.get(("refused", unscored.reason), ()):  # for the same reason, said above
             about.setdefault(("quality is not measured", unscored.reason), []).append(unscored.config)

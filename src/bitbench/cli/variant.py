@@ -70,9 +70,6 @@ def _facts_table(made: MadeVariant) -> Table:
     table.add_row("recipe", f"{facts.recipe.name}: {facts.recipe.description}")
     table.add_row("weights", f"{show_bytes(facts.weight_bytes)} of {show_bytes(facts.size_bytes)} on disk")
     table.add_row("bits per weight", _show_bits(facts.bits_per_weight))
-    if work.index_bits_per_weight is not None:
-        shown = f"{show_significant(work.index_bits_per_weight)} in layers; the rest is codebooks"
-        table.add_row("indices alone", shown)
     if facts.calibration:
         used = f"{facts.calibration.samples} samples, {facts.calibration.tokens} tokens, seed {facts.seed}"
         table.add_row("calibrated on", f"{facts.calibration.description}; {used}")

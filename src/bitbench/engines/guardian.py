@@ -1,20 +1,17 @@
 """Runs one engine and makes sure that nothing of it outlives bitbench, whichever process is ended by `kill -9`.
 
-Started as `python -I -S guardian.py FD PARENT_PID COMMAND…` by `engines.processes`, or called by a prepared parent
-(`workers/prepared_parent.py`) in a process that it has forked; imports nothing of ours. It is two processes: the
-keeper, and below it the guardian, whose child is the engine. Both are child subreapers, so that orphans and processes
-that changed their session stay below them in the tree and are found in /proc.
+Started as `python -I -S guardian.py FD PARENT_PID COMMAND…` by `engines.processes`; imports nothing of ours. The engine
+is its child. It is a child subreaper, so that orphans and processes that changed their session stay below it in the
+tree and are found in /proc.
 
 | who is killed | what happens |
 |---|---|
 | bitbench | its end of the socket closes; the guardian ends the engine and all that it started |
 | the engine | the guardian reports it and ends what the engine had started |
-| the guardian | the kernel kills the engine (PR_SET_PDEATHSIG); the keeper gets and ends what it had started |
-| the keeper | the kernel sends SIGTERM to the guardian, which ends everything |
-| keeper and guardian | the kernel kills the engine; bitbench finds the rest by a mark that they all inherited |
-| all three at once | the kernel kills the engine; the next command of that home finds the rest likewise |
+| the guardian | the kernel kills the engine (PR_SET_PDEATHSIG); bitbench finds the rest by a mark that they inherited |
+| bitbench and the guardian | the kernel kills the engine; the next command of that user finds the rest by the mark |
 
-FD is one end of a socket pair. Two lines are written to it: the pids of guardian and engine, and the engine's exit code
+FD is one end of a socket pair. Two lines are written to it: the engine's pid, and its exit code
 as soon as it is known, which may be seconds before the last process is gone. It is closed when nothing is left. The
 exit status is the engine's, a signal included.
 """
@@ -44,7 +41,7 @@ def main(arguments: list[str]) -> None:
     """Runs a command as the engine."""
     leash, parent, command = int(arguments[0]), int(arguments[1]), arguments[2:]
     _carry_mark(os.environ.pop(MARK_VARIABLE, ""))
-    fork_under_guardian(leash, parent)
+    _guard(leash, parent)
     try:
         os.execvp(command[0], command)
     except OSError as error:
@@ -62,41 +59,23 @@ def _carry_mark(mark: str) -> None:
             resource.setrlimit(resource.RLIMIT_RTTIME, (soft, hard))
 
 
-def fork_under_guardian(leash: int, parent: int) -> None:
-    """Makes this process the keeper and forks the others from it. Returns in the engine alone, whose signals and
-    session are as after `execvp`; the keeper ends when nothing of the engine is left."""
-    keeper = os.getpid()
-    guardian = os.fork()
-    wakeups = _prepare_guardian()
-    if guardian == 0:
-        os.setsid()  # who kills the keeper's process group does not kill both
-        call_prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        guard(leash, keeper, wakeups)
-        return
-    status = _watch_guarded(guardian, leash, parent, wakeups)
-    if status is None:  # the guardian has seen the same, unless only this process was told to end
-        send_signal({guardian}, signal.SIGTERM)
-        status = _wait_for_guarded(guardian, wakeups, GRACE_S + KILL_S)
-    _report_end(leash, status)
-    _end_like_engine(_end_guarded(guardian, status))
-
-
-def guard(leash: int, keeper: int, wakeups: int) -> None:
-    """Returns in the engine; the guardian ends when the engine has, or its time is over."""
+def _guard(leash: int, parent: int) -> None:
+    """Fork the engine and return in it alone. The guardian ends when the engine has, or its time is over."""
     guardian = os.getpid()
     engine = os.fork()
+    wakeups = _prepare_guardian()
     if engine == 0:
         _become_engine(guardian, leash, wakeups)
         return
-    os.write(leash, f"{guardian} {engine}\n".encode())
-    status = _watch_guarded(engine, leash, keeper, wakeups)
+    os.write(leash, f"{engine}\n".encode())
+    status = _watch_engine(engine, leash, parent, wakeups)
     _report_end(leash, status)
-    _end_like_engine(_end_guarded(engine, status))
+    _end_like_engine(_end_all(engine, status))
 
 
 def _become_engine(guardian: int, leash: int, wakeups: int) -> None:
     os.setsid()
-    call_prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    _call_prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != guardian:  # it died before the line above
         os._exit(CANNOT_START)
     for descriptor in (leash, wakeups, signal.set_wakeup_fd(-1)):
@@ -105,25 +84,16 @@ def _become_engine(guardian: int, leash: int, wakeups: int) -> None:
         signal.signal(number, signal.SIG_DFL)
 
 
-def _watch_guarded(child: int, leash: int, parent: int, wakeups: int) -> int | None:
-    """The child's wait status; None where the parent is gone, or this process is told to end, before it."""
+def _watch_engine(engine: int, leash: int, parent: int, wakeups: int) -> int | None:
+    """Return the engine's wait status; None where the parent is gone, or this process is told to end, before it."""
     while True:
         readable, _, _ = select.select([leash, wakeups], [], [], PARENT_CHECK_S)
         if wakeups in readable and _is_told_to_end(wakeups):
             return None
         if (leash in readable and _is_leash_closed(leash)) or os.getppid() != parent:
             return None
-        if (status := _reap().get(child)) is not None:
+        if (status := _reap().get(engine)) is not None:
             return status
-
-
-def _wait_for_guarded(child: int, wakeups: int, timeout_s: float) -> int | None:
-    """The child's wait status; None where it is still there after this time."""
-    deadline = time.monotonic() + timeout_s
-    while (status := _reap().get(child)) is None and (left_s := deadline - time.monotonic()) > 0:
-        if select.select([wakeups], [], [], left_s)[0]:
-            os.read(wakeups, 4096)
-    return status
 
 
 def _report_end(leash: int, status: int | None) -> None:
@@ -135,11 +105,11 @@ def _report_end(leash: int, status: int | None) -> None:
 
 def _prepare_guardian() -> int:
     """Orphans come here from now on; the descriptor is readable when a child ends or this process is told to end."""
-    call_prctl(PR_SET_CHILD_SUBREAPER, 1)
+    _call_prctl(PR_SET_CHILD_SUBREAPER, 1)
     return _wakeup_on_signals()
 
 
-def call_prctl(option: int, value: int) -> None:
+def _call_prctl(option: int, value: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl")
@@ -180,12 +150,12 @@ def _reap() -> dict[int, int]:
         ended[pid] = status
 
 
-def _end_guarded(child: int, status: int | None) -> int:
-    """Asks every process below to end, waits, then kills what is left; returns the child's wait status."""
+def _end_all(engine: int, status: int | None) -> int:
+    """Ask every process below to end, wait, then kill what is left; return the engine's wait status."""
     deadline = time.monotonic() + GRACE_S
     asked: set[int] = set()
     while True:
-        status = _reap().get(child, status)
+        status = _reap().get(engine, status)
         alive = descendants(os.getpid())
         if not alive:
             return 0 if status is None else status

@@ -35,7 +35,7 @@ def marked(mark: str) -> set[int]:
 
 
 def left_over() -> set[int]:
-    """Processes of engines whose driver has ended: it and all guardians were killed at once."""
+    """Return processes of engines whose driver has ended: it and their guardian were killed."""
     return {pid for pid, mark in _marks() if not _driver_runs(mark)}
 
 

@@ -12,7 +12,6 @@ from bitbench import __version__
 from bitbench.engines.options import argument_uses, check_arguments, spelled_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
-from bitbench.engines.starts import Preparation
 from bitbench.engines.workers.null_server import DRAFT_COUNTERS, KEY_VARIABLE, MODEL
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
@@ -106,6 +105,5 @@ class NullEngine(EngineDefaults):
             ),
             log_file=launch.log_file,
             read_facts=lambda _: facts,
-            preparation=Preparation((_MODULE, "bitbench._native")) if launch.setup.prefork else None,
         )
-        return ServerInstance(plan, launch.starts)
+        return ServerInstance(plan)

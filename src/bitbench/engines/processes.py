@@ -1,7 +1,7 @@
 """Server processes that cannot outlive bitbench: start, watch, read the log of, tell who listens on the port of, and
 end a whole process tree; and tools that are run to their end.
 
-The work of guarding is done by `guardian.py`, two small processes between bitbench and the engine.
+The work of guarding is done by `guardian.py`, a small process between bitbench and the engine.
 """
 
 import contextlib
@@ -115,42 +115,30 @@ class PortTaken(Exception):
 class ServerProcess:
     """A running process tree. `pid` is its root: the command itself, not the guardian.
 
-    `keeper` is the process that keeps it, with its mark, where bitbench started that itself; `nursery`, where a
-    prepared parent forked it, are that parent's guardian, which gets the orphans when no other guardian is left, and
-    the parent.
+    `guardian` is the process above it, and `mark` is what all of them carry.
     """
 
-    def __init__(
-        self,
-        leash: socket.socket,
-        log_file: Path,
-        *,
-        keeper: "tuple[subprocess.Popen[bytes], str] | None" = None,
-        nursery: tuple[int, int] | None = None,
-    ) -> None:
+    def __init__(self, leash: socket.socket, log_file: Path, guardian: "subprocess.Popen[bytes]", mark: str) -> None:
         """Raises OSError where the guardian ended before it had started anything."""
         with leash.makefile("rb", buffering=0) as reader:  # what comes later is left in the socket
             line = reader.readline()
         if not line:
             leash.close()
-            raise OSError(
-                f"the guardian process ended with {keeper[0].wait() if keeper else 'an error'} before it began"
-            )
-        self.guardian_pid, self.pid = map(int, line.split())
+            raise OSError(f"the guardian process ended with {guardian.wait()} before it began")
+        self.pid = int(line)
         self.log_file = log_file
         self._leash = leash
-        self._keeper = keeper[0] if keeper else None
-        self._mark = keeper[1] if keeper else ""
-        self._nursery = nursery
+        self._guardian = guardian
+        self._mark = mark
         self._reported: int | None = None
         self._is_stopping = False
-        self._is_gone = False  # all of it, the guardians included
+        self._is_gone = False  # all of it, the guardian included
 
     def exit_code(self) -> int | None:
-        """None while it runs; minus the signal's number when a signal ended it, or those who guard it."""
+        """None while it runs; minus the signal's number when a signal ended it, or its guardian."""
         self._listen(0.0)
         if self._reported is None and self._is_gone:
-            return self._keeper.wait() if self._keeper else -signal.SIGKILL
+            return self._guardian.wait()
         return self._reported
 
     def wait_for_the_rest(self) -> None:
@@ -178,12 +166,9 @@ class ServerProcess:
         self._leash.close()
 
     def _end_orphans(self) -> None:
-        """What is left where the guardians were killed before they had ended everything."""
-        if self._keeper is not None and self._keeper.wait(_STOP_TIMEOUT_S) < 0:
+        """End what is left where the guardian was killed before it had ended everything."""
+        if self._guardian.wait(_STOP_TIMEOUT_S) < 0:
             kill_left_over(lambda: marked(self._mark), _STOP_TIMEOUT_S)
-        if self._nursery is not None:
-            guardian, parent = self._nursery
-            kill_left_over(lambda: descendants(guardian) - descendants(parent) - {parent}, _STOP_TIMEOUT_S)
 
     def _wait_until_gone(self, timeout_s: float) -> bool:
         deadline = time.monotonic() + timeout_s
@@ -192,7 +177,7 @@ class ServerProcess:
         return self._is_gone
 
     def _listen(self, timeout_s: float) -> None:
-        """Reads what the guardians have to say, and waits so long for it. They close the socket when they end."""
+        """Read what the guardian has to say, and wait so long for it. It closes the socket when it ends."""
         if self._is_gone or self._leash.fileno() < 0 or not select.select([self._leash], [], [], timeout_s)[0]:
             return
         try:
@@ -206,13 +191,13 @@ class ServerProcess:
     def freeze(self) -> None:
         """Stops every process of the tree where it is: it keeps its memory and takes no processor time."""
         stopped: set[int] = set()
-        while running := descendants(self.guardian_pid) - stopped:  # until none has been forked meanwhile
+        while running := descendants(self._guardian.pid) - stopped:  # until none has been forked meanwhile
             send_signal(running, signal.SIGSTOP)
             stopped |= running
 
     def thaw(self) -> None:
         """Lets it go on. Safe to call when it is not frozen."""
-        send_signal(descendants(self.guardian_pid), signal.SIGCONT)
+        send_signal(descendants(self._guardian.pid), signal.SIGCONT)
 
     def listens_on(self, port: int) -> bool:
         """Whether what is sent to this port of the loopback interface reaches this tree. Raises PortTaken where it
@@ -221,7 +206,7 @@ class ServerProcess:
         strange = listening - _sockets_of(
             [self.pid]
         )  # mostly the root itself; the whole tree is looked for in all /proc
-        strange = strange and strange - _sockets_of(descendants(self.guardian_pid))
+        strange = strange and strange - _sockets_of(descendants(self._guardian.pid))
         if strange and strange <= _listening_sockets(port):  # else it was closed, or handed over, in the meantime
             raise PortTaken(_describe_holders(strange))
         return bool(listening)
@@ -236,9 +221,7 @@ class ServerProcess:
             return tuple(_text(file.read()).splitlines()[-lines:])
 
 
-def launch_logged_process(
-    command: Sequence[str], *, env: Mapping[str, str], log_file: Path, pass_fds: Sequence[int] = ()
-) -> ServerProcess:
+def launch_logged_process(command: Sequence[str], *, env: Mapping[str, str], log_file: Path) -> ServerProcess:
     """Starts a command in a session of its own, its output appended to `log_file`, with only `env` around it.
 
     It ends when `stop` is called or when this process is gone, whatever the reason.
@@ -246,17 +229,17 @@ def launch_logged_process(
     mark = new_mark()
     ours, theirs = socket.socketpair()
     with theirs, SafeFolder(log_file.parent).open_to_append(log_file.name) as log:
-        keeper = subprocess.Popen(
+        guardian = subprocess.Popen(
             isolated_command(sys.executable, "-S", _GUARDIAN, str(theirs.fileno()), str(os.getpid()), *command),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             cwd=NOWHERE,
             env={**env, MARK_VARIABLE: mark},
-            pass_fds=(theirs.fileno(), *pass_fds),
+            pass_fds=(theirs.fileno(),),
             start_new_session=True,  # Ctrl-C is for bitbench, which then ends its engines in order
         )
-    return ServerProcess(ours, log_file, keeper=(keeper, mark))
+    return ServerProcess(ours, log_file, guardian, mark)
 
 
 def wait_until_listening(process: ServerProcess, url: str, timeout_s: float) -> None:

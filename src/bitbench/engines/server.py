@@ -14,9 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bitbench.engines.processes import PortTaken, ProcessEnded, wait_until_listening
-from bitbench.engines.starts import ConfigStarts, Preparation, StartCommand, Starts
-from bitbench.engines.workers.vllm_forks import UNLIKE
+from bitbench.engines.processes import PortTaken, ProcessEnded, launch_logged_process, wait_until_listening
 from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, InstanceFailed
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
 from bitbench.study.base import Json
@@ -135,24 +133,16 @@ class ServerPlan:
     unsupported: re.Pattern[str] = NOTHING  # what the engine says when it cannot run something
     ends_itself: re.Pattern[str] = NOTHING  # what it says before it kills itself: then SIGKILL came from nobody else
     message_of: Callable[[str], str] = str  # a log line without the engine's own time stamps and process names
-    preparation: Preparation | None = None  # of a parent that it may be forked from; None: it is always spawned
 
 
 class ServerInstance:
     """A `ports.Instance` over one server process."""
 
-    def __init__(self, plan: ServerPlan, starts: ConfigStarts | None = None) -> None:
+    def __init__(self, plan: ServerPlan) -> None:
         self._plan = plan
         self._kernel_kills = count_oom_kills()
-        command = StartCommand(
-            words=tuple(plan.command),
-            env=engine_child_variables(plan.env),
-            key=plan.endpoint.api_key,
-            log_file=plan.log_file,
-            preparation=plan.preparation,
-        )
-        self._starts = starts or Starts().of("")
-        self._process, self._start, self._why_spawned = self._starts.start(command)
+        variables = engine_child_variables(plan.env)
+        self._process = launch_logged_process(plan.command, env=variables, log_file=plan.log_file)
         self._was_stopped = False
         self._death: Failure | None = None
 
@@ -171,16 +161,11 @@ class ServerInstance:
             lines = self._messages()
             cause = f"It was not ready within {show_duration(timeout_s)} (limits.start)."
             raise InstanceFailed(_failure(Outcome.TIMEOUT, cause, lines, len(lines))) from None
-        if self._start == "spawned":
-            self._starts.is_ready(self._process)
         return self._plan.endpoint
 
     def facts(self) -> InstanceFacts:
         facts = self._plan.read_facts(text_without_key(self._process.log(), self._plan.endpoint.api_key))
-        notes = (f"It was not forked from a prepared parent: {self._why_spawned}.",) if self._why_spawned else ()
-        return facts.model_copy(
-            update={"command": _shown_command(self._plan), "start": self._start, "notes": (*facts.notes, *notes)}
-        )
+        return facts.model_copy(update={"command": _shown_command(self._plan)})
 
     def failure(self) -> Failure | None:
         exit_code = self._process.exit_code()
@@ -224,9 +209,6 @@ class ServerInstance:
         lines = self._messages()
         if self._was_stopped:
             return _failure(Outcome.CRASHED, "It was stopped by bitbench.", lines, len(lines))
-        if self._start == "preforked" and (place := _first(re.compile(UNLIKE).search, lines)) < len(lines):
-            self._starts.refuse(lines[place])
-            return _failure(Outcome.DISTURBED, f"Its prepared parent does not fit: {lines[place]}", lines, place)
         for outcome, pattern in (
             (Outcome.OOM, _OUT_OF_MEMORY),
             (Outcome.UNSUPPORTED, self._plan.unsupported),

@@ -12,7 +12,6 @@ from bitbench.engines.options import (
 )
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_server_facts
-from bitbench.engines.starts import Preparation
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.environment import Environment, Use
@@ -25,16 +24,6 @@ from bitbench.util.child_processes import isolated_command
 _PINNED = Path(__file__).with_name("pinned")
 _SERVER = Path(__file__).parent / "workers" / "transformers_server.py"
 _ARGUMENTS = ("dtype", "attn_implementation", "threads", "device")
-_PREPARATION = Preparation(
-    (
-        "torch",
-        "transformers.generation.streamers",
-        "transformers.models.auto.modeling_auto",
-        "transformers.models.llama.modeling_llama",
-        "transformers.quantizers.auto",
-        "torchao.quantization",
-    )
-)
 _QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")  # what the server can do with a model while it loads
 _UNSUPPORTED = re.compile(
     r"^(ValueError|NotImplementedError|ImportError|KeyError): .*"
@@ -91,9 +80,7 @@ class TransformersEngine(EngineDefaults):
                 log_file=launch.log_file,
                 read_facts=lambda log: read_transformers_facts(log, launch.variant.facts),
                 unsupported=_UNSUPPORTED,
-                preparation=_PREPARATION if launch.setup.prefork else None,
-            ),
-            launch.starts,
+            )
         )
 
 

@@ -29,7 +29,6 @@ from bitbench.engines.options import (
 )
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
-from bitbench.engines.starts import Preparation
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.environment import Environment, Use
@@ -257,19 +256,6 @@ _METRICS = {
     "draft_tokens": "vllm:spec_decode_num_draft_tokens_total",
     "accepted_tokens": "vllm:spec_decode_num_accepted_tokens_total",
 }
-# What each of its processes imports. One that another version does not have is left for the engine itself.
-_PREPARATION = Preparation(
-    modules=(
-        "vllm.entrypoints.openai.api_server",
-        "vllm.entrypoints.launchers.api_server.entry",
-        "vllm.v1.engine.core",
-        "vllm.v1.engine.utils",
-        "vllm.v1.executor.multiproc_executor",
-        "vllm.v1.worker.cpu_worker",
-        "vllm.model_executor.models.llama",
-    ),
-    hook=Path(__file__).parent / "workers" / "vllm_forks.py",
-)
 _DEFAULT_MAX_LOGPROBS = 20  # vLLM's own; more must be asked for at its start
 
 
@@ -333,17 +319,8 @@ class VllmEngine(EngineDefaults):
                 read_facts=lambda log: read_vllm_facts(log, launch.variant.facts),
                 unsupported=UNSUPPORTED,
                 message_of=vllm_log_message,
-                preparation=_PREPARATION if _may_be_forked(launch) else None,
-            ),
-            launch.starts,
+            )
         )
-
-
-def _may_be_forked(launch: Launch) -> bool:
-    """Not where it is profiled or has several workers, each bound to cores of its own."""
-    chosen = spelled_arguments(launch.setup.args)
-    is_one = all(chosen.get(name, 1) == 1 for name in _PARALLEL)
-    return is_one and launch.trace_folder is None and bool(launch.setup.prefork)
 
 
 def command_line(launch: Launch, port: int) -> list[str]:

@@ -1,6 +1,6 @@
 """What runs where, as data: a recipe's form × engine × device, in `compatibility.yaml` here and in features."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from bitbench.feature import loaded_from_features
 from bitbench.study.base import Spec
 from bitbench.study.environment import Device
-from bitbench.study.hardware import Capability, CapabilityRange, Instructions, Level, parse_capability_range
+from bitbench.study.hardware import Capability, CapabilityRange, parse_capability_range
 from bitbench.study.plan import Support
 from bitbench.study.study import Argument
 from bitbench.study.variant import AtLoad
@@ -23,14 +23,6 @@ UNTESTED = (DOCUMENTATION, SELECTION)
 _FOLLOWS = "follows from the recipe"
 _WORDS = {Support.RUNS: "runs", Support.RUNS_WITHOUT_SPEEDUP: "no speed-up", Support.DOES_NOT_RUN: "does not run"}
 _FILE = Path(__file__).with_name("compatibility.yaml")
-
-
-class Lacking(Spec):
-    """What a row means on a processor that lacks some instructions."""
-
-    feature: Instructions
-    why: str = Field(description="a sentence: what the engine does without them, and what that costs")
-    dtype: str | None = Field(default=None, description="what it computes in there, unless the study says otherwise")
 
 
 class CompatibilityRow(Spec):
@@ -50,7 +42,9 @@ class CompatibilityRow(Spec):
     )
     kernel: str | None = Field(default=None, description="the class that the engine computes it with, where known")
     checked: str = Field(description="what it was tested with, or `documentation`")
-    lacking: tuple[Lacking, ...] = Field(default=(), description="of a CPU: what changes on a lesser processor")
+    float32_without_bf16: bool = Field(
+        default=False, description="of a CPU: what it computes in on a processor that would emulate bf16"
+    )
 
     @property
     def capabilities(self) -> CapabilityRange | None:
@@ -76,10 +70,6 @@ class CompatibilityRow(Spec):
     def word(self) -> str:
         """For a table."""
         return "not applicable" if self.refuse else _WORDS[self.verdict]
-
-    def on(self, level: Level | None) -> tuple[Lacking, ...]:
-        """What a processor of this level lacks and this row needs."""
-        return tuple(lacking for lacking in self.lacking if level is not None and lacking.feature in level.lacks)
 
     @field_validator("capability")
     @classmethod
@@ -171,14 +161,3 @@ def _meet(row: CompatibilityRow, other: CompatibilityRow) -> bool:
     """Whether both hold for some device."""
     here, there = row.capabilities, other.capabilities
     return here is None or there is None or here.overlaps(there)
-
-
-def processor_compatibility(engine: str, level: Level | None) -> Iterator[str]:
-    """What a processor of this level means for an engine, each thing once with its forms: `dense, in float32: …`."""
-    forms: dict[Lacking, list[str]] = {}
-    for row in compatibility_rows():
-        if (row.engine, row.device) == (engine, "cpu") and not row.refuse:
-            for lacking in row.on(level):
-                forms.setdefault(lacking, []).append(row.form)
-    for lacking, alike in forms.items():
-        yield f"{', '.join(alike)}{f', in {lacking.dtype}' if lacking.dtype else ''}: {lacking.why}"

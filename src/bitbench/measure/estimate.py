@@ -9,7 +9,7 @@ from bitbench.analysis.budget import FEWEST_BLOCKS
 from bitbench.analysis.elapsed import ended_s
 from bitbench.ports import Engine
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
-from bitbench.study.hardware import Instructions, Level
+from bitbench.study.hardware import Level
 from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Plan, Point
 from bitbench.study.quality import Quality, Scoring
@@ -41,7 +41,7 @@ ASSUMED_TURN_PROMPT, ASSUMED_TURN_ANSWER = 400, 30  # tokens: the mean of the sc
 
 def estimate_assumptions(level: Level | None) -> Assumed:
     """None: not known, or not what computes."""
-    return WITH_BF16 if level is None or Instructions.BF16 in level.features else WITHOUT_BF16
+    return WITH_BF16 if level is None or level.has_bf16 else WITHOUT_BF16
 
 
 def guess_trial_s(variant: Variant, workload: Workload, speed: Assumed = WITH_BF16) -> float:
@@ -138,7 +138,7 @@ class _Mean:
 
 class _Starts:
     """Of one setup: a guess, then the mean of the newest block with a start. The first start of an engine in a study
-    may take many times as long as those of later blocks, which fork it from a parent that is prepared."""
+    may take many times as long as those of later blocks, which find its compiled kernels in a cache."""
 
     def __init__(self, guess: float) -> None:
         self._of_blocks: dict[int, _Mean] = {}

@@ -5,7 +5,7 @@ There is no other state, so a study that was killed at any moment is resumed by 
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import closing, nullcontext
+from contextlib import closing
 from itertools import groupby
 from pathlib import Path
 
@@ -116,20 +116,19 @@ def run_study(
     machine or a group leaves no result, and BusyMachineError where all of a block is rejected."""
     for block, groups in groupby(iter(schedule.progress.next_group, None), key=lambda group: group.block):
         rejections = _Rejections(block, schedule, writer.folder.path)
-        with run.starts.block() if run.starts else nullcontext():
-            for group in groups:
-                if group.rounds and (host := schedule.hosts.get(block, schedule.host)) != schedule.host:
-                    raise StoreError(f"block {block} was begun on {host}; resume it there, or resume with --on")
-                run.observer.group_started(group, schedule.pace.remaining_s())
-                results = 0  # a start is none
-                with closing(run_group(group, run, schedule.progress, writer.new_instance)) as drafts:
-                    for draft in drafts:
-                        record_loop_result(draft, schedule, writer, run.observer)
-                        rejections.add(draft, group)
-                        results += not isinstance(draft, InstanceRecord)
-                if results == 0 and schedule.progress.next_group() == group:
-                    raise StoreError(f"{group.name} left no trial; see the logs in {writer.folder.logs}")
-                after_group()
+        for group in groups:
+            if group.rounds and (host := schedule.hosts.get(block, schedule.host)) != schedule.host:
+                raise StoreError(f"block {block} was begun on {host}; resume it there, or resume with --on")
+            run.observer.group_started(group, schedule.pace.remaining_s())
+            results = 0  # a start is none
+            with closing(run_group(group, run, schedule.progress, writer.new_instance)) as drafts:
+                for draft in drafts:
+                    record_loop_result(draft, schedule, writer, run.observer)
+                    rejections.add(draft, group)
+                    results += not isinstance(draft, InstanceRecord)
+            if results == 0 and schedule.progress.next_group() == group:
+                raise StoreError(f"{group.name} left no trial; see the logs in {writer.folder.logs}")
+            after_group()
         rejections.end()
 
 

@@ -18,7 +18,7 @@ from bitbench.quality.measure import TOGETHER, can_be_asked_together
 from bitbench.study.base import Record
 from bitbench.study.environment import Device
 from bitbench.study.hardware import Capability, Level
-from bitbench.study.plan import Config, Expectation, Plan, Point, ProcessorNote, QualityRefusal, Refusal, Support
+from bitbench.study.plan import Config, Expectation, Plan, Point, QualityRefusal, Refusal, Support
 from bitbench.study.quality import Quality, Scoring
 from bitbench.study.study import Checkpoint, EngineSetup, Study
 from bitbench.study.study_file import StudySource
@@ -48,7 +48,7 @@ def plan_study_points(
     with_model = list(_variants(study, resolve))
     without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
     points, refusals, expectations = [], [], []
-    notes: list[ProcessorNote] = []
+    in_float32: list[Config] = []
     quality: list[Config] = []
     quality_refusals: list[QualityRefusal] = []
     for index, written in enumerate(study.engines):
@@ -72,7 +72,8 @@ def plan_study_points(
                     quality_refusals.append(QualityRefusal(config=config, reason=reason))
             if row and not row.refuse and row.verdict is not Support.RUNS:
                 expectations.append(Expectation(config=config, verdict=row.verdict, why=row.why))
-            notes += _processor_notes(config, setup, row, level)
+            if level is not None and not level.has_bf16 and _wants_float32(setup, row):
+                in_float32.append(config)
     asked = [*(point.config for point in points), *(refusal.point.config for refusal in refusals), *quality]
     used = {config.variant for config in (*asked, *(refusal.config for refusal in quality_refusals))}
     variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
@@ -87,7 +88,7 @@ def plan_study_points(
         quality=tuple(quality),
         quality_refusals=tuple(quality_refusals),
         level=level,
-        processor_notes=tuple(note for note in notes if note.config in started),
+        in_float32=tuple(config for config in in_float32 if config in started),
     )
     _check_baseline(plan)
     for section in study.sections.values():
@@ -146,14 +147,10 @@ def _known(
     return row if row.refuses(setup.args) else None
 
 
-def _processor_notes(
-    config: Config, setup: EngineSetup, row: CompatibilityRow | None, level: Level | None
-) -> Iterator[ProcessorNote]:
-    """Nothing where the study says what to compute in: then it is what was asked for."""
-    if row is None or any(name.lstrip("-") == "dtype" for name in setup.args):
-        return
-    for lacking in row.on(level):
-        yield ProcessorNote(config=config, why=lacking.why, dtype=lacking.dtype)
+def _wants_float32(setup: EngineSetup, row: CompatibilityRow | None) -> bool:
+    """Return whether it computes in float32 where bf16 is emulated: not where the study names a type."""
+    names_type = any(name.lstrip("-") == "dtype" for name in setup.args)
+    return row is not None and row.float32_without_bf16 and not names_type
 
 
 def _variants(study: Study, resolve: Resolve) -> Iterator[Variant]:

@@ -12,7 +12,6 @@ from bitbench import __version__
 from bitbench.analysis.budget import FEWEST_BLOCKS, BlockPlan
 from bitbench.engines.environments import environment_python, versions
 from bitbench.engines.registry import registered_engines_of
-from bitbench.engines.starts import Starts
 from bitbench.feature import offered, study_keys_of_features
 from bitbench.loadgen.inputs import hash_input_files
 from bitbench.loadgen.workers import LoadWorkers
@@ -254,7 +253,6 @@ def run_context(
         observer=observer,
         folder=folder.resolve(),
         capability=at.capability,
-        starts=Starts() if at.device == "cpu" else None,  # on a GPU it was not tried
         words_of=cache(store.words),
         on_device=at.device != "cpu",
     )

@@ -13,7 +13,6 @@ from typing import Literal
 
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.trial import cached_share, metrics_of_trial
-from bitbench.engines.starts import Starts
 from bitbench.loadgen.verdict import CLOCK_STEP_S, load_verdict, moved_metrics
 from bitbench.measure.machine.host import OtherWork
 from bitbench.measure.machine.watches import MemoryWatch, gpu_watch_disturbance, watch_gpus
@@ -90,7 +89,6 @@ class RunContext:
     quality: Mapping[str, QualityKit] = field(default_factory=dict)  # by model
     capability: Capability | None = None  # the least among the GPUs here
     words_of: Callable[[str], tuple[int, ...]] = lambda _: ()  # token ids of a model's ordinary words
-    starts: Starts | None = None  # None: every instance is spawned
     # Engines compute on GPUs: these are watched, and first requests may compile or tune kernels. *Not yet run on a GPU*
     on_device: bool = False
 
@@ -133,7 +131,6 @@ class RunContext:
                 top_tokens=plan.study.quality.top_tokens if plan.study.quality else 0,
                 trace_folder=trace_folder,
                 capability=self.capability,
-                starts=self.starts.of(config.name) if self.starts else None,
             )
         )
 

@@ -390,7 +390,7 @@ def settle_variants(plan: Plan, tried: Iterable[Variant]) -> Plan:
             "expectations": tuple(
                 expectation for expectation in plan.expectations if expectation.config.variant not in failures
             ),
-            "processor_notes": tuple(note for note in plan.processor_notes if note.config.variant not in failures),
+            "in_float32": tuple(config for config in plan.in_float32 if config.variant not in failures),
             "quality": tuple(config for config in plan.quality if config.variant not in failures),
             "quality_refusals": (
                 *plan.quality_refusals,

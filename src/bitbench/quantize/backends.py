@@ -7,12 +7,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from bitbench.feature import offered
 from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.study.base import Json
 from bitbench.study.environment import Environment
-from bitbench.study.recipe import Backend, BackendOptions, Recipe, Step
+from bitbench.study.recipe import Backend, Recipe, Step
 from bitbench.util.errors import QuantizeError
 from bitbench.util.files import SafeFolder
 from bitbench.util.isolated.job_process import WorkerFailed, run_job
@@ -38,7 +37,6 @@ class Work:
     folder: Path
     python: Path  # interpreter of the backend's environment
     lock_fd: int  # inherited by what the backend starts: while a worker lives, the variant stays locked
-    kept: Path  # a folder that a backend may make; it outlives an interruption, and goes when the variant is there
     origin: Path | None = None  # the checkpoint that its maker starts from; None: not created yet, or it needs none
 
     @property
@@ -68,7 +66,7 @@ class QuantizeProgress:
 OnProgress = Callable[[QuantizeProgress], None]
 
 
-def run_backend_worker(
+def _run_backend_worker(
     script: Path, work: Work, job: Mapping[str, Json], *, maker: str, on_event: Callable[[Json], None]
 ) -> WorkerFacts:
     """Runs the worker to its end; raises QuantizeError. It dies with this process, even after `kill -9`."""
@@ -107,7 +105,7 @@ def _run_gguf_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
 
     if work.origin is None:
         on_progress(QuantizeProgress("converting to GGUF"))
-    return run_backend_worker(_GGUF_WORKER, work, _gguf_job(work), maker="llama.cpp", on_event=show)
+    return _run_backend_worker(_GGUF_WORKER, work, _gguf_job(work), maker="llama.cpp", on_event=show)
 
 
 def _gguf_job(work: Work) -> dict[str, Json]:
@@ -169,7 +167,7 @@ def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFact
             on_progress(QuantizeProgress(event["name"]))
 
     on_progress(QuantizeProgress("loading the model"))
-    return run_backend_worker(
+    return _run_backend_worker(
         _LLMCOMPRESSOR_WORKER, work, _llmcompressor_job(work), maker="llm-compressor", on_event=show
     )
 
@@ -221,7 +219,7 @@ def _run_openvino_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
         "type": work.recipe.openvino_type,
         "group_size": work.recipe.options.get("group_size"),
     }
-    return run_backend_worker(_OPENVINO_WORKER, work, job, maker="OpenVINO", on_event=lambda _: None)
+    return _run_backend_worker(_OPENVINO_WORKER, work, job, maker="OpenVINO", on_event=lambda _: None)
 
 
 @dataclass(frozen=True)
@@ -232,7 +230,6 @@ class Maker:
     room: int = 1  # on the disk, in sizes of the model
     # About how long it takes: on two cores of a server CPU, good to a factor of three, no more; None: as its steps do.
     s_per_million_parameters: float | None = None
-    options: type[BackendOptions] | None = None  # of recipes, where a feature adds the backend
     origin: str | None = None  # the recipe of what it starts from; where that variant exists, it is not made again
 
 
@@ -267,11 +264,8 @@ _MADE_ELSEWHERE: dict[str, str] = {
 
 def maker_of(recipe: Recipe) -> Maker:
     """Raises QuantizeError for a recipe that makes nothing."""
-    if (offer := offered("backends").get(recipe.backend)) is not None:
-        maker: Maker = offer.load()
-        return maker
     if recipe.backend not in MAKERS:
-        reason = _MADE_ELSEWHERE.get(recipe.backend, f"no backend here supports {recipe.backend}")
+        reason = _MADE_ELSEWHERE[recipe.backend]
         raise QuantizeError(f"The recipe {recipe.name} creates no variant on disk: {reason}; use it in a study.")
     return MAKERS[recipe.backend]
 

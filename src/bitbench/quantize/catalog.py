@@ -5,7 +5,6 @@ from typing import Any
 
 import yaml
 
-from bitbench.feature import loaded_from_features
 from bitbench.study.recipe import Recipe
 from bitbench.util import yaml_file
 from bitbench.util.errors import RecipeError
@@ -21,13 +20,12 @@ def recipe_schema() -> dict[str, Any]:
 
 
 def built_in_recipes() -> tuple[Recipe, ...]:
-    """Those of the core and of features, by name."""
-    return tuple(read_recipe(path) for _, path in sorted(_files().items()))
+    """Return all, by name."""
+    return tuple(_read_recipe(path) for _, path in sorted(_files().items()))
 
 
 def _files() -> dict[str, Path]:
-    folders = (_BUILT_IN, *loaded_from_features("recipes").values())
-    return {path.stem: path for folder in folders for path in folder.glob("*.yaml")}
+    return {path.stem: path for path in _BUILT_IN.glob("*.yaml")}
 
 
 def built_in_recipe_file(name: str) -> Path:
@@ -48,10 +46,10 @@ def is_recipe_file_name(reference: str) -> bool:
 def find_recipe(reference: str, folder: Path | None = None) -> Recipe:
     """A built-in name, or the path of a recipe file, relative to `folder` (that of the study file)."""
     if not is_recipe_file_name(reference):
-        return read_recipe(built_in_recipe_file(reference))
-    recipe = read_recipe((folder or Path()) / Path(reference).expanduser())
+        return _read_recipe(built_in_recipe_file(reference))
+    recipe = _read_recipe((folder or Path()) / Path(reference).expanduser())
     taken = _files().get(recipe.name)
-    if taken is not None and read_recipe(taken) != recipe:
+    if taken is not None and _read_recipe(taken) != recipe:
         raise RecipeError(f"{reference}: name: {recipe.name} is a built-in recipe with other content; rename yours")
     return recipe
 
@@ -62,7 +60,7 @@ def recipe_file_text(recipe: Recipe) -> str:
     return str(yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None))
 
 
-def read_recipe(path: Path) -> Recipe:
+def _read_recipe(path: Path) -> Recipe:
     """A checked recipe; the source of its calibration text counts from the file's own folder."""
     missing = f"no recipe file {path}; `bitbench recipes NAME` prints a built-in one to start from"
     text = yaml_file.read_yaml_text(path, missing=missing, error=RecipeError)

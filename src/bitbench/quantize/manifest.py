@@ -45,7 +45,6 @@ class WorkerFacts(Record):
     layer_errors: tuple[LayerError, ...] = ()
     rounded_instead: tuple[str, ...] = ()  # layers that GPTQ could not solve and rounded to the nearest
     unreached: tuple[str, ...] = ()  # experts of a mixture that no token of the calibration text came to
-    index_bits_per_weight: float | None = None  # of VPTQ: without codebooks, which small layers pay dearly for
     # Tensors whose rows do not fit the type of a GGUF recipe, counted by what llama.cpp chose: "q5_0 instead of q4_K".
     stored_otherwise: dict[str, int] = Field(default_factory=dict)
 

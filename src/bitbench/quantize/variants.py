@@ -78,7 +78,6 @@ def _take(lock: IO[bytes]) -> bool:
 WORKER_REVISION = 1
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".making-"
-_KEPT = ".kept-"  # what a backend has finished of a variant that is not complete
 _FULL_DISK = re.compile(r"No space left on device|Disk quota exceeded")
 
 
@@ -224,7 +223,6 @@ def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_pr
     refuse_without_room(place, maker.room * weight_bytes(wanted.model.path))
     began = monotonic()
     with _unfinished_folder(place, wanted.folder_name) as folder:
-        kept = place / f"{_KEPT}{wanted.folder_name}"
         work = Work(
             wanted.model.path,
             wanted.recipe,
@@ -233,7 +231,6 @@ def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_pr
             folder,
             python,
             lock_fd,
-            kept,
             _origin(wanted, place),
         )
         try:
@@ -252,7 +249,6 @@ def _make(wanted: VariantRequest, place: Path, python: Path, lock_fd: int, on_pr
         SafeFolder(place).remove_folder(target.name)  # a folder without a manifest that can be read is no variant
         folder.rename(target)
     (place / f"{wanted.folder_name}.log").unlink(missing_ok=True)
-    SafeFolder(place).remove_folder(kept.name)
     return MadeVariant(target, manifest)
 
 

@@ -224,9 +224,6 @@ class KernelChoice(Record):
         return f"{self.kind}{f' ({self.layers})' if self.layers is not None else ''}: {self.kernel}"
 
 
-StartKind = Literal["spawned", "preforked"]  # a new process; a fork of one that has imported the engine
-
-
 class InstanceFacts(Record):
     """What an engine says about itself once it is up."""
 
@@ -242,7 +239,6 @@ class InstanceFacts(Record):
     weight_load_s: float | None = None
     compile_s: float | None = None
     prefix_caching: bool | None = None
-    start: StartKind = "spawned"
     was_running: bool = False  # bitbench did not start it: its trials say nothing about another start
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()  # of the engine, about its own speed, in its words: an untuned or slower kernel

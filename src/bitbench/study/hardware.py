@@ -60,16 +60,6 @@ def parse_capability_range(text: str) -> CapabilityRange:
     return CapabilityRange(least, below)
 
 
-class Instructions(StrEnum):
-    """Products in a small type, done by instructions of the processor and not by several others in their place."""
-
-    BF16 = "bf16"
-    INT8 = "int8"
-
-
-MISSING = {Instructions.BF16: "no bf16 instructions", Instructions.INT8: "no int8 dot products"}
-
-
 class Level(StrEnum):
     """Each kind of processors from the best to the least."""
 
@@ -84,18 +74,14 @@ class Level(StrEnum):
     NEON = "neon"
 
     @property
-    def features(self) -> frozenset[Instructions]:
-        return _FEATURES.get(self, frozenset())
-
-    @property
-    def lacks(self) -> tuple[Instructions, ...]:
-        return tuple(feature for feature in Instructions if feature not in self.features)
+    def has_bf16(self) -> bool:
+        """Whether it multiplies bfloat16 by instructions of its own, not by several others in their place."""
+        return self in (Level.AMX, Level.AVX512_BF16, Level.NEON_BF16)
 
     @property
     def shown(self) -> str:
-        """`avx512 (no bf16 instructions, no int8 dot products)`"""
-        missing = ", ".join(MISSING[feature] for feature in self.lacks)
-        return f"{self.value} ({missing})" if missing else self.value
+        """`avx512 (no bf16 instructions)`"""
+        return self.value if self.has_bf16 else f"{self.value} (no bf16 instructions)"
 
 
 # By flags of /proc/cpuinfo; the first level that has all of its own is the processor's.
@@ -109,14 +95,6 @@ _FLAGS: dict[Level, frozenset[str]] = {
     Level.NEON_BF16: frozenset({"asimd", "asimddp", "bf16"}),
     Level.NEON_DOT: frozenset({"asimd", "asimddp"}),
     Level.NEON: frozenset({"asimd"}),
-}
-_FEATURES: dict[Level, frozenset[Instructions]] = {
-    Level.AMX: frozenset(Instructions),
-    Level.AVX512_BF16: frozenset(Instructions),  # no processor has it without VNNI
-    Level.AVX512_VNNI: frozenset({Instructions.INT8}),
-    Level.AVX_VNNI: frozenset({Instructions.INT8}),
-    Level.NEON_BF16: frozenset(Instructions),
-    Level.NEON_DOT: frozenset({Instructions.INT8}),
 }
 
 

@@ -80,14 +80,6 @@ class Expectation(Record):
     why: str
 
 
-class ProcessorNote(Record):
-    """What instructions that the processor of this machine lacks mean for a config."""
-
-    config: Config
-    why: str
-    dtype: str | None = None  # what it computes in for that reason, since the study does not say
-
-
 class Member(Record):
     """A config of a group, and what it is asked there."""
 
@@ -144,7 +136,7 @@ class Plan(Record):
     # Empty: each config's is measured.
     alike_setups: tuple[tuple[str, ...], ...] = ()
     level: Level | None = None  # of the processor that it was planned for; None: not known, or not computed on
-    processor_notes: tuple[ProcessorNote, ...] = ()
+    in_float32: tuple[Config, ...] = ()  # since this processor would emulate bf16, and the study names no type
 
     @property
     def configs(self) -> tuple[Config, ...]:
@@ -198,7 +190,7 @@ class Plan(Record):
     @property
     def chosen_dtypes(self) -> dict[Config, str]:
         """What configs compute in because of the processor; of others the engine's default or the study decides."""
-        return {note.config: note.dtype for note in self.processor_notes if note.dtype}
+        return dict.fromkeys(self.in_float32, "float32")
 
     def sharing_quality(self, config: Config) -> tuple[Config, ...]:
         """Those whose quality is its own, itself among them, in the order in which they are to be measured."""

@@ -5,13 +5,11 @@ from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, GetJsonSchemaHandler, ValidationInfo, field_validator, model_validator
-from pydantic_core import CoreSchema
+from pydantic import Field, field_validator, model_validator
 
-from bitbench.feature import offered
-from bitbench.study.base import RECORDED, Fraction, Spec
+from bitbench.study.base import Fraction, Spec
 from bitbench.study.study import Argument, Name
 from bitbench.study.variant import DENSE, AtLoad, tensor_type
 
@@ -236,32 +234,12 @@ class TensorRule(Spec):
         return tensor_type(value).name
 
 
-class BackendOptions(Spec):
-    """`options` of recipes for a backend that a feature adds."""
-
-    needs_calibration: ClassVar[bool] = False
-
-    @property
-    def ignored(self) -> tuple[str, ...] | None:
-        """Layers that are skipped; None where that cannot be said."""
-        return None
-
-
-def options_of(backend: str) -> type[BackendOptions] | None:
-    """None for a backend of the core, and for one whose feature is not installed."""
-    offer = offered("backends").get(backend)
-    kind: type[BackendOptions] | None = None if offer is None else offer.load().options
-    return kind
-
-
 class Recipe(Spec):
     """One way to compress a model."""
 
     name: Name = Field(description="as studies, variants and reports call it")
     description: str = Field(default="", description="a line for `bitbench recipes`")
-    backend: Backend | str = Field(
-        default=Backend.LLMCOMPRESSOR, union_mode="left_to_right", description="what creates the variant"
-    )
+    backend: Backend = Field(default=Backend.LLMCOMPRESSOR, description="what creates the variant")
     steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order")
     by_file: bool = Field(
         default=False,
@@ -269,9 +247,7 @@ class Recipe(Spec):
         "step that needs no text",
     )
     calibration: CalibrationNeed = Field(default=CalibrationNeed(), description="text that the steps look at")
-    options: dict[str, Option] = Field(
-        default_factory=dict, validate_default=True, description="for all backends but none and llmcompressor"
-    )
+    options: dict[str, Option] = Field(default_factory=dict, description="for all backends but none and llmcompressor")
     tensors: tuple[TensorRule, ...] = Field(
         default=(),
         description="for the backend gguf: types of tensors by name, the first that matches counts; what matches none "
@@ -284,35 +260,6 @@ class Recipe(Spec):
         if "--" in value:
             raise ValueError("a recipe's name may not contain `--`")
         return value
-
-    @field_validator("backend")
-    @classmethod
-    def _is_a_backend(cls, value: Backend | str, info: ValidationInfo) -> Backend | str:
-        """What a record has of a feature that is not installed is left alone."""
-        known = [*Backend, *offered("backends")]
-        if value not in known and info.context is not RECORDED:
-            raise ValueError(f"{value!r} is not one of {', '.join(known)}")
-        return value
-
-    @field_validator("options", mode="before")
-    @classmethod
-    def _are_known_to_the_feature(cls, value: Any, info: ValidationInfo) -> Any:
-        """In full, since they decide what a variant becomes."""
-        kind = options_of(info.data.get("backend", ""))
-        return value if kind is None else kind.model_validate(value, context=info.context).model_dump(mode="json")
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        json_schema = handler(schema)
-        own = handler.resolve_ref_schema(json_schema)["properties"]
-        backends = offered("backends")
-        del own["backend"]["anyOf"]
-        own["backend"] |= {"enum": [*map(str, Backend), *backends], "type": "string"}
-        for kind in filter(None, map(options_of, backends)):
-            kind.model_rebuild()
-            options = handler.resolve_ref_schema(handler(kind.__pydantic_core_schema__))
-            own["options"].setdefault("properties", {}).update(options["properties"])
-        return json_schema
 
     @model_validator(mode="after")
     def _goes_by_file_without_a_text(self) -> "Recipe":
@@ -382,14 +329,7 @@ class Recipe(Spec):
     @property
     def ignored(self) -> tuple[str, ...] | None:
         """Layers that are skipped; None where the recipe itself rounds none."""
-        if self.scheme is not None:
-            return self.scheme.ignore
-        return self._of_feature.ignored if self._of_feature else None
-
-    @property
-    def _of_feature(self) -> BackendOptions | None:
-        kind = options_of(self.backend)
-        return None if kind is None else kind.model_validate(self.options)
+        return None if self.scheme is None else self.scheme.ignore
 
     @property
     def at_load(self) -> AtLoad | None:
@@ -441,8 +381,6 @@ class Recipe(Spec):
     @property
     def needs_calibration(self) -> bool:
         """Whether a text is looked at."""
-        if self._of_feature is not None:
-            return self._of_feature.needs_calibration
         return self.has_imatrix or any(
             step.needs_calibration if isinstance(step, Quantize) else not isinstance(step, SpinQuant)
             for step in self.steps

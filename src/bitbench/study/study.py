@@ -64,9 +64,6 @@ MOST_POINTS = 200_000  # of a study: each is planned, and at a second each they 
 MOST_SETUPS = 1_000  # of one engine, by the lists in its arguments
 
 
-_PREFORK = (
-    "whether starts after the first are forks of a process that has imported the engine: seconds instead of a minute"
-)
 _PYTHON = "a virtual environment that has the engine, or its python, instead of the one that bitbench made"
 _VERSION = "of the engine, from `bitbench env create ENGINE==VERSION`; the one that bitbench pins unless given"
 
@@ -105,7 +102,6 @@ class EngineSetup(Spec):
     args: dict[str, Argument] = Field(default_factory=dict, description="arguments, as the engine spells them")
     env: dict[str, str] = Field(default_factory=dict, description="environment variables of its process")
     kv_cache: str | None = Field(default=None, description="type of its KV cache; the engine's own choice unless given")
-    prefork: bool = Field(default=False, description=_PREFORK)
     python: PythonPath | None = Field(default=None, description=_PYTHON)
     version: Version | None = Field(default=None, description=_VERSION)
 
@@ -145,7 +141,6 @@ class EngineAxes(Spec):
     kv_cache: str | KvCacheTypes | None = Field(
         default=None, description="type of its KV cache, as the engine spells it; with a list, a setup for each"
     )
-    prefork: bool = Field(default=False, description=_PREFORK)
     python: PythonPath | None = Field(default=None, description=_PYTHON)
     version: Version | Versions | None = Field(default=None, description=f"{_VERSION}; with a list, a setup for each")
 
@@ -175,7 +170,6 @@ class EngineAxes(Spec):
                 args={name: value for name, value in args.items() if not (value is None or isinstance(value, tuple))},
                 env=self.env,
                 kv_cache=type,
-                prefork=self.prefork,
                 python=self.python,
                 version=version,
             )

@@ -10,12 +10,10 @@ from bitbench.features.vptq.layout import (
     LayerConfig,
     Tensor,
     VptqLayer,
-    describe_vptq_layer,
-    layout_tensors,
     vptq_layer_from_layout,
     vptq_layout_config,
 )
-from tests.features.vptq.vptq_layers import make_layer
+from tests.features.vptq.vptq_layers import describe_vptq_layer, layout_tensors, make_layer
 
 
 @settings(deadline=None, max_examples=30)

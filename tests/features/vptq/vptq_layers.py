@@ -1,10 +1,18 @@
-"""Layers to test with: small, odd and complete."""
+"""Layers to test with: small, odd and complete; and what a checkpoint of them holds."""
 
 import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from bitbench.features.vptq.layout import Doubles, Floats, Outliers, VptqLayer
+from bitbench.features.vptq.layout import (
+    Doubles,
+    Floats,
+    LayerConfig,
+    Outliers,
+    Tensor,
+    VptqLayer,
+    pack_layout_indices,
+)
 
 # Main and residual entries: those of the kernel table, those of public models, and some that fill no index.
 codebook_sizes = st.sampled_from(
@@ -75,3 +83,54 @@ def multiply(weight: Doubles, x: npt.NDArray[np.floating], bias: Floats | None =
     """x W^T + bias in double precision: what a kernel is checked against."""
     product = x.astype(np.float64) @ weight.T
     return product if bias is None else product + bias.astype(np.float64)
+
+
+def describe_vptq_layer(layer: VptqLayer) -> LayerConfig:
+    groups, entries, vector = layer.centroids.shape
+    residual = -1 if layer.residual_centroids is None else layer.residual_centroids.shape[1]
+    outliers = layer.outliers
+    return LayerConfig(
+        in_features=layer.in_features,
+        out_features=layer.out_features,
+        vector_lens=[outliers.centroids.shape[1] if outliers else -1, vector],
+        num_centroids=[len(outliers.centroids) if outliers else -1, entries],
+        num_res_centroids=[-1, residual],
+        group_num=groups,
+        group_size=layer.indices.shape[2],
+        outlier_size=outliers.indices.shape[1] if outliers else 0,
+        indices_as_float=False,
+        enable_norm=layer.weight_scale is not None,
+        enable_perm=layer.permutation is not None,
+        is_indice_packed=True,
+        bias=layer.bias is not None,
+    )
+
+
+def layout_tensors(layer: VptqLayer) -> dict[str, Tensor]:
+    """Name within the layer to what is stored: packed indices, everything else in half precision."""
+    groups, entries, _ = layer.centroids.shape
+    residual = layer.residual_centroids
+    bits = _index_bits(entries), 0 if residual is None else _index_bits(residual.shape[1])
+    found: dict[str, Tensor | None] = {
+        "centroids.weight": layer.centroids.reshape(groups, -1),
+        "res_centroids.weight": None if residual is None else residual.reshape(groups, -1),
+        "weight_scale": layer.weight_scale,
+        "weight_bias": layer.weight_bias,
+        "bias": layer.bias,
+    }
+    if layer.outliers:
+        found["outlier_centroids.weight"] = layer.outliers.centroids.reshape(1, -1)
+    stored: dict[str, Tensor] = {name: value.astype(np.float16) for name, value in found.items() if value is not None}
+    stored["indices"] = pack_layout_indices(layer.indices, layer.residual_indices, *bits)
+    if layer.outliers:
+        stored["outlier_indices"] = layer.outliers.indices[np.newaxis].view(np.int16)
+    if layer.permutation is not None:
+        stored["perm"] = layer.permutation.astype(np.uint16).view(np.int16)
+    return stored
+
+
+def _index_bits(entries: int) -> int:
+    bits = entries.bit_length() - 1
+    if entries != 1 << bits:
+        raise ValueError(f"a codebook of {entries} entries has no whole number of bits per index")
+    return bits

@@ -11,7 +11,7 @@ from bitbench.records.trial import NOT_THE_ENGINES, Failure, KernelChoice, Outco
 from bitbench.study.base import Record
 from bitbench.study.hardware import Level
 from bitbench.study.metrics import Metric
-from bitbench.study.plan import Config, Expectation, ImportSource, Point, ProcessorNote, QualityRefusal, Refusal
+from bitbench.study.plan import Config, Expectation, ImportSource, Point, QualityRefusal, Refusal
 from bitbench.study.study import Study
 from bitbench.util.errors import ExitCode
 
@@ -449,7 +449,7 @@ class StudySummary(Record):
     search: RateAnswer | None = None  # of a study that looks for the highest rate
     expectations: tuple[Expectation, ...] = ()
     level: Level | None = None  # of the processor that it was planned for; None: not known
-    processor_notes: tuple[ProcessorNote, ...] = ()
+    in_float32: tuple[Config, ...] = ()  # since that processor would emulate bf16
     quality: tuple[ConfigQuality, ...] = ()  # in the order of the study; empty where it asks for none
     quality_definitions: dict[str, MetricDefinition] = Field(default_factory=dict)
     quality_refusals: tuple[QualityRefusal, ...] = ()
@@ -473,7 +473,6 @@ class StudySummary(Record):
         by_config = (
             "configs",
             "expectations",
-            "processor_notes",
             "quality",
             "quality_refusals",
             "rejections",

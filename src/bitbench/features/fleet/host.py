@@ -5,7 +5,6 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Thread
@@ -112,17 +111,16 @@ class BlockHost:
         for trial in order.history:
             progress.add([trial])
             pace.add(trial)
-        with run.starts.block() if run.starts else nullcontext():
-            while (group := progress.next_group()) is not None and group.block == order.task.block:
-                results = 0
-                for draft in run_group(group, run, progress, logs.new_instance):
-                    record = draft if isinstance(draft, InstanceRecord) else draft.record
-                    progress.add([record])
-                    pace.add(record)
-                    results += record is not draft
-                    yield _without_files(draft)
-                if results == 0 and progress.next_group() == group:
-                    raise StoreError(f"{group.name} left no trial")
+        while (group := progress.next_group()) is not None and group.block == order.task.block:
+            results = 0
+            for draft in run_group(group, run, progress, logs.new_instance):
+                record = draft if isinstance(draft, InstanceRecord) else draft.record
+                progress.add([record])
+                pace.add(record)
+                results += record is not draft
+                yield _without_files(draft)
+            if results == 0 and progress.next_group() == group:
+                raise StoreError(f"{group.name} left no trial")
 
     def _context_for(self, order: BlockOrder) -> RunContext:
         plan = self._plan.model_copy(update={"quality": order.quality})

@@ -1,18 +1,20 @@
-"""VPTQ, vector quantization with two codebooks: its public layout, a quantizer, a kernel for CPUs and one for GPUs.
+"""VPTQ, vector quantization with two codebooks: its public layout, a kernel for CPUs and one for GPUs.
 
 Its modules need numpy alone, so that a worker in an engine's environment can use them, too. `linear`, `hugging_face`,
-`multiply`, `cases` and `triton_…` also need torch, transformers or triton, and are imported only where these are;
-`options`, `backend` and `data` are bitbench's own side.
+`cases` and `triton_…` also need torch, transformers or triton, and are imported only where these are.
 """
 
+from pathlib import Path
+
 from bitbench.feature import Feature
+
+COMPATIBILITY = Path(__file__).with_name("compatibility.yaml")
 
 FEATURE = Feature(
     name="vptq",
     offers={
-        "backends": {"vptq": ".backend:MAKER"},
         "checkpoints": {"vptq": ".hugging_face:register_vptq"},
-        "compatibility": {"vptq": ".backend:COMPATIBILITY"},
+        "compatibility": {"vptq": "bitbench.features.vptq:COMPATIBILITY"},
         "kernel_cases": {
             "vptq-4096-256": ".cases:V4096_256",
             "vptq-4096-256-a16": ".cases:V4096_256_A16",
@@ -30,6 +32,5 @@ FEATURE = Feature(
             "vptq-triton-8192-512": ".cases:T8192_512",
             "vptq-triton-65536-256": ".cases:T65536_256",
         },
-        "recipes": {"vptq": ".backend:RECIPES"},
     },
 )

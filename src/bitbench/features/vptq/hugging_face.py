@@ -25,7 +25,7 @@ def register_vptq(device: str = "cpu") -> None:
     AUTO_QUANTIZER_MAPPING[METHOD] = VptqQuantizer
 
 
-def load_vptq_model(folder: Path, dtype: torch.dtype = torch.bfloat16, **options: Any) -> Any:
+def _load_vptq_model(folder: Path, dtype: torch.dtype = torch.bfloat16, **options: Any) -> Any:
     """A causal language model whose quantized layers are `VptqLinear`."""
     register_vptq()
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **options)

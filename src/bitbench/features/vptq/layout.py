@@ -70,7 +70,7 @@ def pack_layout_indices(main: Indices, residual: Indices | None, main_bits: int,
 def unpack_layout_indices(
     words: Words, columns: int, main_bits: int, residual_bits: int
 ) -> tuple[Indices, Indices | None]:
-    """The inverse of `pack`; the residual is None where it has no bits."""
+    """The inverse of `pack_layout_indices`; the residual is None where it has no bits."""
     bits = main_bits + residual_bits
     flat = np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, bitorder="little")
     spread = flat[..., : columns * bits].reshape(*words.shape[:-1], columns, bits)
@@ -148,50 +148,6 @@ def vptq_layout_config(name: str, config: QuantizationConfig) -> LayerConfig | N
     """What is said about a layer, by its own name or by that which it shares; None for one that is not quantized."""
     own, shared = config.get("config_for_layers") or {}, config.get("shared_layer_config") or {}
     return own.get(name) or shared.get(name.rpartition(".")[2])
-
-
-def describe_vptq_layer(layer: VptqLayer) -> LayerConfig:
-    groups, entries, vector = layer.centroids.shape
-    residual = -1 if layer.residual_centroids is None else layer.residual_centroids.shape[1]
-    outliers = layer.outliers
-    return LayerConfig(
-        in_features=layer.in_features,
-        out_features=layer.out_features,
-        vector_lens=[outliers.centroids.shape[1] if outliers else -1, vector],
-        num_centroids=[len(outliers.centroids) if outliers else -1, entries],
-        num_res_centroids=[-1, residual],
-        group_num=groups,
-        group_size=layer.indices.shape[2],
-        outlier_size=outliers.indices.shape[1] if outliers else 0,
-        indices_as_float=False,
-        enable_norm=layer.weight_scale is not None,
-        enable_perm=layer.permutation is not None,
-        is_indice_packed=True,
-        bias=layer.bias is not None,
-    )
-
-
-def layout_tensors(layer: VptqLayer) -> dict[str, Tensor]:
-    """Name within the layer to what is stored: packed indices, everything else in half precision."""
-    groups, entries, _ = layer.centroids.shape
-    residual = layer.residual_centroids
-    bits = _bits(entries), 0 if residual is None else _bits(residual.shape[1])
-    found: dict[str, Tensor | None] = {
-        "centroids.weight": layer.centroids.reshape(groups, -1),
-        "res_centroids.weight": None if residual is None else residual.reshape(groups, -1),
-        "weight_scale": layer.weight_scale,
-        "weight_bias": layer.weight_bias,
-        "bias": layer.bias,
-    }
-    if layer.outliers:
-        found["outlier_centroids.weight"] = layer.outliers.centroids.reshape(1, -1)
-    stored: dict[str, Tensor] = {name: value.astype(np.float16) for name, value in found.items() if value is not None}
-    stored["indices"] = pack_layout_indices(layer.indices, layer.residual_indices, *bits)
-    if layer.outliers:
-        stored["outlier_indices"] = layer.outliers.indices[np.newaxis].view(np.int16)
-    if layer.permutation is not None:
-        stored["perm"] = layer.permutation.astype(np.uint16).view(np.int16)
-    return stored
 
 
 def vptq_layer_from_layout(tensors: Mapping[str, Tensor], config: LayerConfig) -> VptqLayer:

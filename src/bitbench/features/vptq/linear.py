@@ -45,14 +45,14 @@ TRITON_ROWS = 8  # as many as one program of the GPU kernel holds in its registe
 ACTIVATION_BITS = 16  # rounding activations to 8 bits would be quicker, but no longer plain weight-only arithmetic
 
 
-def vptq_linear_isa() -> str | None:
+def _vptq_linear_isa() -> str | None:
     """The instruction set that the native kernel uses here; None where there is no native part."""
     return next(iter(kernel_case_isas()), None)
 
 
 def _native_fault(layer: VptqLayer) -> str | None:
     """Why the native kernel cannot multiply a layer; None where it can."""
-    if vptq_linear_isa() is None:
+    if _vptq_linear_isa() is None:
         return "no native part"
     vector = layer.centroids.shape[2]
     return None if vector == packed.VECTOR else f"vectors of {vector}"
@@ -95,7 +95,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
             self._fill_triton(layer)
         else:
             self.kind = (
-                f"{codebooks}, native kernel {vptq_linear_isa()} with {ACTIVATION_BITS}-bit activations "
+                f"{codebooks}, native kernel {_vptq_linear_isa()} with {ACTIVATION_BITS}-bit activations "
                 f"up to {KERNEL_ROWS} rows, dense above"
             )
             self._fill_native(layer)

@@ -1,41 +1,31 @@
 """The GPUs of this machine as NVIDIA's management library (NVML) tells them: which engines see, whether they can
 compute there, and what processes hold. *Not yet run on a GPU.*"""
 
-import ctypes
 import functools
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from ctypes import byref, c_char, c_int, c_uint, c_ulonglong, c_void_p, create_string_buffer
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pynvml
 
 from bitbench.records.lock import Accelerator
 from bitbench.study.hardware import Capability
 from bitbench.util.child_processes import NOWHERE, engine_child_variables, isolated_command, tool_child_variables
 
-_LIBRARY = "libnvidia-ml.so.1"
-_SUCCESS, _TOO_SMALL = 0, 7
-_TEXT_BYTES = 96  # NVML's own limit for names
-_NOT_AVAILABLE = 2**64 - 1  # memory of a process that the driver does not tell
-_MORE_PROCESSES = 16  # that may have started since they were counted
-_SM_CLOCK, _MEMORY_CLOCK, _GPU_SENSOR = 1, 2, 0
 # Why clocks are lower than they could be; idling and a clock that somebody set are no disturbance.
 _REASONS = {
-    0x0000_0000_0000_0002: "applications clocks",
-    0x0000_0000_0000_0004: "power cap",
-    0x0000_0000_0000_0008: "hardware slowdown",
-    0x0000_0000_0000_0010: "sync boost",
-    0x0000_0000_0000_0020: "software thermal slowdown",
-    0x0000_0000_0000_0040: "hardware thermal slowdown",
-    0x0000_0000_0000_0080: "power brake",
-    0x0000_0000_0000_0100: "display clocks",
+    pynvml.nvmlClocksEventReasonApplicationsClocksSetting: "applications clocks",
+    pynvml.nvmlClocksEventReasonSwPowerCap: "power cap",
+    pynvml.nvmlClocksEventReasonHwSlowdown: "hardware slowdown",
+    pynvml.nvmlClocksEventReasonSyncBoost: "sync boost",
+    pynvml.nvmlClocksEventReasonSwThermalSlowdown: "software thermal slowdown",
+    pynvml.nvmlClocksEventReasonHwThermalSlowdown: "hardware thermal slowdown",
+    pynvml.nvmlClocksEventReasonHwPowerBrakeSlowdown: "power brake",
+    pynvml.nvmlClocksEventReasonDisplayClockSetting: "display clocks",
 }
-
-
-class NvmlError(Exception):
-    """The library does not answer."""
 
 
 class GpuProcess(NamedTuple):
@@ -43,169 +33,115 @@ class GpuProcess(NamedTuple):
     used_bytes: int | None
 
 
-class _Memory(ctypes.Structure):
-    total: int
-    _fields_ = (("total", c_ulonglong), ("free", c_ulonglong), ("used", c_ulonglong))
-
-
-class _Process(ctypes.Structure):
-    pid: int
-    used: int
-    _fields_ = (
-        ("pid", c_uint),
-        ("used", c_ulonglong),
-        ("gpu_instance", c_uint),
-        ("compute_instance", c_uint),
-    )
-
-
-class Nvml:
-    """A loaded library; `library` is what ctypes gives, or a stand-in.
+class Gpu:
+    """One device.
 
     A question that the driver does not answer, and a reading of zero where a device in use has none (a clock, a power,
     a size), are unknown: None.
     """
 
-    def __init__(self, library: Any) -> None:
-        """Raises NvmlError where no driver answers."""
-        self._library = library
-        self._require("nvmlInit_v2")
-
-    @property
-    def driver(self) -> str | None:
-        """Such as 580.95.05."""
-        return self._text("nvmlSystemGetDriverVersion")
-
-    def gpus(self) -> list["Gpu"]:
-        """All of this machine, by their place on the bus, whatever CUDA_VISIBLE_DEVICES says."""
-        count = self._number("nvmlDeviceGetCount_v2", c_uint) or 0
-        handles = []
-        for index in range(count):
-            handle = c_void_p()
-            self._require("nvmlDeviceGetHandleByIndex_v2", c_uint(index), byref(handle))
-            handles.append(handle)
-        return [Gpu(self, handle) for handle in handles]
-
-    def ask(self, name: str, *arguments: object) -> int | None:
-        """The library's own code; None where this version of it has no such question."""
-        try:
-            function = getattr(self._library, name)
-        except AttributeError:
-            return None
-        code: int = function(*arguments)
-        return code
-
-    def _require(self, name: str, *arguments: object) -> None:
-        code = self.ask(name, *arguments)
-        if code != _SUCCESS:
-            raise NvmlError(f"{name} answers {'nothing' if code is None else code}")
-
-    def _number(self, name: str, kind: type[Any], *arguments: object) -> int | None:
-        answer = kind()
-        return int(answer.value) if self.ask(name, *arguments, byref(answer)) == _SUCCESS else None
-
-    def _text(self, name: str, *arguments: object) -> str | None:
-        answer: ctypes.Array[c_char] = create_string_buffer(_TEXT_BYTES)
-        if self.ask(name, *arguments, answer, c_uint(_TEXT_BYTES)) != _SUCCESS:
-            return None
-        return answer.value.decode("utf-8", errors="replace") or None
-
-
-class Gpu:
-    """One device."""
-
-    def __init__(self, nvml: Nvml, handle: c_void_p) -> None:
-        self._nvml = nvml
+    def __init__(self, handle: object) -> None:
         self._handle = handle
 
     @property
     def name(self) -> str | None:
-        return self._nvml._text("nvmlDeviceGetName", self._handle)
+        return self._text(pynvml.nvmlDeviceGetName)
 
     @property
     def uuid(self) -> str | None:
-        return self._nvml._text("nvmlDeviceGetUUID", self._handle)
+        return self._text(pynvml.nvmlDeviceGetUUID)
 
     @property
     def capability(self) -> Capability | None:
-        major, minor = c_int(), c_int()
-        code = self._nvml.ask("nvmlDeviceGetCudaComputeCapability", self._handle, byref(major), byref(minor))
-        return Capability(major.value, minor.value) if code == _SUCCESS and major.value else None
+        found = self._answer(pynvml.nvmlDeviceGetCudaComputeCapability)
+        return None if found is None or not found[0] else Capability(*found)
 
     @property
     def memory_bytes(self) -> int | None:
-        memory = _Memory()
-        code = self._nvml.ask("nvmlDeviceGetMemoryInfo", self._handle, byref(memory))
-        return int(memory.total) or None if code == _SUCCESS else None
+        found = self._answer(pynvml.nvmlDeviceGetMemoryInfo)
+        return None if found is None else int(found.total) or None
 
     @property
     def ecc(self) -> bool | None:
-        return self._mode("nvmlDeviceGetEccMode")
+        return self._mode(pynvml.nvmlDeviceGetEccMode)
 
     @property
     def mig(self) -> bool | None:
-        return self._mode("nvmlDeviceGetMigMode")
+        return self._mode(pynvml.nvmlDeviceGetMigMode)
 
     @property
     def power_limit_w(self) -> float | None:
-        return _thousandth(self._reading("nvmlDeviceGetEnforcedPowerLimit"))
+        return _thousandth(self._reading(pynvml.nvmlDeviceGetEnforcedPowerLimit))
 
     @property
     def energy_j(self) -> float | None:
         """Since the driver was loaded; from Volta on."""
-        return _thousandth(self._reading("nvmlDeviceGetTotalEnergyConsumption", kind=c_ulonglong))
+        return _thousandth(self._reading(pynvml.nvmlDeviceGetTotalEnergyConsumption))
 
     @property
     def temperature_c(self) -> int | None:
-        return self._reading("nvmlDeviceGetTemperature", c_uint(_GPU_SENSOR))
+        return self._reading(pynvml.nvmlDeviceGetTemperatureV, pynvml.NVML_TEMPERATURE_GPU)
 
     @property
     def sm_clock_mhz(self) -> int | None:
-        return self._reading("nvmlDeviceGetClockInfo", c_uint(_SM_CLOCK))
+        return self._reading(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_SM)
 
     @property
     def memory_clock_mhz(self) -> int | None:
-        return self._reading("nvmlDeviceGetClockInfo", c_uint(_MEMORY_CLOCK))
+        return self._reading(pynvml.nvmlDeviceGetClockInfo, pynvml.NVML_CLOCK_MEM)
 
     @property
     def slowed_by(self) -> tuple[str, ...] | None:
         """Why its clocks are lower than they could be; empty where nothing slows it."""
-        bits = self._nvml._number("nvmlDeviceGetCurrentClocksThrottleReasons", c_ulonglong, self._handle)
+        bits = self._answer(pynvml.nvmlDeviceGetCurrentClocksEventReasons)
         return None if bits is None else tuple(reason for bit, reason in _REASONS.items() if bits & bit)
 
     def processes(self) -> list[GpuProcess] | None:
         """Those that compute on it, by the ids that the driver knows: in a container they may be the host's."""
-        count = c_uint(0)
-        code = self._nvml.ask("nvmlDeviceGetComputeRunningProcesses_v3", self._handle, byref(count), None)
-        if code == _SUCCESS:
-            return []
-        if code != _TOO_SMALL:
-            return None
-        count = c_uint(count.value + _MORE_PROCESSES)
-        found = (_Process * count.value)()
-        if self._nvml.ask("nvmlDeviceGetComputeRunningProcesses_v3", self._handle, byref(count), found) != _SUCCESS:
-            return None
-        return [
-            GpuProcess(process.pid, None if process.used in (0, _NOT_AVAILABLE) else process.used)
-            for process in found[: count.value]
-        ]
+        found = self._answer(pynvml.nvmlDeviceGetComputeRunningProcesses_v3)
+        return None if found is None else [GpuProcess(one.pid, one.usedGpuMemory or None) for one in found]
 
-    def _mode(self, name: str) -> bool | None:
+    def _mode(self, question: Callable[..., Any]) -> bool | None:
         """Now; what it will be after a restart is of no interest."""
-        current, pending = c_uint(), c_uint()
-        code = self._nvml.ask(name, self._handle, byref(current), byref(pending))
-        return bool(current.value) if code == _SUCCESS else None
+        found = self._answer(question)
+        return None if found is None else bool(found[0])
 
-    def _reading(self, name: str, *arguments: object, kind: type[Any] = c_uint) -> int | None:
-        return self._nvml._number(name, kind, self._handle, *arguments) or None
+    def _text(self, question: Callable[..., Any]) -> str | None:
+        found = self._answer(question)
+        return str(found) if found else None
+
+    def _reading(self, question: Callable[..., Any], *arguments: object) -> int | None:
+        found = self._answer(question, *arguments)
+        return int(found) if found else None
+
+    def _answer(self, question: Callable[..., Any], *arguments: object) -> Any:
+        """Return None where the driver does not tell, or is too old to be asked."""
+        try:
+            return question(self._handle, *arguments)
+        except (pynvml.NVMLError, UnicodeDecodeError):
+            return None
 
 
 @functools.cache
-def open_nvml() -> Nvml | None:
-    """None without a driver."""
+def has_nvml() -> bool:
+    """Return whether a driver's library was loaded."""
     try:
-        return Nvml(ctypes.CDLL(_LIBRARY))
-    except (OSError, NvmlError):
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return False
+    return True
+
+
+def installed_gpus() -> list[Gpu]:
+    """Return all of this machine, by their place on the bus, whatever CUDA_VISIBLE_DEVICES says. Raises NVMLError."""
+    return [Gpu(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(pynvml.nvmlDeviceGetCount())]
+
+
+def _driver_version() -> str | None:
+    """Such as 580.95.05."""
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion()) or None
+    except (pynvml.NVMLError, UnicodeDecodeError):
         return None
 
 
@@ -243,33 +179,32 @@ class GpuSurvey:
 
 @functools.cache
 def survey_gpus() -> GpuSurvey:
-    nvml = open_nvml()
-    if nvml is None:
+    if not has_nvml():
         loaded = "An NVIDIA driver is loaded, but its library NVML does not answer." if _LOADED.exists() else None
         return GpuSurvey(problem=loaded)
-    return survey_nvml(nvml, engine_child_variables({}))
+    return survey_nvml(engine_child_variables({}))
 
 
-def survey_nvml(nvml: Nvml, variables: Mapping[str, str], initialize: Callable[[], str] | None = None) -> GpuSurvey:
-    """Through this library; `initialize` says what cuInit answers."""
+def survey_nvml(variables: Mapping[str, str], initialize: Callable[[], str] | None = None) -> GpuSurvey:
+    """Through NVML, which is loaded; `initialize` says what cuInit answers."""
     try:
-        gpus = nvml.gpus()
-    except NvmlError as error:
+        gpus = installed_gpus()
+    except pynvml.NVMLError as error:
         return GpuSurvey(problem=f"NVML does not answer ({error}).")
     if not gpus:
         return GpuSurvey()
     seen = cuda_visible_gpus(gpus, variables)
-    accelerators = tuple(describe_gpu(gpu, nvml.driver) for gpu in seen)
-    return GpuSurvey(accelerators, _problem(accelerators, nvml.driver, initialize or _cuda_answer))
+    driver = _driver_version()
+    accelerators = tuple(describe_gpu(gpu, driver) for gpu in seen)
+    return GpuSurvey(accelerators, _problem(accelerators, driver, initialize or _cuda_answer))
 
 
 @functools.cache
 def visible_gpus() -> tuple[Gpu, ...]:
     """Those that engines see, to be watched; none without a driver."""
-    nvml = open_nvml()
     try:
-        return tuple(cuda_visible_gpus(nvml.gpus(), engine_child_variables({}))) if nvml is not None else ()
-    except NvmlError:
+        return tuple(cuda_visible_gpus(installed_gpus(), engine_child_variables({}))) if has_nvml() else ()
+    except pynvml.NVMLError:
         return ()
 
 

@@ -16,14 +16,12 @@ from bitbench.records.lock import HostFacts
 from bitbench.records.trial import Failure, Outcome
 from bitbench.study.hardware import Level, hardware_level
 from bitbench.util.child_processes import engine_child_variables
-from bitbench.util.errors import UsageError
 
 # Flags that decide which matrix kernels an engine can choose from; the other hundred are left out.
 TELLING_FLAGS = (
     "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_vbmi", "avx512vbmi",
     "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "bf16", "sve", "sve2",
 )  # fmt: skip
-LEVEL_VARIABLE = "BITBENCH_LEVEL"  # plans as if the processor were of this level; records keep its real flags
 
 
 def available_memory() -> int:
@@ -53,13 +51,8 @@ def collect_host_facts() -> HostFacts:
 
 
 def host_processor_level() -> Level | None:
-    """What engines and types are chosen by; None where the flags say nothing."""
-    forced = os.environ.get(LEVEL_VARIABLE)
-    if not forced:
-        return hardware_level(_flags(_cpu_info()))
-    if forced not in tuple(Level):
-        raise UsageError(f"unknown {LEVEL_VARIABLE} {forced}; use {', '.join(Level)}")
-    return Level(forced)
+    """Return None where the flags say nothing."""
+    return hardware_level(_flags(_cpu_info()))
 
 
 def usable_threads() -> int:

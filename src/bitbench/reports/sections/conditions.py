@@ -88,10 +88,8 @@ def _facts(summary: StudySummary, config: ConfigSummary) -> Iterator[Words]:
     if len(config.engine_versions) > 1:
         yield strong("its starts differ in version: their trials should not be averaged")
     yield from (f"note: {note}" for note in config.notes)
-    for noted in summary.processor_notes:
-        if noted.config == config.config:
-            chosen = f"computed in {noted.dtype}; " if noted.dtype else ""
-            yield f"on this processor ({summary.level}): {chosen}{noted.why}"
+    if config.config in summary.in_float32:
+        yield f"computed in float32, since this processor ({summary.level}) would emulate bf16"
     for known in summary.expectations:
         if known.config == config.config:
             yield f"known beforehand: {KNOWN[known.verdict]}: {known.why}"
@@ -165,7 +163,6 @@ def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
         number_column("Block", Unit.COUNT, lambda instance: instance.block),
         *([machine] if several else []),
         words_column("Outcome", lambda instance: instance.outcome.value),
-        words_column("Start", lambda instance: instance.facts.start),
         number_column("Start to ready", Unit.SECONDS, lambda instance: instance.ready_s),
         words_column("Version", lambda instance: instance.facts.engine_version or None),
         words_column("Kernels it selected", lambda instance: "; ".join(instance.facts.kernels) or None),

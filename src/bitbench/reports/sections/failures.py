@@ -202,14 +202,12 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
         if whole and {point.workload for point in refused} <= set(whole):
             named = say("every config on ", listing(name_phrases(whole)))
         yield say(f"Refused up front: {plural(len(refused), 'point')} of ", named, ".")
-    for dtype, noted in grouped(
-        [processor_note for processor_note in summary.processor_notes if processor_note.dtype], lambda note: note.dtype
-    ).items():
-        affected = list(dict.fromkeys(labels[note.config] for note in noted))
+    if summary.in_float32:
+        affected = list(dict.fromkeys(labels[config] for config in summary.in_float32))
         who = listing(name_phrases(affected)) if len(affected) <= MAX_NAMED else say(f"{len(affected)} configs")
         why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."
         asked = say(" ", Name("dtype: bfloat16"), " in the engine's args measures bf16.")
-        yield say(f"Computed in {dtype}: ", who, why, asked)
+        yield say("Computed in float32: ", who, why, asked)
     if flagged := {outlier.trial_id for point in summary.points for outlier in point.outliers}:
         yield f"Outliers: {plural(len(flagged), 'trial')} flagged (still included in the means)."
     if unfinished := sum(point.stop_reason is StopReason.UNFINISHED for point in summary.points):

@@ -1,5 +1,5 @@
-"""`kill -9` of whoever takes part in a study with prepared parents, one or several at once, and the same command again:
-nothing that had ended is lost or counted twice, and after the next command no process is left."""
+"""`kill -9` of whoever takes part in a study, one or several at once, and the same command again: nothing that had
+ended is lost or counted twice, and after the next command no process is left."""
 
 import os
 import random
@@ -25,38 +25,30 @@ BLOCKS, TRIALS = by_length((3, 2), (4, 3))
 STUDY = f"""
 name: killed
 engines:
-  - {{engine: null, name: a, prefork: true, args: {{ttft: 100ms, tpot: 10ms, children: 1}}}}
-  - {{engine: null, name: b, prefork: true, args: {{ttft: 120ms, tpot: 10ms, children: 1}}}}
+  - {{engine: null, name: a, args: {{ttft: 100ms, tpot: 10ms, children: 1}}}}
+  - {{engine: null, name: b, args: {{ttft: 120ms, tpot: 10ms, children: 1}}}}
 workloads:
   - {{name: one, concurrency: 1, input_tokens: 8, output_tokens: 20}}
 measure: {{starts: {BLOCKS}, trials: {TRIALS}}}
 """
-ROLES = ("driver", "guardians", "parent", "engine", "child", "all guardians", "driver and all guardians")
+ROLES = ("driver", "guardians", "engine", "child", "all guardians", "driver and all guardians")
 
 
 def tree(driver: int) -> dict[str, list[int]]:
-    """By role. Guardians are those processes between the driver and what it has started that are no command's own."""
-    found: dict[str, list[int]] = {"driver": [driver], "guardians": [], "parent": [], "engine": [], "child": []}
+    """By role."""
+    found: dict[str, list[int]] = {"driver": [driver], "guardians": [], "engine": [], "child": []}
     with suppress(psutil.Error):
         for process in psutil.Process(driver).children(recursive=True):
             with suppress(psutil.Error, IndexError):
                 words = process.cmdline()
                 if _is_guardian(words):
                     found["guardians"].append(process.pid)
-                elif _is_prepared(process):
-                    # All forks of a parent have its words: itself, keeper, guardian, engine, child.
-                    depth = sum(_is_prepared(one) for one in process.parents())
-                    found[("parent", "guardians", "guardians", "engine", "child")[min(depth, 4)]].append(process.pid)
                 elif any(word.endswith("null_server") for word in words):
-                    found["engine"].append(process.pid)
+                    is_child = not any(_is_guardian(parent.cmdline()) for parent in process.parents()[:1])
+                    found["child" if is_child else "engine"].append(process.pid)
     found["all guardians"] = found["guardians"]
     found["driver and all guardians"] = [driver, *found["guardians"]]
     return found
-
-
-def _is_prepared(process: psutil.Process) -> bool:
-    words = process.cmdline()
-    return any(word.endswith("prepared_parent.py") for word in words) and not _is_guardian(words)
 
 
 def _is_guardian(words: list[str]) -> bool:
@@ -110,13 +102,11 @@ def start(place: Path, folder: StudyFolder) -> subprocess.Popen[bytes]:
 
 
 def check_complete(folder: StudyFolder) -> None:
-    """Each point has its trials in each block, once, and nobody blames an engine; starts after the first are forked."""
+    """Each point has its trials in each block, once, and nobody blames an engine."""
     trials = folder.trials()
     assert len(trials) == len({trial.id for trial in trials})
     assert {trial.outcome for trial in trials} <= {Outcome.OK, *NOT_THE_ENGINES}, [trial.cause for trial in trials]
-    counted = Counter(
-        (trial.point.name, trial.block) for trial in trials if trial.kind == "measured" and trial.outcome is Outcome.OK
-    )
+    counted = Counter((trial.point.name, trial.block) for trial in trials if trial.counts)
     rejected = Counter((trial.point.name, trial.block) for trial in trials if trial.outcome in NOT_THE_ENGINES)
     for name in ("a · one", "b · one"):
         for block in range(BLOCKS):
