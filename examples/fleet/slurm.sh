@@ -25,4 +25,4 @@ export RAY_memory_monitor_refresh_ms=0  # it would kill an engine that fills the
 # Starts Ray on every node, runs the command on the first, and ends Ray with it.
 srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --kill-on-bad-exit=1 \
   ray symmetric-run --address "$first:6379" --min-nodes "$SLURM_NNODES" -- \
-  bitbench run "$study" --trust --into "$folder" --on "ray://$first:6379"
+  bitbench run "$study" --into "$folder" --on "ray://$first:6379"

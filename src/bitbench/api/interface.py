@@ -9,7 +9,6 @@ from bitbench.measure import runner
 from bitbench.measure.load_study import API_KEY_ENV, LoadOptions, prepare_load
 from bitbench.measure.offers import LogObserver, executor_at, folder_at, load_client
 from bitbench.measure.plan import plan_study
-from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder
@@ -33,22 +32,21 @@ def run(
     *,
     on: str | None = None,
     observer: Observer | None = None,
-    trust: bool = False,
+    key_from: Sequence[str] = (),
 ) -> Results:
     """Run a study, or resume an interrupted one. The folder `into` is filled, by default ./NAME of the study.
 
     `on`: machines that run a block each, as `bitbench run --on` names them ("local:2", "ssh://HOST,HOST").
 
-    Progress goes to the logger `bitbench`, unless there is an `observer`. `trust` allows what a study file uses beyond
-    measuring (URLs, keys, files elsewhere, programs' arguments), and remembers it; `bitbench plan` shows it.
+    Progress goes to the logger `bitbench`, unless there is an `observer`. `key_from` lists environment variables whose
+    values the study may send as API keys, beside OPENAI_API_KEY and BITBENCH_*.
     """
     at = Workplace()
     source = StudySource.of(_asked(study))
-    if trust:
-        trust_in(source, at.home).give()
     executor = None if on is None else executor_at(on)
     place = None if into is None else folder_at(str(into), at.home)
-    return Results(runner.measure_study(source, place, observer or LogObserver(), at, on=executor), at.home)
+    folder = runner.measure_study(source, place, observer or LogObserver(), at, on=executor, key_from=key_from)
+    return Results(folder, at.home)
 
 
 def load(
