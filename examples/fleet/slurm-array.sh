@@ -25,4 +25,4 @@ if [ -n "${BITBENCH_VENV:-}" ]; then source "$BITBENCH_VENV/bin/activate"; fi
 
 # A block has one machine: on another node or GPU a requeued task repeats it.
 export BITBENCH_MACHINE="$SLURMD_NODENAME${SLURM_JOB_GPUS:+:gpu$SLURM_JOB_GPUS}"
-exec bitbench run "$study" --trust --block "$block" --into "$parts/$block"
+exec bitbench run "$study" --block "$block" --into "$parts/$block"

@@ -33,4 +33,4 @@ export RAY_memory_monitor_refresh_ms=0 RAY_worker_oom_score_adjustment=0
 # Starts Ray on every node, runs the command on the first, and ends Ray with it. `?per=gpu`: a block on each GPU.
 srun --nodes="$SLURM_NNODES" --ntasks="$SLURM_NNODES" --kill-on-bad-exit=1 \
   ray symmetric-run --address "$first:6379" --min-nodes "$SLURM_NNODES" -- \
-  bitbench run "$study" --trust --into "$folder" --on "ray://$first:6379?per=${BITBENCH_PER:-gpu}"
+  bitbench run "$study" --into "$folder" --on "ray://$first:6379?per=${BITBENCH_PER:-gpu}"

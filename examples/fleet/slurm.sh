@@ -21,4 +21,4 @@ if [ -n "${BITBENCH_VENV:-}" ]; then source "$BITBENCH_VENV/bin/activate"; fi
 
 on=()
 if [ -n "${CUDA_VISIBLE_DEVICES:-}" ]; then on=(--on gpus); fi
-exec bitbench run "$study" --trust --into "$folder" "${on[@]}"
+exec bitbench run "$study" --into "$folder" "${on[@]}"

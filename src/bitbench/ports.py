@@ -19,7 +19,7 @@ from bitbench.records.trial import (
     TrialRecord,
 )
 from bitbench.study.base import Json
-from bitbench.study.environment import Environment, Use
+from bitbench.study.environment import Environment
 from bitbench.study.hardware import Capability
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Group, Plan, Point
@@ -166,10 +166,6 @@ class Engine(Protocol):
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         """Why this point is meaningless or impossible, or None. Raises StudyFileError where the setup itself
         is wrong, such as a mistyped argument: then the study does not run."""
-
-    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
-        """What the setup's `args` make it use; whatever could run code, read a file or reach another host `asks`.
-        `engines.options.argument_uses` is right for an engine whose arguments are words of a command line."""
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         """Whether an idle instance may be stopped by signals and go on later. Not one on several devices, whose

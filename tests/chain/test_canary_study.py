@@ -72,7 +72,7 @@ def run_study(folder: Path, places: list[tuple[str, str]]) -> tuple[str, set[str
         "measure": {"starts": 1, "trials": 1},
     }
     (folder / "study.yaml").write_text(json.dumps(study), encoding="utf-8")
-    command = [sys.executable, "-m", "bitbench", "run", "study.yaml", "--into", "out", "--trust"]
+    command = [sys.executable, "-m", "bitbench", "run", "study.yaml", "--into", "out", "--key-from", "CANARY"]
     output, seen = folder / "output.txt", set[str]()
     with output.open("wb") as file:
         running = subprocess.Popen(

@@ -114,7 +114,7 @@ def test_a_study_can_name_an_endpoint(null: Endpoint, tmp_path: Path) -> None:
         "measure: {starts: 2, trials: 2}\n"
     )
     variables = {**os.environ, "NULL_KEY": null.api_key, "BITBENCH_HOME": str(tmp_path / "home")}
-    done = bitbench_process("run", "study.yaml", "--into", "out", "--trust", cwd=tmp_path, env=variables)
+    done = bitbench_process("run", "study.yaml", "--into", "out", "--key-from", "NULL_KEY", cwd=tmp_path, env=variables)
     # So few requests do not carry a p99, and no gate takes that for a pass.
     assert done.returncode == ExitCode.INCONCLUSIVE, done.stdout + done.stderr
     folder = StudyFolder.existing(tmp_path / "out")

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 from bitbench.measure.plan import plan_study
-from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.util.errors import BitbenchError
 
@@ -16,7 +15,6 @@ def plan_within(study: Path, limit_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (mapped + limit_bytes,) * 2)
     began = time.process_time()
     try:
-        trust_in(study, at.home)
         plan_study(study, at)
     except BitbenchError as error:
         print(f"{time.process_time() - began:.3f}", error)

@@ -9,7 +9,6 @@ import pytest
 from bitbench.engines.llamacpp import llamacpp_gguf_file
 from bitbench.measure.compatibility import look_up_compatibility
 from bitbench.measure.plan import plan_study
-from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.models.quantized import describe_quantization
 from bitbench.study.hardware import Capability
@@ -105,12 +104,6 @@ def test_a_gguf_file_is_for_llamacpp_and_other_forms_are_not(place: Path) -> Non
 def test_a_quantized_model_is_not_called_bf16(place: Path) -> None:
     (variant,) = plan(place, models="theirs").variants
     assert (variant.name, variant.form) == ("theirs/w4a16-g128-awq", "awq/w4a16-int")
-
-
-def test_where_it_comes_from_is_shown(place: Path) -> None:
-    file = place / "s.yaml"
-    plan(place, of_base(place, "theirs"))
-    assert str(place / "theirs") in [use.what for use in trust_in(file, place / "home").uses]
 
 
 @pytest.mark.parametrize(

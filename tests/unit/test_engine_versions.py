@@ -9,7 +9,6 @@ from bitbench.engines import environments
 from bitbench.engines.environments import environment_python, installed_environments, versions
 from bitbench.measure.plan import plan_study_source, plan_study_with_readiness
 from bitbench.measure.readiness import known_environment, known_environment_versions, known_environments
-from bitbench.measure.trust import trust_in
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.study.hardware import Capability
@@ -136,14 +135,6 @@ def test_an_environment_of_somebody_else_is_ready_where_it_has_the_engine(tmp_pa
         == place / "bin/python"
     )
     assert versions(f"{place}/bin/python", tmp_path) == {"torch": "2.13.0+cpu", "transformers": "5.9.0"}
-
-
-def test_the_python_of_a_study_file_is_asked_about_and_a_version_is_not(tmp_path: Path) -> None:
-    (tmp_path / "s.yaml").write_text(
-        study("  - {engine: transformers, version: 5.18.0}\n  - {engine: transformers, python: /opt/old}\n")
-    )
-    asked = trust_in(tmp_path / "s.yaml", tmp_path / "home").asked
-    assert [(use.what, use.purpose) for use in asked] == [("/opt/old", "its Python runs transformers old")]
 
 
 def test_a_version_is_resolved_close_to_the_lock_and_written_down(uv: Path, tmp_path: Path) -> None:

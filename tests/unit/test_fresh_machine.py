@@ -93,7 +93,7 @@ def test_the_plan_as_json_has_the_commands(capsys: pytest.CaptureFixture[str]) -
 
 def test_run_refuses_in_one_sentence_with_all_commands(capsys: pytest.CaptureFixture[str]) -> None:
     bitbench(capsys, "init")
-    answer = bitbench(capsys, "run", "study.yaml", "--trust")
+    answer = bitbench(capsys, "run", "study.yaml")
     assert answer.exit_code == ExitCode.UNAVAILABLE
     assert f"this study cannot run yet; first: {' && '.join(NEEDED)}" in answer.err
     assert not Path("my-study").exists()

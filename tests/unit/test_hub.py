@@ -9,7 +9,6 @@ import pytest
 
 from bitbench.measure.plan import plan_study
 from bitbench.measure.readiness import hub_python, make_model_ready
-from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.models import hub, library
 from bitbench.models.folder import MANIFEST
@@ -248,15 +247,13 @@ workloads: [interactive]
 """
 
 
-def test_a_study_shows_the_hub_and_its_plan_has_the_commit(python: Path, server: HubServer, home: Path) -> None:
+def test_the_plan_of_a_study_has_the_commit(python: Path, server: HubServer, home: Path) -> None:
     file = home.parent / "s.yaml"
     file.write_text(STUDY)
     at = Workplace(home)
     with pytest.raises(ModelError, match=r"bitbench model get acme/Tiny-1B"):
         plan_study(file, at)
     get(python, home)
-    assert [use.what for use in trust_in(file, at.home).uses] == [f"{server.url}/{NAME}/tree/main"]
-    assert trust_in(file, at.home).is_given
     (variant,) = plan_study(file, at).variants
     assert (variant.name, variant.commit) == ("Tiny-1B/bf16", FIRST)
 

@@ -1,7 +1,6 @@
 """Lines that are drawn while work runs, and lists of commands, in a terminal of 60 characters."""
 
 import io
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,15 +10,11 @@ from rich.console import Console
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli import progress
 from bitbench.cli.load import load_trial_line
-from bitbench.cli.plan import plan_uses_table
 from bitbench.cli.progress import RunDisplay
-from bitbench.measure.trust import Trust
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.reports.document.model import Bullets, plain_text
 from bitbench.reports.sections.failures import failures_section
-from bitbench.study.environment import Use, UseKind
 from bitbench.study.plan import Group, Member
-from bitbench.study.study_file import StudySource
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.command_line import bitbench
 from tests.unit.synthetic import make_plan, make_trial, summarize
@@ -92,15 +87,6 @@ def test_a_command_of_the_doctor_stays_whole(
     assert any(line.endswith("missing: bitbench env create transformers") for line in lines)
     assert max(len(line) for line in lines if "env create" in line) <= 60
     assert lines[-1].startswith("Next  bitbench quick smollm2-135m gguf-q4_0")
-
-
-def test_what_needs_no_permission_is_one_row_for_each_engine_and_what_does_has_its_own(tmp_path: Path) -> None:
-    asks = [Use(UseKind.ARGUMENT, f"plugin={name}", "told to a", asks=True) for name in "xy"]
-    harmless = [Use(UseKind.ARGUMENT, f"size={size}", "told to a", asks=False) for size in (1, 2)]
-    uses = (*asks, *harmless)
-    source = replace(StudySource.of(make_plan(["a"], [WORKLOAD]).study), file=tmp_path / "study.yaml")
-    table = plan_uses_table(uses, Trust(uses, source, tmp_path))
-    assert list(table.columns[1].cells) == ["plugin=x", "plugin=y", "size=1, size=2"]
 
 
 def causes_told(summary: StudySummary) -> list[str]:

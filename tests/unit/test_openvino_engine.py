@@ -96,11 +96,6 @@ def test_the_type_of_the_kv_cache_is_an_axis() -> None:
         planned_engine_setup(setup("fp8"), engine)
 
 
-def test_only_arguments_that_are_known_to_be_harmless_are_not_asked_about() -> None:
-    assert not any(use.asks for use in OpenvinoEngine().uses(setup(dtype="float32", kv_cache_precision="u8")))
-    assert [use.asks for use in OpenvinoEngine().uses(setup(cache_dir="/tmp/x"))] == [True]
-
-
 def failure_of(said: str, tmp_path: Path) -> tuple[Outcome, str]:
     program = f"import sys; print({said!r}); sys.exit(1)"
     endpoint = engine_module.Endpoint("http://127.0.0.1:9", "m")

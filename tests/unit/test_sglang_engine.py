@@ -116,12 +116,6 @@ def test_what_runs_on_several_devices_is_not_frozen(name: str) -> None:
     assert not engine.can_freeze(EngineSetup(name="s", engine="sglang", args={name: 2}))
 
 
-def test_arguments_that_name_a_file_or_a_host_are_asked_for() -> None:
-    args: dict[str, Argument] = {"dtype": "float32", "trust-remote-code": True, "dist-init-addr": "host:1"}
-    asked = [use.what for use in SglangEngine().uses(EngineSetup(name="s", engine="sglang", args=args)) if use.asks]
-    assert asked == ["trust-remote-code=True", "dist-init-addr=host:1"]
-
-
 def test_facts_of_a_start_on_a_cpu() -> None:
     facts = sglang.read_sglang_facts(recorded("bf16"), SMOLLM2)
     assert facts.engine_version == "0.5.23"

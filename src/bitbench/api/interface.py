@@ -9,7 +9,6 @@ from bitbench.measure import runner
 from bitbench.measure.load_study import API_KEY_ENV, LoadOptions, prepare_load
 from bitbench.measure.offers import LogObserver, executor_at, load_client
 from bitbench.measure.plan import plan_study
-from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace, default_home
 from bitbench.ports import Observer
 from bitbench.records.folder import StudyFolder
@@ -34,7 +33,7 @@ def run(
     on: str | None = None,
     mirror: str | None = None,
     observer: Observer | None = None,
-    trust: bool = False,
+    key_from: Sequence[str] = (),
 ) -> Results:
     """Run a study, or resume an interrupted one. The folder `into` is filled, by default ./NAME of the study.
 
@@ -42,17 +41,16 @@ def run(
 
     `mirror`: a URL such as s3://BUCKET/PATH where records are copied after each group, and come from at the start.
 
-    Progress goes to the logger `bitbench`, unless there is an `observer`. `trust` allows what a study file uses beyond
-    measuring (URLs, keys, files elsewhere, programs' arguments), and remembers it; `bitbench plan` shows it.
+    Progress goes to the logger `bitbench`, unless there is an `observer`. `key_from` lists environment variables whose
+    values the study may send as API keys, beside OPENAI_API_KEY and BITBENCH_*.
     """
     at = Workplace()
     source = StudySource.of(_asked(study))
-    if trust:
-        trust_in(source, at.home).give()
     executor = None if on is None else executor_at(on)
     place = None if into is None else Path(into)
     watching = observer or LogObserver()
-    return Results(runner.measure_study(source, place, watching, at, on=executor, mirror=mirror), at.home)
+    folder = runner.measure_study(source, place, watching, at, on=executor, mirror=mirror, key_from=key_from)
+    return Results(folder, at.home)
 
 
 def load(

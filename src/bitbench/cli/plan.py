@@ -1,12 +1,12 @@
-"""`bitbench plan`: what a study would do, what it would use, and the one question about that."""
+"""`bitbench plan`: what a study would do, and what it would start, send and write."""
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
@@ -14,25 +14,27 @@ from rich.text import Text
 from bitbench.cli.json_answers import end_with_json
 from bitbench.cli.options import AsJson, OnDevice, StudyFile, device_option
 from bitbench.cli.terminal import Terminal
+from bitbench.engines.endpoint import endpoint_key_variable
 from bitbench.measure.plan import Amount, PlanAnswer, amount_of, estimator_of, plan_study_with_readiness
-from bitbench.measure.trust import Trust, trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.models.library import source_of
+from bitbench.quality.tasks import task_files
+from bitbench.quantize.catalog import find_recipe, is_recipe_file_name
 from bitbench.reports.document.model import plain_text
 from bitbench.reports.document.words import MAX_NAME, listing, plural
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.failures import failures_by_workloads, refusals_by_reason
 from bitbench.reports.sections.quality import quality_rounding_sentences
-from bitbench.study.environment import Device, Use
+from bitbench.study.environment import Device
 from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Config, Plan, Support
-from bitbench.study.study import Interleaving, Measure
+from bitbench.study.study import EngineSetup, Interleaving, Measure
+from bitbench.study.study_file import StudySource
 from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import workload_length_text
-from bitbench.util.errors import ExitCode, NotTrustedError
+from bitbench.util.errors import ExitCode
 from bitbench.util.units import show_about, show_bytes
 
-NOT_NEEDED = "not needed"
 LONGEST_SHOWN = 300  # characters; what follows is counted, so that nothing scrolls away behind it
 MOST_MARKS = 1_000  # points that are shown one by one; a larger plan is shown in counts
 MOST_LINES = 100  # workloads and variants that have a line each
@@ -72,7 +74,7 @@ def plan(
     code = plan_exit_code(planned)
     if as_json:
         end_with_json("plan", answer, code)
-    _show_plan(answer, trust_in(study, at.home), at.device)
+    _show_plan(answer, StudySource.of(study), at.device)
     if nodes is not None:
         Terminal().print(_describe_busy_nodes(planned.study.measure, nodes))
     raise typer.Exit(code)
@@ -83,15 +85,14 @@ def plan_exit_code(plan: Plan) -> ExitCode:
     return ExitCode.DONE if plan.points or plan.quality else ExitCode.NOTHING_MEASURED
 
 
-def _show_plan(answer: PlanAnswer, trust: Trust, device: Device) -> None:
+def _show_plan(answer: PlanAnswer, source: StudySource, device: Device) -> None:
     plan = answer.plan
     console, labels = Terminal(), plan_labels(plan)
     show_plan_heading(console, plan, labels)
     show_plan_tables(console, plan, labels)
     for line in (*_variants(plan, answer.missing_models), *_environments(answer.environments)):
         console.print(line)
-    if trust.uses:
-        console.print(plan_uses_table(trust.uses, trust))
+    console.print(plan_uses_table(source))
     if len(plan.configs) > 1 and plan.points:
         console.print(_order(plan.study.measure.schedule, device))
     console.print(_amount(plan, answer.amount))
@@ -109,40 +110,55 @@ def _describe_busy_nodes(measure: Measure, nodes: int) -> str:
     return f"{plural(nodes, 'node')}: `starts.min` {measure.starts.min} keeps {busy} busy at first{advice}."
 
 
-def confirm_plan_uses(trust: Trust, console: Console, *, trusts: bool) -> None:
-    """Ask where somebody can answer; `trusts` is the answer of --trust. Elsewhere `measure_study` refuses."""
-    if trust.is_given:
-        return
-    if not trusts:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
-            return
-        console.print(f"{trust.source.file} uses what has not been allowed on this machine:")
-        console.print(plan_uses_table(trust.asked, trust))
-        if not typer.confirm("Allow it, now and in future?"):
-            raise NotTrustedError("not allowed: nothing was run")
-    trust.give()
-
-
-def plan_uses_table(uses: tuple[Use, ...], trust: Trust) -> Table:
+def plan_uses_table(source: StudySource) -> Table:
+    """Return what the study would start, send and write, for a person who judges a file from elsewhere."""
     table = Table(
-        "",
         Column("What it would use", overflow="fold"),
         Column("for what", overflow="fold"),
-        "permission",
         box=None,
         header_style="bold",
         pad_edge=False,
     )
-    asked = set(trust.asked)
-    given = Text("given", "green") if trust.is_given else Text("asks first", "yellow")
-    for use in (use for use in uses if use in asked):  # a row each, so that none can hide behind another
-        table.add_row(use.kind.value, _cut(use.what), _cut(use.purpose), given)
-    harmless: dict[tuple[str, str], list[str]] = {}
-    for use in (use for use in uses if use not in asked):
-        harmless.setdefault((use.kind.value, use.purpose), []).append(use.what)
-    for (kind, purpose), used in harmless.items():
-        table.add_row(kind, _cut(", ".join(used)), _cut(purpose), NOT_NEEDED)
+    study = source.study
+    for setup in study.engines:
+        for row in _engine_uses(setup):
+            table.add_row(*row)
+    models = dict.fromkeys([*study.models, *(variant.checkpoint for variant in study.variants)])
+    if models:
+        table.add_row(_cut(", ".join(models)), "loaded by engines")
+    for file, purpose in _files(source):
+        table.add_row(_cut(str((source.folder / Path(file).expanduser()).resolve())), purpose)
+    table.add_row(_cut(f"./{study.name}"), "written, unless --into names another folder")
     return table
+
+
+def _engine_uses(setup: EngineSetup) -> Iterator[tuple[str, str]]:
+    """Yield a row for the arguments, the key, each variable and the Python of a setup."""
+    if setup.args:
+        arguments = ", ".join(_cut(f"{name}={value}") for name, value in setup.args.items())
+        yield arguments, f"arguments of {setup.name}"
+    if (key := endpoint_key_variable(setup)) is not None:
+        yield _cut(key), _cut(f"its value is sent to {setup.args.get('url')} as the API key")
+    for name, value in setup.env.items():
+        yield _cut(f"{name}={value}"), f"variable of {setup.name}"
+    if setup.python is not None:
+        yield _cut(str(setup.python)), f"its Python runs {setup.name}"
+
+
+def _files(source: StudySource) -> Iterator[tuple[str, str]]:
+    """Yield each file that the study reads, as it names it, with its purpose."""
+    study = source.study
+    for workload in study.workloads:
+        for _, name in workload.files:
+            yield name, "its text is sent to the engines" if workload.text else "decides when requests are sent"
+    for name in study.quality.corpus if study.quality else ():
+        yield name, "its text is sent to the engines"
+    for name in task_files(study.quality) if study.quality else ():
+        yield name, "runs code in lm-eval"
+    for reference in filter(is_recipe_file_name, study.recipes):
+        yield reference, "says how models are compressed"
+        if calibration := find_recipe(reference, source.folder).calibration.source:
+            yield str(calibration), "its text calibrates compression"
 
 
 def _cut(text: str) -> str:

@@ -41,7 +41,6 @@ from bitbench.measure.quick_study import (
     write_quick_study,
 )
 from bitbench.measure.readiness import known_environment, make_model_ready
-from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import LoadProgress, Outcome, TrialRecord
@@ -123,7 +122,6 @@ def _compare(names: Sequence[str], place: Path, *, yes: bool) -> NoReturn:
             _create(need, at, console)
         field = make_quick_field(wanted, at)  # what was downloaded may be another thing than its name promised
     source = write_quick_study(make_quick_study(field, at, place.name), place)
-    trust_in(source, at.home).give()  # all of it was named on the command line
     high_s = estimator_of(plan_study(source, at), at).range_s()[1]
     console.print(
         f"Wrote {source.file}; measuring on {', '.join(field.engines)}, about {show_about(high_s)}", soft_wrap=True

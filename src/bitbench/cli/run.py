@@ -8,13 +8,11 @@ import typer
 
 from bitbench.cli.options import AllowInconclusive, InsecureCluster, OnDevice, StudyFile, device_option, seconds_option
 from bitbench.cli.outcome import end_with_outcome
-from bitbench.cli.plan import confirm_plan_uses
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
 from bitbench.measure import runner
 from bitbench.measure.blocks import measure_block
 from bitbench.measure.offers import Executor, executor_at
-from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
@@ -33,9 +31,10 @@ def run(
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 10m; overrides the study's own.")
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Allow the URLs, keys, files and arguments that `bitbench plan` shows.")
-    ] = False,
+    key_from: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Variable whose value an endpoint may get as its API key."),
+    ] = None,
     on: Annotated[
         str | None,
         typer.Option(metavar="WHERE", help="Run blocks on the nodes of ray://HEAD:PORT, or on all gpus here."),
@@ -54,8 +53,8 @@ def run(
 
     Trials that are recorded are not run again. With a budget, starts and rounds are planned from it, configs that
     are already decided are dropped, and the study ends early when everything is decided. The report is
-    DIR/report/index.html. It asks before contacting other hosts, or running code that the file names. Exit
-    code 1: a point misses an objective of the study. 2: inconclusive. 3: no point has a result.
+    DIR/report/index.html. A study is code: `bitbench plan` shows what one from elsewhere would start, send and write.
+    Exit code 1: a point misses an objective of the study. 2: inconclusive. 3: no point has a result.
     """
     at, console = Workplace(asked_device=device_option(device)), Terminal()
     place = None if into is None else StudyFolder(into)
@@ -64,9 +63,10 @@ def run(
     if block is not None:
         executor = _block_executor(block, on, into)
     source = StudySource.of(study)
-    confirm_plan_uses(trust_in(source, at.home), console, trusts=trust)
     with RunDisplay(console) as display:
-        folder = runner.measure_study(source, place, display, at, budget_s=budget_s, on=executor, mirror=mirror)
+        folder = runner.measure_study(
+            source, place, display, at, budget_s=budget_s, on=executor, mirror=mirror, key_from=key_from or ()
+        )
     if block is None:
         end_with_outcome(folder, at.home, console, allow_inconclusive=allow_inconclusive)
     _end_with_block(block, folder, console)

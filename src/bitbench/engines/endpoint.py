@@ -3,13 +3,12 @@
 import json
 import os
 import ssl
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from http import HTTPStatus
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
 from bitbench.engines import registry
 from bitbench.engines.options import check_arguments
@@ -17,10 +16,10 @@ from bitbench.engines.server import EngineDefaults
 from bitbench.ports import Counting, Endpoint, Instance, InstanceFailed, Launch, Vocabulary
 from bitbench.records.trial import Failure, InstanceFacts, Outcome
 from bitbench.study.base import Json, Spec
-from bitbench.study.environment import Use, UseKind
-from bitbench.study.study import EngineSetup
+from bitbench.study.study import EngineSetup, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
+from bitbench.util.errors import StudyFileError
 from bitbench.util.http.connection import (
     REDIRECTS,
     BadAnswer,
@@ -82,12 +81,24 @@ def endpoint_url(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc}"
 
 
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
+def endpoint_key_variable(setup: EngineSetup) -> str | None:
+    """Return the variable whose value goes to the setup's server as the API key; None for an engine of our own."""
+    if setup.engine != EndpointEngine.name:
+        return None
+    return str(setup.args.get("api_key_env", DEFAULT_KEY_VARIABLE))
+
+
+def refuse_unusual_keys(study: Study, given: Collection[str]) -> None:
+    """Raise StudyFileError if the study sends a key that is neither a usual one nor `given` by its name."""
+    for index, setup in enumerate(study.engines):
+        name = endpoint_key_variable(setup)
+        if name is None or name in given or name == DEFAULT_KEY_VARIABLE or name.startswith("BITBENCH_"):
+            continue
+        raise StudyFileError(
+            f"{setup.name} sends the value of {name} to {setup.args.get('url')}; if you want that, give it to "
+            f"`bitbench run` with --key-from {name}",
+            ("engines", index, "args", "api_key_env"),
+        )
 
 
 class EndpointEngine(EngineDefaults):
@@ -101,19 +112,6 @@ class EndpointEngine(EngineDefaults):
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
         check_arguments(setup.args, EndpointArguments, who="an endpoint", whose="the endpoint's")
         return None
-
-    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
-        """A key that goes to another host is always asked for, and on this one unless it is the usual variable's."""
-        try:
-            arguments = EndpointArguments.model_validate(setup.args)
-        except ValidationError:
-            return ()  # `refuse` says what is wrong
-        is_elsewhere = not _is_loopback(arguments.url)
-        variable, key_goes = arguments.api_key_env, f"its value is sent to {arguments.url} as the API key"
-        return (
-            Use(UseKind.URL, arguments.url, "requests are sent to it", asks=is_elsewhere),
-            Use(UseKind.VARIABLE, variable, key_goes, asks=is_elsewhere or variable != DEFAULT_KEY_VARIABLE),
-        )
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
         return False

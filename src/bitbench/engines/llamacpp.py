@@ -13,12 +13,12 @@ from pathlib import Path
 
 from bitbench.engines import llamacpp_build
 from bitbench.engines.kernels import first_log_match
-from bitbench.engines.options import argument_uses, command_words, refuse_long_context, spelled_arguments
+from bitbench.engines.options import command_words, refuse_long_context, spelled_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
-from bitbench.study.environment import Environment, Use
+from bitbench.study.environment import Environment
 from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant
@@ -161,21 +161,6 @@ _SERVER = "llama-server"
 _KV_PAGE = 256
 _PART = re.compile(r"-\d{5}-of-\d{5}$")  # llama.cpp finds the others by the name of the first
 _MAKE_ENVIRONMENT = "create its environment with: bitbench env create llamacpp"
-# Arguments that are a number, a switch or one of llama.cpp's own words; none that names a file, a URL or a device.
-_HARMLESS = frozenset(
-    (
-        *("batch-size", "cache-prompt", "cache-ram", "cache-reuse", "cache-type-k", "cache-type-v", "cont-batching"),
-        *("cpu-mask", "cpu-mask-batch", "cpu-range", "cpu-range-batch", "cpu-strict", "cpu-strict-batch", "ctx-size"),
-        *("defrag-thold", "flash-attn", "gpu-layers", "kv-offload", "kv-unified", "main-gpu", "mlock", "mmap"),
-        *("n-gpu-layers", "numa", "op-offload", "parallel", "poll", "poll-batch", "prio", "prio-batch", "repack"),
-        *("seed", "spec-draft-n-max", "spec-draft-n-min", "spec-draft-p-min", "spec-draft-p-split"),
-        *("spec-ngram-map-k-min-hits", "spec-ngram-map-k-size-m", "spec-ngram-map-k-size-n"),
-        *("spec-ngram-map-k4v-min-hits", "spec-ngram-map-k4v-size-m", "spec-ngram-map-k4v-size-n"),
-        *("spec-ngram-mod-n-match", "spec-ngram-mod-n-max", "spec-ngram-mod-n-min", "spec-ngram-simple-min-hits"),
-        *("spec-ngram-simple-size-m", "spec-ngram-simple-size-n", "spec-type", "split-mode", "swa-full"),
-        *("tensor-split", "threads", "threads-batch", "threads-http", "ubatch-size", "verbosity", "warmup"),
-    )
-)
 # Who computes and how many requests run at once. Not `batch-size` and `ubatch-size`: by the length of what it reads at
 # once llama.cpp chooses kernels, and some of them round activations.
 _SPEED_ONLY = frozenset(
@@ -232,9 +217,6 @@ class LlamaCppEngine(EngineDefaults):
         if variant.path is not None and variant.path.exists() and llamacpp_gguf_file(variant.path) is None:
             return "Its folder holds no .gguf file, or several; llama.cpp needs exactly one: name the file itself."
         return refuse_long_context(variant, workload)
-
-    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
-        return argument_uses(setup, _HARMLESS)
 
     def deployment(self, launch: Launch) -> tuple[dict[str, str], list[str]]:
         options = {name: value for name, value in _options(launch).items() if name != "verbosity"}

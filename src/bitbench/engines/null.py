@@ -9,14 +9,13 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field
 
 from bitbench import __version__
-from bitbench.engines.options import argument_uses, check_arguments, spelled_arguments
+from bitbench.engines.options import check_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
 from bitbench.engines.workers.null_server import DRAFT_COUNTERS, KEY_VARIABLE, MODEL
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.base import Fraction, Seconds, Spec
-from bitbench.study.environment import Use
 from bitbench.study.study import EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
@@ -80,11 +79,6 @@ class NullEngine(EngineDefaults):
             return "the null engine needs bitbench's native part; `bitbench doctor` shows how to get it"
         check_arguments(setup.args, NullArguments, who="the null engine", whose="the null engine's")
         return None
-
-    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
-        if not setup.args.keys() <= NullArguments.model_fields.keys():
-            return ()  # `refuse` says what is wrong
-        return argument_uses(setup, spelled_arguments(dict.fromkeys(NullArguments.model_fields, "")))
 
     def start(self, launch: Launch) -> Instance:
         arguments = NullArguments.model_validate(launch.setup.args)

@@ -7,13 +7,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from bitbench.engines.options import argument_uses, check_arguments, refuse_long_context, refuse_text, spelled_arguments
+from bitbench.engines.options import check_arguments, refuse_long_context, refuse_text, spelled_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_server_facts
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
 from bitbench.study.base import Json, Spec
-from bitbench.study.environment import Environment, Use
+from bitbench.study.environment import Environment
 from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant, is_dense_variant_form
@@ -80,9 +80,6 @@ class OpenvinoEngine(EngineDefaults):
                 "OpenVINO runs only models in its own format; add the recipe openvino-bf16 or another openvino-… one."
             )
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
-
-    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
-        return argument_uses(setup, spelled_arguments(dict.fromkeys(OpenvinoArguments.model_fields, "")))
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

@@ -1,21 +1,17 @@
-"""Arguments of engines: how they are spelled, checked and trusted, and what a model or a setup cannot do with a
+"""Arguments of engines: how they are spelled, and checked, and what a model or a setup cannot do with a
 workload."""
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import ValidationError
 
 from bitbench.study.base import Spec
-from bitbench.study.environment import Use, UseKind
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Api, Workload, workload_length_text
 from bitbench.util.errors import StudyFileError
 from bitbench.util.text import did_you_mean
 from bitbench.util.units import BY_HAND
-
-_WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9 _.,:+%-]*")
 
 
 def spelled_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
@@ -52,19 +48,6 @@ def command_words(options: Mapping[str, Argument]) -> list[str]:
     for name, value in options.items():
         words += [f"--{name}" if value else f"--no-{name}"] if isinstance(value, bool) else [f"--{name}", str(value)]
     return words
-
-
-def argument_uses(setup: EngineSetup, harmless: Collection[str]) -> tuple[Use, ...]:
-    """Each argument. One asks unless it is known to be `harmless` and its value can be no path, URL or option."""
-    return tuple(
-        Use(
-            UseKind.ARGUMENT,
-            f"{name}={value}",
-            f"told to {setup.name}",
-            asks=name not in harmless or (isinstance(value, str) and not _WORD.fullmatch(value)),
-        )
-        for name, value in spelled_arguments(setup.args).items()
-    )
 
 
 def check_argument_names(args: Mapping[str, Argument], known: Iterable[str], *, who: str) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 from bitbench.engines.kernels import slowness_warnings
 from bitbench.engines.options import (
-    argument_uses,
     command_words,
     refuse_context_argument,
     refuse_long_context,
@@ -24,7 +23,7 @@ from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, 
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
 from bitbench.study.base import Json
-from bitbench.study.environment import Environment, Use
+from bitbench.study.environment import Environment
 from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
@@ -172,23 +171,6 @@ _PAGE = 128  # tokens; the largest page of its attention backends, and each requ
 # Other names of the same arguments; SGLang knows both.
 _ALIASES = {"tensor-parallel-size": "tp-size", "pipeline-parallel-size": "pp-size", "data-parallel-size": "dp-size"}
 _PARALLEL = tuple(_ALIASES.values())
-# Arguments that are a number, a switch or one of SGLang's own words. Whatever names a file, a class, a host or a
-# program, or takes JSON in which one can be named, is not among them.
-_HARMLESS = frozenset(
-    (
-        *_PARALLEL,
-        *_ALIASES,
-        *("attention-backend", "chunked-prefill-size", "context-length", "cuda-graph-backend-decode"),
-        *("cuda-graph-backend-prefill", "cuda-graph-max-bs-decode", "decode-attention-backend", "device"),
-        *("disable-cuda-graph", "disable-overlap-schedule", "disable-radix-cache", "dtype", "enable-cache-report"),
-        *("enable-deterministic-inference", "enable-metrics", "enable-torch-compile", "fp4-gemm-backend"),
-        *("fp8-gemm-backend", "kv-cache-dtype", "max-prefill-tokens", "max-running-requests", "max-total-tokens"),
-        *("mem-fraction-static", "moe-runner-backend", "num-continuous-decode-steps", "page-size"),
-        *("prefill-attention-backend", "quantization", "random-seed", "sampling-backend", "schedule-conservativeness"),
-        *("schedule-policy", "skip-server-warmup", "stream-interval", "watchdog-timeout"),
-    )
-)
-
 # How many requests run at once, in which order, and how much memory waits for them; what is logged and counted.
 _SPEED_ONLY = frozenset(
     (
@@ -232,9 +214,6 @@ class SglangEngine(EngineDefaults):
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         return refuse_context_argument(setup, "context-length", workload) or refuse_long_context(variant, workload)
-
-    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
-        return argument_uses(setup, _HARMLESS)
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         """Not where several devices work together: their processes watch each other's pulse."""

@@ -4,17 +4,15 @@ import re
 from pathlib import Path
 
 from bitbench.engines.options import (
-    argument_uses,
     check_argument_names,
     refuse_long_context,
     refuse_text,
-    spelled_arguments,
 )
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_server_facts
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
-from bitbench.study.environment import Environment, Use
+from bitbench.study.environment import Environment
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
@@ -55,9 +53,6 @@ class TransformersEngine(EngineDefaults):
                 f"transformers does not support {variant.at_load.quantize} here; it supports {' and '.join(_QUANTIZE)}."
             )
         return refuse_text(self.name, workload) or refuse_long_context(variant, workload)
-
-    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
-        return argument_uses(setup, spelled_arguments(dict.fromkeys(_ARGUMENTS, "")))
 
     def start(self, launch: Launch) -> Instance:
         port, key = free_port(), random_key()

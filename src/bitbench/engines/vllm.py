@@ -21,7 +21,6 @@ from bitbench.engines.kernels import (
     toolkit_variables,
 )
 from bitbench.engines.options import (
-    argument_uses,
     command_words,
     refuse_context_argument,
     refuse_long_context,
@@ -31,7 +30,7 @@ from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
 from bitbench.ports import Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
-from bitbench.study.environment import Environment, Use
+from bitbench.study.environment import Environment
 from bitbench.study.hardware import Capability
 from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
@@ -209,20 +208,6 @@ _KV_BLOCK = 128  # tokens; each request may leave its last block almost empty
 _LEAST_KV_GIB = 1
 _FIRST_WITH_BFLOAT16 = Capability(8, 0)  # vLLM refuses the type on GPUs before Ampere
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-# Arguments that are a number, a switch or one of vLLM's own words. Whatever names a file, a class, a host or a program,
-# or takes JSON in which one can be named, is not among them.
-_HARMLESS = frozenset(
-    (
-        *_PARALLEL,
-        *("async-scheduling", "block-size", "cpu-offload-gb", "disable-log-stats", "dtype", "enable-chunked-prefill"),
-        *("enable-expert-parallel", "enable-prefix-caching", "enforce-eager", "gpu-memory-utilization"),
-        *("attention-backend", "kv-cache-dtype", "kv-cache-memory-bytes", "linear-backend"),
-        *("long-prefill-token-threshold", "max-logprobs"),
-        *("max-long-partial-prefills", "max-model-len", "max-num-batched-tokens", "max-num-partial-prefills"),
-        *("max-num-seqs", "max-seq-len-to-capture", "num-gpu-blocks-override", "quantization"),
-        *("scheduling-policy", "seed", "swap-space", "uvicorn-log-level"),
-    )
-)
 # How many requests run at once, and how much memory waits for them. Not `max-model-len`, by which some models choose
 # how they encode positions, nor what chooses kernels or splits a prompt.
 _SPEED_ONLY = frozenset(
@@ -289,9 +274,6 @@ class VllmEngine(EngineDefaults):
         if isinstance(chosen.get("max-model-len"), int) and "hf-overrides" in chosen:
             return None  # they may lengthen the context that the model's configuration says, as YaRN does
         return refuse_long_context(variant, workload)
-
-    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
-        return argument_uses(setup, _HARMLESS)
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         """Not where several devices work together: their processes watch each other's pulse."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bitbench import __version__
 from bitbench.analysis.budget import FEWEST_BLOCKS, BlockPlan
+from bitbench.engines.endpoint import refuse_unusual_keys
 from bitbench.engines.environments import environment_python, versions
 from bitbench.engines.registry import registered_engines_of
 from bitbench.feature import offered, study_keys_of_features
@@ -27,7 +28,6 @@ from bitbench.measure.plan import estimator_of, no_quality_of_random_weights, pl
 from bitbench.measure.quality import KitMaker, QualityKit
 from bitbench.measure.readiness import readiness_environments
 from bitbench.measure.trial import RunContext, now
-from bitbench.measure.trust import trust_in
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.models import library
@@ -87,15 +87,19 @@ def measure_study(
     part: StudyPart | None = None,
     on: Executor | None = None,
     mirror: str | None = None,
+    key_from: Collection[str] = (),
 ) -> StudyFolder:
     """Run what is left of a study; the same call again continues it. `budget_s` overrides the study's own; `part`: not
     all of it. `on`: who measures; else this machine does. `mirror`: a URL where records are copied, and come from.
-    Raises NotTrustedError for a file that uses what has not been allowed here."""
+    `key_from`: variables whose values a study may send as API keys, beside the usual ones."""
     require_linux()
     source = StudySource.of(study).with_budget(budget_s)
     if part is None:
         _refuse_what_another_command_runs(source)
-    trust_in(source, at.home).require()
+    try:
+        refuse_unusual_keys(source.study, key_from)
+    except StudyFileError as error:
+        raise source.located(error) from error
     store = VariantStore(at.home, source.folder)
     plan = ready_plan(source, store, at, observer, *([part.of] if part else []))
     folder = into if isinstance(into, StudyFolder) else StudyFolder(into or Path(plan.study.name))
@@ -402,7 +406,6 @@ def measure_quality_study(at: Workplace, options: QualityOptions, into: Path | N
     study = quality_study(options, folder, at.device)
     text = study_file_text(study)
     source = StudySource(study, text, folder, SafeFolder(folder).write(STUDY_FILE, text))
-    trust_in(source, at.home).give()  # all of it was given as an option
     return measure_study(source, folder, observer, at)
 
 

@@ -117,14 +117,6 @@ def model_special_token_ids(config: Mapping[str, Any]) -> tuple[int, ...]:
     return _token_ids(_named_tokens(config))
 
 
-def has_code(folder: Path) -> bool:
-    """Whether Python files lie in there, or a configuration names a class that is loaded from elsewhere."""
-    if any(folder.rglob("*.py")):
-        return True
-    configurations = {*folder.glob("*config.json"), *folder.glob("config.*.json")}  # transformers follows the latter
-    return any("auto_map" in read_model_json(path) for path in configurations)
-
-
 def weight_files(folder: Path) -> list[Path]:
     """Some repositories hold the same weights a second time, as `consolidated.safetensors`: not counted, not loaded."""
     files = sorted(folder.glob("model*.safetensors")) or sorted(folder.glob("*.safetensors"))

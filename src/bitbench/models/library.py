@@ -126,7 +126,7 @@ def list_models(home: Path) -> tuple[KnownModel, ...]:
 
 def resolve(reference: str, home: Path) -> ResolvedModel:
     """A downloaded model of the catalog or a hub, or a folder with config.json and safetensors; raises ModelError."""
-    downloaded = resolve_downloaded_model(reference, home)
+    downloaded = _resolve_downloaded_model(reference, home)
     folder = downloaded.path if downloaded else _folder_of(reference, home)
     if downloaded and downloaded.reference.file:
         raise ModelError(
@@ -146,7 +146,7 @@ def resolve(reference: str, home: Path) -> ResolvedModel:
 
 def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
     """A downloaded GGUF file, a file or a folder with one, which needs no config.json; None for any other model."""
-    downloaded = resolve_downloaded_model(reference, home)
+    downloaded = _resolve_downloaded_model(reference, home)
     place = downloaded.path if downloaded else Path(reference).expanduser().absolute()
     files = [place] if place.is_file() else sorted(place.glob("*.gguf"))
     if not files or any(file.suffix != ".gguf" for file in files) or (place / "config.json").exists():
@@ -162,7 +162,7 @@ def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
     )
 
 
-def resolve_downloaded_model(reference: str, home: Path) -> hub.HubModel | None:
+def _resolve_downloaded_model(reference: str, home: Path) -> hub.HubModel | None:
     """What was downloaded under this name; None for a name of the catalog and a path that exists: they go first."""
     named = parse_hub_reference(reference)
     if named is None or reference in CATALOG or Path(reference).exists():

@@ -1,9 +1,7 @@
-"""The environment that an engine or a feature needs, and what a study uses beyond measuring: URLs, files, variables,
-arguments."""
+"""The environment that an engine or a feature needs."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -73,20 +71,3 @@ class Environment:
     def main_versions(self, versions: Mapping[str, str]) -> dict[str, str]:
         """Of all installed versions those of the main packages."""
         return {package: versions[package] for package in self.main_packages if package in versions}
-
-
-class UseKind(StrEnum):
-    URL = "URL"
-    FILE = "file"
-    VARIABLE = "variable"
-    ARGUMENT = "argument"
-
-
-@dataclass(frozen=True)
-class Use:
-    """`asks`: a person must allow it before a study from elsewhere runs."""
-
-    kind: UseKind
-    what: str  # the URL, the path, NAME or NAME=VALUE
-    purpose: str  # what becomes of it: "its text is sent to the engines"
-    asks: bool

@@ -10,7 +10,6 @@ place: each child gets a working folder by name, and a Python is told besides no
 """
 
 import os
-import re
 import struct
 import sys
 from collections.abc import Mapping
@@ -28,19 +27,7 @@ _FOR_ENGINES = (
 _DEFAULTS = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 # They would lead another Python to our packages.
 _OF_OUR_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-# With these a program loads, or starts, whatever lies where they point.
-_RUNS_CODE = re.compile(
-    r"(LD|DYLD|PYTHON|PERL|PERL5|RUBY|NODE|JAVA|BASH|NVCC)_?[A-Z_]+"
-    r"|PATH|HOME|IFS|ENV|PS4|SHELL|CC|CXX|CFLAGS|CXXFLAGS|LDFLAGS|CUDA_HOME|TMPDIR|XDG_CACHE_HOME"
-    r"|CUDA_INJECTION64_PATH|GCONV_PATH|GGML_BACKEND_PATH|HF_HOME|HF_MODULES_CACHE|OPENSSL_(CONF|ENGINES|MODULES)"
-    r"|(TORCHINDUCTOR|TRITON)_CACHE_DIR|TORCH_EXTENSIONS_DIR|VLLM_PLUGINS"
-)
 _NO_TOKEN_FROM_A_FILE = {"HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
-
-
-def is_unsafe_child_variable(variable: str) -> bool:
-    """Whether this variable can make a child run code of somebody else's choice."""
-    return _RUNS_CODE.fullmatch(variable) is not None
 
 
 def engine_child_variables(extra: Mapping[str, str]) -> dict[str, str]:

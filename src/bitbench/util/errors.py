@@ -6,7 +6,6 @@ are those of `sysexits.h`, so that a regression is never mistaken for a typing e
 BitbenchError               one sentence: what went wrong, where, and what to do next
 ├── UsageError              an option has a value that cannot be used, or names what does not exist
 ├── StudyFileError          the study file contains something that cannot be run
-├── NotTrustedError         a study file uses something that has not been allowed here
 ├── EngineEnvironmentError  an engine's environment is missing, broken or could not be created
 ├── PluginError             a package that adds to bitbench cannot be loaded
 ├── NotReadyError           a study needs environments or models that are not installed here
@@ -44,7 +43,6 @@ class ExitCode(IntEnum):
     REFUSED = 65
     UNAVAILABLE = 69
     DEFECT = 70
-    NOT_ALLOWED = 77
     STOPPED = 130
     PIPE_CLOSED = 141
 
@@ -63,7 +61,6 @@ _MEANINGS = {
     ExitCode.REFUSED: "a given folder or file cannot be read or written, or two cannot be compared",
     ExitCode.UNAVAILABLE: "what is needed is missing or failed: an environment, a model, an endpoint, this machine",
     ExitCode.DEFECT: "a defect of bitbench",
-    ExitCode.NOT_ALLOWED: "a study file uses something that has not been allowed on this machine",
     ExitCode.STOPPED: "stopped with Ctrl-C; finished trials are kept",
     ExitCode.PIPE_CLOSED: "the program that reads the output closed it",
 }
@@ -91,10 +88,6 @@ class StudyFileError(BitbenchError):
 
 class BusyMachineError(BitbenchError):
     """Every trial was rejected; what was recorded is kept, and the same command resumes."""
-
-
-class NotTrustedError(BitbenchError):
-    exit_code = ExitCode.NOT_ALLOWED
 
 
 class EngineEnvironmentError(BitbenchError):

@@ -3,12 +3,11 @@
 import re
 from pathlib import Path
 
-from bitbench.engines.options import argument_uses
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.ports import NO_ARGUMENTS, NO_KV_CACHE_TYPES, Endpoint, Instance, Launch
 from bitbench.records.trial import InstanceFacts
-from bitbench.study.environment import Environment, Use
+from bitbench.study.environment import Environment
 from bitbench.study.quality import Scoring
 from bitbench.study.study import EngineSetup
 from bitbench.study.variant import Variant
@@ -41,9 +40,6 @@ class ExampleEngine:
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         unknown = sorted(setup.args.keys() - {"word"})
         return f"the example engine has no argument {unknown[0]}; it has word." if unknown else None
-
-    def uses(self, setup: EngineSetup) -> tuple[Use, ...]:
-        return argument_uses(setup, {"word"})
 
     def can_freeze(self, setup: EngineSetup) -> bool:
         return True

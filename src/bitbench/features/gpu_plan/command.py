@@ -31,17 +31,17 @@ from bitbench.features.gpu_plan.computing import ASSUMED_OVERHEAD_BYTES, compute
 from bitbench.features.gpu_plan.devices import DEVICE_CLASSES, DeviceClass, DeviceNeed, DevicePlan, GpuPlanAnswer
 from bitbench.features.gpu_plan.devices import gpu_plan_device_class as class_called
 from bitbench.measure.plan import Amount
-from bitbench.measure.trust import Trust, trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.reports.labels import Labels
 from bitbench.study.plan import Plan
+from bitbench.study.study_file import StudySource
 from bitbench.util.units import show_about, show_bytes
 
 WIDE = 80  # characters of a terminal, from which on it has room for a figure that decides nothing
 WIDEST_SIZE, GAP = "1,023 MiB", 2
 
 
-def show_plan_gpu(answer: GpuPlanAnswer, trust: Trust) -> None:
+def show_plan_gpu(answer: GpuPlanAnswer, source: StudySource) -> None:
     plan, on_device = answer.plan, answer.on_device
     console, labels = Terminal(), plan_labels(plan)
     show_plan_heading(console, plan, labels)
@@ -49,8 +49,7 @@ def show_plan_gpu(answer: GpuPlanAnswer, trust: Trust) -> None:
     show_plan_tables(console, plan, labels)
     for part in (*_needs(on_device, labels, console.width), *_remarks(on_device, labels)):
         console.print(part)
-    if trust.uses:
-        console.print(plan_uses_table(trust.uses, trust))
+    console.print(plan_uses_table(source))
     console.print(_amount(plan, answer.amount, on_device))
     show_plan_commands(console, "Needed there before `bitbench run`:", answer.before_run)
 
@@ -174,5 +173,5 @@ def plan_gpu(
     code = plan_exit_code(answer.plan)
     if as_json:
         end_with_json("plan-gpu", answer, code)
-    show_plan_gpu(answer, trust_in(study, at.home))
+    show_plan_gpu(answer, StudySource.of(study))
     raise typer.Exit(code)

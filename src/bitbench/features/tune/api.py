@@ -5,7 +5,6 @@ from pathlib import Path
 from bitbench.features.tune import search
 from bitbench.features.tune.types import Tuning
 from bitbench.measure.offers import LogObserver
-from bitbench.measure.trust import trust_in
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Observer
 from bitbench.study.study_file import checked
@@ -18,13 +17,10 @@ def tune(
     *,
     budget: str | float | None = None,
     observer: Observer | None = None,
-    trust: bool = False,
 ) -> Tuning:
     """Search the configs of a study file with a section `tune` for the best under its limits, and confirm it against
-    the baseline in a fresh study. `budget` overrides the file's; `trust` and `observer` as those of `run`."""
+    the baseline in a fresh study. `budget` overrides the file's; `observer` as that of `run`."""
     at = Workplace()
     budget_s = None if budget is None else checked(lambda: parse_seconds(budget), about="budget")
     source = search.tune_search_source(Path(study), budget_s)
-    if trust:
-        trust_in(source, at.home).give()
     return search.tune(source, None if into is None else Path(into), observer or LogObserver(), at)

@@ -18,9 +18,6 @@ def tune(
     budget: Annotated[
         str | None, typer.Option(metavar="TIME", help="Wall time to spend, such as 30m; overrides the study's own.")
     ] = None,
-    trust: Annotated[
-        bool, typer.Option("--trust", help="Allow the URLs, keys, files and arguments that `bitbench plan` shows.")
-    ] = False,
     form: Annotated[Format, typer.Option("--format", help="markdown: a page to keep.")] = Format.TEXT,
     as_json: AsJson = False,
 ) -> None:
@@ -33,17 +30,14 @@ def tune(
     """
     from bitbench.cli.options import seconds_option
     from bitbench.cli.outcome import end_with_outcome_document
-    from bitbench.cli.plan import confirm_plan_uses
     from bitbench.cli.progress import RunDisplay
     from bitbench.cli.terminal import Terminal
     from bitbench.features.tune import search
     from bitbench.features.tune.words import tuning_document
-    from bitbench.measure.trust import trust_in
     from bitbench.measure.workplace import Workplace
 
     at, console = Workplace(), Terminal(stderr=as_json or form is Format.MARKDOWN)
     source = search.tune_search_source(study, None if budget is None else seconds_option(budget, "--budget"))
-    confirm_plan_uses(trust_in(source, at.home), console, trusts=trust)
     with RunDisplay(console) as display:
         found = search.tune(source, into, display, at)
     if as_json:
