@@ -8,8 +8,6 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from bitbench.records.quality import QualityRecord
-from bitbench.records.request_rows import RequestParts
-from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import (
     ClientHealth,
     Failure,
@@ -30,6 +28,8 @@ from bitbench.study.workload import Workload
 from bitbench.util.errors import EngineEnvironmentError, ModelError
 
 if TYPE_CHECKING:
+    from bitbench.records.request_rows import RequestParts
+    from bitbench.records.request_sums import RequestSums
     import pyarrow as pa
 
 
@@ -218,8 +218,8 @@ class LoadJob:
 
 @dataclass(frozen=True)
 class LoadResult:
-    sums: RequestSums  # of the requests of all load processes
-    rows: RequestParts
+    sums: "RequestSums"  # of the requests of all load processes
+    rows: "RequestParts"
     health: ClientHealth
     started_at: str  # wall clock of the table's time zero
     duration_s: float

@@ -69,7 +69,7 @@ def test_json_has_no_rank(summary: StudySummary, report: Document) -> None:
     assert ranking["starts_needed"] == 3
     assert ranking["possible_bests"] == []
     for entry in ranking["entries"]:
-        assert (entry["rank_low"], entry["rank_high"], entry["tied_with"]) == (None, None, [])
+        assert (entry["rank_low"], entry["rank_high"], entry["undecided_with"]) == (None, None, [])
         assert entry["against_baseline"] in (None, "undecided")
     for point in summary.points:
         assert point.metrics["output_throughput"].basis is not None
