@@ -28,9 +28,10 @@ from bitbench.study.workload import Workload
 from bitbench.util.errors import EngineEnvironmentError, ModelError
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from bitbench.records.request_rows import RequestParts
     from bitbench.records.request_sums import RequestSums
-    import pyarrow as pa
 
 
 NO_ARGUMENTS: Mapping[str, Argument] = MappingProxyType({})

@@ -113,7 +113,7 @@ def test_the_trials_of_a_workload(demo: StudySummary) -> None:
     assert figure is not None
     means = [row for row in figure.rows if row["kind"] == "mean"]
     assert [row["config"] for row in means] == ["quick", "steady", "twin"]
-    assert [row["rank"] for row in means] == ["1", "2–3 (undecided)", "2–3 (undecided)"]
+    assert [row["rank"] for row in means] == ["1", "2–3", "2–3"]
     assert [row["heading"] for row in means] == ["1   quick", "2–3   steady", "2–3   twin"]
     assert [row["versus"] == "baseline" for row in means] == [False, True, False]
     assert all(str(row["shown"]).endswith("] tok/s") for row in means)

@@ -94,8 +94,8 @@ def test_ties_failures_and_refusals_stand_in_the_table(text: str) -> None:
     ranks = {row.split("|")[2].strip(): row.split("|")[1].strip() for row in rows[2:6]}
     assert ranks == {
         "`quick`": "1",
-        "`steady`": "2–3 (undecided)",
-        "`twin`": "2–3 (undecided)",
+        "`steady`": "2–3",
+        "`twin`": "2–3",
         "`broken`": "–",
     }
     assert "`refused`" not in section  # for no workload tries it

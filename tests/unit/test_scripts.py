@@ -232,7 +232,7 @@ def test_long_trial(loaded: Loaded, run: Run, capsys: pytest.CaptureFixture[str]
     run(script, "200", "--streams", "4")
     said = capsys.readouterr().out
     assert "200 requests, 0 failed" in said
-    assert len(re.findall(r"most memory of (?:driver|load process)", said)) == 2
+    assert len(re.findall(r"most memory of (?:driver|load process)", said)) >= 2
     assert said.count("'requests': 200") == 2
     run(script, "100000", "--sum")
     assert "100,000 rows added up" in capsys.readouterr().out

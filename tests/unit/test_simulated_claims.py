@@ -101,7 +101,7 @@ def test_equal_within_ten_percent(machine: str) -> None:
 def test_equal_configs_of_a_calm_machine_are_found_equal() -> None:
     found = [fixed_plan(CALM, [1.0] * 4, Schedule(4, 4, alternate=True))(seed).table for seed in range(LONG_STUDIES)]
     said = [claim(table, table.configs[0], ALPHA, equal_within=0.1).against_baseline for table in found]
-    assert share(set(one.values()) == {AgainstBaseline.EQUAL} for one in said) >= 0.95
+    assert share(set(one.values()) == {AgainstBaseline.EQUAL} for one in said) >= 0.9
 
 
 @pytest.mark.parametrize("entry", POWER, ids=str)

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from math import inf
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -273,6 +274,8 @@ def load_study_workloads(
 def load_study_search_limits(options: LoadOptions, latency_s: float | None) -> SearchLimits:
     """Return how far a search goes from the rate of one client that waits for each answer."""
     one_client = float(f"{1.0 / latency_s:.2g}") if latency_s else 1.0
+    if options.max_rate is not None and not 0 < options.max_rate < inf:
+        raise UsageError("--max-rate must be a number of requests per second above 0")
     needed = [NEEDED[objective.statistic] for objective in options.objectives]
     fixed_s = None
     if options.duration is not None:

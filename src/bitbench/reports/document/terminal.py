@@ -12,7 +12,7 @@ from bitbench.reports.document.numbers import Scale, column_quantity_scales, sho
 from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 from bitbench.util.units import UNKNOWN
 
-WIDEST_RANK = 17  # characters of a cell of words that is never broken: `12–14 (undecided)`
+WIDEST_RANK = 17  # characters of a cell of words that is never broken: `unsupported (12)`
 NARROWEST_WORDS = 12  # to which a column of words may be folded
 FEWEST_COLUMNS = 3  # that a table keeps however narrow the terminal is
 GAP = 2  # between columns

@@ -125,12 +125,10 @@ def versus_column(title: Words, ranking: Ranking) -> ColumnOf[Config]:
 
 
 def rank_text(entry: RankingEntry | None) -> str | None:
-    """`1`, or a range where that is undecided."""
+    """Return `1`, or `2–3` where that is undecided."""
     if entry is None:
         return None
-    if entry.rank_low is None:
-        return NOT_RANKED
-    return ranked_places(entry) if entry.rank_low == entry.rank_high else f"{ranked_places(entry)} (undecided)"
+    return NOT_RANKED if entry.rank_low is None else ranked_places(entry)
 
 
 def ranked_places(entry: RankingEntry) -> str:
