@@ -29,6 +29,7 @@ from tests.unit.study_folders import WRITERS, write_folder
 
 STUDIES = ["why-int8", *WRITERS]
 
+
 @pytest.fixture(params=STUDIES, scope="module")
 def study(request: pytest.FixtureRequest) -> str:
     return str(request.param)
