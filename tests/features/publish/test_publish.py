@@ -21,7 +21,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import ExitCode, StoreError
 from tests.command_line import bitbench
 from tests.features.publish.archives import Files, bomb, edited, files_of, forged, write_archive, write_entries
-from tests.gallery import TWINS
+from tests.gallery import GALLERY, TWINS
 from tests.json_answer import read_answer
 from tests.unit.study_folders import write_folder
 
@@ -358,22 +358,30 @@ def test_a_newer_form_asks_for_an_update(twins: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (f"publish {TWINS}", ExitCode.DONE),
-        ("verify TWINS", ExitCode.DONE),
+        (f"publish {TWINS} -o twins.tar.gz", ExitCode.DONE),
         ("publish nowhere", ExitCode.REFUSED),
         ("verify nothing.yaml", ExitCode.REFUSED),
     ],
 )
 def test_json_is_one_document(
-    words: str,
-    code: ExitCode,
-    twins: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: str, code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    said = bitbench(capsys, *words.replace("TWINS", str(twins)).split(), "--json")
+    said = bitbench(capsys, *words.split(), "--json")
     found = read_answer(said.out, words.split(maxsplit=1)[0])
     assert found["exit_code"] == said.exit_code == code
     assert (found["answer"] is None) is (found["error"] is not None)
+
+
+def test_the_check_is_one_document_of_json(twins: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = bitbench(capsys, "verify", str(twins), "--json")
+    assert said.exit_code == ExitCode.DONE
+    assert read_answer(said.out, "verify")["answer"]["different_count"] == 0
+
+
+SHIPPED = GALLERY / "cpu-shootout.tar.gz"
+
+
+@pytest.mark.skipif(not SHIPPED.exists(), reason="`scripts/gallery_published` makes it")
+def test_the_published_study_of_the_gallery_can_be_checked() -> None:
+    assert verify_study(SHIPPED).exit_code is ExitCode.DONE
