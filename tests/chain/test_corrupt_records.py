@@ -159,7 +159,7 @@ CORRUPTIONS = {
     "a word for a time": Corruption(TRIAL, fields(started_at="yesterday"), "Invalid isoformat string"),
     "another trial of the same id": Corruption(
         TRIAL, lambda path: path.write_text(path.read_text().replace('"t00002"', '"t00001"', 1)),
-        "with different content", ("report", "recommend", "history", "query", "run"),
+        "with different content", ("report", "recommend", "history", "run"), is_skipped_by_query=True,
     ),
     "a workload of another study": Corruption(
         TRIAL, text('"workload":"one"', '"workload":"two"'), "· two, which the study", ("report", "compare", "history"),
@@ -182,7 +182,7 @@ CORRUPTIONS = {
     "empty rows": Corruption(ROWS, put(""), DAMAGED, ROW_READERS),
     "no Parquet": Corruption(ROWS, put(b"PAR1" + b"x" * 100 + b"PAR1"), DAMAGED, ROW_READERS),
     "half the rows": Corruption(ROWS, half, DAMAGED, ROW_READERS),
-    "words for times": Corruption(ROWS, columns(words_as_times), DAMAGED, ROW_READERS),
+    "words for times": Corruption(ROWS, columns(words_as_times), DAMAGED, ("report", "recommend", "run")),
     "rows without a column": Corruption(
         ROWS, columns(lambda table: table.drop_columns(["status"])), DAMAGED, ("report", "recommend", "run")
     ),
@@ -251,11 +251,12 @@ def test_what_is_damaged_is_named(
     assert "Traceback" not in answer.err
     if command in corruption.by:
         assert answer.exit_code != 0
-        assert corruption.said in answer.err
+        assert corruption.said in answer.err or command == "query"  # in pyarrow's words
         assert path.name in answer.err
         assert answer.err.strip().count("\n") == 0
     if command == "query" and corruption.is_skipped_by_query:
-        assert f"1 damaged line left out: {path}:2; " in answer.err
+        assert "1 study folder left out: ." in answer.err
+        assert corruption.said in answer.err
 
 
 @pytest.mark.parametrize(("name", "command"), in_turn(dict.fromkeys(HARMLESS, tuple(READERS))))

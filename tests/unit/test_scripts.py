@@ -261,16 +261,14 @@ def test_a_study_comes_into_the_gallery_without_paths_of_this_machine(
     assert (tmp_path / "shown" / "study.yaml").read_text() == "name: demo\n"
 
 
-@pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="ssh-keygen is not installed")
-def test_a_card_for_the_gallery(
+def test_a_published_study_for_the_gallery(
     loaded: Loaded, run: Run, study: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    card = loaded("gallery_card")
-    monkeypatch.setattr(card, "GALLERY", tmp_path)
+    script = loaded("gallery_published")
+    monkeypatch.setattr(script, "GALLERY", tmp_path)
     shutil.copytree(study, tmp_path / "cpu-shootout")
-    run(card)
-    assert (tmp_path / "cpu-shootout.card").stat().st_size > 0
-    assert re.fullmatch(r"gallery ssh-ed25519 \S+\n", (tmp_path / "signers").read_text())
+    run(script)
+    assert (tmp_path / "cpu-shootout.tar.gz").stat().st_size > 0
 
 
 def test_the_load_example_replaces_what_a_page_shows(

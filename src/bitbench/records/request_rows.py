@@ -76,7 +76,7 @@ class RequestRows:
     def stated_tpot(self) -> Floats:
         """Also where too many are unknown."""
         timed = self.output_tokens - 1
-        if "timed_tokens" in self.table.column_names:  # a card that was made before it existed lacks it
+        if "timed_tokens" in self.table.column_names:  # rows that were written before it existed lack it
             stated = self.column("timed_tokens")
             timed = np.where(np.isnan(stated), timed, stated)
         decoding = self.column("last_token_s") - self.column("first_token_s")

@@ -10,39 +10,34 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from bitbench.features.interop.files import import_files
-from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.features.query.studies import REFUSED, Studies
-from bitbench.features.query.tables import TABLES, sql_type
 from bitbench.records.arrow_tables import study_arrow_table
 from bitbench.records.folder import StudyFolder
 from bitbench.records.kept_tables import KEPT_TABLES, write_kept_tables
 from bitbench.records.lock import Lock
-from bitbench.records.profile import PublishedKernels, read_published_profile
-from bitbench.records.quality import CorpusFacts, QualityRecord
+from bitbench.records.quality import SCORE_COLUMNS, CorpusFacts, QualityRecord
 from bitbench.records.request_rows import RequestParts
-from bitbench.records.tables import REQUEST_COLUMNS
-from bitbench.records.tables import TABLES as STUDY_TABLES
+from bitbench.records.strict_reader import strict_reader_schema
+from bitbench.records.tables import REQUEST_COLUMNS, TABLES
 from bitbench.records.trial import Memory, Outcome, TrialMetrics
 from bitbench.study.study_file import study_file_text
-from bitbench.util.errors import BitbenchError, ExitCode, StoreError
+from bitbench.util.errors import ExitCode, StoreError
 from tests.command_line import bitbench
 from tests.gallery import TWINS
 from tests.thousand_studies import SUM, TRIALS_EACH, write_studies
 from tests.unit.synthetic import demo_study, make_instance, make_lock, make_trial, request_rows
-from tests.unit.test_report_formats import KERNELS
 from tests.unit.test_schedule import plan_of
 
 ROOT = Path(__file__).parents[3]
-IMPORTS = ROOT / "tests" / "unit" / "data" / "imports"
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two studies (one below another folder, with a quote in its name), quality of one, and a kernel bench."""
+    """Two studies (one below another folder, with a quote in its name), and quality of one."""
     place = tmp_path_factory.mktemp("past")
     plan, trials, instances, _ = demo_study()
     for name in ("one", "more/it's two"):
@@ -56,10 +51,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 parts = [] if rows is None else [RequestParts.of(rows.slice(0, 1)), RequestParts.of(rows.slice(1))]
                 contents = tuple(content for part in parts for content in part.parts)
                 writer.append_trial(trial, RequestParts(contents))
-    (place / "one" / "trials.jsonl").open("a").write('{"id": "t99999", "kind": "meas')  # just being written
     _add_quality(place / "one")
-    (place / "kernels").mkdir()
-    (place / "kernels" / "records.json").write_text(KERNELS.model_dump_json())
+    (place / "one" / "trials.jsonl").open("a").write('{"id": "t99999", "kind": "meas')  # just being written
     return place
 
 
@@ -75,31 +68,36 @@ def _add_quality(folder: Path) -> None:
         corpus=CorpusFacts(description="text", text_hash="a", windows_hash="b", windows=2, window_tokens=3, room=8),
         tokens=4,
     )
-    (folder / "quality.jsonl").write_text(record.model_dump_json() + "\n")
-    (folder / "quality").mkdir(exist_ok=True)
-    import pyarrow as pa
-
-    scores = {"window": pa.array([0, 1, 2], pa.int32()), "logprob": pa.array([-1.0, -3.0, -9.0], pa.float32())}
-    pq.write_table(pa.table(scores), folder / "quality" / "q00001.parquet")  # the last window is a longer one
+    scores = {
+        "window": [0, 1, 2],  # the last one is longer, and in no perplexity
+        "position": [1, 1, 1],
+        "token": [7, 8, 9],
+        "logprob": [-1.0, -3.0, -9.0],
+        "top_tokens": [[], [], []],
+        "top_logprobs": [[], [], []],
+    }
+    with StudyFolder(folder).writing() as writer:
+        writer.append_quality(record, pa.table(scores, schema=strict_reader_schema(SCORE_COLUMNS)))
 
 
 def test_a_table_that_does_not_exist_is_answered_with_those_that_do(place: Path) -> None:
     with pytest.raises(StoreError, match=r"there is no table trails; did you mean `trials`\? the tables are "):
-        Studies(str(place)).query("SELECT * FROM trails")
+        Studies(place).query("SELECT * FROM trails")
 
 
 def test_documented_columns_are_the_real_ones(place: Path) -> None:
     """In the code, in DuckDB and in docs/query.md."""
     text = (ROOT / "docs" / "query.md").read_text()
-    studies = Studies(str(place))
+    studies = Studies(place)
     for name, table in TABLES.items():
         real = studies.described(name)
-        assert real == [(column.name, sql_type(column)) for column in table.columns], name
+        assert [column for column, _ in real] == [column.name for column in table.columns], name
         section = re.search(rf"^### {name}\n(.*?)(?=^##|\Z)", text, re.DOTALL | re.MULTILINE)
         assert section, f"docs/query.md has no section {name}"
         documented = re.findall(r"^\| `(\w+)` \| ([^|]+) \| (.+?) \|$", section.group(1), re.MULTILINE)
         assert documented == [
-            (column.name, sql_type(column).lower(), column.meaning.replace("|", "\\|")) for column in table.columns
+            (column.name, kind.lower(), column.meaning.replace("|", "\\|"))
+            for column, (_, kind) in zip(table.columns, real, strict=True)
         ]
 
 
@@ -111,7 +109,7 @@ def test_every_figure_of_a_trial_is_a_column() -> None:
 
 
 def test_all_studies_are_there_and_a_line_that_is_not_finished_is_not(place: Path) -> None:
-    studies = Studies(str(place))
+    studies = Studies(place)
     _, rows = studies.query("SELECT folder, study, count(*) FROM trials GROUP BY ALL ORDER BY 1")
     count = len(demo_study()[1])
     assert rows == [("more/it's two", "demo", count), ("one", "demo", count)]
@@ -120,64 +118,33 @@ def test_all_studies_are_there_and_a_line_that_is_not_finished_is_not(place: Pat
 
 
 def test_figures_join_with_what_was_asked(place: Path) -> None:
-    _, rows = Studies(str(place)).query(
+    _, rows = Studies(place).query(
         "SELECT engine, input_tokens, avg(output_throughput), max(peak_bytes) FROM trials "
         "WHERE kind = 'measured' AND outcome = 'ok' AND workload = 'interactive' AND engine = 'quick' GROUP BY ALL"
     )
     (row,) = rows
     assert row[:2] == ("quick", 128)
     assert row[2] == pytest.approx(300, rel=0.03)
-    _, rows = Studies(str(place)).query(
+    _, rows = Studies(place).query(
         "SELECT DISTINCT i.kernels[1] FROM trials t JOIN instances i USING (folder, engine) WHERE engine = 'quick'"
     )
     assert rows == [("CPUInt8ScaledMMLinearKernel for CompressedTensorsW8A8Int8",)]
 
 
-def test_quality_and_kernels(place: Path) -> None:
-    studies = Studies(str(place))
-    _, rows = studies.query("SELECT folder, tokens, perplexity FROM quality")
+def test_quality(place: Path) -> None:
+    _, rows = Studies(place).query("SELECT folder, tokens, perplexity FROM quality")
     assert rows == [("one", 4, pytest.approx(2.718281828**2))]
-    _, rows = studies.query('SELECT "case", median_s, rounds, imported_from FROM kernels ORDER BY 1')
-    assert rows == [("torch-linear", 4e-5, 9, None), ("vptq", 2e-5, 9, None)]
-
-
-def test_imported_kernel_tables_stand_beside_our_own(place: Path, tmp_path: Path) -> None:
-    shutil.copytree(place / "kernels", tmp_path / "own")
-    import_files([IMPORTS / "seed-kernels.md"], Tool.VENDOR_TABLE, ImportedStarts.PER_FILE, tmp_path / "theirs")
-    _, rows = Studies(str(tmp_path)).query(
-        "SELECT folder, imported_from, count(*) FROM kernels GROUP BY ALL ORDER BY 1"
-    )
-    published = read_published_profile(tmp_path / "theirs", PublishedKernels)
-    assert published is not None
-    count = sum(len(row.seconds) for row in published.rows)
-    assert rows == [("own", None, 2), ("theirs", "vendor-table", count)]
-    first = published.rows[0]
-    asked = f"in_features = {first.in_features} AND out_features = {first.out_features}"
-    columns = 'folder, "case", median_s, labels, rounds, cpu_model'
-    _, rows = Studies(str(tmp_path / "theirs")).query(f"SELECT {columns} FROM kernels WHERE {asked}")
-    for name, seconds in first.seconds.items():
-        assert (".", name, pytest.approx(seconds), first.labels, None, None) in rows
 
 
 def test_a_study_folder_itself_and_an_empty_one(place: Path, tmp_path: Path) -> None:
-    assert Studies(str(place / "one")).query("SELECT folder FROM studies")[1] == [(".",)]
-    empty = Studies(str(tmp_path))
+    assert Studies(place / "one").query("SELECT folder FROM studies")[1] == [(".",)]
+    empty = Studies(tmp_path)
     assert [empty.count(name) for name in TABLES] == [0] * len(TABLES)
 
 
-def test_a_url(place: Path) -> None:
-    at_url = Studies(place.as_uri())
-    for name in TABLES:
-        sql = f"SELECT * FROM {name} ORDER BY ALL"
-        assert at_url.query(sql) == Studies(str(place)).query(sql), name
-    _, rows = Studies(f"{place.as_uri()}/one").query("SELECT count(*) FROM requests JOIN trials USING (folder, trial)")
-    assert rows == [(3,)]
-
-
-@pytest.mark.parametrize(("where", "words"), [("nowhere", "no folder"), ("gopher://x", "can be opened")])
-def test_a_place_that_is_not_there(where: str, words: str) -> None:
-    with pytest.raises(BitbenchError, match=words):
-        Studies(where)
+def test_a_place_that_is_not_there() -> None:
+    with pytest.raises(StoreError, match="no folder"):
+        Studies(Path("nowhere"))
 
 
 def test_the_command(
@@ -204,7 +171,7 @@ def test_the_command(
 def test_a_pipe_instead_of_records_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "trials.jsonl")
     (tmp_path / "lock.json").symlink_to("/dev/zero")
-    assert Studies(str(tmp_path)).query("SELECT * FROM trials")[1] == []
+    assert Studies(tmp_path).query("SELECT * FROM trials")[1] == []
 
 
 WRITES = [
@@ -243,17 +210,18 @@ def test_sql_reads_its_tables_and_nothing_else(sql: str, place: Path, capsys: py
 
 def test_no_variable_of_the_program_is_a_table(place: Path) -> None:
     with pytest.raises(StoreError, match="there is no table studies_of_a_test"):
-        Studies(str(place)).query("SELECT * FROM studies_of_a_test")
+        Studies(place).query("SELECT * FROM studies_of_a_test")
     assert REFUSED  # a global of this module, and no table either
     with pytest.raises(StoreError, match="there is no table REFUSED"):
-        Studies(str(place)).query("SELECT * FROM REFUSED")
+        Studies(place).query("SELECT * FROM REFUSED")
 
 
 def test_no_progress_bar_is_drawn_into_an_answer() -> None:
     """DuckDB takes a program without a file for one that a person types, and would draw one on stdout."""
     code = (
+        "from pathlib import Path\n"
         "from bitbench.features.query.studies import Studies\n"
-        "print(Studies('.').query(\"SELECT current_setting('{}')\")[1])"
+        "print(Studies(Path()).query(\"SELECT current_setting('{}')\")[1])"
     )
     command = [sys.executable, "-c", code.format("enable_progress_bar")]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[(False,)]\n"
@@ -271,18 +239,25 @@ def test_no_progress_bar_is_drawn_into_an_answer() -> None:
     ],
 )
 def test_all_of_sql_that_reads_works(sql: str, place: Path) -> None:
-    assert Studies(str(place)).query(sql)[1]
+    assert Studies(place).query(sql)[1]
 
 
-def test_damaged_lines_are_counted_and_named(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_study_is_left_out_and_named(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.copytree(place, tmp_path / "past")
-    lines = tmp_path / "past" / "one" / "trials.jsonl"
-    whole = lines.read_text().splitlines(keepends=True)
-    lines.write_text("".join([*whole[:3], "garbage\n", '{"id": "t0\n', *whole[3:]]))
+    with (tmp_path / "past" / "one" / "trials.jsonl").open("a") as lines:
+        lines.write('"}\ngarbage\n')
     said = bitbench(capsys, "query", str(tmp_path / "past"), "SELECT count(*) FROM trials", "--format", "csv")
-    assert said.out.split() == ["count_star()", str(2 * len(demo_study()[1]))]
-    assert f"warning: 2 damaged lines left out: {lines}:4 and {lines}:5; " in said.err
+    assert said.out.split() == ["count_star()", str(len(demo_study()[1]))]
+    assert said.err.startswith("warning: 1 study folder left out: one (")
+    assert "trials.jsonl:" in said.err
     assert "warning" not in bitbench(capsys, "query", str(place), "SELECT count(*) FROM trials").err
+
+
+def test_damaged_rows_are_named(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(TWINS, tmp_path / "twins"))
+    (folder / "requests" / "t00002.parquet").write_bytes(b"PAR1 is what it begins with, and PAR1")
+    with pytest.raises(StoreError, match=r"t00002\.parquet"):
+        Studies(tmp_path).query("SELECT max(end_s) FROM requests")
 
 
 def test_a_line_that_is_there_twice_counts_once(place: Path, tmp_path: Path) -> None:
@@ -290,10 +265,11 @@ def test_a_line_that_is_there_twice_counts_once(place: Path, tmp_path: Path) -> 
     lines = tmp_path / "one" / "trials.jsonl"
     whole = lines.read_text().splitlines(keepends=True)[:3]
     lines.write_text("".join([*whole, whole[1]]))
-    assert Studies(str(tmp_path)).count("trials") == 3
+    assert Studies(tmp_path).count("trials") == 3
     lines.write_text("".join([*whole, whole[1].replace('"measured"', '"warmup"')]))
-    with pytest.raises(StoreError, match=r"trials\.jsonl has lines of id t00002 with different content"):
-        Studies(str(tmp_path)).count("trials")
+    studies = Studies(tmp_path)
+    assert studies.count("trials") == 0
+    assert "with different content" in studies.left_out[0]
 
 
 def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
@@ -310,28 +286,28 @@ def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
             if outcome is Outcome.OK:
                 writer.append_trial(make_trial(point, 0, 0, instance_id=instance), None)
     sql = "SELECT outcome FROM trials ORDER BY trial"
-    assert Studies(str(tmp_path)).query(sql)[1] == [("lost",), ("ok",)]
+    assert Studies(tmp_path).query(sql)[1] == [("lost",), ("ok",)]
     assert [trial.outcome for trial in folder.trials()] == [Outcome.LOST, Outcome.OK]
-    assert Studies(str(tmp_path)).query("SELECT DISTINCT host FROM instances")[1] == [("m1",)]
+    assert Studies(tmp_path).query("SELECT DISTINCT host FROM instances")[1] == [("m1",)]
 
 
-@pytest.mark.parametrize("name", STUDY_TABLES)
+@pytest.mark.parametrize("name", TABLES)
 def test_python_and_sql_have_the_same_tables(name: str) -> None:
     table = study_arrow_table(StudyFolder(TWINS).read(), name)
-    names, rows = Studies(str(TWINS)).query(f"SELECT * FROM {name}")
+    names, rows = Studies(TWINS).query(f"SELECT * FROM {name}")
     assert names == table.column_names
     assert sorted(map(repr, rows)) == sorted(repr(tuple(row.values())) for row in table.to_pylist())
 
 
 def test_kept_tables_are_read_where_they_fit_the_records(tmp_path: Path) -> None:
     write_studies(tmp_path, 3)
-    assert Studies(str(tmp_path)).query(SUM)[1][0][:2] == (3, 3 * TRIALS_EACH)
+    assert Studies(tmp_path).query(SUM)[1][0][:2] == (3, 3 * TRIALS_EACH)
     one = tmp_path / "study-0001" / "trials.jsonl"
     one.write_text("".join(one.read_text().splitlines(keepends=True)[:-1]))
-    assert Studies(str(tmp_path)).query(SUM)[1][0][:2] == (3, 3 * TRIALS_EACH - 1)
+    assert Studies(tmp_path).query(SUM)[1][0][:2] == (3, 3 * TRIALS_EACH - 1)
     columns = "SELECT engine, workload, turn, started_at FROM trials WHERE folder = '{}' AND block = 0 ORDER BY trial"
-    parsed = Studies(str(tmp_path)).query(columns.format("study-0001"))[1]
-    assert parsed == Studies(str(tmp_path)).query(columns.format("study-0000"))[1][: len(parsed)]
+    parsed = Studies(tmp_path).query(columns.format("study-0001"))[1]
+    assert parsed == Studies(tmp_path).query(columns.format("study-0000"))[1][: len(parsed)]
     write_kept_tables(StudyFolder(tmp_path / "study-0001"))
     assert len(list((tmp_path / "study-0001" / "tables").iterdir())) == len(KEPT_TABLES)
 
@@ -341,7 +317,7 @@ def test_a_kept_table_that_is_damaged_is_named(tmp_path: Path) -> None:
     (kept,) = (tmp_path / "study-0000" / "tables").glob("trials-*")
     kept.write_bytes(kept.read_bytes()[:-100])
     with pytest.raises(StoreError, match="is damaged"):
-        Studies(str(tmp_path)).query("SELECT max(duration_s) FROM trials")
+        Studies(tmp_path).query("SELECT max(duration_s) FROM trials")
     pq.write_table(pq.read_table(next(kept.parent.glob("studies-*"))), kept)
     with pytest.raises(StoreError, match="is damaged"):
-        Studies(str(tmp_path)).query("SELECT max(duration_s) FROM trials")
+        Studies(tmp_path).query("SELECT max(duration_s) FROM trials")

@@ -1,4 +1,4 @@
-"""SQL over all studies below a folder or a URL."""
+"""SQL over all studies below a folder."""
 
 from bitbench.feature import Command, Feature, Panel
 

@@ -15,14 +15,14 @@ from rich.text import Text
 
 from bitbench.cli.terminal import Terminal
 from bitbench.features.query.studies import Row, Studies
-from bitbench.features.query.tables import TABLES, sql_type
+from bitbench.records.tables import TABLES
 from bitbench.reports.document.data import harmless_cell
 from bitbench.reports.document.model import plain_text
 from bitbench.reports.document.words import listing, plain_words, plural
 from bitbench.util.errors import UsageError
 from bitbench.util.units import UNKNOWN, show_significant
 
-MOST_PLACES = 5  # damaged lines that a warning names
+MOST_NAMED = 5  # studies that a warning names
 
 
 class QueryFormat(StrEnum):
@@ -34,7 +34,7 @@ class QueryFormat(StrEnum):
 def query(
     words: Annotated[
         list[str] | None,
-        typer.Argument(help="A folder or a URL [default: .], then the query.", metavar="[FOLDER] [SQL]"),
+        typer.Argument(help="A folder [default: .], then the query.", metavar="[FOLDER] [SQL]"),
     ] = None,
     *,
     form: Annotated[QueryFormat, typer.Option("--format", help="Output format.")] = QueryFormat.TABLE,
@@ -47,35 +47,28 @@ def query(
     'measured' AND outcome = 'ok' GROUP BY ALL"
     """
     given = list(words or [])
-    place = given.pop(0) if given and (Path(given[0]).is_dir() or "://" in given[0].split(" ")[0]) else "."
+    place = given.pop(0) if given and Path(given[0]).is_dir() else "."
     if len(given) > 1:
         raise UsageError(f"there is no folder {given[0]}; write the query in quotes, after the folder")
-    studies = Studies(place)
-    if not given:
+    studies = Studies(Path(place))
+    if given:
+        names, rows = studies.query(given[0])
+        {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}[form](names, rows)
+    else:
         _list_tables(studies)
-        _warn_of_damage(studies.damaged)
-        return
-    names, rows = studies.query(given[0])
-    {QueryFormat.TABLE: _table, QueryFormat.CSV: _csv, QueryFormat.JSON: _json}[form](names, rows)
-    _warn_of_damage(studies.damaged)
-
-
-def _warn_of_damage(places: Sequence[str]) -> None:
-    if not places:
-        return
-    where = plain_text(listing(list(places), most=MOST_PLACES))
-    sentence = f"{plural(len(places), 'damaged line')} left out: {where}; `bitbench report FOLDER` says what is wrong"
-    Console(stderr=True, highlight=False).print("warning:", sentence, style="yellow", markup=False, soft_wrap=True)
+    if studies.left_out:
+        left_out = plain_text(listing(studies.left_out, most=MOST_NAMED))
+        sentence = f"{plural(len(studies.left_out), 'study folder')} left out: {left_out}"
+        Console(stderr=True, highlight=False).print("warning:", sentence, style="yellow", markup=False, soft_wrap=True)
 
 
 def _list_tables(studies: Studies) -> None:
     console = Terminal()
-    for name in TABLES:
-        table, count = TABLES[name], studies.count(name)
-        console.print(Text.assemble((name, "bold"), f"  {table.meaning}; {count:,} {'row' if count == 1 else 'rows'}"))
+    for name, table in TABLES.items():
+        console.print(Text.assemble((name, "bold"), f"  {table.meaning}; {plural(studies.count(name), 'row')}"))
         shown = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        for column in table.columns:
-            shown.add_row("", Text(column.name), Text(sql_type(column).lower(), style="dim"), Text(column.meaning))
+        for column, (_, kind) in zip(table.columns, studies.described(name), strict=True):
+            shown.add_row("", Text(column.name), Text(kind.lower(), style="dim"), Text(column.meaning))
         console.print(shown)
 
 
@@ -93,7 +86,7 @@ def _table(names: Sequence[str], rows: Sequence[Row]) -> None:
         shown.add_row(*(cell(value) for value in row))
     console = Terminal()
     console.print(shown)
-    console.print(f"{len(rows):,} {'row' if len(rows) == 1 else 'rows'}", style="dim")
+    console.print(plural(len(rows), "row"), style="dim")
 
 
 def _csv(names: Sequence[str], rows: Sequence[Row]) -> None:
