@@ -10,8 +10,9 @@ The tables of means above them are left alone: they follow from the runs.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
+from os.path import commonprefix
 
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
@@ -38,24 +39,13 @@ _FIELDS = {
 SHOWN_REPEATS = 2  # examples in a note
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Run:
+    shape: tuple[int, ...]  # batch size, input and output length
+    configuration: int  # the number of its heading in the file
+    model: str
     name: str
     figures: dict[str, float | None] = field(default_factory=dict)
-
-
-@dataclass
-class _Model:
-    name: str
-    runs: list[_Run] = field(default_factory=list)
-
-
-@dataclass
-class _Configuration:
-    concurrency: int
-    input_tokens: int
-    output_tokens: int
-    models: list[_Model] = field(default_factory=list)
 
 
 def has_vendor_runs(text: str) -> bool:
@@ -63,73 +53,60 @@ def has_vendor_runs(text: str) -> bool:
 
 
 def read(text: str) -> Reading:
-    configurations = [configuration for configuration in _configurations(text) if configuration.models]
-    return Reading(
-        runs=[run for configuration in configurations for run in _runs(configuration)],
-        notes=[
-            *_repeated_names(configurations),
-            "The file names neither engine nor machine.",
-            "Its figures are rounded to two decimals: equal latencies may differ by less than that.",
-        ],
-    )
+    runs = _runs(text)
+    reading = Reading(notes=_repeated_names(runs))
+    for _, alike in groupby(runs, key=lambda run: run.configuration):
+        reading.runs += _imported(list(alike))
+    reading.notes += [
+        "The file names neither engine nor machine.",
+        "Its figures are rounded to two decimals: equal latencies may differ by less than that.",
+    ]
+    return reading
 
 
-def _configurations(text: str) -> list[_Configuration]:
+def _runs(text: str) -> list[_Run]:
     """The ranking at the end repeats the configurations one level deeper; the pattern leaves it out."""
-    found: list[_Configuration] = []
-    is_known = False  # what follows a heading that is not understood is of no configuration
-    for line in text.split("\n"):
-        if match := _CONFIGURATION.match(line):
-            concurrency, tokens_in, tokens_out = (int(part) for part in match.groups())
-            found.append(_Configuration(concurrency, tokens_in, tokens_out))
-            is_known = True
-        elif line.startswith("## "):
-            is_known = False
-        elif not is_known:
-            continue
+    runs: list[_Run] = []
+    shape: tuple[int, ...] = ()  # empty below a heading that is not understood
+    model = ""
+    configuration = 0
+    for number, line in enumerate(text.split("\n")):
+        if line.startswith("## "):
+            match = _CONFIGURATION.match(line)
+            shape, model, configuration = tuple(map(int, match.groups())) if match else (), "", number
         elif match := _MODEL.match(line):
-            found[-1].models.append(_Model(match.group(1).strip(" `")))
-        elif found[-1].models and (match := _RUN.match(line)):
-            found[-1].models[-1].runs.append(_Run(match.group(1)))
-        elif found[-1].models and found[-1].models[-1].runs and (match := _FIGURE.match(line)):
-            found[-1].models[-1].runs[-1].figures[_FIELDS[match.group(1)]] = imported_figure(match.group(2))
-    return found
+            model = match[1].strip(" `")
+        elif shape and model and (match := _RUN.match(line)):
+            runs.append(_Run(shape, configuration, model, match[1]))
+        elif shape and runs and (match := _FIGURE.match(line)):
+            runs[-1].figures[_FIELDS[match[1]]] = imported_figure(match[2])
+    return runs
 
 
-def _runs(configuration: _Configuration) -> Iterator[ImportedRun]:
-    ending = _common_ending([model.name for model in configuration.models])
-    shape = imported_workload(
-        concurrency=configuration.concurrency,
-        input_tokens=configuration.input_tokens,
-        output_tokens=configuration.output_tokens,
-        name=imported_name(ending, "") or None,
-    )
+def _imported(runs: list[_Run]) -> list[ImportedRun]:
+    """Those of one configuration."""
+    concurrency, tokens_in, tokens_out = runs[0].shape
+    ending = _common_ending([run.model for run in runs])
+    name = imported_name(ending, "") or None
+    shape = imported_workload(concurrency=concurrency, input_tokens=tokens_in, output_tokens=tokens_out, name=name)
     engine = EngineSetup(name=UNKNOWN_ENGINE, engine=UNKNOWN_ENGINE)
-    for model in configuration.models:
-        variant = model.name.removesuffix(ending)
-        for run in model.runs:
-            yield ImportedRun(variant, engine, shape, TrialMetrics(**run.figures), requests=configuration.concurrency)
+    return [
+        ImportedRun(run.model.removesuffix(ending), engine, shape, TrialMetrics(**run.figures), requests=concurrency)
+        for run in runs
+    ]
 
 
 def _common_ending(names: list[str]) -> str:
     """`_base` of w8a8_smooth_ptq_base and original_base: what all names of a configuration have behind the model's."""
     if len(set(names)) < 2:
         return ""
-    tails = [name.split("_") for name in names]
-    shared = 0
-    while all(len(tail) > shared + 1 for tail in tails) and len({tail[-1 - shared] for tail in tails}) == 1:
-        shared += 1
-    return "".join(f"_{word}" for word in tails[0][len(tails[0]) - shared :])
+    endings = [name.split("_")[:0:-1] for name in names]  # words from the last one on, without the first
+    return "".join(f"_{word}" for word in reversed(commonprefix(endings)))
 
 
-def _repeated_names(configurations: list[_Configuration]) -> list[str]:
-    repeated = [
-        name
-        for configuration in configurations
-        for model in configuration.models
-        for name, count in Counter(run.name for run in model.runs).items()
-        if count > 1
-    ]
+def _repeated_names(runs: list[_Run]) -> list[str]:
+    counts = Counter((run.configuration, run.model, run.name) for run in runs)
+    repeated = [name for (_, _, name), count in counts.items() if count > 1]
     if not repeated:
         return []
     examples = ", ".join(repeated[:SHOWN_REPEATS])
