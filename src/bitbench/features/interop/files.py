@@ -1,8 +1,8 @@
 """Other tools' result files become a study folder: a plan that says where they come from, records, no request rows."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -33,6 +33,7 @@ from bitbench.study.study_file import study_file_text
 from bitbench.study.variant import UNKNOWN_RECIPE, Variant
 from bitbench.study.workload import Workload
 from bitbench.util.errors import StoreError
+
 
 def read_tool_file(tool: Tool, content: bytes) -> Reading:
     """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""

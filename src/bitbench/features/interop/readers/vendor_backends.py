@@ -28,7 +28,9 @@ def has_vendor_backends(text: str) -> bool:
 
 def read(text: str) -> Reading:
     lines = text.split("\n")
-    rows = {cells[0].strip("* "): cells[1:] for _, table in imported_tables(text) for cells in table if "**" in cells[0]}
+    rows = {
+        cells[0].strip("* "): cells[1:] for _, table in imported_tables(text) for cells in table if "**" in cells[0]
+    }
     versions, device = _versions(lines)
     reading = Reading(host={"accelerators": [{"name": device}]} if device else {})
     shape = imported_workload(concurrency=None, input_tokens=None, output_tokens=None)

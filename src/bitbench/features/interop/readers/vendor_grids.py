@@ -98,9 +98,7 @@ def _speed_run(row: Row, engine: str, around: _Text, facts: InstanceFacts) -> Im
     return ImportedRun(
         f"{row['Model']}/{row['Quantization']}",
         EngineSetup(name=", ".join(filter(None, parts)), engine=engine, args=args),
-        imported_workload(
-            concurrency=1, input_tokens=int(row["Input Length"]), output_tokens=around.output_tokens
-        ),
+        imported_workload(concurrency=1, input_tokens=int(row["Input Length"]), output_tokens=around.output_tokens),
         TrialMetrics(output_throughput=imported_figure(row["Speed(tokens/s)"])),
         memory=Memory(device_peak_bytes=round(gigabytes * _BYTES_PER_GB) if gigabytes else None),
         facts=facts,

@@ -11,8 +11,7 @@ The tables of means above them are left alone: they follow from the runs.
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import groupby
-from os.path import commonprefix
+from itertools import groupby, takewhile
 
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
@@ -101,7 +100,8 @@ def _common_ending(names: list[str]) -> str:
     if len(set(names)) < 2:
         return ""
     endings = [name.split("_")[:0:-1] for name in names]  # words from the last one on, without the first
-    return "".join(f"_{word}" for word in reversed(commonprefix(endings)))
+    shared = takewhile(lambda words: len(set(words)) == 1, zip(*endings, strict=False))
+    return "".join(f"_{words[0]}" for words in reversed(list(shared)))
 
 
 def _repeated_names(runs: list[_Run]) -> list[str]:
