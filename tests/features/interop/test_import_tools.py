@@ -173,14 +173,6 @@ def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: P
     assert len(str(refused.value)) < 1_000
 
 
-def test_half_a_character_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    path.write_text((DATA / "vllm-serve-1.json").read_text().replace('"smollm2-135m"', '"smol\\ud800"'))
-    folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
-    summary = StudyReport(folder, default_home()).summary
-    assert summary.points[0].point.config.variant == "smol?"
-
-
 def test_a_study_is_called_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = import_files([DATA / "vllm-serve-1.json"], Tool.VLLM, ImportedStarts.PER_FILE, None, "nightly-8b")

@@ -1,23 +1,22 @@
 """Other tools' result files become a study folder: a plan that says where they come from, records, no request rows."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from bitbench import __version__
 from bitbench.features.interop.readers import vendor_table
 from bitbench.features.interop.readers.reading import (
     LONGEST_NAME,
-    MIS_ENCODED,
     ImportedRun,
     ImportedStarts,
     ImportFileError,
     Reading,
     Tool,
-    decode_imported_text,
     imported_name,
 )
 from bitbench.features.interop.readers.tools import read_tool_results
@@ -37,12 +36,10 @@ from bitbench.util.errors import StoreError
 
 def read_tool_file(tool: Tool, content: bytes) -> Reading:
     """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""
-    text, was_mis_encoded = decode_imported_text(content)
+    text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     reading = vendor_table.read(text) if tool is Tool.VENDOR_TABLE else read_tool_results(tool.value, text)
     if not reading.runs and not reading.kernels:
         raise ImportFileError("it contains no runs")
-    if was_mis_encoded:
-        reading.notes.append(MIS_ENCODED)
     return reading
 
 
@@ -66,19 +63,30 @@ class ImportedStudy:
 _Named = TypeVar("_Named", EngineSetup, Workload)
 
 
-def _named(thing: _Named, taken: dict[str, _Named], numbered: str) -> str:
-    """Its name among those `taken`: what differs gets a number, so that it is not averaged with its namesake."""
-    name, number = thing.name, 1
-    while taken.setdefault(name, known := thing.model_copy(update={"name": name})) != known:
-        number += 1
-        name = numbered.format(thing.name, number)
-    return name
+@dataclass
+class _Names(Generic[_Named]):
+    """Engines or workloads by name: what differs gets a number, so that it is not averaged with its namesake."""
+
+    numbered: str  # how
+    taken: dict[str, _Named] = field(default_factory=dict)
+    _given: dict[str, str] = field(default_factory=dict)  # by content
+    _counts: Counter[str] = field(default_factory=Counter)
+
+    def name_of(self, thing: _Named) -> str:
+        content = thing.model_dump_json()
+        if content not in self._given:
+            name = thing.name
+            while name in self.taken:
+                self._counts[thing.name] += 1
+                name = self.numbered.format(thing.name, self._counts[thing.name] + 1)
+            self._given[content] = name
+            self.taken[name] = thing.model_copy(update={"name": name})
+        return self._given[content]
 
 
 def _as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, source: ImportSource) -> ImportedStudy:
     """One plan and its records from all files. `source` gets the assumption about starts added to its notes."""
-    engines: dict[str, EngineSetup] = {}
-    workloads: dict[str, Workload] = {}
+    engines, workloads = _Names[EngineSetup]("{} ({})"), _Names[Workload]("{}-{}")
     trials: list[TrialRecord] = []
     instances: dict[tuple[Config, int], InstanceRecord] = {}
     variants: dict[str, Variant] = {}
@@ -86,8 +94,8 @@ def _as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, so
     files: dict[Config, dict[int, int]] = {}  # of each config: those with a run of it, counted
     for file, reading in enumerate(readings):
         for run in reading.runs:
-            config = Config(variant=run.variant, engine=_named(run.engine, engines, "{} ({})"))
-            point = Point(config=config, workload=_named(run.workload, workloads, "{}-{}"))
+            config = Config(variant=run.variant, engine=engines.name_of(run.engine))
+            point = Point(config=config, workload=workloads.name_of(run.workload))
             index = seen[point] = seen.get(point, -1) + 1
             own = files.setdefault(config, {})
             nth = own.setdefault(file, len(own))
@@ -98,8 +106,8 @@ def _as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, so
     study = Study(
         name=name,
         recipes=(UNKNOWN_RECIPE,),
-        engines=tuple(engines.values()),
-        workloads=tuple(workloads.values()),
+        engines=tuple(engines.taken.values()),
+        workloads=tuple(workloads.taken.values()),
         measure=_measure(trials, len({block for _, block in instances})),
     )
     plan = Plan(

@@ -42,32 +42,7 @@ class ImportedStarts(StrEnum):
     ONE = "one"
 
 
-# UTF-8 read as Windows-1252 shows its lead bytes as these letters: `Â±` for ±, `â€“` for –, `ðŸ¥‡` for a medal.
-_TRACES = re.compile(r"[ÂÃâð][\u0080-\u00ff\u0100-\u2fff]")
 SMALLEST, LARGEST = 1e-18, 1e18  # of any figure, in any unit
-MIS_ENCODED = "Its text was UTF-8 that had been read as Windows-1252; it was repaired."
-
-
-def decode_imported_text(content: bytes) -> tuple[str, bool]:
-    """The text, and whether its encoding had to be repaired."""
-    text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
-    repaired = "\n".join(_repaired(line) if _TRACES.search(line) else line for line in text.split("\n"))
-    return repaired, repaired != text
-
-
-def _repaired(line: str) -> str:
-    raw = bytearray()
-    for char in line:
-        try:
-            raw += char.encode("cp1252")
-        except UnicodeEncodeError:
-            if ord(char) > 0xFF:  # never came from one byte: this line is as it was meant
-                return line
-            raw.append(ord(char))
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return line
 
 
 def imported_tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
@@ -81,6 +56,33 @@ def imported_tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
             yield before, [[cell.strip() for cell in row] for row in rows]
 
 
+_OWNER = re.compile(r"^- (\S+)\s*$|^The environment of the evaluation with (?:huggingface )?(\S+) is:")
+_DEVICE = re.compile(r"^- Device: (.+)$|^-\s++(NVIDIA .+)$")
+_PACKAGE = re.compile(r"^\s*+-\s++(.+) (\S+)\s*$")
+
+
+def imported_versions(lines: Sequence[str]) -> tuple[dict[str, dict[str, str]], str | None]:
+    """Versions of packages by engine, as lists beside tables name them, and the first device."""
+    versions: dict[str, dict[str, str]] = {}
+    device, owner = None, ""
+    for line in lines:
+        if match := _DEVICE.match(line):
+            device = device or (match[1] or match[2]).strip()
+        elif match := _OWNER.match(line):
+            owner = (match[1] or match[2]).lower()
+        elif line.startswith(("Note", "#")):
+            owner = ""
+        elif owner and (match := _PACKAGE.match(line)):
+            versions.setdefault(owner, {})[match[1]] = match[2]
+    return versions, device
+
+
+def imported_facts(versions: Mapping[str, dict[str, str]], engine: str, kernels: tuple[str, ...] = ()) -> InstanceFacts:
+    packages = versions.get(engine.lower(), {})
+    version = next((value for name, value in packages.items() if name.lower() == engine.lower()), None)
+    return InstanceFacts(engine_version=version, versions=packages, kernels=kernels)
+
+
 def imported_figure(text: str) -> float | None:
     """`1,526.74 tok/s` → 1526.74; None for `N/A`, `-` and 0.00, which stands for "not measured"."""
     found = re.match(r"\s*([0-9][0-9,]*\.?[0-9]*)", text)
@@ -91,15 +93,11 @@ def imported_figure(text: str) -> float | None:
 def plausible_imported_number(value: float) -> float:
     """Raises ImportFileError for what nothing can measure, and sums and squares could not hold."""
     if not SMALLEST <= value <= LARGEST:
-        shown = (
-            f"a number of {len(str(value)):,} digits" if isinstance(value, int) and value > LARGEST else f"{value:g}"
-        )
-        raise ImportFileError(f"it contains {shown}, which no tool measures")
+        raise ImportFileError("it contains a number that is too large or too small for any figure")
     return float(value)
 
 
 LONGEST_NAME = 60  # of a workload; what `Workload` allows, with room for a number
-_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
@@ -203,7 +201,7 @@ def _name(shape: Workload, rate: float | None) -> str:
 def imported_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Json]]:
     """The objects of a JSON file, of a JSON array, or of one object per line; each has all `needed` keys."""
     try:
-        content = _parsed(text)
+        content = json.loads(text)
     except json.JSONDecodeError:
         content = [_line(line, number, tool) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     found = content if isinstance(content, list) else [content]
@@ -216,17 +214,9 @@ def imported_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[M
     return found
 
 
-def _parsed(text: str) -> Json:
-    """JSON can hold halves of characters (`\\ud800`), which no file can be written with."""
-    content = json.loads(text)
-    if not _HALF.search(text):
-        return content
-    return json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace"))
-
-
 def _line(line: str, number: int, tool: str) -> Json:
     try:
-        return _parsed(line)
+        return json.loads(line)
     except json.JSONDecodeError as error:
         raise ImportFileError(f"line {number} is not JSON ({error.msg}); {tool} writes one object per line") from error
 

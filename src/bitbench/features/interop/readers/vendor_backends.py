@@ -7,19 +7,20 @@ from bitbench.features.interop.readers.reading import (
     ImportedRun,
     ProfileTable,
     Reading,
+    imported_facts,
     imported_tables,
+    imported_versions,
     imported_workload,
     plausible_imported_number,
 )
 from bitbench.records.profile import Operator
-from bitbench.records.trial import InstanceFacts, TrialMetrics
+from bitbench.records.trial import TrialMetrics
 from bitbench.study.study import EngineSetup
 from bitbench.util.units import UNKNOWN, parse_bytes, parse_seconds
 
 _FIELDS = {"TTFT": "ttft_s", "TPOT": "tpot_s", "Latency": "latency_s"}
 _UNCERTAINTY = re.compile(r"± [\d.,]+|\[[^]]*\]")
 _BACKEND = re.compile(r"^(.*\S)\s*\((.+)\)$")  # `vLLM (Marlin)`
-_PACKAGE = re.compile(r"^\s+- (\S+) (\S+)\s*$")
 
 
 def has_vendor_backends(text: str) -> bool:
@@ -31,15 +32,14 @@ def read(text: str) -> Reading:
     rows = {
         cells[0].strip("* "): cells[1:] for _, table in imported_tables(text) for cells in table if "**" in cells[0]
     }
-    versions, device = _versions(lines)
+    versions, device = imported_versions(lines)
     reading = Reading(host={"accelerators": [{"name": device}]} if device else {})
     shape = imported_workload(concurrency=None, input_tokens=None, output_tokens=None)
     for column, backend in enumerate(rows["Backend"]):
         match = _BACKEND.match(backend)
         name, kernels = (match[1], (match[2],)) if match else (backend, ())
-        packages = versions.get(name.lower(), {})
         figures = {metric: _seconds(rows[title][column]) for title, metric in _FIELDS.items() if title in rows}
-        facts = InstanceFacts(engine_version=packages.get(name.lower()), versions=packages, kernels=kernels)
+        facts = imported_facts(versions, name, kernels)
         setup = EngineSetup(name=backend, engine=name)
         reading.runs.append(ImportedRun(rows["Model"][column], setup, shape, TrialMetrics(**figures), facts=facts))
     reading.notes.append("The file does not give token counts or concurrency.")
@@ -57,21 +57,6 @@ def _seconds(cell: str) -> float | None:
     if cell == UNKNOWN:
         return None
     return plausible_imported_number(parse_seconds(_UNCERTAINTY.sub("", cell).replace(" ", "")))
-
-
-def _versions(lines: list[str]) -> tuple[dict[str, dict[str, str]], str | None]:
-    """`- vLLM` with `  - torch 2.9.0` below it; the first `- Device: …` counts."""
-    found: dict[str, dict[str, str]] = {}
-    device: str | None = None
-    owner = ""
-    for line in lines:
-        if line.startswith("- Device:") and device is None:
-            device = line.removeprefix("- Device:").strip()
-        elif line.startswith("- "):
-            owner = line[2:].strip().lower()
-        elif match := _PACKAGE.match(line):
-            found.setdefault(owner, {})[match[1]] = match[2]
-    return found, device
 
 
 _TOTAL = re.compile(r"Self (CPU|CUDA) time total: (\S+)")

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
     Reading,
+    imported_facts,
     imported_figure,
     imported_tables,
+    imported_versions,
     imported_workload,
 )
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
@@ -20,8 +22,6 @@ from bitbench.study.study import Argument, EngineSetup
 
 _TITLE = re.compile(r"^-\s+(\S+ \((\S+)\))$")
 _SETTING = re.compile(r"^\s*\*\s*\[(.+?)\]=\((.+)\)")
-_ENVIRONMENT = re.compile(r"^The environment of the evaluation with (?:huggingface )?(\S+) is:")
-_PACKAGE = re.compile(r"^-\s++(.+) (\S+)\s*$")
 _ENGINES = {"transformer": "transformers", "vllm": "vllm"}
 _OUTPUT_TOKENS = re.compile(r"generating (\d+) tokens")
 _THROUGHPUT_SHAPE = re.compile(r"--input-len (\d+) --output-len (\d+)")
@@ -46,9 +46,9 @@ def has_vendor_grids(text: str) -> bool:
 
 def read(text: str) -> Reading:
     lines = text.split("\n")
-    versions, devices = _environments(lines)
+    versions, device = imported_versions(lines)
     around = _around(text, lines)
-    reading = Reading(host={"accelerators": [{"name": devices[0]}]} if devices else {})
+    reading = Reading(host={"accelerators": [{"name": device}]} if device else {})
     title, engine = "", ""
     for before, cells in imported_tables(text):
         for match in filter(None, map(_TITLE.match, before)):
@@ -59,11 +59,8 @@ def read(text: str) -> Reading:
             reading.notes.append(
                 f"{title}: {len(repeated)} rows (input length {lengths}) are printed twice; they are kept once."
             )
-        packages = versions.get(engine, {})
-        version = next((value for name, value in packages.items() if name.lower() == engine), None)
-        facts = InstanceFacts(engine_version=version, versions=packages)
-        run_of = _throughput_run if "# Prompts" in cells[0] else _speed_run
-        reading.runs += [run_of(row, engine, around, facts) for row in rows]
+        facts = imported_facts(versions, engine)
+        reading.runs += [_run(row, engine, around, facts) for row in rows]
     reading.notes.append("One run per point: its spread is unknown.")
     if any(run.metrics.request_throughput for run in reading.runs):
         reading.notes.append("Output throughput of the throughput tables is requests per second × output length.")
@@ -86,43 +83,41 @@ def _without_repeats(rows: list[Row]) -> tuple[list[Row], list[Row]]:
     return list(map(dict, counts)), [dict(row) for row, count in counts.items() if count > 1]
 
 
-def _speed_run(row: Row, engine: str, around: _Text, facts: InstanceFacts) -> ImportedRun:
-    gpus = row.get("GPU Num", "")
-    chosen = row.get("Setting", "").strip("[]- ")
+def _run(row: Row, engine: str, around: _Text, facts: InstanceFacts) -> ImportedRun:
+    """A row of a table of speed, or of one of the throughput script."""
+    setup = _setup(row, engine, around)
+    tokens_in, tokens_out = int(row.get("Input Length") or 0) or None, around.output_tokens
+    prompts, rate = int(row.get("# Prompts") or 1), imported_figure(row.get("QPS", ""))
+    speed = imported_figure(row.get("Speed(tokens/s)", ""))
+    if "# Prompts" in row:
+        setup = EngineSetup(name=f"{engine}, throughput script", engine=engine)
+        tokens_in, tokens_out = around.throughput
+        speed = rate * tokens_out if rate and tokens_out else None
+    gigabytes = imported_figure(row.get("GPU Memory(GB)", ""))
+    return ImportedRun(
+        f"{row['Model']}/{row['Quantization']}",
+        setup,
+        imported_workload(concurrency=prompts, input_tokens=tokens_in, output_tokens=tokens_out),
+        TrialMetrics(
+            output_throughput=speed,
+            request_throughput=rate,
+            overall_throughput=imported_figure(row.get("Tokens/s", "")),
+        ),
+        memory=Memory(device_peak_bytes=round(gigabytes * _BYTES_PER_GB) if gigabytes else None),
+        facts=facts,
+        requests=prompts,
+        model=row["Model"],
+    )
+
+
+def _setup(row: Row, engine: str, around: _Text) -> EngineSetup:
+    gpus, chosen = row.get("GPU Num", ""), row.get("Setting", "").strip("[]- ")
     parts = [engine, f"{gpus} GPU{'s' if gpus != '1' else ''}", chosen]
     args: dict[str, Argument] = {"gpus": int(gpus)} if gpus else {}
     if engine == "vllm":
         said = around.settings.get(chosen or DEFAULT_SETTING, "").split()
         args |= {name: value for name, equals, value in (part.partition("=") for part in said) if equals}
-    gigabytes = imported_figure(row.get("GPU Memory(GB)", ""))
-    return ImportedRun(
-        f"{row['Model']}/{row['Quantization']}",
-        EngineSetup(name=", ".join(filter(None, parts)), engine=engine, args=args),
-        imported_workload(concurrency=1, input_tokens=int(row["Input Length"]), output_tokens=around.output_tokens),
-        TrialMetrics(output_throughput=imported_figure(row["Speed(tokens/s)"])),
-        memory=Memory(device_peak_bytes=round(gigabytes * _BYTES_PER_GB) if gigabytes else None),
-        facts=facts,
-        requests=1,
-        model=row["Model"],
-    )
-
-
-def _throughput_run(row: Row, engine: str, around: _Text, facts: InstanceFacts) -> ImportedRun:
-    tokens_in, tokens_out = around.throughput
-    prompts, rate = int(row["# Prompts"]), imported_figure(row["QPS"])
-    return ImportedRun(
-        f"{row['Model']}/{row['Quantization']}",
-        EngineSetup(name=f"{engine}, throughput script", engine=engine),
-        imported_workload(concurrency=prompts, input_tokens=tokens_in, output_tokens=tokens_out),
-        TrialMetrics(
-            request_throughput=rate,
-            overall_throughput=imported_figure(row["Tokens/s"]),
-            output_throughput=rate * tokens_out if rate and tokens_out else None,
-        ),
-        facts=facts,
-        requests=prompts,
-        model=row["Model"],
-    )
+    return EngineSetup(name=", ".join(filter(None, parts)), engine=engine, args=args)
 
 
 def _around(text: str, lines: list[str]) -> _Text:
@@ -132,21 +127,3 @@ def _around(text: str, lines: list[str]) -> _Text:
         int(output[1]) if output else None,
         (int(script[1]), int(script[2])) if script else (None, None),
     )
-
-
-def _environments(lines: list[str]) -> tuple[dict[str, dict[str, str]], list[str]]:
-    """Versions by engine, and the devices."""
-    found: dict[str, dict[str, str]] = {}
-    devices: list[str] = []
-    engine = ""
-    for line in lines:
-        if match := _ENVIRONMENT.match(line):
-            engine = match[1].lower()
-        elif line.startswith("Note"):
-            engine = ""
-        elif engine and (match := _PACKAGE.match(line)):
-            if match[1].startswith("NVIDIA"):
-                devices.append(line.lstrip("- ").strip())
-            else:
-                found.setdefault(engine, {})[match[1]] = match[2]
-    return found, devices

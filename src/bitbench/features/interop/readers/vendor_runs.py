@@ -10,8 +10,7 @@ The tables of means above them are left alone: they follow from the runs.
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
-from itertools import groupby, takewhile
+from itertools import takewhile
 
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
@@ -24,11 +23,12 @@ from bitbench.records.trial import TrialMetrics
 from bitbench.study.plan import UNKNOWN_ENGINE
 from bitbench.study.study import EngineSetup
 
-_CONFIGURATION = re.compile(r"^## Configuration: batch_size=(\d+), input_len=(\d+), output_len=(\d+)")
-_MODEL = re.compile(r"^#### (.+)")
+_SECTION = re.compile(r"^## ", re.MULTILINE)  # the ranking at the end repeats them one level deeper
+_CONFIGURATION = re.compile(r"Configuration: batch_size=(\d+), input_len=(\d+), output_len=(\d+)")
+_MODEL = re.compile(r"^#### ", re.MULTILINE)
 # The statistics of a model look like the figures of a run, but are indented less.
-_RUN = re.compile(r"^\s+- `(.+)`:\s*$")
-_FIGURE = re.compile(r"^ {4}- (Latency|Output Throughput|Overall Throughput|Input Throughput): (.+)")
+_RUN = re.compile(r"^ +- `(.+)`:\s*\n((?: {4}- .+\n?)*)", re.MULTILINE)
+_FIGURE = re.compile(r"^ {4}- (.+?): (.+)", re.MULTILINE)
 _FIELDS = {
     "Latency": "latency_s",
     "Output Throughput": "output_throughput",
@@ -38,24 +38,32 @@ _FIELDS = {
 SHOWN_REPEATS = 2  # examples in a note
 
 
-@dataclass(frozen=True)
-class _Run:
-    shape: tuple[int, ...]  # batch size, input and output length
-    configuration: int  # the number of its heading in the file
-    model: str
-    name: str
-    figures: dict[str, float | None] = field(default_factory=dict)
-
-
 def has_vendor_runs(text: str) -> bool:
-    return any(_CONFIGURATION.match(line) for line in text.split("\n"))
+    return any(map(_CONFIGURATION.match, _SECTION.split(text)))
 
 
 def read(text: str) -> Reading:
-    runs = _runs(text)
-    reading = Reading(notes=_repeated_names(runs))
-    for _, alike in groupby(runs, key=lambda run: run.configuration):
-        reading.runs += _imported(list(alike))
+    reading, repeated = Reading(), list[str]()
+    engine = EngineSetup(name=UNKNOWN_ENGINE, engine=UNKNOWN_ENGINE)
+    for section in _SECTION.split(text):
+        if (match := _CONFIGURATION.match(section)) is None:
+            continue
+        concurrency, tokens_in, tokens_out = map(int, match.groups())
+        models = [(block.partition("\n")[0].strip(" `"), _RUN.findall(block)) for block in _MODEL.split(section)[1:]]
+        ending = _common_ending([model for model, _ in models])
+        name = imported_name(ending, "") or None
+        shape = imported_workload(concurrency=concurrency, input_tokens=tokens_in, output_tokens=tokens_out, name=name)
+        for model, runs in models:
+            repeated += [name for name, count in Counter(name for name, _ in runs).items() if count > 1]
+            metrics = [_metrics(figures) for _, figures in runs]
+            variant = model.removesuffix(ending)
+            reading.runs += [ImportedRun(variant, engine, shape, one, requests=concurrency) for one in metrics]
+    if repeated:
+        examples = ", ".join(repeated[:SHOWN_REPEATS])
+        reading.notes.append(
+            f"Names of runs repeat ({len(repeated)} of them, such as {examples}); all runs are kept and renumbered in "
+            f"file order."
+        )
     reading.notes += [
         "The file names neither engine nor machine.",
         "Its figures are rounded to two decimals: equal latencies may differ by less than that.",
@@ -63,36 +71,9 @@ def read(text: str) -> Reading:
     return reading
 
 
-def _runs(text: str) -> list[_Run]:
-    """The ranking at the end repeats the configurations one level deeper; the pattern leaves it out."""
-    runs: list[_Run] = []
-    shape: tuple[int, ...] = ()  # empty below a heading that is not understood
-    model = ""
-    configuration = 0
-    for number, line in enumerate(text.split("\n")):
-        if line.startswith("## "):
-            match = _CONFIGURATION.match(line)
-            shape, model, configuration = tuple(map(int, match.groups())) if match else (), "", number
-        elif match := _MODEL.match(line):
-            model = match[1].strip(" `")
-        elif shape and model and (match := _RUN.match(line)):
-            runs.append(_Run(shape, configuration, model, match[1]))
-        elif shape and runs and (match := _FIGURE.match(line)):
-            runs[-1].figures[_FIELDS[match[1]]] = imported_figure(match[2])
-    return runs
-
-
-def _imported(runs: list[_Run]) -> list[ImportedRun]:
-    """Those of one configuration."""
-    concurrency, tokens_in, tokens_out = runs[0].shape
-    ending = _common_ending([run.model for run in runs])
-    name = imported_name(ending, "") or None
-    shape = imported_workload(concurrency=concurrency, input_tokens=tokens_in, output_tokens=tokens_out, name=name)
-    engine = EngineSetup(name=UNKNOWN_ENGINE, engine=UNKNOWN_ENGINE)
-    return [
-        ImportedRun(run.model.removesuffix(ending), engine, shape, TrialMetrics(**run.figures), requests=concurrency)
-        for run in runs
-    ]
+def _metrics(figures: str) -> TrialMetrics:
+    known = {_FIELDS[title]: imported_figure(figure) for title, figure in _FIGURE.findall(figures) if title in _FIELDS}
+    return TrialMetrics(**known)
 
 
 def _common_ending(names: list[str]) -> str:
@@ -102,15 +83,3 @@ def _common_ending(names: list[str]) -> str:
     endings = [name.split("_")[:0:-1] for name in names]  # words from the last one on, without the first
     shared = takewhile(lambda words: len(set(words)) == 1, zip(*endings, strict=False))
     return "".join(f"_{words[0]}" for words in reversed(list(shared)))
-
-
-def _repeated_names(runs: list[_Run]) -> list[str]:
-    counts = Counter((run.configuration, run.model, run.name) for run in runs)
-    repeated = [name for (_, _, name), count in counts.items() if count > 1]
-    if not repeated:
-        return []
-    examples = ", ".join(repeated[:SHOWN_REPEATS])
-    return [
-        f"Names of runs repeat ({len(repeated)} of them, such as {examples}); all runs are kept and renumbered in "
-        f"file order."
-    ]
