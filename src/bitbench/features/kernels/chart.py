@@ -4,6 +4,7 @@ from bitbench.features.kernels.computing import KernelSummary
 from bitbench.features.kernels.words import kernel_speedup_quantities
 from bitbench.reports.charts.figure import Figure
 from bitbench.reports.charts.rows import ratio_row, ratio_rows
+from bitbench.reports.document.words import MAX_NAME, plain_words
 from bitbench.reports.labels import distinct_labels
 
 WIDTH = 440  # pixels, with its axis hardly more than a phone has: nothing shrinks beyond reading there
@@ -23,7 +24,7 @@ def speedup_figure(summary: KernelSummary) -> Figure | None:
         for (of, batch), speedup in found.items()
         if of == case
     ]
-    baseline = summary.baselines[0]
+    baseline = plain_words(summary.baselines[0], MAX_NAME)
     caption = "Dot: median over the shapes; line: the slowest and the fastest of them."
     words = f"times as fast as {baseline}, more is better"
     return ratio_rows("answer-speedups", f"Speed-up over {baseline}", [caption], rows, words)
