@@ -82,7 +82,7 @@ def _write_records(path: Path) -> None:
 
 def _write_kernels(folder: Path) -> None:
     shape = {"in_features": 64, "out_features": 64, "batch": 1, "weight_bytes": 8192}
-    machine = {"device": "cpu", "read_bytes_per_s": 1e10, "flops_per_s": 1e12, "warm": False, "cold_bytes": 1,
+    machine = {"device": "cpu", "read_bytes_per_s": 1e10, "flops_per_s": 1e12, "cold_bytes": 1,
                "seed": 0, "threads": 2}  # fmt: skip
     run = KernelRun(
         machine=KernelMachine(cpu_model=CANARY, torch=CANARY, isa=CANARY, **machine),

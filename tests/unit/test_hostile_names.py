@@ -18,7 +18,7 @@ from rich.console import Console
 
 from bitbench.api.results import study_text
 from bitbench.feature import offered
-from bitbench.features.kernels.chart import roofline_figure
+from bitbench.features.kernels.chart import speedup_figure
 from bitbench.features.kernels.computing import KernelMachine, KernelRun, KernelTiming, summarize_kernels
 from bitbench.features.kernels.words import kernel_document
 from bitbench.records.folder import StudyFolder, StudyRecords
@@ -107,15 +107,15 @@ def test_kernels(kind: str) -> None:
     name = HOSTILE[kind]
     shape = {"in_features": 64, "out_features": 64, "batch": 1, "weight_bytes": 8192}
     timings = [KernelTiming(case=case, **shape, error=0.0, seconds=(1e-5,) * 9) for case in (name, f"{name}\u200f")]
-    timings.append(KernelTiming(case=name, **shape, error=None, cause=name))
-    machine = {"device": "cpu", "read_bytes_per_s": 1e10, "flops_per_s": 1e12, "warm": False, "cold_bytes": 1,
+    timings.append(KernelTiming(case=f"{name}?", **shape, error=None, cause=name))
+    machine = {"device": "cpu", "read_bytes_per_s": 1e10, "flops_per_s": 1e12, "cold_bytes": 1,
                "seed": 0, "threads": 2}  # fmt: skip
     run = KernelRun(
         machine=KernelMachine(cpu_model=name, torch=name, isa=name, **machine),
         timings=tuple(timings),
     )
     summary = summarize_kernels(run, [name])
-    figure = roofline_figure(summary)
+    figure = speedup_figure(summary)
     assert figure is not None
     made = html_chart_svg(figure)
     ElementTree.fromstring(made)

@@ -54,7 +54,7 @@ def test_json_has_the_figures_and_what_they_mean(hostile: StudyReport, demo: Stu
 KERNELS = KernelRun(
     machine=KernelMachine(
         device=KernelDevice.CPU, cpu_model="Xeon", threads=2, torch="2.13", read_bytes_per_s=2e10, flops_per_s=1e12,
-        warm=False, cold_bytes=1, seed=0,
+        cold_bytes=1, seed=0,
     ),
     timings=(
         KernelTiming(
@@ -87,7 +87,7 @@ def test_kernel_tables_come_from_kernel_records(tmp_path: Path, capsys: pytest.C
     (tmp_path / "records.json").write_text(KERNELS.model_dump_json())
     said = bitbench(capsys, "report", str(tmp_path), "--format", "kernel-md")
     assert said.exit_code == 0
-    assert "| vptq (ms) | torch (ms) |" in said.out
+    assert "| time (ms) | torch-linear (ms) |" in said.out
     assert " 2.00× [2.00, 2.00] |" in said.out
     nothing = bitbench(capsys, "report", str(tmp_path / "no"), "--format", "kernel-md")
     assert "has no kernel records" in nothing.err

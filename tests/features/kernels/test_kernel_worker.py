@@ -12,14 +12,14 @@ from typing import NoReturn
 import pytest
 
 import bitbench.features.kernels
-from bitbench.features.kernels.case import KernelShape, Traits, WeightPool
+from bitbench.features.kernels.case import Case, KernelShape, WeightPool
 from bitbench.study.base import Json
 
 WORKER = Path(bitbench.features.kernels.__file__).parent / "workers" / "kernel_worker.py"
 
 
 @dataclass(frozen=True)
-class DoesNotCompile(Traits):
+class DoesNotCompile(Case):
     def weight_bytes(self, shape: KernelShape) -> int:
         return shape.in_features * shape.out_features
 
@@ -45,11 +45,11 @@ def test_what_the_worker_imports_of_bitbench_needs_no_package_but_numpy() -> Non
 def test_a_case_that_fails_is_a_result_and_ends_nothing() -> None:
     bench = object.__new__(runpy.run_path(str(WORKER))["KernelBench"])
     sent: list[tuple[str, Json]] = []
-    bench._job, bench._cold_bytes, bench._cases = {"warm": True}, 1, [DoesNotCompile("broken", allowed_error=0.01)]
+    bench._job, bench._cold_bytes, bench._cases = {}, 1, [DoesNotCompile("broken", allowed_error=0.01)]
     bench._device = SimpleNamespace(name="cpu")
     bench._reports = SimpleNamespace(send=lambda event, **fields: sent.append((event, fields)))
     bench._times = lambda prepared, *_: {name: [1.0] for name in prepared}
-    bench._point(KernelShape(8, 8), 1, SimpleNamespace(size_bytes=64, threads=1))
+    bench._point(KernelShape(8, 8), 1, SimpleNamespace(size_bytes=64, part=lambda _: None))
     (case, told), (point, timed) = sent
     assert (case, told["cause"]) == ("case", "failed: RuntimeError: no image for this device")
     assert (point, timed["seconds"]) == ("point", {})

@@ -18,9 +18,9 @@ FEATURE = Feature(
     ),
     offers={
         "formats": {
-            "vendor-md": ".markdown:vendor_markdown",
-            "vendor-rst": ".rst:vendor_rst",
-            "backend-md": ".markdown:markdown_by_backend",
+            "vendor-md": ".forms:vendor_markdown",
+            "vendor-rst": ".forms:vendor_rst",
+            "backend-md": ".forms:markdown_by_backend",
         }
     },
 )

@@ -1,25 +1,25 @@
 """Other tools' result files become a study folder: a plan that says where they come from, records, no request rows."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from bitbench import __version__
-from bitbench.features.interop.readers import aiperf, guidellm, llama_bench, sglang, vendor_table, vllm
+from bitbench.features.interop.readers import vendor_table
 from bitbench.features.interop.readers.reading import (
     LONGEST_NAME,
-    MIS_ENCODED,
     ImportedRun,
     ImportedStarts,
     ImportFileError,
     Reading,
     Tool,
-    decode_imported_text,
     imported_name,
 )
+from bitbench.features.interop.readers.tools import read_tool_results
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.profile import PublishedKernels, PublishedProfile, write_published_profile
@@ -33,24 +33,13 @@ from bitbench.study.variant import UNKNOWN_RECIPE, Variant
 from bitbench.study.workload import Workload
 from bitbench.util.errors import StoreError
 
-READERS: dict[Tool, Callable[[str], Reading]] = {
-    Tool.VENDOR_TABLE: vendor_table.read,
-    Tool.SGLANG: sglang.read,
-    Tool.VLLM: vllm.read,
-    Tool.GUIDELLM: guidellm.read,
-    Tool.AIPERF: aiperf.read,
-    Tool.LLAMA_BENCH: llama_bench.read,
-}
-
 
 def read_tool_file(tool: Tool, content: bytes) -> Reading:
     """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""
-    text, was_mis_encoded = decode_imported_text(content)
-    reading = READERS[tool](text)
+    text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
+    reading = vendor_table.read(text) if tool is Tool.VENDOR_TABLE else read_tool_results(tool.value, text)
     if not reading.runs and not reading.kernels:
         raise ImportFileError("it contains no runs")
-    if was_mis_encoded:
-        reading.notes.append(MIS_ENCODED)
     return reading
 
 
@@ -75,43 +64,38 @@ _Named = TypeVar("_Named", EngineSetup, Workload)
 
 
 @dataclass
-class _Names:
-    """Engines and workloads by name: what differs gets a number, so that it is not averaged with its namesake."""
+class _Names(Generic[_Named]):
+    """Engines or workloads by name: what differs gets a number, so that it is not averaged with its namesake."""
 
-    engines: dict[str, EngineSetup] = field(default_factory=dict)
-    workloads: dict[str, Workload] = field(default_factory=dict)
-    _given: dict[tuple[str, str], str] = field(default_factory=dict)  # by kind and content
-    _counted: dict[tuple[str, str], int] = field(default_factory=dict)  # by kind and name
+    numbered: str  # how
+    taken: dict[str, _Named] = field(default_factory=dict)
+    _given: dict[str, str] = field(default_factory=dict)  # by content
+    _counts: Counter[str] = field(default_factory=Counter)
 
-    def engine(self, setup: EngineSetup) -> str:
-        return self._named("engine", setup, self.engines, "{} ({})")
-
-    def workload(self, shape: Workload) -> str:
-        return self._named("workload", shape, self.workloads, "{}-{}")
-
-    def _named(self, kind: str, thing: _Named, taken: dict[str, _Named], numbered: str) -> str:
-        content = (kind, thing.model_dump_json())
+    def name_of(self, thing: _Named) -> str:
+        content = thing.model_dump_json()
         if content not in self._given:
-            name, counted = thing.name, (kind, thing.name)
-            while name in taken:
-                self._counted[counted] = self._counted.get(counted, 1) + 1
-                name = numbered.format(thing.name, self._counted[counted])
+            name = thing.name
+            while name in self.taken:
+                self._counts[thing.name] += 1
+                name = self.numbered.format(thing.name, self._counts[thing.name] + 1)
             self._given[content] = name
-            taken[name] = thing.model_copy(update={"name": name})
+            self.taken[name] = thing.model_copy(update={"name": name})
         return self._given[content]
 
 
 def _as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, source: ImportSource) -> ImportedStudy:
     """One plan and its records from all files. `source` gets the assumption about starts added to its notes."""
-    names, trials = _Names(), list[TrialRecord]()
+    engines, workloads = _Names[EngineSetup]("{} ({})"), _Names[Workload]("{}-{}")
+    trials: list[TrialRecord] = []
     instances: dict[tuple[Config, int], InstanceRecord] = {}
     variants: dict[str, Variant] = {}
     seen: dict[Point, int] = {}
     files: dict[Config, dict[int, int]] = {}  # of each config: those with a run of it, counted
     for file, reading in enumerate(readings):
         for run in reading.runs:
-            config = Config(variant=run.variant, engine=names.engine(run.engine))
-            point = Point(config=config, workload=names.workload(run.workload))
+            config = Config(variant=run.variant, engine=engines.name_of(run.engine))
+            point = Point(config=config, workload=workloads.name_of(run.workload))
             index = seen[point] = seen.get(point, -1) + 1
             own = files.setdefault(config, {})
             nth = own.setdefault(file, len(own))
@@ -122,8 +106,8 @@ def _as_study(name: str, readings: Sequence[Reading], starts: ImportedStarts, so
     study = Study(
         name=name,
         recipes=(UNKNOWN_RECIPE,),
-        engines=tuple(names.engines.values()),
-        workloads=tuple(names.workloads.values()),
+        engines=tuple(engines.taken.values()),
+        workloads=tuple(workloads.taken.values()),
         measure=_measure(trials, len({block for _, block in instances})),
     )
     plan = Plan(

@@ -32,7 +32,6 @@ class KernelMachine(Record):
     openmp: str | None = None  # the runtime whose threads it uses
     read_bytes_per_s: float
     flops_per_s: float
-    warm: bool
     cold_bytes: int
     seed: int
 
@@ -45,7 +44,6 @@ class KernelTiming(Record):
     out_features: int
     batch: int
     labels: dict[str, int] = Field(default_factory=dict)
-    isa: str | None = None  # the instruction set that it ran on, where the case has several
     weight_bytes: int
     error: float | None  # relative, against double precision; None where it could not run
     cause: str | None = None  # why there are no seconds

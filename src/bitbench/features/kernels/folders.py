@@ -23,12 +23,12 @@ def kernel_report(folder: Path) -> FolderReport:
 
 def write_kernels(summary: KernelSummary, folder: Path) -> Document:
     """index.html and kernels.md in `folder`, and the figures that they show."""
-    from bitbench.features.kernels.chart import WIDTH, roofline_figure, speedup_figure  # drawing: a second to import
+    from bitbench.features.kernels.chart import WIDTH, speedup_figure  # drawing: a second to import
     from bitbench.reports.document.html import html_chart_svg, html_page, vega_bundle
 
-    figures = [figure for figure in (speedup_figure(summary), roofline_figure(summary)) if figure is not None]
-    document = kernel_document(summary, figures)
-    drawings = {figure.name: html_chart_svg(figure, WIDTH) for figure in figures}
+    figure = speedup_figure(summary)
+    document = kernel_document(summary, figure)
+    drawings = {figure.name: html_chart_svg(figure, WIDTH)} if figure else {}
     files = SafeFolder(folder)
     for name, drawing in drawings.items():
         files.write(f"{FIGURES}/{name}.svg", drawing)

@@ -6,14 +6,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from bitbench.features.kernels.case import KernelShape, Prepared, Traits, WeightPool
+from bitbench.features.kernels.case import Case, KernelShape, Prepared, WeightPool
 
 GROUP = 128  # columns that share a scale in int4
 BLOCK = 64  # rows that torch packs together in int4
 
 
 @dataclass(frozen=True)
-class _Bfloat16(Traits):
+class _Bfloat16(Case):
     devices: tuple[str, ...] = ("cpu", "cuda")
 
     def weight_bytes(self, shape: KernelShape) -> int:
@@ -45,7 +45,7 @@ class TorchLinear(_Bfloat16):
 
 
 @dataclass(frozen=True)
-class TorchLinearFloat32(Traits):
+class TorchLinearFloat32(Case):
     """`F.linear` in float32: quicker than bfloat16 where the processor has no instructions for that."""
 
     name: str = "torch-linear-f32"
@@ -83,7 +83,7 @@ class TorchMv(_Bfloat16):
 
 
 @dataclass(frozen=True)
-class TorchInt8(Traits):
+class TorchInt8(Case):
     """Weight-only int8 with one scale per output."""
 
     name: str = "torch-int8"
@@ -109,7 +109,7 @@ class TorchInt8(Traits):
 
 
 @dataclass(frozen=True)
-class TorchInt4(Traits):
+class TorchInt4(Case):
     """Weight-only int4 with a scale per 128 columns."""
 
     name: str = "torch-int4-g128"

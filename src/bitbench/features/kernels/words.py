@@ -1,10 +1,11 @@
 """The kernel table: the columns that such tables have and those that explain it, of our own records or as somebody
 else printed it."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
-from bitbench.features.kernels.computing import KernelFigures, KernelMachine, KernelSummary, KernelTiming, Median
+from bitbench.features.kernels.computing import KernelFigures, KernelMachine, KernelSummary, KernelTiming
 from bitbench.records.profile import PublishedKernel, PublishedKernels
 from bitbench.reports.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.reports.document.numbers import median_quantity, number
@@ -35,31 +36,18 @@ if TYPE_CHECKING:
 
 TIME_DECIMALS, RATIO_DECIMALS = 4, 2
 RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median
-_CODEBOOKS = ("main_centroids", "residual_centroids")
-_VECTOR = 8  # weights in a vector of the cases that have codebooks
-_TORCH_NAMES = {
-    "torch-linear": "torch",
-    "torch-mv": "torch.mv",
-    "torch-linear-f32": "torch float32",
-}  # as the columns of such tables are called
 
 
-def kernel_document(summary: KernelSummary, figures: "Sequence[Figure]" = ()) -> Document:
-    """Which kernel is the fastest, its picture, each case in a row; then, folded, every shape and what did not run."""
+def kernel_document(summary: KernelSummary, figure: "Figure | None" = None) -> Document:
+    """Which kernel is the fastest, and each case in a row; then, folded, every shape and what did not run."""
     timed = [row for row in summary.figures if row.seconds]
-    quantized = [row for row in timed if _CODEBOOKS[0] in row.timing.labels]
-    others = [row for row in timed if row not in quantized]
     sections = []
     if timed:
         sections.append(Section(say("Results"), tuple(_overview(summary, timed)), in_terminal=True))
-    if quantized:
-        blocks = (_quantized_table(quantized, summary),)
-        sections.append(Section(say("Vector-quantized kernels"), blocks, is_folded=True))
-    if others:
-        sections.append(Section(say("Other kernels"), (_other_table(others, summary.baselines),), is_folded=True))
+        sections.append(Section(say("Every shape"), (_shape_table(timed, summary.baselines),), is_folded=True))
     if causes := tuple(bullets(_not_timed(summary.figures))):
         sections.append(Section(say("Not timed"), causes, in_terminal=True, is_folded=True))
-    charts = (Chart(figure) for figure in figures)
+    charts = (Chart(figure),) if figure is not None else ()
     answer = (*_fastest(summary, timed), *charts, *_conditions(summary.machine))
     return Document(say("Kernel timings"), answer, tuple(sections))
 
@@ -82,12 +70,11 @@ def _fastest(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator
         return
     speedups = kernel_speedup_quantities(summary) if summary.baselines else {}
     others = {key: speedup for key, speedup in speedups.items() if key[0] not in summary.baselines} or speedups
-    best: dict[int, tuple[str, Quantity]] = {}
+    best: dict[int, Phrase] = {}
     for (case, batch), speedup in sorted(others.items(), key=lambda item: item[1].value or 0.0):
-        best[batch] = case, speedup
-    found = [say(Name(case), f" at batch {batch} is ", best_speedup) for batch, (case, best_speedup) in best.items()]
-    first, *more = found or [()]
-    if first:
+        best[batch] = say(Name(case), f" at batch {batch} is ", speedup)
+    if best:
+        first, *more = best.values()
         shapes = len({(row.timing.in_features, row.timing.out_features) for row in timed})
         compared = say(" as fast as ", Name(summary.baselines[0]))
         over = f", median (least – most) over {plural(shapes, 'shape')}."
@@ -95,22 +82,14 @@ def _fastest(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator
 
 
 def _conditions(machine: KernelMachine) -> Iterator[Block]:
-    cold = f"cold: rotating over more than {machine.cold_bytes // 2**20} MiB of weights"
-    state = "warm: one copy of the weights" if machine.warm else cold
-    read, compute = roof_quantities(machine)
-    yield paragraph(
-        *_place(machine), f"; {state}. Roofline, measured here: ", read, " read, ", compute, " in bfloat16."
-    )
+    read = Quantity(machine.read_bytes_per_s / 1e9, "GB/s", decimals=1)
+    compute = Quantity(machine.flops_per_s / 1e9, "Gflop/s", decimals=0)
+    cold = f"; cold: rotating over more than {machine.cold_bytes // 2**20} MiB of weights. Roofline, measured here: "
+    yield paragraph(*_place(machine), cold, read, " read, ", compute, " in bfloat16.")
     yield small_print(
         "Times are medians of interleaved rounds; a speed-up is the median of the rounds' ratios, with its 95 % "
         "interval; above 1 the kernel is faster than the one it is compared with."
     )
-
-
-def roof_quantities(machine: KernelMachine) -> tuple[Quantity, Quantity]:
-    """What memory and arithmetic can do at most."""
-    read = Quantity(machine.read_bytes_per_s / 1e9, "GB/s", decimals=1)
-    return read, Quantity(machine.flops_per_s / 1e9, "Gflop/s", decimals=0)
 
 
 def _place(machine: KernelMachine) -> Phrase:
@@ -122,57 +101,37 @@ def _place(machine: KernelMachine) -> Phrase:
     return say(f"{machine.cpu_model}, {machine.threads} threads, {torch}", native)
 
 
-def _quantized_table(rows: Sequence[KernelFigures], summary: KernelSummary) -> Table:
-    """The columns that such tables are published with."""
-    several_isas = len({row.timing.isa for row in rows}) > 1
-    several_bits = len({row.timing.labels["activation_bits"] for row in rows}) > 1
-    medians = {_point(row): row.seconds for row in summary.figures}
+def _shape_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> Table:
+    """Every case at every shape, its time beside those of the baselines, as such tables are published."""
+    labels = dict.fromkeys(name for row in rows for name in row.timing.labels)
+    seconds = {_place_of(row): row.seconds.value for row in rows if row.seconds}
 
-    def other(name: str) -> Iterator[ColumnOf[KernelFigures]]:
-        yield _time_column(_TORCH_NAMES.get(name, name), lambda row: _value(medians.get((name, *_point(row)[1:]))))
-        yield _speedup_column("speed-up" if name == summary.baselines[0] else "speed-up to it", name)
+    def compared(name: str) -> Iterator[ColumnOf[KernelFigures]]:
+        yield _time_column(name, lambda row: seconds.get((name, *_place_of(row)[1:])))
+        yield _speedup_column(name)
 
     return table(
-        sorted(rows, key=_table_order),
-        *_shape_columns(_timing),
-        *(_label_column(name, _timing) for name in (*_CODEBOOKS, *(["activation_bits"] if several_bits else []))),
-        *([words_column("isa", lambda row: Name(row.timing.isa) if row.timing.isa else None)] if several_isas else []),
-        _time_column("vptq", lambda row: _value(row.seconds)),
-        *(column for name in summary.baselines for column in other(name)),
-        *_EXPLAINING,
-    )
-
-
-def _point(row: KernelFigures) -> tuple[str, int, int, int]:
-    timing = row.timing
-    return timing.case, timing.in_features, timing.out_features, timing.batch
-
-
-def _other_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> Table:
-    return table(
-        sorted(rows, key=lambda row: (row.timing.case, *_table_order(row))),
+        sorted(rows, key=_place_of),
         words_column("case", lambda row: Name(row.timing.case)),
-        *_shape_columns(_timing),
-        _time_column("time", lambda row: _value(row.seconds)),
-        *(_speedup_column(say("speed-up to ", Name(name)), name) for name in baselines),
-        *_EXPLAINING,
+        *_shape_columns(labels, lambda row: row.timing),
+        _time_column("time", lambda row: seconds.get(_place_of(row))),
+        *(column for name in baselines for column in compared(name)),
+        number_column("traffic", "MB", lambda row: row.timing.size_bytes / 1e6, decimals=2),
+        number_column("bandwidth", "GB/s", _gigabytes_per_s, decimals=1),
+        number_column("intensity", "flop/byte", lambda row: row.intensity, decimals=2),
+        number_column("of roofline", Unit.SHARE, lambda row: row.roof_share, decimals=0),
+        number_column("error", Unit.NONE, lambda row: number(row.timing.error, digits=2)),
     )
 
 
-def _table_order(row: KernelFigures) -> tuple[int, ...]:
+def _place_of(row: KernelFigures) -> tuple[str, int, int, int]:
     timing = row.timing
-    return (timing.batch, *timing.labels.values(), timing.out_features, timing.in_features)
+    return timing.case, timing.batch, timing.out_features, timing.in_features
 
 
 def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator[Block]:
     """Per case the middle, least and largest figures over shapes and batches: what one looks for in a long table."""
-    on_gpu = summary.machine.device is KernelDevice.CUDA
-    workers = 1 if on_gpu else summary.machine.threads
-    text = "Per case: median (least – most) over the shapes"
-    if any(_CODEBOOKS[0] in row.timing.labels for row in timed):
-        whose = "the whole device" if on_gpu else "one thread"
-        text += f"; a vector is 8 weights, which cost one main and one residual lookup, and its time is that of {whose}"
-    yield paragraph(f"{text}.")
+    yield paragraph("Per case: median (least – most) over the shapes.")
 
     def spread(
         title: Words, unit: str, decimals: int, of: Callable[[KernelFigures], float | None]
@@ -183,8 +142,10 @@ def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterato
         return number_column(title, unit, figure, intervals_from=RANGES_FROM)
 
     def speedup(name: str) -> ColumnOf[list[KernelFigures]]:
-        title = say("speed-up to ", Name(name))
-        return spread(title, Unit.RATIO, RATIO_DECIMALS, lambda row: _value(row.speedups.get(name)))
+        def value(row: KernelFigures) -> float | None:
+            return row.speedups[name].value if name in row.speedups else None
+
+        return spread(say("speed-up to ", Name(name)), Unit.RATIO, RATIO_DECIMALS, value)
 
     yield table(
         grouped(timed, lambda row: row.timing.case).values(),
@@ -192,17 +153,7 @@ def _overview(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterato
         *map(speedup, summary.baselines),
         spread("bandwidth", "GB/s", 1, _gigabytes_per_s),
         spread("of roofline", Unit.SHARE, 0, lambda row: row.roof_share),
-        spread("per vector", "ns", 2, lambda row: _vector_ns(row, workers)),
     )
-
-
-def _vector_ns(row: KernelFigures, workers: int) -> float | None:
-    """Time of one worker for one vector of one activation row; None for a case without vectors."""
-    timing = row.timing
-    if row.seconds is None or _CODEBOOKS[0] not in timing.labels:
-        return None
-    vectors = timing.batch * timing.in_features * timing.out_features / _VECTOR
-    return 1e9 * row.seconds.value * workers / vectors
 
 
 def _gigabytes_per_s(row: KernelFigures) -> float | None:
@@ -214,15 +165,20 @@ def _not_timed(rows: Sequence[KernelFigures]) -> list[Phrase]:
     return [say(Name(case), f" was not timed: {cause}.") for case, cause in causes]
 
 
-def _shape_columns(of: Callable[[Item], KernelTiming | PublishedKernel]) -> Iterator[ColumnOf[Item]]:
+def _shape_columns(
+    labels: Iterable[str], of: Callable[[Item], KernelTiming | PublishedKernel]
+) -> Iterator[ColumnOf[Item]]:
     """As such tables print them, and as they are read back: without separators."""
     yield number_column("batch_size", Unit.NONE, lambda row: str(of(row).batch))
     yield number_column("in_features", Unit.NONE, lambda row: str(of(row).in_features))
     yield number_column("out_features", Unit.NONE, lambda row: str(of(row).out_features))
+    for name in labels:
+        yield number_column(name, Unit.NONE, partial(_label, of, name))
 
 
-def _label_column(name: str, of: Callable[[Item], KernelTiming | PublishedKernel]) -> ColumnOf[Item]:
-    return number_column(name, Unit.NONE, lambda row: str(of(row).labels[name]) if name in of(row).labels else None)
+def _label(of: Callable[[Item], KernelTiming | PublishedKernel], name: str, row: Item) -> str | None:
+    label = of(row).labels.get(name)
+    return None if label is None else str(label)
 
 
 def _time_column(title: str, seconds: Callable[[Item], float | None]) -> ColumnOf[Item]:
@@ -233,30 +189,13 @@ def _time_column(title: str, seconds: Callable[[Item], float | None]) -> ColumnO
     return number_column(title, "ms", milliseconds, decimals=TIME_DECIMALS)
 
 
-def _timing(row: KernelFigures) -> KernelTiming:
-    return row.timing
-
-
-def _value(found: Median | None) -> float | None:
-    return found.value if found else None
-
-
-def _speedup_column(title: Words, baseline: str) -> ColumnOf[KernelFigures]:
+def _speedup_column(baseline: str) -> ColumnOf[KernelFigures]:
     def speedup(row: KernelFigures) -> Quantity | None:
-        if (found := row.speedups.get(baseline)) is None:
+        if (known := row.speedups.get(baseline)) is None:
             return None
-        return Quantity(found.value, Unit.RATIO, found.low, found.high, decimals=RATIO_DECIMALS)
+        return Quantity(known.value, Unit.RATIO, known.low, known.high, decimals=RATIO_DECIMALS)
 
-    return ratio_column(title, speedup)
-
-
-_EXPLAINING: tuple[ColumnOf[KernelFigures], ...] = (
-    number_column("traffic", "MB", lambda row: row.timing.size_bytes / 1e6, decimals=2),
-    number_column("bandwidth", "GB/s", _gigabytes_per_s, decimals=1),
-    number_column("intensity", "flop/byte", lambda row: row.intensity, decimals=2),
-    number_column("of roofline", Unit.SHARE, lambda row: row.roof_share, decimals=0),
-    number_column("error", Unit.NONE, lambda row: number(row.timing.error, digits=2)),
-)
+    return ratio_column(say("speed-up to ", Name(baseline)), speedup)
 
 
 ROUNDING = 0.02  # of a ratio that is printed with two decimals, from times with four
@@ -267,22 +206,22 @@ def kernel_document_as_published(kernels: PublishedKernels) -> Document:
     labels = dict.fromkeys(name for row in kernels.rows for name in row.labels)
     names = list(dict.fromkeys(name for row in kernels.rows for name in row.seconds))
 
-    def row_itself(row: PublishedKernel) -> PublishedKernel:
-        return row
-
     def time(name: str) -> ColumnOf[PublishedKernel]:
         return _time_column(name, lambda row: row.seconds.get(name))
 
     rows = table(
         kernels.rows,
-        *_shape_columns(row_itself),
-        *(_label_column(name, row_itself) for name in labels),
+        *_shape_columns(labels, _itself),
         *map(time, names),
         number_column("ratio", Unit.RATIO, lambda row: _ratio(row, names)),
     )
     findings = bullets([*_findings(kernels.rows, names), *kernels.source.notes])
     sections = (Section(say("The table"), (rows,)),)
     return Document(say("Kernel timings"), (conditions_source_paragraph(kernels.source), *findings), sections)
+
+
+def _itself(row: PublishedKernel) -> PublishedKernel:
+    return row
 
 
 def _ratio(row: PublishedKernel, names: Sequence[str]) -> float | None:

@@ -6,17 +6,17 @@ processor too: far too slowly to be timed, but right or wrong as they would be o
 
 import importlib.util
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from bitbench.features.kernels.case import KernelShape, Prepared, Traits, WeightPool, kernel_case_isas
+from bitbench.features.kernels.case import Case, KernelShape, Prepared, WeightPool
 from bitbench.features.vptq import packed
-from bitbench.features.vptq.layout import WORD_BITS, VptqLayer, dequantize_layout, unpack_layout_indices
+from bitbench.features.vptq.layout import WORD_BITS
 from bitbench.features.vptq.linear import native_linear_product
 
 if TYPE_CHECKING:
@@ -24,14 +24,12 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class VptqCase(Traits):
+class VptqCase(Case):
     """Codebooks of `main` and `residual` entries; indices and codebooks are random, which is hard on the caches."""
 
     main: int = 4096
     residual: int = 256
     activation_bits: int = 8
-    isa: str | None = None  # None: the best one of this processor
-    needs: tuple[str, ...] = ("the native part of bitbench",)
     check_dtype: str = "float32"
 
     def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
@@ -39,13 +37,7 @@ class VptqCase(Traits):
             import bitbench._native  # noqa: F401
         except ImportError as error:
             return f"the native part of bitbench cannot be loaded here ({error})"
-        usable = kernel_case_isas()
-        if self.isa is not None and self.isa not in usable:
-            return f"this processor does not run {self.isa}, only {', '.join(usable)}"
         return None
-
-    def held_to(self, isas: Sequence[str]) -> "tuple[VptqCase, ...]":
-        return tuple(replace(self, name=f"{self.name}-{isa}", isa=isa) for isa in isas)
 
     def weight_bytes(self, shape: KernelShape) -> int:
         return self._stream_bytes(shape) + packed.VECTOR * (self.main + self.residual)
@@ -53,15 +45,12 @@ class VptqCase(Traits):
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
         matrices = [self._matrix(shape, copy * self.weight_bytes(shape), pool) for copy in range(copies)]
         kernels = [packed.native_packed_matrix(matrix) for matrix in matrices]
-        isa = self.isa or kernel_case_isas()[0]
-
-        def run(x: torch.Tensor, copy: int) -> torch.Tensor:
-            bits, threads = self.activation_bits, pool.threads
-            return native_linear_product(
-                kernels[copy], x, shape.out_features, activation_bits=bits, threads=threads, isa=isa
-            )
-
-        return Prepared(run, lambda rows: self._reference(matrices[0], rows), self.weight_bytes(shape), isa)
+        multiply = partial(native_linear_product, activation_bits=self.activation_bits, threads=pool.threads)
+        return Prepared(
+            run=lambda x, copy: multiply(kernels[copy], x, shape.out_features),
+            reference=lambda rows: _packed_rows(matrices[0], rows),
+            weight_bytes=self.weight_bytes(shape),
+        )
 
     def _stream_bytes(self, shape: KernelShape) -> int:
         blocks, strips = -(-shape.out_features // packed.VECTOR), -(-shape.in_features // packed.STRIP)
@@ -78,19 +67,20 @@ class VptqCase(Traits):
     def _matrix(self, shape: KernelShape, offset: int, pool: WeightPool) -> packed.PackedMatrix:
         stream_bytes = self._stream_bytes(shape)
         blocks, strips = -(-shape.out_features // packed.VECTOR), -(-shape.in_features // packed.STRIP)
-        stream = pool.huge_page_bytes_at(offset, stream_bytes).numpy().reshape(blocks, strips, -1)
+        stream = pool.bytes_at(offset, stream_bytes).numpy().reshape(blocks, strips, -1)
         offset += stream_bytes
         books = []
         for entries, bits, scale in ((self.main, self._main_bits, 2**-7), (self.residual, self._residual_bits, 2**-9)):
-            book = pool.huge_page_bytes_at(offset, entries * packed.VECTOR).numpy().reshape(entries, packed.VECTOR)
+            book = pool.bytes_at(offset, entries * packed.VECTOR).numpy().reshape(entries, packed.VECTOR)
             books.append(packed.PackedCodebook(book, scale, bits))
             offset += entries * packed.VECTOR
         segment = packed.PackedSegment(shape.in_features, books[0], books[1], stream)
         return packed.PackedMatrix(shape.in_features, shape.out_features, (segment,))
 
-    def _reference(self, matrix: packed.PackedMatrix, rows: slice) -> "np.typing.NDArray[np.float64]":
-        last = matrix.out_features if rows.stop is None else rows.stop
-        return packed.dequantize_packed(matrix, slice(rows.start // packed.VECTOR, -(-last // packed.VECTOR)))
+
+def _packed_rows(matrix: packed.PackedMatrix, rows: slice) -> npt.NDArray[np.float64]:
+    last = matrix.out_features if rows.stop is None else rows.stop
+    return packed.dequantize_packed(matrix, slice(rows.start // packed.VECTOR, -(-last // packed.VECTOR)))
 
 
 def _case(main: int, residual: int, bits: int, *, on_request: bool) -> VptqCase:
@@ -123,12 +113,11 @@ DEVICES = ("cuda", "cpu") if os.environ.get("TRITON_INTERPRET") == "1" else ("cu
 
 
 @dataclass(frozen=True)
-class TritonVptq(Traits):
+class TritonVptq(Case):
     """Codebooks of `main` and `residual` entries; indices and codebooks are random, which is hard on the caches."""
 
     main: int = 4096
     residual: int = 256
-    needs: tuple[str, ...] = ("a CUDA device", "triton")
     devices: tuple[str, ...] = DEVICES
     check_dtype: str = "float32"
     allowed_error: float = 2e-4  # single precision, in sums of another order than the reference's
@@ -146,7 +135,7 @@ class TritonVptq(Traits):
         segments = [self._segment(shape, copy * step, pool) for copy in range(copies)]
         return Prepared(
             run=lambda x, copy: segments[copy](x)[:, : shape.out_features].to(x.dtype),
-            reference=lambda rows: _reference(segments[0], shape, rows),
+            reference=lambda rows: _segment_rows(segments[0], shape, rows),
             weight_bytes=self.weight_bytes(shape),
         )
 
@@ -169,19 +158,11 @@ class TritonVptq(Traits):
         return Segment(shape.in_features, words, self._bits, *books)
 
 
-def _reference(segment: "Segment", shape: KernelShape, rows: slice) -> npt.NDArray[np.float64]:
+def _segment_rows(segment: "Segment", shape: KernelShape, rows: slice) -> npt.NDArray[np.float64]:
     last = shape.out_features if rows.stop is None else rows.stop
-    words = segment.words[rows.start // VECTOR : -(-last // VECTOR)].cpu().numpy()
-    main, residual = unpack_layout_indices(words, segment.columns, *segment.bits)
-    layer = VptqLayer(
-        in_features=shape.in_features,
-        out_features=last - rows.start,
-        centroids=segment.main.float().cpu().numpy()[np.newaxis],
-        indices=main[np.newaxis],
-        residual_centroids=segment.residual.float().cpu().numpy()[np.newaxis],
-        residual_indices=None if residual is None else residual[np.newaxis],
-    )
-    return dequantize_layout(layer)
+    words = segment.words[rows.start // VECTOR : -(-last // VECTOR)]
+    part = type(segment)(segment.columns, words, segment.bits, segment.main, segment.residual)
+    return np.asarray(part.dense()[: last - rows.start].double().cpu().numpy())
 
 
 def _triton_case(main: int, residual: int, *, on_request: bool) -> TritonVptq:

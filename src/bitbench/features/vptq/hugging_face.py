@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM
 from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
 from transformers.quantizers.base import HfQuantizer
 
@@ -23,12 +22,6 @@ def register_vptq(device: str = "cpu") -> None:
     """`device` is where models will be moved to once they are loaded."""
     VptqQuantizer.device = device
     AUTO_QUANTIZER_MAPPING[METHOD] = VptqQuantizer
-
-
-def _load_vptq_model(folder: Path, dtype: torch.dtype = torch.bfloat16, **options: Any) -> Any:
-    """A causal language model whose quantized layers are `VptqLinear`."""
-    register_vptq()
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, local_files_only=True, **options)
 
 
 class VptqQuantizer(HfQuantizer):  # type: ignore[misc]

@@ -4,11 +4,9 @@ an engine's environment."""
 import importlib.util
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.nn import functional
 
-from bitbench.features.kernels.case import kernel_case_isas
 from bitbench.features.vptq import layout, packed
 from bitbench.features.vptq.layout import VptqLayer
 
@@ -18,12 +16,9 @@ if TYPE_CHECKING:
 
 
 def native_linear_product(
-    kernel: "VptqMatrix", x: torch.Tensor, out_features: int, *, activation_bits: int, threads: int, isa: str = ""
+    kernel: "VptqMatrix", x: torch.Tensor, out_features: int, *, activation_bits: int, threads: int
 ) -> torch.Tensor:
-    """x [..., in] times the matrix, [..., out], in the type of x. What is not bfloat16 is computed in float32.
-
-    Without `isa` on the best instruction set of `kernel_case_isas`.
-    """
+    """x [..., in] times the matrix, [..., out], in the type of x. What is not bfloat16 is computed in float32."""
     given = (x if x.dtype in (torch.bfloat16, torch.float32) else x.float()).contiguous()
     y = torch.empty((*x.shape[:-1], out_features), dtype=given.dtype)
     kernel.multiply_at(
@@ -33,7 +28,7 @@ def native_linear_product(
         bfloat16=given.dtype is torch.bfloat16,
         activation_bits=activation_bits,
         threads=threads,
-        isa=isa,
+        isa="",
     )
     return y.to(x.dtype)
 
@@ -45,14 +40,9 @@ TRITON_ROWS = 8  # as many as one program of the GPU kernel holds in its registe
 ACTIVATION_BITS = 16  # rounding activations to 8 bits would be quicker, but no longer plain weight-only arithmetic
 
 
-def _vptq_linear_isa() -> str | None:
-    """The instruction set that the native kernel uses here; None where there is no native part."""
-    return next(iter(kernel_case_isas()), None)
-
-
 def _native_fault(layer: VptqLayer) -> str | None:
     """Why the native kernel cannot multiply a layer; None where it can."""
-    if _vptq_linear_isa() is None:
+    if packed.native_isa() is None:
         return "no native part"
     vector = layer.centroids.shape[2]
     return None if vector == packed.VECTOR else f"vectors of {vector}"
@@ -95,7 +85,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
             self._fill_triton(layer)
         else:
             self.kind = (
-                f"{codebooks}, native kernel {_vptq_linear_isa()} with {ACTIVATION_BITS}-bit activations "
+                f"{codebooks}, native kernel {packed.native_isa()} with {ACTIVATION_BITS}-bit activations "
                 f"up to {KERNEL_ROWS} rows, dense above"
             )
             self._fill_native(layer)
@@ -113,7 +103,7 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
     def _fill_native(self, layer: VptqLayer) -> None:
         self._matrix = packed.pack_layer(layer)
         self._kernel = packed.native_packed_matrix(self._matrix)
-        for number, array in enumerate(_arrays(self._matrix)):
+        for number, array in enumerate(self._matrix.arrays):
             self.register_buffer(f"part{number}", torch.from_numpy(array), persistent=False)  # counted, not copied
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -141,36 +131,4 @@ class VptqLinear(torch.nn.Module):  # type: ignore[misc]
             return self.on_gpu.dense()
         if self._matrix is None:
             return self.weight
-        return dense(self._matrix)
-
-
-def dense(matrix: packed.PackedMatrix) -> torch.Tensor:
-    """As `packed.dequantize_packed`, with torch's threads and in single precision: it is done for every long prompt."""
-    parts = [] if matrix.outliers is None else [torch.from_numpy(matrix.outliers)]  # each [blocks, columns, 8]
-    for segment in matrix.segments:
-        bits = segment.residual.bits if segment.residual else 0
-        main, residual = packed.unpack_stream(segment.stream, segment.columns, segment.main.bits, bits)
-        part = _look_up(segment.main, main)
-        if segment.residual is not None and residual is not None:
-            part += _look_up(segment.residual, residual)
-        parts.append(part)
-    stored = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
-    weight = stored.transpose(1, 2).reshape(-1, matrix.in_features)[: matrix.out_features]
-    if matrix.permutation is not None:
-        weight = weight[:, torch.from_numpy(np.argsort(matrix.permutation))]
-    if matrix.column_scale is not None:
-        weight = weight * torch.from_numpy(matrix.column_scale)
-    return weight if matrix.column_bias is None else weight + torch.from_numpy(matrix.column_bias)
-
-
-def _look_up(codebook: packed.PackedCodebook, indices: layout.Indices) -> torch.Tensor:
-    table = (torch.from_numpy(codebook.entries).float() - packed.OFFSET) * codebook.scale
-    return torch.nn.functional.embedding(torch.from_numpy(indices.astype(np.int32)), table)
-
-
-def _arrays(matrix: packed.PackedMatrix) -> list[Any]:
-    """All that lies in memory for it."""
-    found: list[Any] = [matrix.outliers, matrix.permutation, matrix.column_scale, matrix.column_bias, matrix.bias]
-    for segment in matrix.segments:
-        found += [segment.stream, segment.main.entries, segment.residual.entries if segment.residual else None]
-    return [array for array in found if array is not None]
+        return torch.from_numpy(packed.dequantize_packed(self._matrix)).float()

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from bitbench.features.kernels.case import Arena
 from bitbench.features.vptq.layout import Doubles, Floats, Indices, VptqLayer, restore_layout_columns
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ MAIN_BITS = (12, 13, 16)
 RESIDUAL_BITS = (8, 9, 16)
 _MAIN_BYTES = {12: 96, 13: 104, 16: 128}
 _RESIDUAL_BYTES = {0: 0, 8: 64, 9: 72, 16: 128}
-_arena = Arena()  # of all layers: one of a small model fills no huge page
 
 
 @dataclass(frozen=True)
@@ -58,19 +56,14 @@ class PackedMatrix:
     bias: Floats | None = None
 
     @property
-    def weight_bytes(self) -> int:
-        """What one product has to read: stream, codebooks, outliers and the vectors beside them."""
-        parts: list[npt.NDArray[np.generic] | None] = [
-            self.outliers,
-            self.permutation,
-            self.column_scale,
-            self.column_bias,
-            self.bias,
-        ]
+    def arrays(self) -> list[npt.NDArray[np.generic]]:
+        """All that lies in memory for it, and that one product has to read."""
+        parts: list[npt.NDArray[np.generic] | None] = [self.outliers, self.permutation, self.column_scale]
+        parts += [self.column_bias, self.bias]
         for segment in self.segments:
-            parts += [segment.stream, segment.main.entries]
-            parts += [segment.residual.entries] if segment.residual else []
-        return sum(part.nbytes for part in parts if part is not None)
+            residual = segment.residual.entries if segment.residual else None
+            parts += [segment.stream, segment.main.entries, residual]
+        return [part for part in parts if part is not None]
 
 
 def strip_bytes(main_bits: int, residual_bits: int) -> int:
@@ -108,7 +101,7 @@ def pack_codebook(centroids: Floats, bits: int) -> PackedCodebook:
     rounded = np.rint(centroids / scale).clip(-INT8_MAX, INT8_MAX).astype(np.int16) + OFFSET
     entries = np.full((1 << bits, VECTOR), OFFSET, dtype=np.uint8)
     entries[: len(rounded)] = rounded
-    return PackedCodebook(_arena.place(entries), scale, bits)
+    return PackedCodebook(entries, scale, bits)
 
 
 def pack_stream(main: Indices, residual: Indices | None, main_bits: int, residual_bits: int) -> Bytes:
@@ -171,6 +164,18 @@ def native_packed_matrix(matrix: PackedMatrix) -> "VptqMatrix":
     return made
 
 
+def native_isa() -> str | None:
+    """The instruction set that the native kernel uses here; None where there is no native part.
+
+    Raises ValueError where BITBENCH_ISA names one that this processor does not run.
+    """
+    try:
+        from bitbench._native import vptq_isas
+    except ImportError:
+        return None
+    return vptq_isas()[0]
+
+
 def _pack_group(layer: VptqLayer, group: int) -> PackedSegment:
     centroids, indices = layer.centroids[group], layer.indices[group]
     main = pack_codebook(centroids, packed_index_bits(len(centroids), MAIN_BITS))
@@ -180,7 +185,7 @@ def _pack_group(layer: VptqLayer, group: int) -> PackedSegment:
         residual = pack_codebook(second, packed_index_bits(len(second), RESIDUAL_BITS))
         residual_indices = layer.residual_indices[group]
     stream = pack_stream(indices, residual_indices, main.bits, residual.bits if residual else 0)
-    return PackedSegment(indices.shape[1], main, residual, _arena.place(stream))
+    return PackedSegment(indices.shape[1], main, residual, stream)
 
 
 def _dense_outliers(layer: VptqLayer) -> Floats | None:

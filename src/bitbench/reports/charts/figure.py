@@ -385,7 +385,6 @@ def figure_config(colours: Mapping[str, str]) -> dict[str, Json]:
             "change": {"color": colours["alarm"], "fontSize": 11},
             "history": {"color": colours["accent"], "strokeWidth": 1.5},
             "heat": {"color": colours["accent"], "stroke": colours["paper"], "strokeWidth": 2},
-            "roof": {"color": colours["soft"], "strokeWidth": 2},
             "name": {"color": colours["ink"], "fontSize": 12.5, "align": "left"},
             "value": {"color": colours["soft"], "fontSize": 12, "align": "right"},
             "front": {"color": colours["accent"], "strokeWidth": 1.5, "strokeDash": [5, 3], "opacity": 0.8},

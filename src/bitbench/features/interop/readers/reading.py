@@ -3,19 +3,18 @@ text as it was meant."""
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import groupby
 from math import inf
 
-from bitbench.analysis.roofline import operator_group_rules
 from bitbench.records.profile import Operator, PublishedKernel
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.study import EngineSetup
 from bitbench.study.workload import BUILT_IN_WORKLOADS, AnyArrival, Batch, ClosedLoop, ShapePart, Workload
 from bitbench.util.errors import BitbenchError, ExitCode
-from bitbench.util.units import parse_bytes, parse_seconds
 
 
 class ImportFileError(BitbenchError):
@@ -43,37 +42,45 @@ class ImportedStarts(StrEnum):
     ONE = "one"
 
 
-# UTF-8 read as Windows-1252 shows its lead bytes as these letters: `Â±` for ±, `â€“` for –, `ðŸ¥‡` for a medal.
-_TRACES = re.compile(r"[ÂÃâð][\u0080-\u00ff\u0100-\u2fff]")
 SMALLEST, LARGEST = 1e-18, 1e18  # of any figure, in any unit
-MIS_ENCODED = "Its text was UTF-8 that had been read as Windows-1252; it was repaired."
 
 
-def decode_imported_text(content: bytes) -> tuple[str, bool]:
-    """The text, and whether its encoding had to be repaired."""
-    text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
-    repaired = "\n".join(_repaired(line) if _TRACES.search(line) else line for line in text.split("\n"))
-    return repaired, repaired != text
+def imported_tables(text: str) -> Iterator[tuple[list[str], list[list[str]]]]:
+    """Each Markdown or grid table with the lines before it: its rows of cells, the titles first, without its rules."""
+    before: list[str] = []
+    for is_table, block in groupby(text.split("\n"), key=lambda line: line.lstrip().startswith(("|", "+"))):
+        lines = [line.strip() for line in block]
+        if not is_table:
+            before = lines
+        elif rows := [line.strip("|").split("|") for line in lines if set(line) - set("|+-=: ")]:
+            yield before, [[cell.strip() for cell in row] for row in rows]
 
 
-def _repaired(line: str) -> str:
-    raw = bytearray()
-    for char in line:
-        try:
-            raw += char.encode("cp1252")
-        except UnicodeEncodeError:
-            if ord(char) > 0xFF:  # never came from one byte: this line is as it was meant
-                return line
-            raw.append(ord(char))
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError:
-        return line
+_OWNER = re.compile(r"^- (\S+)\s*$|^The environment of the evaluation with (?:huggingface )?(\S+) is:")
+_DEVICE = re.compile(r"^- Device: (.+)$|^-\s++(NVIDIA .+)$")
+_PACKAGE = re.compile(r"^\s*+-\s++(.+) (\S+)\s*$")
 
 
-def imported_row_cells(line: str) -> list[str]:
-    """The cells of a line of a Markdown table or of a grid table."""
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+def imported_versions(lines: Sequence[str]) -> tuple[dict[str, dict[str, str]], str | None]:
+    """Versions of packages by engine, as lists beside tables name them, and the first device."""
+    versions: dict[str, dict[str, str]] = {}
+    device, owner = None, ""
+    for line in lines:
+        if match := _DEVICE.match(line):
+            device = device or (match[1] or match[2]).strip()
+        elif match := _OWNER.match(line):
+            owner = (match[1] or match[2]).lower()
+        elif line.startswith(("Note", "#")):
+            owner = ""
+        elif owner and (match := _PACKAGE.match(line)):
+            versions.setdefault(owner, {})[match[1]] = match[2]
+    return versions, device
+
+
+def imported_facts(versions: Mapping[str, dict[str, str]], engine: str, kernels: tuple[str, ...] = ()) -> InstanceFacts:
+    packages = versions.get(engine.lower(), {})
+    version = next((value for name, value in packages.items() if name.lower() == engine.lower()), None)
+    return InstanceFacts(engine_version=version, versions=packages, kernels=kernels)
 
 
 def imported_figure(text: str) -> float | None:
@@ -86,62 +93,11 @@ def imported_figure(text: str) -> float | None:
 def plausible_imported_number(value: float) -> float:
     """Raises ImportFileError for what nothing can measure, and sums and squares could not hold."""
     if not SMALLEST <= value <= LARGEST:
-        shown = (
-            f"a number of {len(str(value)):,} digits" if isinstance(value, int) and value > LARGEST else f"{value:g}"
-        )
-        raise ImportFileError(f"it contains {shown}, which no tool measures")
+        raise ImportFileError("it contains a number that is too large or too small for any figure")
     return float(value)
 
 
-_TOTAL = re.compile(r"Self (CPU|CUDA) time total: (\S+)")
-_DEVICE = re.compile(r"^- Device: (.+)$")
-
-
-@dataclass(frozen=True)
-class ProfileTable:
-    device: str | None
-    operators: tuple[Operator, ...]
-    self_cpu_s: float | None
-    self_device_s: float | None
-
-
-def imported_profile_table(lines: list[str]) -> ProfileTable | None:
-    """None where there is no such table."""
-    place = next((place for place, line in enumerate(lines) if "Self CPU %" in line), None)
-    if place is None:
-        return None
-    titles = re.split(r"\s{2,}", lines[place].strip())
-    rows = [row for line in lines[place + 1 :] if (row := _row(line, titles))]
-    totals = {match.group(1): parse_seconds(match.group(2)) for line in lines if (match := _TOTAL.search(line))}
-    devices = [match.group(1).strip() for line in lines[:place] if (match := _DEVICE.match(line))]
-    return ProfileTable(devices[-1] if devices else None, tuple(rows), totals.get("CPU"), totals.get("CUDA"))
-
-
-def _row(line: str, titles: list[str]) -> Operator | None:
-    cells = re.split(r"\s{2,}", line.strip())
-    if len(cells) != len(titles) or not cells[-1].isdigit():
-        return None
-    row = dict(zip(titles, cells, strict=True))
-    return Operator(
-        group=operator_group_rules().group_of(row["Name"])[0],
-        name=row["Name"],
-        calls=int(row["# of Calls"]),
-        self_cpu_s=parse_seconds(row["Self CPU"]),
-        self_cpu_share=float(row["Self CPU %"].rstrip("%")) / 100,
-        cpu_total_s=parse_seconds(row["CPU total"]),
-        self_device_s=parse_seconds(row["Self CUDA"]) if "Self CUDA" in row else None,
-        self_memory_bytes=_bytes(row["Self CPU Mem"]) if "Self CPU Mem" in row else None,
-    )
-
-
-def _bytes(text: str) -> int:
-    """torch writes `13.36 Mb` for MiB, and a minus for what was freed."""
-    sign = -1 if text.startswith("-") else 1
-    return sign * parse_bytes(re.sub(r"([KMG])b$", r"\1iB", text.lstrip("-")))
-
-
 LONGEST_NAME = 60  # of a workload; what `Workload` allows, with room for a number
-_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.+-]+")
 
 
@@ -161,6 +117,16 @@ class ImportedRun:
     started_at: str | None = None
     duration_s: float | None = None
     cause: str | None = None  # why it has no figures
+
+
+@dataclass(frozen=True)
+class ProfileTable:
+    """An operator table of torch's profiler, with the totals below it."""
+
+    device: str | None
+    operators: tuple[Operator, ...]
+    self_cpu_s: float | None
+    self_device_s: float | None
 
 
 @dataclass
@@ -232,18 +198,10 @@ def _name(shape: Workload, rate: float | None) -> str:
     return imported_name("-".join(numbers), "unspecified")
 
 
-def imported_json_object(text: str, tool: str, needed: Sequence[str]) -> Mapping[str, Json]:
-    """A JSON object that has all `needed` keys."""
-    found = imported_json_objects(text, tool, needed)
-    if len(found) != 1:
-        raise ImportFileError(f"the file contains {len(found)} JSON objects; {tool} writes one per file")
-    return found[0]
-
-
 def imported_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[Mapping[str, Json]]:
-    """The objects of a JSON file, of a JSON array, or of one object per line."""
+    """The objects of a JSON file, of a JSON array, or of one object per line; each has all `needed` keys."""
     try:
-        content = _parsed(text)
+        content = json.loads(text)
     except json.JSONDecodeError:
         content = [_line(line, number, tool) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
     found = content if isinstance(content, list) else [content]
@@ -256,27 +214,20 @@ def imported_json_objects(text: str, tool: str, needed: Sequence[str]) -> list[M
     return found
 
 
-def _parsed(text: str) -> Json:
-    """JSON can hold halves of characters (`\\ud800`), which no file can be written with."""
-    content = json.loads(text)
-    if not _HALF.search(text):
-        return content
-    return json.loads(json.dumps(content, ensure_ascii=False).encode("utf-8", "replace"))
-
-
 def _line(line: str, number: int, tool: str) -> Json:
     try:
-        return _parsed(line)
+        return json.loads(line)
     except json.JSONDecodeError as error:
         raise ImportFileError(f"line {number} is not JSON ({error.msg}); {tool} writes one object per line") from error
 
 
-def imported_field(content: Json, *path: str) -> Json:
-    """What lies at the end of nested keys; None where one is missing."""
-    for key in path:
-        if not isinstance(content, Mapping):
-            return None
-        content = content.get(key)
+def imported_field(content: Json, path: str) -> Json:
+    """What lies at the end of nested keys, as in `a.b.0`; None where one is missing."""
+    for key in path.split("."):
+        if isinstance(content, list) and key.removeprefix("-").isdigit():
+            content = next(iter(content[int(key) :]), None)
+        else:
+            content = content.get(key) if isinstance(content, Mapping) else None
     return content
 
 
@@ -294,7 +245,3 @@ def imported_text(value: Json) -> str | None:
 def imported_count(value: Json) -> int | None:
     known = imported_number(value)
     return None if known is None else round(known)
-
-
-def imported_text_or(value: Json, fallback: str) -> str:
-    return value if isinstance(value, str) and value.strip() else fallback

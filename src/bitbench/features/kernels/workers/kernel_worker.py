@@ -4,6 +4,7 @@ Writes lines of JSON to its output ({"event": "machine" | "unusable" | "case" | 
 bitbench is not installed where this runs: the job says where its package and its native module are.
 """
 
+import copy
 import gc
 import importlib
 import random
@@ -54,6 +55,7 @@ class FilledPool:
 
         generator = torch.Generator().manual_seed(seed)
         self.size_bytes, self.threads = size_bytes, threads
+        self._first_byte = 0
         self._bytes = torch.empty(size_bytes, dtype=torch.uint8, device=device)
         self._bfloat16 = torch.empty(size_bytes // 2, dtype=torch.bfloat16, device=device)
         numbers = torch.randint(0, 256, (self.PIECE + 64,), generator=generator, dtype=torch.uint8)
@@ -61,58 +63,36 @@ class FilledPool:
         _fill(self._bfloat16, torch.randn(self.PIECE + 64, generator=generator).bfloat16().to(device))
         # Of two bfloat16 numbers the second gives sign, exponent and upper digits, the first only further digits.
         self._float32 = self._bfloat16[: size_bytes // 4 * 2].view(torch.float32)
-        self._huge_pages: Any = None
-        self._from_numpy = torch.from_numpy
+
+    def part(self, first_byte: int) -> "FilledPool":
+        """The pool from another place on: cases that start far apart do not bring each other's weights into the
+        cache."""
+        part = copy.copy(self)
+        part._first_byte = first_byte
+        return part
 
     def bytes_at(self, offset: int, count: int) -> Any:
-        return _cut(self._bytes, offset, count)
-
-    def huge_page_bytes_at(self, offset: int, count: int) -> Any:
-        if self._huge_pages is None:
-            from bitbench.features.kernels.case import Arena
-
-            self._huge_pages = self._from_numpy(Arena().place(self._bytes.numpy()))
-        return _cut(self._huge_pages, offset, count)
+        return self._cut(self._bytes, offset, count)
 
     def bfloat16_at(self, offset: int, count: int) -> Any:
-        return _cut(self._bfloat16, offset, count)
+        return self._cut(self._bfloat16, offset, count)
 
     def float32_at(self, offset: int, count: int) -> Any:
-        return _cut(self._float32, offset, count)
+        return self._cut(self._float32, offset, count)
 
-
-class PoolPart:
-    """The pool from another place on: cases that start far apart do not bring each other's weights into the cache."""
-
-    def __init__(self, pool: FilledPool, first_byte: int) -> None:
-        self.threads = pool.threads
-        self._pool, self._first_byte = pool, first_byte
-
-    def bytes_at(self, offset: int, count: int) -> Any:
-        return self._pool.bytes_at(self._first_byte + offset, count)
-
-    def huge_page_bytes_at(self, offset: int, count: int) -> Any:
-        return self._pool.huge_page_bytes_at(self._first_byte + offset, count)
-
-    def bfloat16_at(self, offset: int, count: int) -> Any:
-        return self._pool.bfloat16_at(self._first_byte // 2 + offset, count)
-
-    def float32_at(self, offset: int, count: int) -> Any:
-        return self._pool.float32_at(self._first_byte // 4 + offset, count)
+    def _cut(self, source: Any, offset: int, count: int) -> Any:
+        """From a cache line on, wrapping around where the end is too near."""
+        step = ALIGNMENT // source.element_size()
+        room = source.numel() - count
+        first = self._first_byte // source.element_size() + offset
+        start = -(-first // step) * step % (room + 1) // step * step
+        return source[start : start + count]
 
 
 def _fill(target: Any, piece: Any) -> None:
     for start in range(0, target.numel(), piece.numel()):
         end = min(start + piece.numel(), target.numel())
         target[start:end] = piece[: end - start]
-
-
-def _cut(source: Any, offset: int, count: int) -> Any:
-    """From a cache line on, wrapping around where the end is too near."""
-    step = ALIGNMENT // source.element_size()
-    room = source.numel() - count
-    start = -(-offset // step) * step % (room + 1) // step * step
-    return source[start : start + count]
 
 
 def _add_readings(known: dict[str, list[float]], found: dict[str, list[float]]) -> None:
@@ -128,16 +108,14 @@ class KernelBench:
         from bitbench.features.kernels.device import open_device
 
         self._torch, self._job, self._reports = torch, job, reports
-        self._threads = job["threads"] or torch.get_num_threads()
-        torch.set_num_threads(self._threads)
-        self._device = open_device(job["device"], torch, warm=job["warm"])
+        self._threads = torch.get_num_threads()
+        self._device = open_device(job["device"], torch)
         self._cold_bytes = max(job["cold_bytes"], COLD_CACHES * self._device.cache_bytes)
-        usual = [
+        self._cases = [
             case
             for case in self._importable()
             if job["all_cases"] or self._is_usual(case) or case.name in job["against"]
         ]
-        self._cases = [held for case in usual for held in (case.held_to(job["isas"]) if job["isas"] else (case,))]
         self._shapes = [KernelShape(*pair) for pair in job["shapes"]]
         self._rng = random.Random(job["seed"])
 
@@ -194,12 +172,12 @@ class KernelBench:
         prepared = {}
         for place, case in enumerate(self._cases):
             cause = self._why_not(case, shape, batch)
-            error = isa = None
+            error = None
             if cause is None:
-                copies = 1 if self._job["warm"] else -(-self._cold_bytes // case.weight_bytes(shape))
+                copies = -(-self._cold_bytes // case.weight_bytes(shape))
                 try:
-                    made = case.prepare(shape, copies, PoolPart(pool, place * pool.size_bytes // len(self._cases)))
-                    isa, error = made.isa, self._error(case, made, shape, batch)
+                    made = case.prepare(shape, copies, pool.part(place * pool.size_bytes // len(self._cases)))
+                    error = self._error(case, made, shape, batch)
                 except Exception as failed:  # out of memory, a kernel that does not compile: a result like any other
                     cause = f"failed: {type(failed).__name__}: {failed}".splitlines()[0]
                 else:
@@ -215,7 +193,6 @@ class KernelBench:
                 error=error,
                 cause=cause,
                 labels=case.labels,
-                isa=isa,
                 weight_bytes=case.weight_bytes(shape),
             )
         self._reports.send(

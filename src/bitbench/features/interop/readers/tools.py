@@ -1,0 +1,165 @@
+"""Result files of tools that load an engine, read by the tables of `tools.yaml`.
+
+What a tool writes in a way that no path describes, a function here brings into runs.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from datetime import datetime
+from functools import cache
+from pathlib import Path, PurePosixPath
+
+import yaml
+
+from bitbench.features.interop.readers.reading import (
+    ImportedRun,
+    Reading,
+    imported_count,
+    imported_field,
+    imported_json_objects,
+    imported_name,
+    imported_number,
+    imported_text,
+    imported_workload,
+)
+from bitbench.records.trial import InstanceFacts, TrialMetrics
+from bitbench.study.base import Json, Spec
+from bitbench.study.plan import UNKNOWN_ENGINE
+from bitbench.study.study import EngineSetup
+
+Run = Mapping[str, Json]
+NANOSECOND = 1e-9
+UNITS = {"": 1.0, "s": 1.0, "sec": 1.0, "ms": 1e-3, "us": 1e-6, "ns": NANOSECOND}
+
+
+class ToolFormat(Spec):
+    """A table of `tools.yaml`, which says what its keys mean."""
+
+    tool: str
+    needed: tuple[str, ...]
+    notes: tuple[str, ...]
+    figures: dict[str, str]
+    texts: dict[str, tuple[str, ...]]
+    arguments: tuple[str, ...] = ()
+
+    def figure(self, run: Run, name: str) -> float | None:
+        """Return it in our unit; None where the run does not have it."""
+        paths, _, unit = self.figures.get(name, "").partition(" ")
+        for path in paths.split("|"):
+            if value := imported_number(imported_field(run, path), self._factor(run, path, unit)):
+                return value
+        return None
+
+    def _factor(self, run: Run, path: str, unit: str) -> float:
+        if unit == "each":
+            return 1 / (self.count(run, "completed") or float("inf"))
+        if unit == "beside":
+            unit = imported_text(imported_field(run, f"{path.rpartition('.')[0]}.unit")) or "ms"
+        return UNITS.get(unit, 0.0)
+
+    def count(self, run: Run, name: str) -> int | None:
+        """Return the same as a whole number."""
+        return imported_count(self.figure(run, name))
+
+    def text(self, run: Run, name: str) -> str | None:
+        """Return the first text at one of its paths."""
+        texts = (imported_text(imported_field(run, path)) for path in self.texts.get(name, ()))
+        return next((text for text in texts if text), None)
+
+
+@cache
+def _formats() -> Mapping[str, ToolFormat]:
+    tables = yaml.safe_load(Path(__file__).with_name("tools.yaml").read_text(encoding="utf-8"))
+    return {name: ToolFormat.model_validate(table) for name, table in tables.items()}
+
+
+def read_tool_results(tool: str, text: str) -> Reading:
+    """Return all runs of the file; raises ImportFileError where it is not of this tool."""
+    form = _formats()[tool]
+    objects = imported_json_objects(text, form.tool, form.needed)
+    reading = Reading(notes=list(form.notes))
+    for number, run in enumerate((run for content in objects for run in _RUNS[tool](content)), start=1):
+        reading.runs.append(_run(form, run))
+        if failed := form.count(run, "failed"):
+            reading.notes.append(f"Run {number}: {failed} requests failed; figures are computed from the others.")
+        if number == 1:
+            gpu = form.text(run, "gpu")
+            reading.host = {"cpu_model": form.text(run, "cpu_model"), "accelerators": [{"name": gpu}] if gpu else []}
+    return reading
+
+
+def _run(form: ToolFormat, run: Run) -> ImportedRun:
+    figures = {name: form.figure(run, name) for name in form.figures}
+    rate, completed = figures.get("rate"), form.count(run, "completed")
+    engine, kernel = form.text(run, "engine") or UNKNOWN_ENGINE, form.text(run, "kernel")
+    settings = {name: run[name] for name in form.arguments if isinstance(run.get(name), (bool, int, float, str))}
+    return ImportedRun(
+        form.text(run, "model") or "unknown model",
+        EngineSetup(name=f"{engine}, {kernel}" if kernel else engine, engine=engine, args=settings),
+        imported_workload(
+            concurrency=form.count(run, "concurrency") or (None if rate else form.count(run, "at_once")),
+            input_tokens=form.count(run, "input_tokens"),
+            output_tokens=form.count(run, "output_tokens"),
+            requests=form.count(run, "requests"),
+            name=form.text(run, "workload"),
+            rate=rate,
+        ),
+        TrialMetrics.model_validate(figures),
+        facts=InstanceFacts(engine_version=form.text(run, "version"), kernels=(kernel,) if kernel else ()),
+        requests=completed or 0,
+        weight_bytes=form.count(run, "weight_bytes"),
+        started_at=form.text(run, "started_at"),
+        duration_s=figures.get("duration_s"),
+        cause=None if completed else "No request was completed.",
+    )
+
+
+def _as_it_is(result: Run) -> Iterator[Run]:
+    yield result
+
+
+def _vllm_runs(result: Run) -> Iterator[Run]:
+    """Yield it with its date as others write one: the local time of a machine that is not known, without a zone."""
+    try:
+        date = datetime.strptime(result["date"], "%Y%m%d-%H%M%S").isoformat()
+    except (KeyError, TypeError, ValueError):
+        date = ""
+    yield {**result, "date": date}
+
+
+def _guidellm_runs(report: Run) -> Iterator[Run]:
+    for benchmark in report["benchmarks"]:
+        is_alone = imported_field(benchmark, "config.strategy.type_") == "synchronous"
+        yield {**benchmark, "args": report.get("args"), "one_at_a_time": int(is_alone)}
+
+
+def _llama_bench_runs(test: Run) -> Iterator[Run]:
+    """Yield each repetition of a test, which processes a prompt (pp), generates (tg), or does both."""
+    keys = {"pp": "n_prompt", "tg": "n_gen", "d": "n_depth"}
+    counts = {letters: imported_count(test.get(key)) or 0 for letters, key in keys.items()}
+    prompt, generated = counts["pp"], counts["tg"]
+    versions = [str(test[key]) for key in ("build_number", "build_commit") if test.get(key)]
+    about = {
+        "engine": "llama.cpp",
+        "model": PurePosixPath(imported_text(test["model_filename"]) or "unknown model").name,
+        "version": " ".join(versions),
+        "test": imported_name("-".join(f"{letters}{count}" for letters, count in counts.items() if count), "test"),
+        "count": 1,
+    }
+    for nanoseconds in test.get("samples_ns") or [test["avg_ns"]]:
+        figures: dict[str, float] = {}
+        if seconds := imported_number(nanoseconds, NANOSECOND):
+            figures = {"seconds": seconds, "output": generated / seconds, "overall": (prompt + generated) / seconds}
+            if not generated:
+                figures |= {"prefill_s": seconds, "input": prompt / seconds}
+            elif not prompt:
+                figures["token_s"] = seconds / generated
+        yield {**test, "repetition": about | figures}
+
+
+_RUNS: Mapping[str, Callable[[Run], Iterator[Run]]] = {
+    "vllm": _vllm_runs,
+    "sglang": _as_it_is,
+    "guidellm": _guidellm_runs,
+    "aiperf": _as_it_is,
+    "llama-bench": _llama_bench_runs,
+}
