@@ -61,26 +61,23 @@ def test_a_quick_look_has_the_seeds_table(tmp_path: Path, capsys: pytest.Capture
     assert all(one.timing.error is not None and one.timing.error < 0.02 for one in vptq)
 
 
-def test_each_level_is_as_fast_as_is_claimed_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_best_path_is_as_fast_as_is_claimed_for_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     claims = NEWER_CORE if "avx512vbmi" in kernel_case_isas() else OLDER_CORE
-    levels = [isa for isa in claims if isa in kernel_case_isas()]
-    if not levels:
-        pytest.skip(f"no speed is claimed for {', '.join(kernel_case_isas()) or 'a machine without the native part'}")
-    least = dict.fromkeys(levels, math.inf)
+    best = next(iter(kernel_case_isas()), "a machine without the native part")
+    if best not in claims:
+        pytest.skip(f"no speed is claimed for {best}")
+    least = math.inf
     for look in range(LOOKS):
-        for isa, ratio in most_of_linear(levels, tmp_path / str(look), capsys).items():
-            least[isa] = min(least[isa], ratio)
-        if all(least[isa] < claims[isa] for isa in levels):
+        least = min(least, most_of_linear(tmp_path / str(look), capsys))
+        if least < claims[best]:
             return
-    pytest.fail(f"the slowest shape takes {least} of F.linear's time, claimed are {claims}")
+    pytest.fail(f"the slowest shape takes {least} of F.linear's time, claimed is {claims[best]}")
 
 
-def most_of_linear(levels: list[str], into: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, float]:
-    """By instruction set: the share of F.linear's time that the slowest of the quick look's shapes takes."""
-    cases = ("--cases", "vptq-4096-256", "--isa", ",".join(levels))
-    said = bitbench(capsys, "kernels", "--quick", *cases, "--into", str(into))
+def most_of_linear(into: Path, capsys: pytest.CaptureFixture[str]) -> float:
+    """The share of F.linear's time that the slowest of the quick look's shapes takes."""
+    said = bitbench(capsys, "kernels", "--quick", "--cases", "vptq-4096-256", "--into", str(into))
     assert said.exit_code == 0, said.err
     run = KernelRun.model_validate_json((into / "records.json").read_text(encoding="utf-8"))
     vptq = [one for one in summarize_kernels(run, ["torch-linear"]).figures if one.timing.isa]
-    assert {one.timing.isa for one in vptq} == set(levels)
-    return {isa: max(1 / one.speedups["torch-linear"].value for one in vptq if one.timing.isa == isa) for isa in levels}
+    return max(1 / one.speedups["torch-linear"].value for one in vptq)

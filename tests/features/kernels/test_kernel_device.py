@@ -68,7 +68,7 @@ def fake_torch(device: FakeDevice, *, l2_bytes: int = 40 * 2**20, sees_gpu: bool
 
 def test_the_time_is_the_devices_own_in_seconds() -> None:
     device = FakeDevice()
-    seconds = Cuda(fake_torch(device), warm=False).seconds(lambda: device.send("work", 0.05, 0.02))
+    seconds = Cuda(fake_torch(device)).seconds(lambda: device.send("work", 0.05, 0.02))
     assert seconds == pytest.approx(20e-6)
     assert device.sent == ["filler", "event", "work", "event"]
 
@@ -81,28 +81,21 @@ def test_the_device_is_kept_busy_until_all_of_a_slow_call_is_sent_off() -> None:
         for _ in range(5):
             device.send("work", 0.1, 0.004)
 
-    assert Cuda(fake_torch(device), warm=False).seconds(work) == pytest.approx(20e-6)
+    assert Cuda(fake_torch(device)).seconds(work) == pytest.approx(20e-6)
     assert device.sent.count("filler") == 1 + 2 + 4 + 8
     assert device.sent[-7:] == ["event", *["work"] * 5, "event"]
 
 
 def test_what_always_waits_for_the_host_is_timed_with_it_after_a_limited_number_of_tries() -> None:
     device = FakeDevice()
-    seconds = Cuda(fake_torch(device), warm=False).seconds(lambda: device.send("work", 1000.0, 1.0))
+    seconds = Cuda(fake_torch(device)).seconds(lambda: device.send("work", 1000.0, 1.0))
     assert seconds == pytest.approx(1.0, abs=0.01)
     assert device.sent.count("filler") == 2 * MOST_FILLERS - 1
 
 
-def test_a_warm_call_comes_after_one_that_fills_the_cache_again() -> None:
-    device = FakeDevice()
-    seconds = Cuda(fake_torch(device), warm=True).seconds(lambda: device.send("work", 0.02, 0.03))
-    assert seconds == pytest.approx(30e-6)
-    assert device.sent == ["filler", "work", "event", "work", "event"]
-
-
 def test_each_call_has_a_time_of_its_own() -> None:
     device = FakeDevice()
-    clock = Cuda(fake_torch(device), warm=False)
+    clock = Cuda(fake_torch(device))
     times = [clock.seconds(lambda ms=ms: device.send("work", 0.01, ms)) for ms in (0.5, 0.25, 1.0)]  # type: ignore[misc]
     assert times == pytest.approx([5e-4, 2.5e-4, 1e-3])
 
@@ -110,21 +103,21 @@ def test_each_call_has_a_time_of_its_own() -> None:
 @pytest.mark.parametrize(("l2_bytes", "wanted"), [(40 * 2**20, FILLER_BYTES), (400 * 2**20, 800 * 2**20)])
 def test_the_filler_is_larger_than_the_devices_cache(l2_bytes: int, wanted: int) -> None:
     torch = fake_torch(FakeDevice(), l2_bytes=l2_bytes)
-    device = open_device("cuda", torch, warm=False)
+    device = open_device("cuda", torch)
     assert torch.filler_sizes == [wanted]
     assert device.cache_bytes == l2_bytes
 
 
 def test_a_record_names_the_gpu() -> None:
-    facts = open_device("cuda", fake_torch(FakeDevice()), warm=False).facts()
+    facts = open_device("cuda", fake_torch(FakeDevice())).facts()
     assert facts == {"device": "cuda", "device_name": "A fake GPU", "cuda": "13.0"}
 
 
 def test_a_torch_that_sees_no_gpu_is_an_error_with_the_next_step_unless_the_processor_was_asked_for() -> None:
     torch = fake_torch(FakeDevice(), sees_gpu=False)
     with pytest.raises(RuntimeError, match=r"torch 2\.13\.0 sees no CUDA device; .*bitbench env create transformers"):
-        open_device("cuda", torch, warm=False)
-    assert open_device("cpu", torch, warm=False).facts() == {"device": "cpu", "device_name": None, "cuda": None}
+        open_device("cuda", torch)
+    assert open_device("cpu", torch).facts() == {"device": "cpu", "device_name": None, "cuda": None}
 
 
 def test_the_processors_clock_times_the_call_itself() -> None:

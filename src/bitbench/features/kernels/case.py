@@ -11,9 +11,9 @@ A case is found among what features offer as `kernel_cases`, so another package 
 """
 
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -124,9 +124,6 @@ class Case(Protocol):
 
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared: ...
 
-    def held_to(self, isas: Sequence[str]) -> "Sequence[Case]":
-        """One case per instruction set, with names of their own; itself where it does not choose among several."""
-
 
 @dataclass(frozen=True)
 class Traits:
@@ -144,6 +141,3 @@ class Traits:
 
     def why_not(self, shape: KernelShape) -> str | None:  # noqa: ARG002
         return None
-
-    def held_to(self, isas: Sequence[str]) -> Sequence[Self]:  # noqa: ARG002
-        return (self,)

@@ -32,11 +32,6 @@ def kernels(
         KernelDevice, typer.Option("--device", help="Device; cuda is untested on a GPU.")
     ] = KernelDevice.CPU,
     quick: Annotated[bool, typer.Option("--quick", help="Two shapes, one short pass.")] = False,
-    warm: Annotated[bool, typer.Option("--warm", help="Keep one copy of the weights instead of rotating.")] = False,
-    threads: Annotated[int | None, typer.Option("--threads", min=1, help="Threads [default: torch's choice].")] = None,
-    isa: Annotated[
-        str | None, typer.Option("--isa", help="Instruction sets of the native kernel, such as avx2,avx512.")
-    ] = None,
     seed: Annotated[int, typer.Option("--seed", help="Seed of data and order.")] = 0,
     into: Annotated[Path, typer.Option("--into", metavar="DIR", help="Folder for table, records and chart.")] = Path(
         "kernels"
@@ -55,9 +50,6 @@ def kernels(
         cases=None if cases is None else words_option(cases),
         device=device,
         quick=quick,
-        warm=warm,
-        threads=threads,
-        isas=() if isa is None else words_option(isa),
         seed=seed,
     )
     with console.status("measuring this machine's roofline") as status:

@@ -32,7 +32,6 @@ class KernelMachine(Record):
     openmp: str | None = None  # the runtime whose threads it uses
     read_bytes_per_s: float
     flops_per_s: float
-    warm: bool
     cold_bytes: int
     seed: int
 

@@ -63,8 +63,7 @@ class Cuda:
     read_bytes = 512 * 2**20
     square = 8192
 
-    def __init__(self, torch: ModuleType, *, warm: bool) -> None:
-        self._warm = warm
+    def __init__(self, torch: ModuleType) -> None:
         self._cuda = torch.version.cuda
         properties = torch.cuda.get_device_properties(self.name)
         self._model, self.cache_bytes = str(properties.name), int(properties.L2_cache_size)
@@ -85,8 +84,6 @@ class Cuda:
         """Whether the device was still busy with the fillers when all of the call was in the stream."""
         for _ in range(fillers):
             self._filler.zero_()
-        if self._warm:
-            work()  # the filler has emptied the cache
         self._start.record()
         work()
         self._end.record()
@@ -95,7 +92,7 @@ class Cuda:
         return in_time
 
 
-def open_device(name: str, torch: ModuleType, *, warm: bool) -> Device:
+def open_device(name: str, torch: ModuleType) -> Device:
     """Raises RuntimeError with what to do where torch does not see it."""
     if name == Cpu.name:
         return Cpu()
@@ -104,7 +101,7 @@ def open_device(name: str, torch: ModuleType, *, warm: bool) -> Device:
             f"torch {torch.__version__} sees no CUDA device; if nvidia-smi shows one, recreate this environment "
             f"with: bitbench env create transformers"
         )
-    return Cuda(torch, warm=warm)
+    return Cuda(torch)
 
 
 READINGS = 3

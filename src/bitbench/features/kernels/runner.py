@@ -147,10 +147,7 @@ BRIEF = Effort(passes=1, point_s=1.0, least_rounds=7, most_rounds=60)
 
 @dataclass(frozen=True)
 class KernelOptions:
-    """`shapes` is `seed`, `model:NAME` or `KxN,…`; without `cases` all that this machine can run are timed.
-
-    Cases of the native kernel are timed once on each of `isas`, without them on the best one.
-    """
+    """`shapes` is `seed`, `model:NAME` or `KxN,…`; without `cases` all that this machine can run are timed."""
 
     shapes: str = "seed"
     batches: tuple[int, ...] = (1,)
@@ -158,9 +155,6 @@ class KernelOptions:
     cases: tuple[str, ...] | None = None
     device: KernelDevice = KernelDevice.CPU
     quick: bool = False
-    warm: bool = False
-    threads: int | None = None  # None: what torch chooses
-    isas: tuple[str, ...] = ()
     seed: int = 0
 
 
@@ -184,8 +178,7 @@ def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable
         if event["event"] == "unusable":
             job.cases[event["case"]].warn_that_unusable(event["cause"])
         elif event["event"] == "machine":
-            asked = {"warm": job.options.warm, "seed": job.options.seed}
-            machine = KernelMachine.model_validate(event | {"cpu_model": cpu_model, **asked})
+            machine = KernelMachine.model_validate(event | {"cpu_model": cpu_model, "seed": job.options.seed})
         elif event["event"] == "case":
             waiting[event["name"]] = event
         elif event["event"] == "point":
@@ -263,10 +256,7 @@ def _as_json(job: KernelJob) -> Json:
         "all_cases": options.cases is not None,  # also those that are left out unless named
         "shapes": [[shape.in_features, shape.out_features] for shape in job.shapes],
         "batches": list(options.batches),
-        "threads": options.threads,
         "device": options.device,
-        "isas": list(options.isas),
-        "warm": options.warm,
         "cold_bytes": COLD_BYTES,
         "passes": job.effort.passes,
         "point_seconds": job.effort.point_s,

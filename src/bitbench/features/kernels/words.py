@@ -95,8 +95,7 @@ def _fastest(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator
 
 
 def _conditions(machine: KernelMachine) -> Iterator[Block]:
-    cold = f"cold: rotating over more than {machine.cold_bytes // 2**20} MiB of weights"
-    state = "warm: one copy of the weights" if machine.warm else cold
+    state = f"cold: rotating over more than {machine.cold_bytes // 2**20} MiB of weights"
     read, compute = roof_quantities(machine)
     yield paragraph(
         *_place(machine), f"; {state}. Roofline, measured here: ", read, " read, ", compute, " in bfloat16."

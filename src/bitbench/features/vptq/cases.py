@@ -6,8 +6,7 @@ processor too: far too slowly to be timed, but right or wrong as they would be o
 
 import importlib.util
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,7 +29,6 @@ class VptqCase(Traits):
     main: int = 4096
     residual: int = 256
     activation_bits: int = 8
-    isa: str | None = None  # None: the best one of this processor
     needs: tuple[str, ...] = ("the native part of bitbench",)
     check_dtype: str = "float32"
 
@@ -39,13 +37,7 @@ class VptqCase(Traits):
             import bitbench._native  # noqa: F401
         except ImportError as error:
             return f"the native part of bitbench cannot be loaded here ({error})"
-        usable = kernel_case_isas()
-        if self.isa is not None and self.isa not in usable:
-            return f"this processor does not run {self.isa}, only {', '.join(usable)}"
         return None
-
-    def held_to(self, isas: Sequence[str]) -> "tuple[VptqCase, ...]":
-        return tuple(replace(self, name=f"{self.name}-{isa}", isa=isa) for isa in isas)
 
     def weight_bytes(self, shape: KernelShape) -> int:
         return self._stream_bytes(shape) + packed.VECTOR * (self.main + self.residual)
@@ -53,7 +45,7 @@ class VptqCase(Traits):
     def prepare(self, shape: KernelShape, copies: int, pool: WeightPool) -> Prepared:
         matrices = [self._matrix(shape, copy * self.weight_bytes(shape), pool) for copy in range(copies)]
         kernels = [packed.native_packed_matrix(matrix) for matrix in matrices]
-        isa = self.isa or kernel_case_isas()[0]
+        isa = kernel_case_isas()[0]
 
         def run(x: torch.Tensor, copy: int) -> torch.Tensor:
             bits, threads = self.activation_bits, pool.threads

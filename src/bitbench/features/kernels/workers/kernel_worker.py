@@ -128,16 +128,14 @@ class KernelBench:
         from bitbench.features.kernels.device import open_device
 
         self._torch, self._job, self._reports = torch, job, reports
-        self._threads = job["threads"] or torch.get_num_threads()
-        torch.set_num_threads(self._threads)
-        self._device = open_device(job["device"], torch, warm=job["warm"])
+        self._threads = torch.get_num_threads()
+        self._device = open_device(job["device"], torch)
         self._cold_bytes = max(job["cold_bytes"], COLD_CACHES * self._device.cache_bytes)
-        usual = [
+        self._cases = [
             case
             for case in self._importable()
             if job["all_cases"] or self._is_usual(case) or case.name in job["against"]
         ]
-        self._cases = [held for case in usual for held in (case.held_to(job["isas"]) if job["isas"] else (case,))]
         self._shapes = [KernelShape(*pair) for pair in job["shapes"]]
         self._rng = random.Random(job["seed"])
 
@@ -196,7 +194,7 @@ class KernelBench:
             cause = self._why_not(case, shape, batch)
             error = isa = None
             if cause is None:
-                copies = 1 if self._job["warm"] else -(-self._cold_bytes // case.weight_bytes(shape))
+                copies = -(-self._cold_bytes // case.weight_bytes(shape))
                 try:
                     made = case.prepare(shape, copies, PoolPart(pool, place * pool.size_bytes // len(self._cases)))
                     isa, error = made.isa, self._error(case, made, shape, batch)
