@@ -155,8 +155,6 @@ def test_a_table_in_a_pipe_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_recipes_name_the_engines_that_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
-    said = bitbench("recipes", "--device", "cpu", "--bits", "8").stdout
+    said = bitbench("recipes", "--device", "cpu").stdout
     assert "w8a8-sparse-smooth-gptq " in said  # the longest name is whole
-    assert "not app" not in said
-    assert "w4a16" not in said
-    assert "`bitbench recipes` lists all" in bitbench("recipes", "--bits", "7").stdout
+    assert "w4a16" in said

@@ -205,22 +205,11 @@ def test_a_plan_for_a_gpu_is_that_of_its_compute_capability() -> None:
     assert tried(Capability(10, 0), {"linear_backend": "triton"}) == {"bf16", "w8a8-rtn", "mxfp4"}
 
 
-def test_recipes_can_be_listed_for_a_gpu_that_is_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
-    hopper = bitbench(capsys, "recipes", "--capability", "9.0").out
-    turing = bitbench(capsys, "recipes", "--capability", "7.5").out
-    unknown = bitbench(capsys, "recipes", "--device", "cuda").out
-    assert "Engines on an NVIDIA GPU of compute capability 9.0: ✓ runs" in hopper
-    assert "of unknown compute capability: " in unknown
-    assert "? unknown: its compute capability decides; give one with --capability" in unknown
-    words = {
-        name: next(line.split() for line in text.splitlines() if line.startswith("w4afp8-gptq"))
-        for name, text in {"hopper": hopper, "turing": turing, "unknown": unknown}.items()
-    }
-    assert "✓" in words["hopper"]
-    assert "✓" not in words["turing"]
-    assert "?" in words["unknown"]
-    wrong = bitbench(capsys, "recipes", "--capability", "nine")
-    assert "--capability: 'nine' is not a compute capability; write it as 8.9" in wrong.err
+def test_the_engines_of_a_recipe_on_an_unknown_gpu_are_unknown(capsys: pytest.CaptureFixture[str]) -> None:
+    said = bitbench(capsys, "recipes", "--device", "cuda").out
+    assert "of unknown compute capability: " in said
+    line = next(line.split() for line in said.splitlines() if line.startswith("w4afp8-gptq"))
+    assert "?" in line
 
 
 def test_a_plan_says_each_reason_once_with_all_that_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:

@@ -214,7 +214,7 @@ def test_exact_values_that_differ_are_told_apart() -> None:
     assert ratio.p_value == 0.0
 
 
-MEASURE = Measure(starts=Count(min=3, max=6), trials=Count(min=3, max=5), target_precision=0.02)
+MEASURE = Measure(starts=Count(min=3, max=6), trials=Count(min=3, max=5))
 
 
 @pytest.mark.parametrize(

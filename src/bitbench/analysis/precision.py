@@ -56,6 +56,7 @@ def _narrower(pair: PairedRatio, confidence: float) -> float:
 # interval must be within the target even at the upper limit (of this confidence) of its own uncertainty: 3.7 % at
 # 1 % noise, 4.8 % at 2 %, over 600 simulated studies each; at 0.9 it was 5.5 %.
 SURENESS = 0.97
+TARGET_PRECISION = 0.02  # half width, as a share of the mean, where a config has no other to be compared with
 
 
 def enough_instances(groups: Groups, measure: Measure) -> bool:
@@ -69,7 +70,7 @@ def enough_instances(groups: Groups, measure: Measure) -> bool:
         return False
     # Upper confidence limit of a standard deviation / its estimate (chi-square).
     factor = sqrt(known.degrees_of_freedom / chi_square_quantile(known.degrees_of_freedom, SURENESS))
-    return known.half_width(measure.confidence) * factor <= measure.target_precision * abs(mean_of_means(groups))
+    return known.half_width(measure.confidence) * factor <= TARGET_PRECISION * abs(mean_of_means(groups))
 
 
 def stop_reason(

@@ -73,7 +73,6 @@ def load(
     max_rate: float | None = None,
     ignore_eos: bool = True,
     api_key_env: str = API_KEY_ENV,
-    vocabulary: int | None = None,
     seed: int | None = None,
     nodes: int | None = None,
     on: str | None = None,
@@ -110,7 +109,6 @@ def load(
             into=None if into is None else Path(into),
             model=model,
             api_key_env=api_key_env,
-            vocabulary=vocabulary,
         )
         return Results(runner.measure_endpoint_study(prepared, observer or LogObserver(), client, at), at.home)
 

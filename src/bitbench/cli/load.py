@@ -115,9 +115,6 @@ def load(
             min=0, rich_help_panel=PROMPTS, help="Seed of order and prompts [default: a new one, which is recorded]."
         ),
     ] = None,
-    vocabulary: Annotated[
-        int | None, typer.Option(hidden=True, help="Random token ids go from 1,000 to this [default: 32,000].")
-    ] = None,
     model: Annotated[
         str | None,
         typer.Option(
@@ -139,9 +136,6 @@ def load(
         str | None,
         typer.Option(metavar="WHERE", hidden=True, help="Machines to send from: the nodes of ray://HEAD:PORT."),
     ] = None,
-    insecure_cluster: Annotated[
-        bool, typer.Option("--insecure-cluster", hidden=True, help="Accept a Ray cluster that asks for no token.")
-    ] = False,
     plan_only: Annotated[
         bool,
         typer.Option("--plan", rich_help_panel=OUTPUT, help="Print trials, requests and time, then stop."),
@@ -191,10 +185,8 @@ def load(
         seed=seed,
     )
     at, console = Workplace(), Terminal(stderr=as_json)
-    with load_client(nodes, on, api_key_env=api_key_env, without_token=insecure_cluster) as client:
-        prepared = prepare_load(
-            url, options, client, into=into, model=model, api_key_env=api_key_env, vocabulary=vocabulary
-        )
+    with load_client(nodes, on, api_key_env=api_key_env) as client:
+        prepared = prepare_load(url, options, client, into=into, model=model, api_key_env=api_key_env)
         if plan_only:
             LoadDisplay(console, prepared)
             raise typer.Exit

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bitbench.study.environment import Device
-from bitbench.study.hardware import Capability, KernelDevice, parse_capability
+from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import UsageError
 from bitbench.util.units import parse_seconds
 
@@ -20,9 +20,6 @@ class Format(StrEnum):
 StudyFile = Annotated[Path, typer.Argument(help="The study file.", metavar="STUDY")]
 AllowInconclusive = Annotated[
     bool, typer.Option("--allow-inconclusive", help="End with 0 where an interval contains a limit.")
-]
-InsecureCluster = Annotated[
-    bool, typer.Option("--insecure-cluster", help="Accept a Ray cluster that asks for no token.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document; `bitbench schema` describes it.")]
 OnDevice = Annotated[
@@ -69,11 +66,3 @@ def seconds_option(text: str, option: str) -> float:
     if not 0 < found < float("inf"):
         raise UsageError(f"{option}: expected a time above zero, got {text!r}")
     return found
-
-
-def capability_option(text: str, option: str) -> Capability:
-    """`8.9`."""
-    try:
-        return parse_capability(text)
-    except ValueError as problem:
-        raise UsageError(f"{option}: {problem}") from None

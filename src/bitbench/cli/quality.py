@@ -32,7 +32,6 @@ def quality(
     tasks: Annotated[
         str | None, typer.Option(metavar="A,B.yaml,…", help="builtin, or lm-eval's: names or YAML files.")
     ] = None,
-    answers: Annotated[bool, typer.Option(help="Also compare greedy answers.")] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: quality-MODEL].")
@@ -51,7 +50,6 @@ def quality(
         windows=windows,
         window_tokens=window_tokens,
         tasks=words_option(tasks),
-        answers=answers,
         seed=seed,
     )
     at, console = Workplace(), Terminal()

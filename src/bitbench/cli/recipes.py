@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from bitbench.cli.options import OnDevice, capability_option, device_option
+from bitbench.cli.options import OnDevice, device_option
 from bitbench.cli.terminal import Terminal
 from bitbench.engines import registry
 from bitbench.measure.compatibility import DOCUMENTATION, CompatibilityRow, look_up_compatibility
@@ -27,33 +27,22 @@ STYLES = {Support.RUNS: "green", Support.RUNS_WITHOUT_SPEEDUP: "yellow", Support
 
 def recipes(
     name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML, to copy and change.")] = None,
-    bits: Annotated[int | None, typer.Option(help="Only recipes whose weights have so many bits.")] = None,
-    why: Annotated[bool, typer.Option("--why", help="Explain what does not run, or not faster.")] = False,
     device: OnDevice = None,
-    capability: Annotated[
-        str | None,
-        typer.Option(metavar="X.Y", help="Compute capability of the GPU, such as 8.9 [default: that of this machine]."),
-    ] = None,
 ) -> None:
-    """List recipes and the engines that run them.
+    """List recipes and the engines that run them, with what does not run, or not faster, and why.
 
     With a name: print that recipe as YAML, to copy and change.
     """
     if name is not None:
         typer.echo(catalog.built_in_recipe_file(name).read_text(encoding="utf-8"), nl=False)
         return
-    asked = None if capability is None else capability_option(capability, "--capability")
-    at = Workplace(asked_device="cuda" if asked else device_option(device))
-    console, on = Terminal(), asked or at.capability
-    known = [recipe for recipe in catalog.built_in_recipes() if bits is None or recipe.weight_bits == bits]
-    if not known:
-        console.print(f"no recipe has weights of {bits} bits; `bitbench recipes` lists all", soft_wrap=True)
-        return
+    at = Workplace(asked_device=device_option(device))
+    console, on = Terminal(), at.capability
+    known = tuple(catalog.built_in_recipes())
     engines = [engine_name for engine_name, engine in registry.engines().items() if engine.needs_model]
     console.print(_recipes_table(known, engines, at.device, on))
-    more = "" if why else " `bitbench recipes --why` says what does not run, and why."
-    console.print(f"\n{legend(at.device, on)}{more}")
-    for paragraph in _recipe_reasons(known, engines, at.device, on) if why else ():
+    console.print(f"\n{legend(at.device, on)}")
+    for paragraph in _recipe_reasons(known, engines, at.device, on):
         console.print(paragraph)
 
 
@@ -86,12 +75,12 @@ def legend(device: Device, capability: Capability | None) -> str:
         return f"Engines on a CPU: {marks}."
     if capability is not None:
         return f"Engines on an NVIDIA GPU of compute capability {capability}: {marks}."
-    decides = f"{UNDECIDED} unknown: its compute capability decides; give one with --capability"
+    decides = f"{UNDECIDED} unknown: its compute capability decides"
     return f"Engines on an NVIDIA GPU of unknown compute capability: {marks}, {decides}."
 
 
 def _engines(rows: Sequence[tuple[str, CompatibilityRow | None]]) -> Text:
-    """`✓ sglang, vllm; ~ transformers`; what does not run is in `--why`."""
+    """`✓ sglang, vllm; ~ transformers`; what does not run comes below."""
     marked: dict[str, list[str]] = {mark: [] for mark in (*MARKS.values(), UNDECIDED)}
     for engine, row in rows:
         if row is None:

@@ -6,7 +6,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from bitbench.cli.options import AllowInconclusive, InsecureCluster, OnDevice, StudyFile, device_option, seconds_option
+from bitbench.cli.options import AllowInconclusive, OnDevice, StudyFile, device_option, seconds_option
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.progress import RunDisplay
 from bitbench.cli.terminal import Terminal
@@ -39,7 +39,6 @@ def run(
         str | None,
         typer.Option(metavar="WHERE", help="Run blocks on the nodes of ray://HEAD:PORT, or on all gpus here."),
     ] = None,
-    insecure_cluster: InsecureCluster = False,
     block: Annotated[
         int | None, typer.Option("--block", min=0, metavar="K", help="Measure only this block, counted from 0.")
     ] = None,
@@ -59,7 +58,7 @@ def run(
     at, console = Workplace(asked_device=device_option(device)), Terminal()
     place = None if into is None else StudyFolder(into)
     budget_s = None if budget is None else seconds_option(budget, "--budget")
-    executor = None if on is None else executor_at(on, without_token=insecure_cluster)
+    executor = None if on is None else executor_at(on)
     if block is not None:
         executor = _block_executor(block, on, into)
     source = StudySource.of(study)

@@ -3,7 +3,6 @@ for the fast tests; see `workers/null_server.py` for the schedule."""
 
 import importlib.util
 import json
-import os
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
@@ -23,7 +22,6 @@ from bitbench.util.child_processes import bitbench_command
 from bitbench.util.units import show_seconds
 
 _MODULE = "bitbench.engines.workers.null_server"
-SLOWDOWN_VARIABLE = "BITBENCH_NULL_SLOWDOWN"  # a simulated machine is so many times slower than the study says
 
 
 def _numbers(value: object) -> object:
@@ -83,9 +81,7 @@ class NullEngine(EngineDefaults):
     def start(self, launch: Launch) -> Instance:
         arguments = NullArguments.model_validate(launch.setup.args)
         port, key = free_port(), random_key()
-        slower = float(os.environ.get(SLOWDOWN_VARIABLE, "1"))
-        times = {"ttft": slower * arguments.ttft, "tpot": slower * arguments.tpot}
-        behaviour = json.dumps({**arguments.model_dump(), **times, "seed": launch.seed})
+        behaviour = json.dumps({**arguments.model_dump(), "seed": launch.seed})
         facts = InstanceFacts(
             engine_version=__version__,
             kernels=(f"schedule: {show_seconds(arguments.ttft)}, then a token each {show_seconds(arguments.tpot)}",),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from bitbench.study.base import Json
-from bitbench.study.workload import Api, TextPrompts, Trace, Workload
+from bitbench.study.workload import Api, Trace, Workload
 from bitbench.util.errors import StudyFileError
 from bitbench.util.files import UnreadableFileError, read_text_file
 
@@ -54,17 +54,6 @@ def read_texts(path: Path) -> Sequence[Text]:
     `conversations`; one JSON list of such objects, as ShareGPT is published; or plain text, a prompt per paragraph.
     """
     return _read_once(path, "texts", _parse_texts)
-
-
-def choose_texts(texts: Sequence[Text], wanted: TextPrompts) -> list[Text]:
-    """Those that are long enough, cut to what is allowed. Of messages, the last one decides and is cut."""
-    chosen = []
-    for text in texts:
-        words = text if isinstance(text, str) else text[-1]["content"]
-        if len(words) >= wanted.min_characters:
-            cut = words[: wanted.max_characters]
-            chosen.append(cut if isinstance(text, str) else [*text[:-1], {**text[-1], "content": cut}])
-    return chosen
 
 
 def _parse_texts(path: Path, content: str) -> Sequence[Text]:
@@ -291,16 +280,13 @@ def hash_input_files(workloads: Sequence[Workload], folder: Path) -> dict[str, s
     return hashes
 
 
-def usable_texts(workload: Workload, folder: Path) -> list[Text]:
+def usable_texts(workload: Workload, folder: Path) -> Sequence[Text]:
     assert workload.text is not None
     path = folder / workload.text.file
     texts = read_texts(path)
     if workload.api is not Api.CHAT and not all(isinstance(text, str) for text in texts):
         raise StudyFileError(f"the texts {path} contain `messages`, which need `api: chat`")
-    chosen = choose_texts(texts, workload.text)
-    if not chosen:
-        raise StudyFileError(f"none of the {len(texts)} texts {path} is {workload.text.min_characters} characters long")
-    return chosen
+    return texts
 
 
 def input_trace_rows(workload: Workload, folder: Path) -> Sequence[TraceRow]:

@@ -17,11 +17,9 @@ from bitbench.study.base import Json
 from bitbench.study.workload import (
     Api,
     Constant,
-    Gamma,
     Length,
     Lengths,
     Poisson,
-    Ramp,
     Trace,
     Workload,
     longest_length,
@@ -47,32 +45,10 @@ def open_loop_times(workload: Workload, seed: tuple[int, ...]) -> Times:
         case Constant():
             return np.arange(count) / arrival.rate
         case Poisson():
-            return _from_gaps(draw.exponential(1 / arrival.rate, count - 1))
-        case Gamma():
-            return _from_gaps(draw.gamma(arrival.burstiness, 1 / (arrival.rate * arrival.burstiness), count - 1))
-        case Ramp():
-            return _ramp(arrival, count, workload.duration)
+            gaps = draw.exponential(1 / arrival.rate, count - 1)
+            return np.concatenate([[0.0], np.cumsum(gaps)])
         case _:
             raise ValueError(f"arrival {arrival.kind} has no schedule of its own")
-
-
-def _from_gaps(gaps: Times) -> Times:
-    return np.concatenate([[0.0], np.cumsum(gaps)])
-
-
-def _ramp(ramp: Ramp, count: int, duration_s: float | None) -> Times:
-    """Request k is due when the rate, added up from the start, has reached k.
-
-    With the rate a + s·t that is a·t + s·t²/2 = k, so t = 2k / (a + √(a² + 2sk)): this form of the solution also
-    holds for a rate that does not change or that starts at zero.
-    """
-    span_s = duration_s or 2 * count / (ramp.from_rate + ramp.to_rate)
-    slope = (ramp.to_rate - ramp.from_rate) / span_s
-    reached = np.arange(count, dtype=np.float64)
-    rate_then = np.sqrt(np.maximum(ramp.from_rate**2 + 2 * slope * reached, 0.0))
-    times = np.zeros(count)
-    times[1:] = 2 * reached[1:] / (ramp.from_rate + rate_then[1:])
-    return times
 
 
 Ids = npt.NDArray[np.int64]
@@ -190,7 +166,7 @@ class _RandomAsks:
         self._source = PromptSource(job.vocabulary, seed)
         self._inputs = _draw_lengths(workload.input_tokens, count, seed, "input lengths")
         self._outputs = _draw_lengths(workload.output_tokens, count, seed, "output lengths")
-        self._passages, self._prefixes = _shared_prefixes(workload, count, seed, self._source)
+        self._shared, self._sharing = _shared_prefix(workload, count, seed, self._source)
 
     def ask(self, number: int) -> Ask:
         history: list[Ids] = []
@@ -200,27 +176,21 @@ class _RandomAsks:
         return Ask(prompt.tolist(), prompt.size, int(self._outputs[number]))
 
     def _prefix(self, number: int) -> Ids:
-        passage: Ids = self._passages[self._prefixes[number]]
-        return passage
+        return self._shared if self._sharing[number] else self._shared[:0]
 
     def _said(self, number: int) -> Ids:
         return self._source.prompt(number, int(self._inputs[number]) - self._prefix(number).size)
 
 
-def _shared_prefixes(
+def _shared_prefix(
     workload: Workload, count: int, seed: tuple[int, ...], source: PromptSource
-) -> tuple[list[Ids], Counts]:
-    """Return what prompts begin with, and which of that each has; the last is empty, for those that share nothing. The
-    share is met exactly, up to rounding."""
-    nothing = np.empty(0, dtype=np.int64)
+) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    """Return what prompts begin with, and which prompts do. The share is met exactly, up to rounding."""
     shared = workload.shared_prefix
     if shared is None:
-        return [nothing], np.zeros(count, dtype=np.int32)
-    passages = [source.passage(f"shared prefix {number}", shared.tokens) for number in range(shared.prefixes)]
-    draw = _request_generator(seed, "shared prefixes")
-    has_one = draw.permutation(count) < round(shared.share * count)
-    which = draw.integers(shared.prefixes, size=count)
-    return [*passages, nothing], np.where(has_one, which, shared.prefixes).astype(np.int32)
+        return np.empty(0, dtype=np.int64), np.zeros(count, dtype=np.bool_)
+    order = _request_generator(seed, "shared prefixes").permutation(count)
+    return source.passage("shared prefix 0", shared.tokens), order < round(shared.share * count)
 
 
 PATHS = {Api.COMPLETIONS: "/v1/completions", Api.CHAT: "/v1/chat/completions"}

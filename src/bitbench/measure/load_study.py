@@ -139,7 +139,7 @@ def _explain(requests: pa.Table, cause: str, arguments: EndpointArguments) -> st
         401: f"is the right key in the environment variable {arguments.api_key_env}? --api-key-env names another",
         403: f"is the right key in the environment variable {arguments.api_key_env}? --api-key-env names another",
         404: "--model names the model, --api chat or completions the kind of endpoint",
-        400: "--no-ignore-eos, --vocabulary, fewer --input-tokens, or --api chat with --text may help",
+        400: "--no-ignore-eos, fewer --input-tokens, or --api chat with --text may help",
     }
     return f"{arguments.url} says {status}: {said}" + (f"; {advice[status]}" if status in advice else "")
 
@@ -208,7 +208,6 @@ def prepare_load(
     into: Path | None = None,
     model: str | None = None,
     api_key_env: str = API_KEY_ENV,
-    vocabulary: int | None = None,
 ) -> PreparedLoad:
     """Check the options, meet the endpoint, and make the study, with prompts that no run before it had unless a seed
     asks for them. Raises UsageError before anything is sent where the
@@ -223,7 +222,6 @@ def prepare_load(
         url=base,
         model=model or first_contact_model(base, api_key_env),
         api_key_env=api_key_env,
-        vocabulary=vocabulary,
         ignore_eos=options.output_forced,
     )
     contact = first_contact(arguments, points[0], client)

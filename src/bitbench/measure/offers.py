@@ -44,15 +44,13 @@ def folder_report(folder: Path) -> FolderReport | None:
     return None
 
 
-def executor_at(where: str, *, without_token: bool = False) -> Executor:
-    """`where`: such as ray://HEAD:PORT. `without_token`: a cluster that is open to all will do."""
-    executor: Executor = _on("executors", where)(where, without_token=without_token)
+def executor_at(where: str) -> Executor:
+    """`where`: such as ray://HEAD:PORT."""
+    executor: Executor = _on("executors", where)(where)
     return executor
 
 
-def load_client(
-    nodes: int | None, on: str | None, *, api_key_env: str, without_token: bool = False
-) -> AbstractContextManager[LoadClient]:
+def load_client(nodes: int | None, on: str | None, *, api_key_env: str) -> AbstractContextManager[LoadClient]:
     """This machine alone; or `nodes` of the machines that `on` names, all of them by default. Raises UsageError."""
     from bitbench.engines.endpoint import (
         endpoint_api_key,
@@ -64,9 +62,7 @@ def load_client(
     if on is None:
         return LoadWorkers()
     has_key = bool(endpoint_api_key(api_key_env))
-    client: AbstractContextManager[LoadClient] = _on("load_clients", on)(
-        on, nodes, has_key=has_key, without_token=without_token
-    )
+    client: AbstractContextManager[LoadClient] = _on("load_clients", on)(on, nodes, has_key=has_key)
     return client
 
 

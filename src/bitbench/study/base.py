@@ -11,6 +11,7 @@ from pydantic import (
     SerializationInfo,
     ValidationInfo,
     WithJsonSchema,
+    model_validator,
 )
 
 from bitbench.util.units import (
@@ -34,6 +35,14 @@ class Spec(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", str_strip_whitespace=True, allow_inf_nan=False, defer_build=True
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_unknown(cls, value: object, info: ValidationInfo) -> object:
+        """In records of another version of bitbench an unknown field is no mistake."""
+        if info.context is not RECORDED or not isinstance(value, dict) or cls.model_config["extra"] == "allow":
+            return value
+        return {name: content for name, content in value.items() if name in cls.model_fields}
 
 
 class Record(BaseModel):

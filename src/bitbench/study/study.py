@@ -254,9 +254,6 @@ class Measure(Spec):
     equal_within: Fraction | None = Field(
         default=None, gt=0, lt=1, description="a ratio known to lie within this of 1 is decided: equal"
     )
-    target_precision: Fraction = Field(
-        default=0.02, gt=0, lt=1, description="where a config has no other to be compared with: when to stop"
-    )
     confidence: Fraction = Field(default=0.95, gt=0.5, lt=1)
     metric: PrimaryMetricName = Field(
         default="output_throughput", description="the metric that is ranked and whose interval decides"

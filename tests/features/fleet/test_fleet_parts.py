@@ -52,8 +52,8 @@ def test_places_take_whole_nodes_or_a_gpu_each() -> None:
 def test_an_open_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     with (
-        pytest.raises(FleetError, match="--insecure-cluster"),
-        connected_cluster(ClusterAddress("127.0.0.1:1"), without_token=False),
+        pytest.raises(FleetError, match="RAY_AUTH_MODE=disabled"),
+        connected_cluster(ClusterAddress("127.0.0.1:1")),
     ):
         pass
 

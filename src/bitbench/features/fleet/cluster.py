@@ -77,13 +77,12 @@ def parse_cluster_address(where: str) -> ClusterAddress:
 
 
 @contextlib.contextmanager
-def connected_cluster(address: ClusterAddress, *, without_token: bool) -> Iterator[Any]:
+def connected_cluster(address: ClusterAddress) -> Iterator[Any]:
     """Yield the module `ray`, connected. Raises FleetError."""
-    is_closed = os.environ.get("RAY_AUTH_MODE") == "token"
-    if address.place is not None and not is_closed and not without_token:
+    if address.place is not None and os.environ.get("RAY_AUTH_MODE") not in ("token", "disabled"):
         raise FleetError(
             "without a token anybody who reaches a Ray cluster can run code on it; start it with "
-            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, and set both here, or accept it with --insecure-cluster"
+            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH, and set both here; with RAY_AUTH_MODE=disabled you accept it"
         )
     with contextlib.ExitStack() as stack:
         _set_defaults(NOTICE_VARIABLES)

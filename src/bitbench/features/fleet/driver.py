@@ -316,16 +316,16 @@ def _list_history(trials: Collection[TrialRecord], block: int) -> tuple[TrialRec
     )
 
 
-def ray_executor(where: str, *, without_token: bool) -> Executor:
+def ray_executor(where: str) -> Executor:
     """What `run --on` calls. Raises UsageError."""
-    return partial(_drive, parse_cluster_address(where), without_token)
+    return partial(_drive, parse_cluster_address(where))
 
 
-def _drive(address: ClusterAddress, without_token: bool, study: StudyRun) -> None:
+def _drive(address: ClusterAddress, study: StudyRun) -> None:
     if address.per_gpu and study.at.device == "cpu":
         raise UsageError("a block per GPU needs engines on GPUs; `bitbench doctor` says what is usable here")
     _refuse_one_machine_study(study)
-    with study.folder.writing() as writer, connected_cluster(address, without_token=without_token) as ray:
+    with study.folder.writing() as writer, connected_cluster(address) as ray:
         StudyDriver(ray, address, study, writer).run()
 
 

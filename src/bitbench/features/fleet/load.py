@@ -55,26 +55,25 @@ class ClockComparison:
         return abs(self.most_ns - self.least_ns) / 2e9
 
 
-def ray_load_client(where: str, nodes: int | None, *, has_key: bool, without_token: bool) -> "RayLoadClient":
+def ray_load_client(where: str, nodes: int | None, *, has_key: bool) -> "RayLoadClient":
     """`nodes`: so many of the machines; None: all. Raises UsageError."""
     if has_key and os.environ.get("RAY_USE_TLS") != "1":
         raise UsageError("the endpoint's key would go to the Ray cluster in clear; set RAY_USE_TLS=1 on all of it")
-    return RayLoadClient(parse_cluster_address(where), nodes, without_token=without_token)
+    return RayLoadClient(parse_cluster_address(where), nodes)
 
 
 class RayLoadClient:
     """Implements `bitbench.ports.LoadClient`. Its machines stay from job to job."""
 
-    def __init__(self, address: ClusterAddress, count: int | None, *, without_token: bool) -> None:
-        self._address, self._count, self._without_token = address, count, without_token
+    def __init__(self, address: ClusterAddress, count: int | None) -> None:
+        self._address, self._count = address, count
         self._stack = ExitStack()
         self._ray: Any = None
         self._hosts: dict[str, Any] = {}  # actors, by the machine's name
 
     def __enter__(self) -> Self:
         """Raises FleetError where a machine does not answer: its part of the requests would be missing."""
-        cluster = connected_cluster(self._address, without_token=self._without_token)
-        self._ray = self._stack.enter_context(cluster)
+        self._ray = self._stack.enter_context(connected_cluster(self._address))
         try:
             self._start_hosts()
         except BaseException:

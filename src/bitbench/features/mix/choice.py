@@ -15,17 +15,16 @@ weights, whose number is the same in every mix, so it is counted once in each.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from bitbench.analysis.divergence import divergence, window_means
 from bitbench.analysis.intervals import mean_t_interval
 from bitbench.analysis.quality import short_quality_scores
-from bitbench.analysis.results.estimate import Estimate, Finding, check_against_limit
-from bitbench.features.mix.types import GroupChoice, MixLimits, Option, Predicted, TensorGroup
+from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, check_against_limit
+from bitbench.features.mix.types import GroupChoice, MixLimits, MixSide, Option, Predicted, TensorGroup
 from bitbench.quantize.checkpoint import GgufTensor
 from bitbench.records.folder import StudyRecords
 from bitbench.records.quality import Condition
@@ -48,13 +47,15 @@ _DENSE = ("bf16", "f16")  # as a converter writes what can be quantized; norms a
 # With it no tensor needs another type than was asked for: its blocks of 32 fit wherever any quantized type does.
 _FILE_TYPE = "Q8_0"
 _ANY, _REST = ".", "bf16"
+BANDS = 4  # of layers, with types of their own
+RESERVE = 0.02  # share of a limit on a predicted figure that is left to errors of prediction
 
 
-def group_tensors(tensors: Sequence[GgufTensor], types: Sequence[str], bands: int) -> tuple[TensorGroup, ...]:
+def group_tensors(tensors: Sequence[GgufTensor], types: Sequence[str]) -> tuple[TensorGroup, ...]:
     """Kinds of tensors × bands of layers. Raises RecipeError for a group that no type fits."""
     found: dict[tuple[str, int], list[GgufTensor]] = {}
     layers = 1 + max((layer for tensor in tensors if (layer := _place(tensor)[1]) is not None), default=0)
-    bands = min(bands, layers)
+    bands = min(BANDS, layers)
     for tensor in tensors:
         kind, layer = _place(tensor)
         if kind is not None:
@@ -97,7 +98,9 @@ def _group(kind: str, tensors: Sequence[GgufTensor], types: Sequence[str], is_ti
 
 def mixed_recipe(name: str, types: Mapping[TensorGroup, str], description: str = "") -> Recipe:
     """What has no type in it stays as it is in the unquantized model."""
-    rules = [TensorRule(match=_pattern(group.tensors), type=type) for group, type in types.items()]
+    rules = [
+        TensorRule(match=f"^({'|'.join(map(re.escape, group.tensors))})$", type=type) for group, type in types.items()
+    ]
     return Recipe(
         name=name,
         description=description,
@@ -105,16 +108,6 @@ def mixed_recipe(name: str, types: Mapping[TensorGroup, str], description: str =
         options={"type": _FILE_TYPE},
         tensors=(*rules, TensorRule(match=_ANY, type=_REST)),
     )
-
-
-def _pattern(names: Sequence[str]) -> str:
-    """Exactly these: `^blk\\.(0|1)\\.(attn_q|attn_k)\\.weight$` where they are all combinations of layers and names."""
-    parts = [_IN_A_LAYER.fullmatch(name) for name in names]
-    inside = [(found[1], found[2]) for found in parts if found]
-    layers, own = dict.fromkeys(layer for layer, _ in inside), dict.fromkeys(name for _, name in inside)
-    if len(inside) == len(names) == len(layers) * len(own):
-        return rf"^blk\.({'|'.join(layers)})\.({'|'.join(own)})\.weight$"
-    return f"^({'|'.join(re.escape(name) for name in names)})$"
 
 
 def tensors_unlike_mix_choice(tensors: Sequence[GgufTensor], types: Mapping[TensorGroup, str]) -> list[str]:
@@ -142,74 +135,45 @@ class Swap:
         place = "" if first is None else f"-{first}to{last}"
         return f"swap-{self.groups[0].kind}{place}-{self.type}"
 
-    @property
-    def types(self) -> dict[TensorGroup, str]:
-        return dict.fromkeys(self.groups, self.type)
+
+def swaps_for_mix_choice(groups: Sequence[TensorGroup]) -> list[Swap]:
+    """Each group in the smallest type that fits it, and each kind as a whole in the others."""
+    swaps = [Swap((group,), group.types[0]) for group in groups]
+    for members in grouped(groups, lambda group: group.kind).values():
+        for type in dict.fromkeys(type for group in members for type in group.types[1:]):
+            swaps.append(Swap(tuple(group for group in members if type in group.types[1:]), type))
+    return swaps
 
 
-def swaps_for_mix_choice(groups: Sequence[TensorGroup], *, thorough: bool) -> list[Swap]:
-    """Each group in the smallest type that fits it, and each kind as a whole in the others; `thorough`: each group in
-    each."""
-    return [
-        swap for own in grouped(groups, lambda group: group.kind).values() for swap in _of_kind(own, thorough=thorough)
-    ]
+def _uniform_mix(groups: Sequence[TensorGroup], types: Sequence[str]) -> dict[TensorGroup, str]:
+    """The first of these types that fits each group, or else the group's largest."""
+    return {group: next((type for type in types if type in group.types), group.types[-1]) for group in groups}
 
 
-def _of_kind(groups: Sequence[TensorGroup], *, thorough: bool) -> Iterator[Swap]:
-    for group in groups:
-        for type in group.types if thorough else group.types[:1]:
-            yield Swap((group,), type)
-    if thorough:
-        return
-    for type in dict.fromkeys(type for group in groups for type in group.types[1:]):
-        together = tuple(group for group in groups if type in group.types[1:])
-        yield Swap(together, type)
-
-
-def _uniform_mix(groups: Sequence[TensorGroup], types: Sequence[str], wanted: str) -> dict[TensorGroup, str]:
-    """This type wherever it fits; elsewhere the next larger one of `types` that does, or the largest."""
-    order = {type: place for place, type in enumerate(types)}
-
-    def of(group: TensorGroup) -> str:
-        larger = [type for type in group.types if order[type] >= order[wanted]]
-        return larger[0] if larger else group.types[-1]
-
-    return {group: of(group) for group in groups}
-
-
-def plan_uniform(groups: Sequence[TensorGroup], types: Sequence[str]) -> Mapping[str, dict[TensorGroup, str]]:
-    """By type; types that fit no group are not in it."""
-    fitting = [type for type in types if any(type in group.types for group in groups)]
-    return {type: _uniform_mix(groups, types, type) for type in fitting}
-
-
-DIVERGENCE, TIME, BITS = "divergence", "time", "bits"
-FRONT_POINTS = 16
-_WORDS = {DIVERGENCE: "a divergence of {:.3g} nats", TIME: "a step of {:.3g} ms", BITS: "{:.3g} bits per weight"}
+def plan_uniform(groups: Sequence[TensorGroup], types: Sequence[str]) -> dict[str, dict[TensorGroup, str]]:
+    """Each type wherever it fits, the next larger one elsewhere; types that fit no group are not in it."""
+    fitting = {type for group in groups for type in group.types}
+    return {type: _uniform_mix(groups, types[place:]) for place, type in enumerate(types) if type in fitting}
 
 
 def mix_options(
-    groups: Sequence[TensorGroup], measured: Mapping[Swap, Estimate], weight_s: Mapping[str, float]
+    groups: Sequence[TensorGroup], measured: Mapping[Swap, float], weight_s: Mapping[str, float]
 ) -> dict[TensorGroup, tuple[Option, ...]]:
     """Each group in each type that fits it. `measured`: the divergence that each swap caused."""
-    alone = {(swap.groups[0], swap.type): found for swap, found in measured.items() if len(swap.groups) == 1}
-    together = {(group, swap.type): swap for swap in measured if len(swap.groups) > 1 for group in swap.groups}
+    swaps = {(group, swap.type): swap for swap in measured for group in swap.groups}
 
-    def share_of(group: TensorGroup, swap: Swap) -> float:
-        """Of what a kind's swap caused, as in the smallest type; by weights where that causes nothing at all."""
-        smallest = {member: alone[member, member.types[0]].value for member in swap.groups}
+    def share(group: TensorGroup, swap: Swap) -> float:
+        """Of what a swap caused, as in the smallest type; by weights where that causes nothing at all."""
+        smallest = {member: measured[swaps[member, member.types[0]]] for member in swap.groups}
         if (total := sum(smallest.values())) > 0:
-            return measured[swap].value * smallest[group] / total
-        return measured[swap].value * group.weights / sum(member.weights for member in swap.groups)
+            return smallest[group] / total
+        return group.weights / sum(member.weights for member in swap.groups)
 
     def option(group: TensorGroup, type: str) -> Option:
-        found = alone.get((group, type))
-        value = found.value if found else share_of(group, together[group, type])
+        swap = swaps[group, type]
         return Option(
             type=type,
-            divergence=value,
-            interval=found.interval if found else None,
-            is_measured=found is not None,
+            divergence=measured[swap] * share(group, swap),
             step_s=group.weights * weight_s[type] if group.is_multiplied else 0.0,
             size_bytes=tensor_type(type).bytes_of(group.weights),
         )
@@ -238,105 +202,58 @@ def _weights_by_type(types: Mapping[TensorGroup, str]) -> Counter[str]:
     return counts
 
 
-@dataclass(frozen=True)
-class Ceilings:
-    """What a mix may have at most, in predicted figures; None: not limited."""
-
-    divergence: float | None = None
-    step_s: float | None = None
-    bits: float | None = None
+DIVERGENCE, TIME, BITS = "nats", "s per step", "bits per weight"
 
 
-def choose_mix(options: Mapping[TensorGroup, Sequence[Option]], ceilings: Ceilings) -> tuple[GroupChoice, ...]:
+def choose_mix(
+    options: Mapping[TensorGroup, Sequence[Option]], ceilings: Mapping[str, float]
+) -> tuple[GroupChoice, ...]:
     """The fastest mix where divergence is limited, else the one that diverges least. Raises UsageError where no mix is
     within the limits."""
-    weights = sum(group.weights for group in options)
-    costs = {
-        DIVERGENCE: [[option.divergence for option in own] for own in options.values()],
-        TIME: [[option.step_s for option in own] for own in options.values()],
-        BITS: [[8 * option.size_bytes / weights for option in own] for own in options.values()],
-    }
-    limits = {
-        name: limit
-        for name, limit in ((DIVERGENCE, ceilings.divergence), (TIME, ceilings.step_s), (BITS, ceilings.bits))
-        if limit is not None
-    }
-    aim = TIME if DIVERGENCE in limits else DIVERGENCE
-    picked = _knapsack(costs[aim], [(costs[name], limit) for name, limit in limits.items()])
-    if picked is None:
-        raise UsageError(_why_none(costs, limits))
-    return tuple(
-        GroupChoice(group=group, options=tuple(own), chosen=own[place].type)
-        for (group, own), place in zip(options.items(), picked, strict=True)
-    )
-
-
-Costs = Sequence[Sequence[float]]  # of each group, of each of its types
-
-
-def _knapsack(aim: Costs, limited: Sequence[tuple[Costs, float]]) -> list[int] | None:
-    """One place per group, the least in sum of those within every limit; None where no choice is."""
     from scipy.optimize import Bounds, LinearConstraint, milp  # half a second to import
 
-    sizes = [len(own) for own in aim]
-    ends = np.cumsum([0, *sizes])
-    one_each = np.zeros((len(sizes), ends[-1]))
-    for row, (first, after) in enumerate(pairwise(ends)):
-        one_each[row, first:after] = 1
-    constraints = [LinearConstraint(one_each, 1, 1)]
-    for costs, limit in limited:
-        scale = max(abs(limit), 1e-300)  # so that the solver's tolerance means the same for all
-        constraints.append(LinearConstraint(_flat(costs)[np.newaxis] / scale, -np.inf, limit / scale))
-    flat = _flat(aim)
+    every = [option for own in options.values() for option in own]
+    weights = sum(group.weights for group in options)
+    costs = {
+        DIVERGENCE: np.array([option.divergence for option in every]),
+        TIME: np.array([option.step_s for option in every]),
+        BITS: np.array([8 * option.size_bytes / weights for option in every]),
+    }
+    sizes = [len(own) for own in options.values()]
+    one_of_each = np.repeat(np.eye(len(sizes)), sizes, axis=1)
+    constraints = [LinearConstraint(one_of_each, 1, 1)]
+    for name, limit in ceilings.items():  # divided by it, so that the solver's tolerance means the same for all
+        constraints.append(LinearConstraint(costs[name][np.newaxis] / limit, -np.inf, 1))
+    aim = costs[TIME if DIVERGENCE in ceilings else DIVERGENCE]
     found = milp(
-        flat / max(float(flat.max()), 1e-300),
-        integrality=np.ones(ends[-1]),
+        aim / max(float(aim.max()), 1e-300),
+        integrality=np.ones(len(every), dtype=int),
         bounds=Bounds(0, 1),
         constraints=constraints,
         options={"mip_rel_gap": 0.0},
     )
     if found.x is None:
-        return None
-    return [int(np.argmax(found.x[first:after])) for first, after in pairwise(ends)]
-
-
-def _flat(costs: Costs) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    return np.array([cost for own in costs for cost in own], dtype=np.float64)
-
-
-def _why_none(costs: Mapping[str, Costs], limits: Mapping[str, float]) -> str:
-    for name, limit in limits.items():
-        least = sum(min(own) for own in costs[name])
-        if least > limit:
-            return f"no mix of these types has {_said(name, limit)}: the least is {_said(name, least)}; add other types"
-    both = " and ".join(_said(name, limit) for name, limit in limits.items())
-    return f"no mix of these types has {both} at once; add other types, or lift a limit"
-
-
-def _said(name: str, value: float) -> str:
-    return _WORDS[name].format(1000 * value if name == TIME else value)
-
-
-def predict_mix(options: Mapping[TensorGroup, Sequence[Option]], types: Mapping[TensorGroup, str]) -> Predicted:
-    """By adding up."""
-    chosen = [next(option for option in options[group] if option.type == type) for group, type in types.items()]
-    return Predicted(
-        divergence=sum(option.divergence for option in chosen),
-        step_s=sum(option.step_s for option in chosen),
-        bits=8 * sum(option.size_bytes for option in chosen) / sum(group.weights for group in types),
+        starts = np.cumsum([0, *sizes[:-1]])
+        least = ", ".join(f"{np.minimum.reduceat(costs[name], starts).sum():.3g} {name}" for name in ceilings)
+        raise UsageError(
+            f"no mix of these types is within the limits: the least of each alone is {least}; add other types, or lift "
+            "a limit"
+        )
+    picked = [option for option, share in zip(every, found.x, strict=True) if share > 0.5]
+    return tuple(
+        GroupChoice(group=group, options=tuple(options[group]), chosen=option.type)
+        for group, option in zip(options, picked, strict=True)
     )
 
 
-def mix_choice_front(options: Mapping[TensorGroup, Sequence[Option]]) -> tuple[Predicted, ...]:
-    """The mixes that diverge least at each speed, from the fastest of all to the one that diverges least of all."""
-    best = predict_mix(options, chosen_mix_types(choose_mix(options, Ceilings())))
-    fastest_s = sum(min(option.step_s for option in own) for own in options.values())
-    steps_s = np.linspace(fastest_s * (1 + 1e-9), max(best.step_s, fastest_s * (1 + 1e-9)), FRONT_POINTS)
-    found = [
-        predict_mix(options, chosen_mix_types(choose_mix(options, Ceilings(step_s=float(step_s)))))
-        for step_s in steps_s
-    ]
-    return tuple(dict.fromkeys(found))
+def predict_mix(choices: Sequence[GroupChoice]) -> Predicted:
+    """By adding up."""
+    chosen = [choice.choice for choice in choices]
+    return Predicted(
+        divergence=sum(option.divergence for option in chosen),
+        step_s=sum(option.step_s for option in chosen),
+        bits=8 * sum(option.size_bytes for option in chosen) / sum(choice.group.weights for choice in choices),
+    )
 
 
 def chosen_mix_types(choices: Sequence[GroupChoice]) -> dict[TensorGroup, str]:
@@ -355,40 +272,34 @@ def chosen_mix_divergence_difference(
     return mean_t_interval(worse.tolist(), records.study.measure.confidence)
 
 
-def judge_chosen_mix_speed(limit: str, speed: Estimate | None) -> Finding:
-    """`speed`: the mix's / that of the recipe that is the limit."""
-    verdict = check_against_limit(speed, 1.0, at_least=True)
-    return Finding(name=f"speed of {limit}", unit="×", limit=1.0, estimate=speed, verdict=verdict)
+def judge_mix(limits: MixLimits, mix: MixSide, speed: Estimate | None, difference: Estimate | None) -> list[Finding]:
+    """Hold the confirmed mix against each limit. Its bits are as stored: there is no doubt about them."""
+    findings = []
+    if limits.speed is not None:
+        verdict = check_against_limit(speed, 1.0, at_least=True)
+        findings.append(Finding(name=f"speed of {limits.speed}", unit="×", limit=1.0, estimate=speed, verdict=verdict))
+    if limits.bits is not None:
+        verdict = Verdict.MET if mix.bits <= limits.bits else Verdict.MISSED
+        estimate = Estimate(value=mix.bits)
+        findings.append(Finding(name="bits per weight", unit="", limit=limits.bits, estimate=estimate, verdict=verdict))
+    if limits.divergence is not None:
+        name, limit, known = "divergence", limits.divergence, mix.divergence
+        if isinstance(limit, str):
+            name, limit, known = f"divergence beyond that of {limit}", 0.0, difference
+        verdict = check_against_limit(known, limit)
+        findings.append(Finding(name=name, unit="nats", limit=limit, estimate=known, verdict=verdict))
+    return findings
 
 
-def judge_chosen_mix_divergence(limit: float, found: Estimate | None) -> Finding:
-    return Finding(
-        name="divergence", unit="nats", limit=limit, estimate=found, verdict=check_against_limit(found, limit)
-    )
-
-
-def judge_chosen_mix_difference(limit: str, difference: Estimate | None) -> Finding:
-    """`difference`: the mix's divergence less that of the recipe that is the limit."""
-    return judge_chosen_mix_divergence(0.0, difference).model_copy(
-        update={"name": f"divergence beyond that of {limit}"}
-    )
-
-
-def judge_chosen_mix_bits(limit: float, bits: float) -> Finding:
-    """As stored: there is no doubt about it."""
-    verdict = check_against_limit(Estimate(value=bits, low=bits, high=bits), limit)
-    return Finding(name="bits per weight", unit="", limit=limit, estimate=Estimate(value=bits), verdict=verdict)
-
-
-def mix_ceilings(
-    limits: MixLimits, reserve: float, steps_s: Mapping[str, float], divergences: Mapping[str, float]
-) -> Ceilings:
-    """`steps_s` and `divergences`: as measured, of the recipes that are limits. What is predicted keeps a reserve."""
-    divergence_limit = limits.divergence
-    if isinstance(divergence_limit, str):
-        divergence_limit = divergences[divergence_limit]
-    return Ceilings(
-        divergence=None if divergence_limit is None else (1 - reserve) * divergence_limit,
-        step_s=None if limits.speed is None else (1 - reserve) * steps_s[limits.speed],
-        bits=limits.bits,
-    )
+def mix_ceilings(limits: MixLimits, reference_step_s: float, reference_divergence: float) -> dict[str, float]:
+    """What a mix may have at most, in predicted figures. What is predicted keeps a reserve."""
+    ceilings = {}
+    if isinstance(limits.divergence, str):
+        ceilings[DIVERGENCE] = (1 - RESERVE) * reference_divergence
+    elif limits.divergence is not None:
+        ceilings[DIVERGENCE] = (1 - RESERVE) * limits.divergence
+    if limits.speed is not None:
+        ceilings[TIME] = (1 - RESERVE) * reference_step_s
+    if limits.bits is not None:
+        ceilings[BITS] = limits.bits
+    return ceilings

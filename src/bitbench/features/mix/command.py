@@ -27,22 +27,11 @@ def mix(
     types: Annotated[
         str, typer.Option(metavar="A,B,…", help="Types of GGUF tensors to choose from.")
     ] = "q4_0,q4_K,q5_K,q6_K,q8_0",
-    bands: Annotated[int, typer.Option(min=1, max=100, help="Bands of layers with types of their own.")] = 4,
-    thorough: Annotated[
-        bool, typer.Option("--thorough", help="Measure each band in every type, not only in the smallest.")
-    ] = False,
     corpus: Annotated[
         list[Path] | None,
         typer.Option(help="Text or JSONL to score; may be repeated [default: Python's own docs and code]."),
     ] = None,
     windows: Annotated[int, typer.Option(min=4, max=5000, help="Windows of text per swap.")] = 8,
-    window_tokens: Annotated[int, typer.Option(min=8, max=65536, help="Tokens per window.")] = 64,
-    starts: Annotated[int, typer.Option(min=2, max=64, help="Starts of each model that is timed.")] = 2,
-    rounds: Annotated[int, typer.Option(min=2, max=1000, help="Timed trials of each model per start.")] = 6,
-    reserve: Annotated[
-        str, typer.Option(metavar="SHARE", help="Share of a limit that is left to errors of prediction.")
-    ] = "2%",
-    seed: Annotated[int, typer.Option(min=0, help="Seed of order and prompts.")] = 0,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: mix-MODEL].")
     ] = None,
@@ -63,15 +52,8 @@ def mix(
                 "model": model,
                 "types": words_option(types),
                 "limits": limits,
-                "bands": bands,
-                "thorough": thorough,
                 "corpus": tuple(str(path.resolve()) for path in corpus or ()),
                 "windows": windows,
-                "window_tokens": window_tokens,
-                "starts": starts,
-                "rounds": rounds,
-                "reserve": reserve,
-                "seed": seed,
             }
         )
     )

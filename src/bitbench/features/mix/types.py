@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pydantic import Field, field_validator, model_validator
 
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst_limit_check
-from bitbench.study.base import Fraction, Record, Spec
+from bitbench.study.base import Record, Spec
 from bitbench.study.study import Name
 from bitbench.study.variant import tensor_type
 from bitbench.util.errors import ExitCode
@@ -37,21 +37,26 @@ class MixLimits(Spec):
             raise ValueError("give a limit: speed=RECIPE, bits=4.8, or divergence=0.02 (or =RECIPE)")
         if isinstance(self.divergence, float) and self.divergence <= 0:
             raise ValueError("divergence: a limit lies above 0")
+        if len(self._recipes) > 1:
+            raise ValueError(f"{' and '.join(sorted(self._recipes))}: limits name one recipe, in every limit the same")
         return self
 
     @property
-    def recipes(self) -> tuple[str, ...]:
-        """That are limits, each once."""
-        named = (self.speed, self.divergence)
-        return tuple(dict.fromkeys(recipe for recipe in named if isinstance(recipe, str)))
+    def _recipes(self) -> set[str]:
+        return {recipe for recipe in (self.speed, self.divergence) if isinstance(recipe, str)}
+
+    @property
+    def reference(self) -> str:
+        """The recipe that the mix is held against: that of the limits, or the one that most people run."""
+        return next(iter(self._recipes), REFERENCE)
 
 
 def parse_mix_limits(texts: Iterable[str]) -> MixLimits:
     """From `speed=gguf-q4_k_m`, `bits=4.8` and the like; raises ValueError."""
     found: dict[str, str] = {}
     for text in texts:
-        name, equals, value = (part.strip() for part in text.partition("="))
-        if not equals or not value:
+        name, _, value = (part.strip() for part in text.partition("="))
+        if not value:
             raise ValueError(f"{text!r} is no limit; write speed=RECIPE, bits=4.8 or divergence=0.02")
         if name in found:
             raise ValueError(f"{name} is limited twice")
@@ -65,17 +70,8 @@ class Mix(Spec):
     model: str
     types: tuple[str, ...] = Field(default=("q4_0", "q4_K", "q5_K", "q6_K", "q8_0"), description="to choose from")
     limits: MixLimits
-    bands: int = Field(default=4, ge=1, le=100, description="of layers whose types are chosen apart")
-    thorough: bool = Field(default=False, description="measure every type of every group, not one of them")
     corpus: tuple[str, ...] = ()
     windows: int = Field(default=8, ge=4, le=5_000, description="of text on which single swaps are measured")
-    window_tokens: int = Field(default=64, ge=8, le=65_536)
-    starts: int = Field(default=2, ge=2, le=64, description="of each variant that is timed")
-    rounds: int = Field(default=6, ge=2, le=1000, description="timed trials of each in each start")
-    reserve: Fraction = Field(
-        default=0.02, ge=0, lt=0.5, description="share of a limit on a predicted figure that is left for its error"
-    )
-    seed: int = Field(default=0, ge=0)
 
     @field_validator("types")
     @classmethod
@@ -87,11 +83,6 @@ class Mix(Spec):
         if dense := [type.name for type in types if type.bits >= DENSE_BITS]:
             raise ValueError(f"{', '.join(dense)} is not quantized; leave it out")
         return tuple(type.name for type in types)
-
-    @property
-    def references(self) -> tuple[str, ...]:
-        """Recipes that the mix is held against: those of its limits, or the one that most people run."""
-        return self.limits.recipes or (REFERENCE,)
 
 
 class TensorGroup(Record):
@@ -122,8 +113,6 @@ class Option(Record):
 
     type: str
     divergence: float  # nats
-    interval: tuple[float, float] | None = None  # of the divergence, over windows; None: estimated from its kind
-    is_measured: bool  # False: its kind was measured as a whole, and the group has its share of that
     step_s: float  # its part of a decoding step
     size_bytes: int
 
@@ -135,19 +124,7 @@ class GroupChoice(Record):
 
     @property
     def choice(self) -> Option:
-        return self.of(self.chosen)
-
-    def of(self, type: str) -> Option:
-        return next(option for option in self.options if option.type == type)
-
-
-class TypeTime(Record):
-    """A step of the model with this type wherever it fits, and what follows for a weight."""
-
-    type: str
-    step: Estimate
-    weight_s: float  # with the weight's share of what a step takes whatever the types are
-    fits: float  # share of the weights
+        return next(option for option in self.options if option.type == self.chosen)
 
 
 class Predicted(Record):
@@ -164,15 +141,13 @@ class MixSide(Record):
     recipe: str
     step: Estimate | None
     divergence: Estimate | None
-    bits: float | None
+    bits: float
 
 
 class ConfirmedMix(Record):
     """The mix beside the reference, both started anew and scored on text that the choice knew nothing of."""
 
     folder: str
-    starts: int
-    rounds: int
     mix: MixSide
     reference: MixSide
     speed: Estimate | None  # the mix's / the reference's, above 1 where the mix is faster
@@ -186,38 +161,23 @@ class ConfirmedMix(Record):
 
 
 class Mixture(Record):
-    """`groups`: in the order of the model. `reference`: what the mix is held against."""
+    """`groups`: in the order of the model. `predicted_speed`: the reference's step, as timed beside the types, / the
+    mix's as predicted."""
 
     model: str
     limits: MixLimits
-    reserve: float
     types: tuple[str, ...]
-    reference: str
     groups: tuple[GroupChoice, ...]
-    times: tuple[TypeTime, ...]
     predicted: Predicted
-    front: tuple[Predicted, ...] = ()  # mixes under other limits on speed, the fastest first
-    uniform: dict[str, Predicted] = Field(default_factory=dict)  # each type wherever it fits
-    reference_predicted_s: float | None = None  # by the same sum, to check it; None: it has types that were not timed
-    reference_step: Estimate | None = None  # as it was timed beside the types
-    reference_divergence: Estimate | None = None  # on the text of the single swaps
-    unused_types: tuple[str, ...] = ()  # that fit no group
-    rounded_before: str | None = None  # of the model, see `ModelFacts`
+    predicted_speed: float
     tokens: int  # of text on which single swaps were measured
     recipe: str  # the file that a study can name
-    folder: str
-    confirmed: ConfirmedMix | None = None
-
-    @property
-    def only_type(self) -> str | None:
-        """Where every group got the same."""
-        chosen = {choice.chosen for choice in self.groups}
-        return chosen.pop() if len(chosen) == 1 else None
+    confirmed: ConfirmedMix
 
     @property
     def exit_code(self) -> ExitCode:
         """DONE: every limit is met with confidence."""
-        if self.confirmed is None or self.confirmed.mix.step is None:
+        if self.confirmed.mix.step is None:
             return ExitCode.NOTHING_MEASURED
         codes = {
             Verdict.MISSED: ExitCode.FAILED,

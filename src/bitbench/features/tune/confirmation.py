@@ -18,6 +18,7 @@ import numpy as np
 
 from bitbench.analysis.budget import BlockPlan, Design, measured_variance_components, plan_confirmation_blocks
 from bitbench.analysis.intervals import normal_quantile
+from bitbench.analysis.precision import TARGET_PRECISION
 from bitbench.analysis.quality import losses_of
 from bitbench.analysis.ranking import model_group_speeds, ranking_model_groups
 from bitbench.features.tune.types import Tune
@@ -136,7 +137,7 @@ class ConfirmationPlanner:
             left_s - max(0.0, first_s - starts_s),  # a study's first starts take longer, and this is one of its own
             self.study.measure.confidence,
             measured_variance_components(model_group_speeds(standings)),
-            target=self.study.measure.target_precision,
+            target=TARGET_PRECISION,
         )
 
 

@@ -52,9 +52,7 @@ from bitbench.study.workload import (
     Api,
     Arrival,
     Constant,
-    Gamma,
     Poisson,
-    Ramp,
     ShapePart,
     Trace,
     Workload,
@@ -91,10 +89,6 @@ def _arrival(arrival: AnyArrival, what: str) -> Words:
             return f"one {what} each {show_seconds(1 / arrival.rate)}"
         case Poisson():
             return f"Poisson arrivals at {arrival.rate:,g} {what}s/s"
-        case Gamma():
-            return f"gamma arrivals at {arrival.rate:,g} {what}s/s with burstiness {arrival.burstiness:g}"
-        case Ramp():
-            return f"a ramp from {arrival.from_rate:,g} to {arrival.to_rate:,g} {what}s/s"
         case Trace():
             speed = "" if arrival.speed == 1 else f" at {arrival.speed:g} times its speed"
             return say("arrivals of the trace ", Name(arrival.file), speed)
@@ -116,8 +110,7 @@ def _prompts(workload: Workload) -> list[Words]:
     if workload.api is Api.CHAT:
         parts.append("through the chat endpoint")
     if (shared := workload.shared_prefix) is not None:
-        of = "one prefix" if shared.prefixes == 1 else f"one of {shared.prefixes} prefixes"
-        parts.append(f"{percent(shared.share)} of the prompts with {of} of {shared.tokens:,} tokens")
+        parts.append(f"{percent(shared.share)} of the prompts with one prefix of {shared.tokens:,} tokens")
     if (talk := workload.conversation) is not None:
         think = f" with {show_seconds(talk.think)} of thinking between them" if talk.think else ""
         parts.append(f"conversations of {talk.turns} turns{think}")
