@@ -36,7 +36,6 @@ ONE_S = 50 * NULL_TOKEN_S
         ({"concurrency": 8, "arrival": "closed_loop", "requests": 16}, 2 * ONE_S),
         ({"arrival": {"kind": "poisson", "rate": 5}, "duration": "1m"}, 60 + ONE_S),
         ({"arrival": {"kind": "poisson", "rate": 5}, "requests": 300}, 60 + ONE_S),
-        ({"arrival": {"kind": "ramp", "from": 0, "to": 10}, "requests": 300}, 60 + ONE_S),
         ({"arrival": {"kind": "trace", "file": "t"}, "duration": "90s"}, 90 + ONE_S),
         (
             {"arrival": {"kind": "constant", "rate": 1}, "requests": 30, "conversation": {"turns": 3, "think": 4}},

@@ -28,33 +28,6 @@ def test_poisson_gaps_are_exponential(seed: tuple[int, ...]) -> None:
     assert abs(stats.pearsonr(gaps[1:], gaps[:-1]).statistic) < 0.04  # four standard errors: gaps are independent
 
 
-@pytest.mark.parametrize("burstiness", [0.25, 0.5, 1.0, 4.0])
-def test_gamma_has_the_mean_and_the_variation_asked_for(burstiness: float) -> None:
-    gaps = np.diff(times_of({"kind": "gamma", "rate": 20, "burstiness": burstiness}, requests=40_000))
-    assert gaps.mean() == pytest.approx(1 / 20, rel=0.05)
-    assert gaps.std() / gaps.mean() == pytest.approx(1 / np.sqrt(burstiness), rel=0.05)
-    assert stats.kstest(gaps, stats.gamma(burstiness, scale=1 / (20 * burstiness)).cdf).pvalue > 0.001
-
-
-@pytest.mark.parametrize(("start", "end"), [(1, 20), (0, 10), (20, 1), (10, 0), (5, 5)])
-def test_the_rate_of_a_ramp_changes_linearly(start: float, end: float) -> None:
-    """The inverse of the rate added up: at request k, from·t + (to − from)·t²/2T is k."""
-    times = times_of({"kind": "ramp", "from": start, "to": end}, duration="100s")
-    assert times.size == round((start + end) / 2 * 100)
-    reached = start * times + (end - start) * times**2 / (2 * 100)
-    assert reached == pytest.approx(np.arange(times.size), abs=1e-6)
-    assert times[0] == 0
-    assert 0 <= 100 - times[-1] < 5
-    in_middle = ((times >= 45) & (times < 55)).sum()
-    assert in_middle == pytest.approx((start + end) / 2 * 10, abs=1)
-
-
-def test_a_ramp_by_count_takes_as_long_as_its_mean_rate_says() -> None:
-    times = times_of({"kind": "ramp", "from": 2, "to": 8}, requests=500)
-    assert times.size == 500
-    assert times[-1] == pytest.approx(100, abs=0.2)
-
-
 def test_a_constant_rate_is_even() -> None:
     assert times_of({"kind": "constant", "rate": 4}, duration="2s").tolist() == [0.25 * k for k in range(8)]
 
@@ -62,8 +35,6 @@ def test_a_constant_rate_is_even() -> None:
 ARRIVALS: list[Json] = [
     {"kind": "constant", "rate": 3},
     {"kind": "poisson", "rate": 3},
-    {"kind": "gamma", "rate": 3, "burstiness": 0.3},
-    {"kind": "ramp", "from": 0, "to": 9},
 ]
 
 

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.loadgen.inputs import Text, choose_texts, read_texts
+from bitbench.loadgen.inputs import Text, read_texts
 from bitbench.study.base import Json
-from bitbench.study.workload import TextPrompts
 from bitbench.util.errors import StudyFileError
 
 SHAREGPT = [
@@ -47,16 +46,6 @@ def test_sharegpt_gives_first_questions(tmp_path: Path) -> None:
 
 def test_plain_text_is_taken_by_paragraph(tmp_path: Path) -> None:
     assert read(tmp_path, "One\nparagraph.\n\n \nAnother.\n") == ["One\nparagraph.", "Another."]
-
-
-def test_short_ones_are_passed_over_and_long_ones_cut() -> None:
-    texts: list[Text] = ["ab", "abcd", "abcdefgh", [SYSTEM, {"role": "user", "content": "abcdefgh"}]]
-    assert choose_texts(texts, TextPrompts(file="f", min_characters=3, max_characters=5)) == [
-        "abcd",
-        "abcde",
-        [SYSTEM, {"role": "user", "content": "abcde"}],
-    ]
-    assert choose_texts(texts, TextPrompts(file="f")) == texts
 
 
 @pytest.mark.parametrize(

@@ -20,13 +20,8 @@ from bitbench.study.workload import Workload
             "Input 256 tokens, output 64 tokens, Poisson arrivals at 5 requests/s, 300 requests per trial.",
         ),
         (
-            {"arrival": {"kind": "gamma", "rate": 0.5, "burstiness": 0.25}, "requests": 1},
-            "Input 256 tokens, output 64 tokens, gamma arrivals at 0.5 requests/s with burstiness 0.25, "
-            "1 request per trial.",
-        ),
-        (
-            {"arrival": {"kind": "trace", "file": "azure.csv", "speed": 2}, "duration": "30s"},
-            "Input up to 256 tokens, output up to 64 tokens, arrivals of the trace <azure.csv> at 2 times its speed, "
+            {"arrival": {"kind": "trace", "file": "trace.jsonl", "speed": 2}, "duration": "30s"},
+            "Input up to 256 tokens, output up to 64 tokens, arrivals of the trace <trace.jsonl> at 2 times its speed, "
             "30.0 s per trial.",
         ),
         (
@@ -39,11 +34,11 @@ from bitbench.study.workload import Workload
                 "input_tokens": {"min": 200, "max": 2000},
                 "output_tokens": {"mean": 100, "sd": 20},
                 "shared_prefix": {"tokens": 128, "share": "80%"},
-                "arrival": {"kind": "ramp", "from": 1, "to": 20},
+                "arrival": {"kind": "poisson", "rate": 10.5},
                 "duration": "10s",
             },
             "Input 200 to 2,000 tokens, output 100 ± 20, 40 to 160 tokens, 80 % of the prompts with one prefix of "
-            "128 tokens, a ramp from 1 to 20 requests/s, 105 requests per trial.",
+            "128 tokens, Poisson arrivals at 10.5 requests/s, 105 requests per trial.",
         ),
         (
             {"arrival": {"kind": "constant", "rate": 4}, "requests": 6, "conversation": {"turns": 3, "think": "2s"}},

@@ -4,7 +4,7 @@ from enum import StrEnum
 from math import ceil
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from bitbench.study.base import Fraction, Seconds, Spec
@@ -17,8 +17,6 @@ class Arrival(StrEnum):
     CLOSED_LOOP = "closed_loop"  # so many streams; each sends its next request when the last one ended
     CONSTANT = "constant"  # evenly spaced
     POISSON = "poisson"  # independent users: exponential gaps
-    GAMMA = "gamma"  # gaps that vary more or less than those of independent users
-    RAMP = "ramp"  # a rate that grows, or falls, linearly
     TRACE = "trace"  # at the times, and with the lengths, of a recorded trace
 
 
@@ -40,34 +38,8 @@ class Poisson(Spec):
     rate: float = RateField
 
 
-class Gamma(Spec):
-    """Gaps from a gamma distribution of mean 1 / rate and coefficient of variation 1 / √burstiness."""
-
-    kind: Literal[Arrival.GAMMA] = Arrival.GAMMA
-    rate: float = RateField
-    burstiness: float = Field(
-        gt=0, le=1_000_000, description="shape of the gamma distribution; 1: Poisson; less: bursts"
-    )
-
-
-class Ramp(Spec):
-    """The rate goes linearly from one to the other over the trial, without randomness."""
-
-    model_config = ConfigDict(populate_by_name=True)
-
-    kind: Literal[Arrival.RAMP] = Arrival.RAMP
-    from_rate: float = Field(alias="from", ge=0, le=1_000_000, description="requests per second at the start")
-    to_rate: float = Field(alias="to", ge=0, le=1_000_000, description="requests per second at the end")
-
-    @model_validator(mode="after")
-    def _something_comes(self) -> "Ramp":
-        if self.from_rate + self.to_rate == 0:
-            raise ValueError("a ramp from 0 to 0 sends nothing; set `from` or `to` above 0")
-        return self
-
-
 class Trace(Spec):
-    """A recorded trace, recognised by its header: Azure's, BurstGPT's or Mooncake's layout."""
+    """A recorded trace in Mooncake's layout: JSON lines."""
 
     kind: Literal[Arrival.TRACE] = Arrival.TRACE
     file: str = Field(min_length=1, description="the trace; relative to the study file")
@@ -75,20 +47,14 @@ class Trace(Spec):
 
 
 AnyArrival = Annotated[
-    Annotated[Batch | ClosedLoop | Constant | Poisson | Gamma | Ramp | Trace, Field(discriminator="kind")],
+    Annotated[Batch | ClosedLoop | Constant | Poisson | Trace, Field(discriminator="kind")],
     BeforeValidator(lambda value: {"kind": str(value)} if isinstance(value, str) else value),
 ]
 
 
 def mean_arrival_rate(arrival: AnyArrival) -> float | None:
-    """Requests per second over the whole trial; None where answers, or a trace, decide."""
-    match arrival:
-        case Constant(rate=rate) | Poisson(rate=rate) | Gamma(rate=rate):
-            return rate
-        case Ramp():
-            return (arrival.from_rate + arrival.to_rate) / 2
-        case _:
-            return None
+    """Return the requests per second over the whole trial; None where answers, or a trace, decide."""
+    return arrival.rate if isinstance(arrival, (Constant, Poisson)) else None
 
 
 MOST_TOKENS = 10_000_000  # of a prompt or an answer: the longest context that a published model offers
@@ -172,16 +138,6 @@ class TextPrompts(Spec):
     """Prompts from a file: JSON lines with `prompt`, `text` or `messages`, or ShareGPT's JSON, or plain text."""
 
     file: str = Field(min_length=1, description="the texts; relative to the study file")
-    min_characters: int = Field(default=1, ge=1, description="shorter texts are skipped")
-    max_characters: int | None = Field(default=None, ge=1, description="longer texts are cut")
-
-    @model_validator(mode="after")
-    def _ordered(self) -> "TextPrompts":
-        if self.max_characters is not None and self.max_characters < self.min_characters:
-            raise ValueError(
-                f"max_characters ({self.max_characters}) is smaller than min_characters ({self.min_characters})"
-            )
-        return self
 
 
 class SharedPrefix(Spec):

@@ -52,9 +52,7 @@ from bitbench.study.workload import (
     Api,
     Arrival,
     Constant,
-    Gamma,
     Poisson,
-    Ramp,
     ShapePart,
     Trace,
     Workload,
@@ -91,10 +89,6 @@ def _arrival(arrival: AnyArrival, what: str) -> Words:
             return f"one {what} each {show_seconds(1 / arrival.rate)}"
         case Poisson():
             return f"Poisson arrivals at {arrival.rate:,g} {what}s/s"
-        case Gamma():
-            return f"gamma arrivals at {arrival.rate:,g} {what}s/s with burstiness {arrival.burstiness:g}"
-        case Ramp():
-            return f"a ramp from {arrival.from_rate:,g} to {arrival.to_rate:,g} {what}s/s"
         case Trace():
             speed = "" if arrival.speed == 1 else f" at {arrival.speed:g} times its speed"
             return say("arrivals of the trace ", Name(arrival.file), speed)
