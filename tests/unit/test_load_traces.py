@@ -45,7 +45,10 @@ def test_windows_lines_and_a_byte_order_mark(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (MOONCAKE + '{"timestamp": 1, "input_length": "many", "output_length": 1}\n', r"line 5: input_length is 'many'"),
+        (
+            MOONCAKE + '{"timestamp": 1, "input_length": "many", "output_length": 1}\n',
+            r"line 5: input_length is 'many'",
+        ),
         (MOONCAKE + '{"timestamp": 1, "input_length": -3, "output_length": 1}\n', r"line 5: input_length is -3"),
         (MOONCAKE + '{"timestamp": NaN, "input_length": 3, "output_length": 1}\n', r"line 5: 'nan' is not a time"),
         (MOONCAKE + '{"timestamp": 1, "input_length": 3}\n', r"line 5: the field 'output_length' is missing"),
