@@ -41,9 +41,7 @@ from bitbench.records.roof import ROOF_FORMAT, MachineRoof
 from bitbench.records.strict_reader import (
     Line,
     R,
-    parquet_group_sizes,
     parse_record,
-    parse_record_lines,
     refuse_reading_unplanned_points,
     strict_reader_schema,
 )
@@ -351,7 +349,7 @@ class RowsPart:
             names = set(pq.ParquetFile(io.BytesIO(content)).schema_arrow.names)
             texts = {OWNER, *(column.name for column in columns if column.arrow_type == "string")}
             self._file = pq.ParquetFile(io.BytesIO(content), read_dictionary=sorted(texts & names))
-            self._check_size(content)
+            self._check_size()
             self._find_owners()
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
             raise self._damaged(error) from error
@@ -364,10 +362,11 @@ class RowsPart:
         found = self._group(group).slice(start, rows)
         return found if columns is None else found.select([name for name in columns if name in found.column_names])
 
-    def _check_size(self, content: bytes) -> None:
+    def _check_size(self) -> None:
         """Before anything is unpacked: a few bytes can stand for billions of rows."""
-        for group in parquet_group_sizes(content):
-            if group.values > MOST_GROUP_VALUES or group.unpacked_bytes > LARGEST_GROUP_BYTES:
+        for number in range(self._file.metadata.num_row_groups):
+            group = self._file.metadata.row_group(number)
+            if group.num_rows > MOST_GROUP_VALUES or group.total_byte_size > LARGEST_GROUP_BYTES:
                 raise ValueError(f"a row group has more than {MOST_GROUP_VALUES:,} values")
         if self._file.metadata.num_rows > MOST_ROWS:
             raise ValueError(f"it has more than {MOST_ROWS:,} rows")
@@ -451,4 +450,4 @@ def _one(parts: Mapping[PartName, bytes], part: PartName, kind: type[R], newest:
 
 def _lines(parts: Mapping[PartName, bytes], part: PartName, kind: type[Line], newest: int, name: str) -> list[Line]:
     numbered = enumerate(parts.get(part, b"").splitlines(keepends=True), start=1)
-    return parse_record_lines(numbered, kind, newest, lambda number: f"{part.value}:{number} in {name}", _ASK_AGAIN)
+    return [parse_record(raw, kind, newest, f"{part.value}:{at} in {name}", _ASK_AGAIN) for at, raw in numbered]
