@@ -1,4 +1,4 @@
-"""What a stranger's folder may hold where bitbench writes: links, hard links, pipes. Nothing behind them may change.
+"""What a stranger's folder may hold where bitbench writes: links, pipes. Nothing behind them may change.
 
 The paths are not listed here: a command runs once in a clean place, and each path that it wrote is then replaced, so
 that a new path is covered by itself.
@@ -61,16 +61,12 @@ def link_to_device(path: Path, outside: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
-def hard_link(path: Path, outside: Path) -> None:
-    os.link(_file_outside(path, outside), path)
-
-
 def pipe(path: Path, outside: Path) -> None:
     _remove(path)
     os.mkfifo(path)
 
 
-KINDS = (link_to_file, link_to_folder, dangling_link, link_to_device, hard_link, pipe)
+KINDS = (link_to_file, link_to_folder, dangling_link, link_to_device, pipe)
 
 
 def paths_written(command: Command, place: Path) -> list[str]:

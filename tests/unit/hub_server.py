@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import unquote, urlparse
 
 LARGE = (".safetensors", ".gguf", ".bin")  # what a hub stores by its sha256; the rest has git's hash
 _API = re.compile(r"/api/models/([^/]+/[^/]+)/revision/([^/]+)")
+_TREE = re.compile(r"/api/models/([^/]+/[^/]+)/tree/([^/]+)")
 _FILE = re.compile(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)")
 
 
@@ -80,6 +82,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.tokens.add(self.headers.get("Authorization", ""))
         if listed := _API.fullmatch(path):
             self._list(listed[1], listed[2])
+        elif listed := _TREE.fullmatch(path):
+            self._tree(listed[1], listed[2])
         elif wanted := _FILE.fullmatch(path):
             self._file(wanted[1], wanted[2], wanted[3])
         else:
@@ -112,6 +116,18 @@ class _Handler(BaseHTTPRequestHandler):
         content |= self.hub.listed
         self._send(200, json.dumps(content).encode(), {})
 
+    def _tree(self, name: str, revision: str) -> None:
+        if (commit := self._commit(name, revision)) is None:
+            return
+        entries = []
+        for file, content in self.hub.repositories[name].commits[commit].items():
+            described = self._sibling(file, content)
+            large = {"lfs": {**described["lfs"], "oid": described["lfs"]["sha256"]}} if "lfs" in described else {}
+            entries.append(
+                {"type": "file", "path": file, "size": described["size"], "oid": described["blobId"], **large}
+            )
+        self._send(200, json.dumps(entries).encode(), {})
+
     def _file(self, name: str, revision: str, file: str) -> None:
         if (commit := self._commit(name, revision)) is None:
             return
@@ -129,9 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send_file(file, content, headers)
 
-    def _sibling(self, name: str, content: bytes) -> dict[str, object]:
+    def _sibling(self, name: str, content: bytes) -> dict[str, Any]:
         size = self.hub.sizes.get(name, len(content))
-        described: dict[str, object] = {"rfilename": name, "size": size, "blobId": git_hash(content)}
+        described: dict[str, Any] = {"rfilename": name, "size": size, "blobId": git_hash(content)}
         if name.endswith(LARGE):
             described["lfs"] = {"size": size, "sha256": _stored_hash(name, content), "pointerSize": 134}
         return described

@@ -1,4 +1,4 @@
-"""A simulated lab over a real study folder: trials end, processes die at any byte, lines are doubled.
+"""A simulated lab over a real study folder: trials end, processes die at any byte.
 
 Every step is checked against a model of what had ended. `walk` goes through many studies at random, from a seed; a
 failure names the study, its steps, and how to repeat that study alone. `explore` leaves the choice of steps to
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from bitbench.analysis import ranking
 from bitbench.engines.null import NullEngine
@@ -60,7 +60,6 @@ KINDS: dict[str, tuple[int, Callable[[Random], tuple[Any, ...]]]] = {
     "die_in_a_trial": (2, lambda rng: (rng.choice(OUTCOMES), rng.random(), rng.choice(ROWS))),
     "die": (1, lambda _: ()),
     "start_instance": (1, lambda rng: (rng.random() < 0.5,)),
-    "double_a_line": (1, lambda rng: (rng.randrange(100),)),
 }
 
 
@@ -136,15 +135,6 @@ class SimulatedStore:
         self._check_records()
         self._add(self.started[-1])
         self._check_counts()
-
-    def double_a_line(self, number: int) -> None:
-        """As a copy that was interrupted and repeated, or a merge of two folders, leaves it."""
-        if not self.ended:
-            return
-        known = self.lines.read_bytes().splitlines(keepends=True)
-        with self.lines.open("ab") as file:
-            file.write(known[number % len(known)])
-        self._check_records()
 
     def _open(self) -> None:
         """A new process: all that it knows are the records."""
@@ -316,11 +306,6 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(has_its_line=st.booleans())
     def start_instance(self, has_its_line: bool) -> None:
         self.step("start_instance", has_its_line)
-
-    @precondition(lambda self: self.store.ended)
-    @rule(number=st.integers(0, 99))
-    def double_a_line(self, number: int) -> None:
-        self.step("double_a_line", number)
 
     def step(self, kind: str, *arguments: object) -> None:
         StoreMachine.steps += 1

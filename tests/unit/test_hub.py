@@ -102,16 +102,6 @@ def test_a_moved_branch_is_said_and_a_commit_asks_nobody(python: Path, server: H
     assert server.asked == []
 
 
-def test_a_file_that_does_not_match_its_hash_is_removed(python: Path, server: HubServer, home: Path) -> None:
-    server.damaged.add("model.safetensors")
-    with pytest.raises(ModelError, match=r"model\.safetensors of acme/Tiny-1B is damaged: its sha256 is .*removed"):
-        get(python, home)
-    assert hub.find_hub_model(HubReference(NAME), home) is None
-    server.damaged.clear()
-    get(python, home)
-    assert len(server.downloads("model.safetensors")) == 2
-
-
 def test_a_gated_model_needs_a_token_that_is_kept_nowhere(
     python: Path, server: HubServer, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,7 +59,8 @@ def test_a_closed_loop_goes_round() -> None:
 
 OPEN_LOOPS: list[Json] = [
     {"arrival": {"kind": "poisson", "rate": 100}, "requests": 300},
-    {"arrival": {"kind": "poisson", "rate": 25}, "duration": "4s", "input_tokens": {"min": 3, "max": 90}},
+    {"arrival": {"kind": "poisson", "rate": 100}, "duration": "2s"},
+    {"arrival": {"kind": "constant", "rate": 25}, "duration": "4s", "input_tokens": {"min": 3, "max": 90}},
     {"arrival": {"kind": "constant", "rate": 10}, "requests": 12, "conversation": {"turns": 3}},
     {"arrival": {"kind": "poisson", "rate": 9}, "requests": 40, "shared_prefix": {"tokens": 16, "share": "50%"}},
 ]
@@ -196,6 +197,10 @@ def test_chat_asks_with_messages(texts: Path) -> None:
 
 
 def test_texts_that_cannot_be_used_are_said_before_anything_starts(texts: Path) -> None:
+    long = job(concurrency=1, text={"file": "none.jsonl"}).workload
+    with pytest.raises(StudyFileError, match="No such file") as caught:
+        check_input_files([job(concurrency=1).workload, long], texts)
+    assert caught.value.location == ("workloads", 1, "text", "file")
     (texts / "m.jsonl").write_text('{"messages": [{"role": "user", "content": "a"}]}\n')
     messages = job(concurrency=1, text={"file": "m.jsonl"}).workload
     with pytest.raises(StudyFileError, match="which need `api: chat`") as caught:

@@ -95,8 +95,8 @@ def test_a_search_says_what_it_costs_and_offers_a_p95_where_a_p99_takes_long() -
     ("changes", "said"),
     [
         ({"concurrency": (1,), "rate": (1.0,)}, "cannot be combined"),
-        ({"rate": (1.0,), "arrival": "gamma"}, "gamma; use poisson or constant"),
-        ({"arrival": "gamma"}, "--arrival sets the spacing of requests at a rate; add --rate"),
+        ({"rate": (1.0,), "arrival": "bursty"}, "bursty; use poisson or constant"),
+        ({"arrival": "bursty"}, "--arrival sets the spacing of requests at a rate; add --rate"),
         ({"api": "chat"}, "give --text FILE"),
         ({"api": "responses"}, "completions or chat"),
         ({"duration": "5s"}, "--duration is for rates"),

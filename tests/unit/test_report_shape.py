@@ -20,8 +20,8 @@ from bitbench.study.workload import Workload
             "Input 256 tokens, output 64 tokens, Poisson arrivals at 5 requests/s, 300 requests per trial.",
         ),
         (
-            {"arrival": {"kind": "trace", "file": "azure.csv", "speed": 2}, "duration": "30s"},
-            "Input up to 256 tokens, output up to 64 tokens, arrivals of the trace <azure.csv> at 2 times its speed, "
+            {"arrival": {"kind": "trace", "file": "trace.jsonl", "speed": 2}, "duration": "30s"},
+            "Input up to 256 tokens, output up to 64 tokens, arrivals of the trace <trace.jsonl> at 2 times its speed, "
             "30.0 s per trial.",
         ),
         (

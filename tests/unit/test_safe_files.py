@@ -9,14 +9,13 @@ import pytest
 
 from bitbench.util.errors import StoreError
 from bitbench.util.files import SafeFolder, open_to_read
-from tests.strangers import dangling_link, hard_link, link_to_file, link_to_folder, pipe
+from tests.strangers import dangling_link, link_to_file, link_to_folder, pipe
 
 OUTSIDE = ("..", "../x", "a/../../x", "a/..", "/tmp/x", "", ".", "a\0b")
 ACTIONS: dict[str, Callable[[SafeFolder, str], object]] = {
     "write": lambda folder, name: folder.write(name, "new"),
     "append": lambda folder, name: folder.append(name, b"new"),
     "create": lambda folder, name: folder.create(name),
-    "lock": lambda folder, name: folder.open_lock(name).close(),
 }
 
 
@@ -26,7 +25,7 @@ def test_a_name_that_leads_out_is_refused(tmp_path: Path, name: str, action: str
     folder = tmp_path / "in"
     with pytest.raises(StoreError, match="is not a file name"):
         ACTIONS[action](SafeFolder(folder), name)
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -35,8 +34,7 @@ def test_a_name_that_leads_out_is_refused(tmp_path: Path, name: str, action: str
         (link_to_file, "is a link instead of a plain file"),
         (link_to_folder, "is a link instead of a plain file"),
         (dangling_link, "is a link instead of a plain file"),
-        (hard_link, "is a hard link instead of a plain file"),
-        (pipe, "is a pipe instead of a plain file"),
+        (pipe, "is a pipe or a device instead of a plain file"),
     ],
 )
 @pytest.mark.parametrize("action", ACTIONS)
@@ -98,5 +96,5 @@ def test_a_folder_is_removed_without_what_its_links_lead_to(tmp_path: Path) -> N
 
 def test_a_device_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "records").symlink_to("/dev/zero")
-    with pytest.raises(StoreError, match="records is a device instead of a plain file"):
+    with pytest.raises(StoreError, match="records is a link instead of a plain file"):
         open_to_read(tmp_path / "records")

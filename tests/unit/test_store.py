@@ -271,19 +271,6 @@ def test_a_lock_that_cannot_be_read_is_named(tmp_path: Path, text: str, said: st
         StudyFolder(tmp_path).lock()
 
 
-def test_a_line_that_is_there_twice_counts_once_and_two_of_one_id_are_refused(tmp_path: Path) -> None:
-    folder = StudyFolder(tmp_path / "s")
-    with folder.writing() as writer:
-        kept = [writer.append_trial(DRAFT, None), writer.append_trial(DRAFT, None)]
-    path = folder.path / "trials.jsonl"
-    lines = path.read_text().splitlines(keepends=True)
-    path.write_text("".join([*lines, lines[0]]))
-    assert folder.trials() == kept
-    path.write_text("".join([*lines, lines[0].replace('"index":0', '"index":1')]))
-    with pytest.raises(StoreError, match=r"trials\.jsonl:3 in .* has the id t00001 of line 1 with different content"):
-        folder.trials()
-
-
 def test_a_number_is_not_given_again_where_a_line_was_removed(tmp_path: Path) -> None:
     folder = a_study(tmp_path / "s")
     with folder.writing() as writer:

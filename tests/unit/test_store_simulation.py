@@ -1,19 +1,17 @@
-"""The store and the scheduler under crashes, torn writes and doubled lines: nothing is lost, nothing is doubled.
+"""The store and the scheduler under crashes and torn writes: nothing is lost, nothing is doubled.
 
 And the simulation itself: what it is there for, it finds.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 
 from bitbench.measure.progress import Progress
-from bitbench.records import strict_reader as records
 from bitbench.records.folder import Writer
-from bitbench.records.trial import TrialRecord
 from bitbench.study.plan import Member
 from bitbench.util.errors import StoreError
 from tests.length import by_length
@@ -52,13 +50,6 @@ def numbered_by_lines(writer: Writer) -> tuple[str, Path]:
     return path.stem, path
 
 
-def every_line(
-    lines: Iterable[tuple[int, bytes]], kind: type[TrialRecord], newest: int, where: Callable[[int], str], advice: str
-) -> list[TrialRecord]:
-    """One that is there twice counts twice."""
-    return [records.parse_record(raw, kind, newest, where(number), advice) for number, raw in lines]
-
-
 def asked_once(progress: Progress) -> Iterator[Member]:
     """What is next depends on what was asked before."""
     members = [progress._member(config, progress._block) for config in progress._waiting]
@@ -73,7 +64,6 @@ def asked_once(progress: Progress) -> Iterator[Member]:
         ("bitbench.records.folder.Writer._drop_orphans", nothing),
         ("bitbench.records.folder.Writer.new_instance", numbered_by_lines),
         ("bitbench.records.folder.parse_next_record_number", lambda _: 1),
-        ("bitbench.records.strict_reader.parse_record_lines", every_line),
         ("bitbench.measure.progress.Progress._wanted", asked_once),
     ],
 )

@@ -118,8 +118,8 @@ OPEN = "    input_tokens: 16\n    requests: 10\n    arrival: "
     [
         (
             OPEN + "poison\n",
-            "s.yaml:8: workloads[0].arrival: `kind` must be one of batch, closed_loop, constant, poisson, trace, but "
-            "it is 'poison'",
+            "s.yaml:8: workloads[0].arrival: `kind` must be one of batch, closed_loop, constant, poisson, trace, "
+            "but it is 'poison'",
         ),
         (OPEN + "poisson\n", "s.yaml:8: the field `rate` is missing in `workloads[0].arrival`"),
         (OPEN + "{rate: 5}\n", "s.yaml:8: workloads[0].arrival: `kind` must be one of batch, closed_loop, constant, "),
@@ -178,7 +178,7 @@ def test_complaints_about_a_workload(text: str, message: str) -> None:
     [
         "{kind: constant, rate: 5}",
         "{kind: poisson, rate: 5}",
-        "{kind: trace, file: azure.csv, speed: 1.0}",
+        "{kind: trace, file: trace.jsonl, speed: 1.0}",
     ],
 )
 def test_an_open_loop_is_accepted_by_reader_and_schema_and_survives_a_round_trip(arrival: str) -> None:

@@ -30,7 +30,7 @@ def quality(
     windows: Annotated[int | None, typer.Option(min=2, help="Windows of the corpus [default: 32].")] = None,
     window_tokens: Annotated[int | None, typer.Option(min=8, help="Tokens per window [default: 256].")] = None,
     tasks: Annotated[
-        str | None, typer.Option(metavar="A,B.yaml,…", help="builtin, or lm-eval's: names or YAML files.")
+        str | None, typer.Option(metavar="A,B.yaml,…", help="builtin (needles), or lm-eval's: names or YAML files.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the order.")] = 0,
     into: Annotated[

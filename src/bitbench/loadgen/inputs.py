@@ -1,13 +1,11 @@
 """The files that workloads name, texts and traces: read, checked before anything starts, and hashed so that a
 changed one is noticed."""
 
-import csv
 import hashlib
 import json
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -142,24 +140,12 @@ class TraceRow(NamedTuple):
     blocks: tuple[int, ...] = ()  # ids of the blocks of MOONCAKE_BLOCK_TOKENS that the prompt begins with
 
 
-class _Columns(NamedTuple):
-    """How a CSV layout calls its columns, and how it writes a time."""
-
-    time: str
-    input_tokens: str
-    output_tokens: str
-    seconds: Callable[[str], float]
-
-
 def read_trace(path: Path) -> Sequence[TraceRow]:
     """The requests in the order of their times, the first at zero; raises StudyFileError with the line that is wrong.
 
-    Requests without input or output tokens are skipped: BurstGPT records failed ones this way. Three public layouts are
-    recognised by their first line:
-    - Azure's LLM inference traces: CSV with TIMESTAMP (date and time), ContextTokens, GeneratedTokens
-    - BurstGPT: CSV with Timestamp (seconds), Model, Request tokens, Response tokens, Total tokens, Log Type
-    - Mooncake: JSON lines with timestamp (milliseconds), input_length, output_length and, as a rule, hash_ids, which
-      name the blocks of 512 tokens that a prompt is made of: where two begin with the same ids, they begin alike
+    Mooncake's layout: JSON lines with timestamp (milliseconds), input_length, output_length and, as a rule, hash_ids,
+    which name the blocks of 512 tokens that a prompt is made of: where two begin with the same ids, they begin alike.
+    Requests without input or output tokens are skipped.
     """
     return _read_once(path, "trace", _parse_trace)
 
@@ -173,40 +159,14 @@ def _parse_trace(path: Path, content: str) -> Sequence[TraceRow]:
 
 
 def _rows(path: Path, lines: Sequence[str]) -> Iterator[TraceRow]:
-    header = lines[0] if lines else ""
-    is_json = header.lstrip().startswith("{")
-    layout = None if is_json else _csv_layout(path, header)
     for number, line in enumerate(lines, start=1):
-        if not line.strip() or (layout is not None and number == 1):
+        if not line.strip():
             continue
         try:
-            yield _mooncake_row(line) if layout is None else _csv_row(line, *layout)
-        except (ValueError, LookupError, TypeError, OverflowError, RecursionError, csv.Error) as problem:
+            yield _mooncake_row(line)
+        except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as problem:
             missing = f"the field {problem} is missing" if isinstance(problem, KeyError) else str(problem)
             raise StudyFileError(f"the trace {path}, line {number}: {missing}") from problem
-
-
-def _csv_layout(path: Path, header: str) -> tuple[_Columns, dict[str, int]]:
-    names = [name.strip() for name in next(csv.reader([header]), [])]
-    for columns in _CSV_LAYOUTS:
-        if {columns.time, columns.input_tokens, columns.output_tokens} <= set(names):
-            return columns, {name: place for place, name in enumerate(names)}
-    known = "; ".join(", ".join(columns[:3]) for columns in _CSV_LAYOUTS)
-    raise StudyFileError(
-        f"the trace {path}, line 1: unknown header; a CSV trace has the columns {known}, "
-        "and a Mooncake trace has a JSON object on each line"
-    )
-
-
-def _csv_row(line: str, columns: _Columns, place: dict[str, int]) -> TraceRow:
-    cells = next(csv.reader([line]))
-    if len(cells) < len(place):
-        raise ValueError(f"{len(cells)} cells, but the header has {len(place)}")
-    return TraceRow(
-        columns.seconds(cells[place[columns.time]]),
-        _tokens(columns.input_tokens, cells[place[columns.input_tokens]]),
-        _tokens(columns.output_tokens, cells[place[columns.output_tokens]]),
-    )
 
 
 def _mooncake_row(line: str) -> TraceRow:
@@ -234,14 +194,6 @@ def _seconds(text: str) -> float:
     return value
 
 
-def _date_seconds(text: str) -> float:
-    try:
-        moment = datetime.fromisoformat(text.strip())
-    except ValueError:
-        raise ValueError(f"{text!r} is not a date and time") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-
-
 def _tokens(name: str, value: str | int) -> int:
     try:
         count = int(value)
@@ -250,12 +202,6 @@ def _tokens(name: str, value: str | int) -> int:
     if count < 0:
         raise ValueError(f"{name} is {value!r}, not a number of tokens")
     return count
-
-
-_CSV_LAYOUTS = (
-    _Columns("TIMESTAMP", "ContextTokens", "GeneratedTokens", _date_seconds),  # Azure
-    _Columns("Timestamp", "Request tokens", "Response tokens", _seconds),  # BurstGPT
-)
 
 
 def check_input_files(workloads: Sequence[Workload], folder: Path) -> None:

@@ -40,15 +40,12 @@ def open_loop_times(workload: Workload, seed: tuple[int, ...]) -> Times:
     assert workload.request_count is not None
     count = workload.request_count // workload.turns
     arrival = workload.arrival
-    draw = _request_generator(seed, "arrivals")
-    match arrival:
-        case Constant():
-            return np.arange(count) / arrival.rate
-        case Poisson():
-            gaps = draw.exponential(1 / arrival.rate, count - 1)
-            return np.concatenate([[0.0], np.cumsum(gaps)])
-        case _:
-            raise ValueError(f"arrival {arrival.kind} has no schedule of its own")
+    if isinstance(arrival, Constant):
+        return np.arange(count) / arrival.rate
+    if isinstance(arrival, Poisson):
+        gaps = _request_generator(seed, "arrivals").exponential(1 / arrival.rate, count - 1)
+        return np.concatenate([[0.0], np.cumsum(gaps)])
+    raise ValueError(f"arrival {arrival.kind} has no schedule of its own")
 
 
 Ids = npt.NDArray[np.int64]

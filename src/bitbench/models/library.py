@@ -151,7 +151,7 @@ def resolve_gguf(reference: str, home: Path) -> ResolvedModel | None:
     files = [place] if place.is_file() else sorted(place.glob("*.gguf"))
     if not files or any(file.suffix != ".gguf" for file in files) or (place / "config.json").exists():
         return None
-    digest = hashlib.sha256("".join(sorted(remembered_hashes(files, home).values())).encode())
+    digest = hashlib.sha256("".join(sorted(_content_hashes(files, home).values())).encode())
     return ResolvedModel(
         name=downloaded.reference.name if downloaded else place.stem,
         path=place,
@@ -261,6 +261,13 @@ def _hash_of(folder: Path, home: Path) -> str:
     """sha256 over the names and contents of what is run; the files' own hashes are remembered in `home`."""
     files = sorted({path for pattern in _HASHED for path in folder.glob(pattern) if path.name != MANIFEST})
     digest = hashlib.sha256()
-    for path, content in remembered_hashes(files, home).items():
+    for path, content in _content_hashes(files, home).items():
         digest.update(f"{path.name}\0{content}\n".encode())
     return digest.hexdigest()
+
+
+def _content_hashes(files: Iterable[Path], home: Path) -> dict[Path, str]:
+    """Return a hash of each file: the hub's own where it was downloaded from one, else its sha256."""
+    known = {path: hub.hub_file_hashes(path.parent).get(path.name) for path in files}
+    computed = remembered_hashes([path for path, content in known.items() if content is None], home)
+    return {path: content or computed[path] for path, content in known.items()}

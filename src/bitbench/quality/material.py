@@ -12,8 +12,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from bitbench.quality.built_in_tasks import NO_BUILT_IN, BuiltIn
 from bitbench.quality.conversations import ScriptedConversation, conversations
+from bitbench.quality.needles import needle_questions, needles
 from bitbench.quality.tasks import task_files
 from bitbench.records.quality import CorpusFacts, Prompt, QualityMaterial, Script, TurnPrompt
 from bitbench.study.base import Json
@@ -169,11 +169,13 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
     """`tokenizer` is the folder of the model as it was before any recipe; `python` can import transformers."""
     questions = QUESTIONS if quality.answer_tokens else ()
     scripted = conversations(quality.turns) if quality.turns else ()
-    built_in = BuiltIn.of(corpus.parts[0]) if quality.built_in else NO_BUILT_IN
-    asked = [*({"asks": script.task.asks, "turns": script.messages} for script in scripted), *built_in.asked]
-    tokenized = _tokenize((*corpus.parts, *built_in.sentences), questions, asked, tokenizer, python)
+    hidden = needles() if quality.built_in else ()
+    asked: list[Mapping[str, Json]] = [{"asks": script.task.asks, "turns": script.messages} for script in scripted]
+    asked += [needle.asked for needle in hidden]
+    texts = (*corpus.parts, *(needle.sentence for needle in hidden))
+    tokenized = _tokenize(texts, questions, asked, tokenizer, python)
     parts, sentences = tokenized.texts[: len(corpus.parts)], tokenized.texts[len(corpus.parts) :]
-    turns, of_tasks = tokenized.conversations[: len(scripted)], tokenized.conversations[len(scripted) :]
+    turns, of_needles = tokenized.conversations[: len(scripted)], tokenized.conversations[len(scripted) :]
     windows = tuple(
         window
         for length, count in quality.window_counts.items()
@@ -205,7 +207,7 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
         windows=windows,
         prompts=prompts,
         scripts=make_material_scripts(scripted, turns),
-        questions=tuple(built_in.questions(of_tasks, sentences, parts[0], quality)),
+        questions=tuple(needle_questions(hidden, sentences, of_needles, parts[0], quality)),
         end_tokens=tuple(tokenized.special),
     )
 

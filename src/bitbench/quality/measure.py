@@ -12,9 +12,9 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from bitbench.ports import Endpoint
-from bitbench.quality.built_in_tasks import is_right
 from bitbench.quality.conversations import conversation_fault, conversation_tasks
 from bitbench.quality.logprobs import InputLogprobs, InstanceConnection, NextToken, PromptLogprobs
+from bitbench.quality.needles import NEEDLE_ANSWER_TOKENS
 from bitbench.quality.tasks import NO_TASKS, TaskTools, run_tasks
 from bitbench.records.quality import (
     SCORE_COLUMNS,
@@ -139,13 +139,13 @@ def ask_tasks(
     """Answers of one line."""
     found = []
     for question in _told(questions, "question", on_step):
-        tokens, text = asker.answer(question.tokens, question.answer_tokens, end_tokens, stop="\n")
+        tokens, text = asker.answer(question.tokens, NEEDLE_ANSWER_TOKENS, end_tokens, stop="\n")
         found.append(
             TaskAnswer(
                 task=question.task,
                 question=question.name,
-                is_right=is_right(question, text),
-                is_cut=len(tokens) >= question.answer_tokens,
+                is_right=question.right in text,
+                is_cut=len(tokens) >= NEEDLE_ANSWER_TOKENS,
                 text=printable(text),
                 length=question.length,
                 depth=question.depth,

@@ -63,7 +63,7 @@ def _try_hold(place: Path, name: str) -> Iterator[bool]:
 
 def _open(place: Path, name: str) -> IO[bytes]:
     """Lock files stay: removing one while another process waits on it would give two holders."""
-    return SafeFolder(place.parent).open_lock(f"{place.name}/.locks/{name}.lock")
+    return SafeFolder(place.parent).open_to_append(f"{place.name}/.locks/{name}.lock")
 
 
 def _take(lock: IO[bytes]) -> bool:

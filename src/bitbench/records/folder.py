@@ -233,7 +233,7 @@ class Writer:
         self._guard: IO[bytes] | None = None
 
     def __enter__(self) -> "Writer":
-        self._guard = self._files.open_lock(".writer")
+        self._guard = self._files.open_to_append(".writer")
         try:
             self._open(self._guard)
         except BaseException:

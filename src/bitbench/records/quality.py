@@ -76,15 +76,14 @@ class Script(Record):
 
 
 class TaskQuestion(Record):
-    """A question of a task that comes with bitbench, in the model's chat template where it has one."""
+    """A question for a needle, in the model's chat template where it has one."""
 
     task: str
     name: str  # with a checksum of its tokens
     tokens: tuple[int, ...]
     right: str
-    answer_tokens: int  # at most
-    length: int | None = None  # of a needle: the tokens of its window, and percent of the text before it
-    depth: int | None = None
+    length: int  # tokens of its window
+    depth: int  # percent of the text before it
 
 
 class QualityMaterial(Record):

@@ -1,12 +1,7 @@
-"""Records as they lie on disk, read strictly: what is damaged is named by file and line, with what to do about it.
+"""Records as they lie on disk: what is damaged is named by file and line, with what to do about it."""
 
-A line counts once. The same line twice, as a copy or a merge of folders leaves it, is one record; two lines of one id
-with different content are refused, because no rule could say which of them happened.
-"""
-
-import json
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 from pathlib import Path
@@ -15,21 +10,23 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from bitbench.records.lock import Lock
 from bitbench.records.profile import OperatorProfile
 from bitbench.records.quality import QualityRecord
 from bitbench.records.tables import RequestColumn, TableColumn
 from bitbench.records.trial import InstanceRecord, TrialRecord
-from bitbench.study.base import RECORDED, Json, Record
+from bitbench.study.base import RECORDED, Record
 from bitbench.study.plan import Plan
 from bitbench.util.errors import NotComparableError, RowsNotKeptError, StoreError
-from bitbench.util.files import open_to_read, read_bytes
+from bitbench.util.files import open_to_read
+from bitbench.util.units import show_bytes
 
 R = TypeVar("R", bound=Record)
 Line = TypeVar("Line", TrialRecord, InstanceRecord, QualityRecord, OperatorProfile)
 
-LARGEST_WHOLE_NUMBER = 2**63 - 1  # what Parquet, DuckDB and numpy can hold
+LARGEST_RECORD_BYTES = 256 * 2**20  # of a line, or of a file that is one record
 _ARROW_TYPES = {
     "timestamp": pa.timestamp("us"),
     "list<string>": pa.list_(pa.string()),
@@ -40,28 +37,12 @@ _ARROW_TYPES = {
 
 
 def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
-    """Every record of a file, in its order; none where the file does not exist."""
-
-    def where(number: int) -> str:
-        return f"{path.name}:{number} in {path.parent}"
-
-    return parse_record_lines(_complete_lines(path), kind, newest, where, "remove that line to continue without it")
-
-
-def parse_record_lines(
-    lines: Iterable[tuple[int, bytes]], kind: type[Line], newest: int, where: Callable[[int], str], advice: str
-) -> list[Line]:
-    """Every record of these numbered lines. `where`: how a message calls a line."""
-    found: dict[str, tuple[int, Line]] = {}
-    for number, raw in lines:
-        record = parse_record(raw, kind, newest, where(number), advice)
-        first, known = found.setdefault(record.id, (number, record))
-        if known != record:
-            raise StoreError(
-                f"{where(number)} has the id {record.id} of line {first} with different content; remove one of the two "
-                "lines"
-            )
-    return [record for _, record in found.values()]
+    """Return every record of a file, in its order; none where the file does not exist."""
+    advice = "remove that line to continue without it"
+    return [
+        parse_record(raw, kind, newest, f"{path.name}:{number} in {path.parent}", advice)
+        for number, raw in _complete_lines(path)
+    ]
 
 
 def parse_next_record_number(ids: Iterable[str]) -> int:
@@ -70,10 +51,13 @@ def parse_next_record_number(ids: Iterable[str]) -> int:
 
 
 def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """With their numbers. One that does not end is still being written, or was torn by a kill: it is no record."""
+    """Yield lines with their numbers. One that does not end is still being written, or was torn by a kill: it is no
+    record."""
     try:
         with open_to_read(path) as file:
-            yield from ((number, line) for number, line in enumerate(file, start=1) if line.endswith(b"\n"))
+            for number, line in enumerate(iter(lambda: file.readline(LARGEST_RECORD_BYTES + 1), b""), start=1):
+                if line.endswith(b"\n") or len(line) > LARGEST_RECORD_BYTES:
+                    yield number, line
     except FileNotFoundError:
         return
     except OSError as error:
@@ -83,7 +67,8 @@ def _complete_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def read_record_file(path: Path, kind: type[R], newest: int, advice: str) -> R:
     """A file that is one record. `advice`: what to do where it is damaged."""
     try:
-        raw = read_bytes(path)
+        with open_to_read(path) as file:
+            raw = file.read(min(os.fstat(file.fileno()).st_size, LARGEST_RECORD_BYTES) + 1)
     except OSError as error:
         raise _unreadable(path, error) from error
     return parse_record(raw, kind, newest, str(path), advice)
@@ -131,14 +116,19 @@ def parse_record(raw: bytes, kind: type[R], newest: int, where: str, advice: str
 
 def _checked_record(raw: bytes, kind: type[R], newest: int) -> R:
     """A record from disk; raises ValueError, of which `_cause_of_damage` makes words."""
-    content = _json(raw)
+    if len(raw) > LARGEST_RECORD_BYTES:
+        raise ValueError(f"it has more than {show_bytes(LARGEST_RECORD_BYTES)}")
+    content = from_json(raw, allow_inf_nan=False)
+    if not isinstance(content, dict):
+        raise ValueError("it is not a JSON object")
     version = content.get("format", newest)
     if type(version) is not int:
         raise ValueError("`format` is not a whole number")
     if version > newest:
         raise NewerFormatError(f"record format {version}, this one knows {newest}")
     record = kind.model_validate(content, context=RECORDED)
-    _check_time(record)
+    if (started_at := getattr(record, "started_at", None)) is not None:  # durations of a study are counted from it
+        datetime.fromisoformat(started_at)
     return record
 
 
@@ -169,43 +159,7 @@ def refuse_reading_unplanned_points(plan: Plan, trials: Iterable[TrialRecord], f
         )
 
 
-def _json(raw: bytes) -> dict[str, Json]:
-    try:
-        content = json.loads(raw.decode("utf-8"), parse_float=_finite, parse_constant=_finite, parse_int=_whole)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    if not isinstance(content, dict):
-        raise ValueError("it is not a JSON object")
-    if b"\\u" in raw:  # an escape may be half a character, which no text can be written with
-        json.dumps(content, ensure_ascii=False).encode("utf-8")
-    return content
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(f"{text[:20]} is not a finite number")
-    return value
-
-
-def _whole(text: str) -> int:
-    if len(text) > 20 or abs(int(text)) > LARGEST_WHOLE_NUMBER:
-        raise ValueError(f"a number of {len(text)} digits is too large")
-    return int(text)
-
-
-def _check_time(record: Record) -> None:
-    """Durations of a whole study are counted from it."""
-    started_at = getattr(record, "started_at", None)
-    if started_at is not None:
-        datetime.fromisoformat(started_at)
-
-
 def _cause_of_damage(error: ValueError) -> str:
-    if isinstance(error, UnicodeError):
-        return "it is not UTF-8 text"
-    if isinstance(error, json.JSONDecodeError):
-        return f"it is not valid JSON ({error.msg} at character {error.pos + 1})"
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
         return f"`{'.'.join(str(part) for part in first['loc'])}`: {first['msg']}"

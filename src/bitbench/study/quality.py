@@ -26,9 +26,7 @@ MOST_WINDOWS = 10_000
 TOP_TOKENS = 256
 TOP_TOKENS_OF_LONG, LONGEST_FOR_MANY = 32, 2048  # beyond so many tokens one answer would have 40 MB and more
 TASK_TOKENS = 2048  # room for a question with its examples; what lm-eval assumes too
-BUILT_IN = "builtin"  # the tasks that come with bitbench (`quality/built_in_tasks.py`)
-# Room for the longest of their questions but the needle's with any tokenizer and chat template, and for an answer.
-BUILT_IN_TOKENS, BUILT_IN_ANSWER = 768, 64
+BUILT_IN = "builtin"  # the task that comes with bitbench (`quality/needles.py`)
 LEAST_LONG_WINDOWS = 4  # of each further length; else as many as make the same number of tokens
 _TASK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # as all of lm-eval's are
 
@@ -113,9 +111,9 @@ class Quality(Spec):
     )
     tasks: tuple[str | LmEvalTask, ...] = Field(
         default=(),
-        description="builtin (needs no download), or lm-eval's: names, YAML files, `{name, chat, think, concurrency}`",
+        description="builtin (needles), or lm-eval's: names, YAML files, `{name, chat, think, concurrency}`",
     )
-    task_samples: int | None = Field(default=None, ge=1, description="questions per task; default: all")
+    task_samples: int | None = Field(default=None, ge=1, description="questions per task of lm-eval; default: all")
     max_divergence: float = Field(
         default=DEFAULT_MAX_DIVERGENCE, gt=0, description="mean KL divergence (nats) above which a variant is flagged"
     )
@@ -163,7 +161,7 @@ class Quality(Spec):
 
     @property
     def built_in(self) -> bool:
-        """Whether the tasks that come with bitbench are asked."""
+        """Whether the needles that come with bitbench are asked for."""
         return BUILT_IN in self.tasks
 
     @property
@@ -186,6 +184,5 @@ class Quality(Spec):
             max(self.window_counts) + 1,
             PROMPT_TOKENS + self.answer_tokens if self.answer_tokens else 0,
             CONVERSATION_TOKENS + TURN_TOKENS if self.turns else 0,
-            BUILT_IN_TOKENS + BUILT_IN_ANSWER if self.built_in else 0,
             TASK_TOKENS if self.lm_eval_tasks else 0,
         )

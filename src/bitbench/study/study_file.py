@@ -114,10 +114,8 @@ def study_file_text(study: Study) -> str:
 
 def _workload(workload: Workload) -> dict[str, object]:
     """Defaults are left out but for the kind of an arrival, which says what the rest of it means."""
-    content = workload.model_dump(
-        mode="json", exclude_defaults=True, by_alias=True, exclude={"arrival"}, context=BY_HAND
-    )
-    arrival = workload.arrival.model_dump(mode="json", by_alias=True, context=BY_HAND)
+    content = workload.model_dump(mode="json", exclude_defaults=True, exclude={"arrival"}, context=BY_HAND)
+    arrival = workload.arrival.model_dump(mode="json", context=BY_HAND)
     content["arrival"] = arrival["kind"] if len(arrival) == 1 else arrival
     return content
 

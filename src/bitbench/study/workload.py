@@ -39,7 +39,7 @@ class Poisson(Spec):
 
 
 class Trace(Spec):
-    """A recorded trace, recognised by its header: Azure's, BurstGPT's or Mooncake's layout."""
+    """A recorded trace in Mooncake's layout: JSON lines."""
 
     kind: Literal[Arrival.TRACE] = Arrival.TRACE
     file: str = Field(min_length=1, description="the trace; relative to the study file")
@@ -53,12 +53,8 @@ AnyArrival = Annotated[
 
 
 def mean_arrival_rate(arrival: AnyArrival) -> float | None:
-    """Requests per second over the whole trial; None where answers, or a trace, decide."""
-    match arrival:
-        case Constant(rate=rate) | Poisson(rate=rate):
-            return rate
-        case _:
-            return None
+    """Return the requests per second over the whole trial; None where answers, or a trace, decide."""
+    return arrival.rate if isinstance(arrival, (Constant, Poisson)) else None
 
 
 MOST_TOKENS = 10_000_000  # of a prompt or an answer: the longest context that a published model offers

@@ -5,61 +5,31 @@ First the key is hidden, then the words are shortened, then made printable: shor
 key that is not recognized.
 """
 
-import base64
 import difflib
-import json
 import re
 import unicodedata
-from collections.abc import Callable, Iterable
-from functools import lru_cache
-from string import ascii_lowercase, ascii_uppercase
+from collections.abc import Iterable
 from urllib.parse import quote_plus
 
 HIDDEN = "***"
 QUOTED_LENGTH = 400  # characters of foreign words that a record keeps
-# So many characters of a key in a row are a part of it, not chance; a key that is shorter is hidden as a whole.
-_TELLING = 8
 _SHORTEST_KEY = 4  # "EMPTY" is a key in use; shorter ones are no secret, and would be found in every word
 # Characters that are looked at: a long body costs no time, and what comes after them is not shown.
 _READ_LENGTH = 65_536
-_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
-# How a server may write a part of the key; letters are compared without their case.
-_SPELLINGS: tuple[Callable[[str], str], ...] = (
-    str,
-    quote_plus,
-    lambda part: "".join(f"%{byte:02x}" for byte in part.encode()),
-    lambda part: json.dumps(part)[1:-1],
-    lambda part: json.dumps(part)[1:-1].replace("/", "\\/"),
-    lambda part: "".join(f"\\u{ord(character):04x}" for character in part),
-    lambda part: part.encode().hex(),
-)
 
 
 def quote(said: str | bytes, key: str, limit: int = QUOTED_LENGTH) -> str:
-    """One line of printable text, `limit` characters at most before what cannot be printed is written as escapes, and
-    without the key or a telling part of it, in any usual spelling."""
+    """Return one line of printable text, `limit` characters at most before what cannot be printed is written as
+    escapes, and without the key."""
     text = said[: 4 * _READ_LENGTH].decode("utf-8", errors="replace") if isinstance(said, bytes) else said
-    return printable(" ".join(text_without_key(text[:_READ_LENGTH], key).split()), limit)
+    return printable(" ".join(text_without_key(text, key)[:_READ_LENGTH].split()), limit)
 
 
 def text_without_key(text: str, key: str) -> str:
-    """The same text of any length, with the key hidden."""
-    lowered = text.translate(_LOWER)
-    spans: list[tuple[int, int]] = []
-    for part in _telling_parts(key):
-        start = lowered.find(part)
-        while start >= 0:
-            spans.append((start, start + len(part)))
-            start = lowered.find(part, start + 1)
-    if not spans:
+    """Return the same text with the key hidden, as it is and as a URL holds it."""
+    if len(key) < _SHORTEST_KEY:
         return text
-    shown: list[str] = []
-    end = 0
-    for start, stop in sorted(spans):
-        if start > end or not shown:
-            shown += [text[end:start], HIDDEN]
-        end = max(end, stop)
-    return "".join((*shown, text[end:]))
+    return text.replace(key, HIDDEN).replace(quote_plus(key), HIDDEN)
 
 
 def printable(text: str, limit: int = QUOTED_LENGTH) -> str:
@@ -72,28 +42,6 @@ def printable(text: str, limit: int = QUOTED_LENGTH) -> str:
 def encodable(text: str) -> str:
     """A whole text that is kept as it is, but for what no file can hold: half of a surrogate pair."""
     return text.encode("utf-8", errors="backslashreplace").decode("utf-8")
-
-
-@lru_cache(maxsize=64)
-def _telling_parts(key: str) -> tuple[str, ...]:
-    if len(key) < _SHORTEST_KEY:
-        return ()
-    parts = {
-        spell(key[start : start + _TELLING]) for start in range(max(1, len(key) - _TELLING + 1)) for spell in _SPELLINGS
-    }
-    return tuple(sorted({part.translate(_LOWER) for part in parts | _base64_parts(key)}))
-
-
-def _base64_parts(key: str) -> set[str]:
-    """In base64 three characters share four: what a key looks like depends on where in such a group it begins, and its
-    first and last letters there on what stands beside it."""
-    parts: set[str] = set()
-    for before in range(3):
-        coded = base64.b64encode(b"\0" * before + key.encode()).decode().rstrip("=")
-        own = coded[-(-before * 4 // 3) : (before + len(key.encode())) * 4 // 3]
-        for letters in (own, own.replace("+", "-").replace("/", "_")):
-            parts |= {letters[start : start + _TELLING] for start in range(len(letters) - _TELLING + 1)}
-    return parts
 
 
 # Control, format (direction, zero width), surrogate, private use; ends of lines and paragraphs.

@@ -9,12 +9,7 @@ from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from yaml.composer import Composer, ComposerError
-from yaml.constructor import ConstructorError, SafeConstructor
-from yaml.parser import Parser
-from yaml.reader import Reader
-from yaml.resolver import Resolver
-from yaml.scanner import Scanner
+from yaml.composer import ComposerError
 
 from bitbench.util.files import UnreadableFileError, read_text_file
 from bitbench.util.text import did_you_mean
@@ -29,8 +24,6 @@ MOST_MISTAKES = 50  # that are told at once; a file with more is of another kind
 LARGEST_FILE_BYTES = 2**20
 MOST_NODES = 50_000
 DEEPEST = 50
-LONGEST_NUMBER = 100  # characters
-_TEXT = "tag:yaml.org,2002:str"
 
 
 def read_yaml_text(path: Path, *, missing: str, error: type[Exception]) -> str:
@@ -58,7 +51,8 @@ def parse_yaml(
     count where it says nothing.
     """
     try:
-        loader = _BoundedLoader(text)
+        _refuse_too_much(text)
+        loader = _Loader(text)
         root = loader.get_single_node()
         repeated = list(islice(_repeated_keys(root), MOST_MISTAKES))
         content = loader.construct_document(root) if root is not None and not repeated else None
@@ -67,7 +61,7 @@ def parse_yaml(
         line = min(line, len(text.splitlines()) or 1)  # the end of a file may be said to be the line after its last
         context = f"{problem.context}, " if str(problem.problem).startswith("but ") else ""
         raise error(f"{name}:{line}: not valid YAML: {context}{problem.problem}") from problem
-    except yaml.YAMLError as problem:
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError, OverflowError) as problem:
         raise error(f"{name}: not valid YAML: {problem}") from problem
     if not isinstance(root, yaml.MappingNode):
         raise error(f"{name}:1: {outline}")
@@ -81,68 +75,33 @@ def parse_yaml(
 
 def line_of(text: str, location: Location) -> tuple[int, str]:
     """The line of a field in a file that was read before, and its dotted name; empty where the file lacks it."""
-    root = _BoundedLoader(text).get_single_node()
+    root = yaml.compose(text, Loader=_Loader)
     assert root is not None  # it was read before
     return _line_of(root, location)
 
 
-class _PythonEvents(Reader, Scanner, Parser):
-    """For a PyYAML without libyaml: the same events, twenty times slower."""
-
-    def __init__(self, text: str) -> None:
-        Reader.__init__(self, text)
-        Scanner.__init__(self)
-        Parser.__init__(self)
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is twenty times faster
 
 
-_Events: Any = yaml.cyaml.CParser if yaml.__with_libyaml__ else _PythonEvents  # type: ignore[attr-defined]
-
-
-class _BoundedLoader(Composer, SafeConstructor, Resolver, _Events):  # type: ignore[misc]
-    """PyYAML's safe loader for files from anywhere: bounded in depth and in what its aliases stand for.
-
-    libyaml gives the events. Its own composer knows no bounds, so Python's stands before it.
-    """
-
-    def __init__(self, text: str) -> None:
-        _Events.__init__(self, text)
-        Composer.__init__(self)
-        SafeConstructor.__init__(self)
-        Resolver.__init__(self)
-        self._depth = 0
-        self._nodes = 0  # with those that aliases stand for
-        self._sizes: dict[yaml.Node, int] = {}  # of nodes that are complete
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
-        before, self._depth = self._nodes, self._depth + 1
-        if self._depth > DEEPEST:
-            raise _too_much(f"more than {DEEPEST} levels within each other", event)
-        node = super().compose_node(parent, index)
-        assert node is not None
+def _refuse_too_much(text: str) -> None:
+    """Raise a YAMLError for a file that is too deep, or too large with what its aliases stand for."""
+    values, begun, sizes = 0, [], dict[str | None, int]()
+    for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
-            if node not in self._sizes:
-                raise _too_much(f"`*{event.anchor}` contains itself", event)
-            self._nodes += self._sizes[node]
-        else:
-            self._nodes += 1
-            self._sizes[node] = self._nodes - before
-        if self._nodes > MOST_NODES:
+            values += sizes.get(event.anchor, 0)
+        elif isinstance(event, yaml.NodeEvent):
+            values += 1
+            sizes[event.anchor] = 1
+        if isinstance(event, yaml.CollectionStartEvent):
+            begun.append((event.anchor, values))
+            sizes[event.anchor] = MOST_NODES  # until it ends: one that contains itself has no end
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = begun.pop()
+            sizes[anchor] = values - before + 1
+        if len(begun) > DEEPEST:
+            raise _too_much(f"more than {DEEPEST} levels within each other", event)
+        if values > MOST_NODES:
             raise _too_much(f"more than {MOST_NODES:,} values, counting those that aliases stand for", event)
-        self._depth -= 1
-        return node
-
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """A number or a date that is none, such as 2026-99-99, has its line as well."""
-        is_long = isinstance(node, yaml.ScalarNode) and len(node.value) > LONGEST_NUMBER and node.tag != _TEXT
-        try:
-            if is_long:
-                raise ValueError
-            return super().construct_object(node, deep)
-        except (ValueError, TypeError, LookupError, AttributeError, OverflowError):
-            kind = node.tag.rpartition(":")[2]
-            problem = f"{show_wrong_value(node.value)} is not a value of the kind {kind}"
-            raise ConstructorError(None, None, problem, node.start_mark) from None
 
 
 def _too_much(problem: str, event: Any) -> ComposerError:

@@ -30,7 +30,7 @@ def measure_noise(repetitions: int = REPETITIONS) -> HostNoise:
     target = np.empty_like(source)
     compute_s = np.empty(repetitions)
     memory_s = np.empty(repetitions)
-    for index in range(-3, repetitions):  # three unmeasured rounds first: page faults, clock ramp-up
+    for index in range(-3, repetitions):  # three unmeasured rounds first: page faults, clocks that rise
         compute = _timed(lambda: hashlib.sha256(block).digest())
         memory = _timed(lambda: np.copyto(target, source))
         if index >= 0:

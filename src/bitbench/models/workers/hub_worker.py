@@ -1,11 +1,8 @@
 """Asks a model hub: `python -I hub_worker.py JOB.json`, run where huggingface_hub is installed.
 
 Imports nothing of bitbench. What huggingface_hub does by itself is left to it: tokens, proxies, HF_ENDPOINT,
-HF_HUB_OFFLINE, the shared cache and continuing a broken connection. But it makes paths of what a hub answers, and takes
-a token where a hub sends it: `guard` looks at each answer and each request first. A job is one of
-
-    {"task": "list", "repository": …, "revision": …}                 what a revision is and holds
-    {"task": "download", …, "commit": …, "files": […]}               these files of it, into the shared cache
+HF_HUB_OFFLINE, the shared cache and continuing a broken connection. The job has `repository`, `revision`, `file` (of a
+GGUF repository: a name or a type) and a `task`: `size` or `get`.
 """
 
 import errno
@@ -14,10 +11,10 @@ import shutil
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
+from collections.abc import Iterable
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
 
 sys.path.append(str(Path(__file__).parents[2] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
 from job_worker import JobError, Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
@@ -25,9 +22,13 @@ from job_worker import JobError, Json, Reports, run_as_job_worker  # type: ignor
 AT_ONCE = 4  # files
 TOLD_EVERY_S = 0.5
 FULL = (errno.ENOSPC, errno.EDQUOT)
-# What becomes the name of a file or folder in the cache.
-HASH = re.compile(r'(?:W/)?("?)[A-Za-z0-9_][A-Za-z0-9_.+=-]{0,127}\1')
-COMMIT = re.compile(r"[0-9a-f]{7,64}")
+# Of the repository's own folder; what lies below it are other forms of the same model. No pickles, and no code.
+BESIDE_WEIGHTS = ("*.json", "*.jinja", "*.tiktoken", "tokenizer.model", "*.model.v3", "merges.txt", "vocab.txt")
+WEIGHTS = ("model*.safetensors", "*.safetensors")  # the first that fits: others beside it are copies or adapters
+SAFE_NAME = re.compile(r"(?:[A-Za-z0-9_][A-Za-z0-9_.+-]*/)*[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+OWN_MANIFEST = "bitbench-model.json"  # ours, not theirs
+SPLIT = re.compile(r"-(\d{5})-of-(\d{5})$")
+MOST_NAMED = 12  # GGUF files in a sentence
 SENTENCES = {
     "gated": "{repository} is gated: accept its conditions on {endpoint}/{repository}, then set HF_TOKEN to a token "
     "that may read it, or log in with `hf auth login`.",
@@ -43,65 +44,33 @@ SENTENCES = {
     "command.",
     "unreachable": "{endpoint} cannot be reached, or the connection broke off; check the network (HTTPS_PROXY, "
     "HF_ENDPOINT) and repeat the command: complete files are kept.",
-    "no name": "{endpoint} says something as the {header} of a file of {repository} that cannot be one; nothing was "
-    "written. Check HF_ENDPOINT.",
-    "another host": "{endpoint} wants your token for {repository} to be sent to another host; it was not. Check "
-    "HF_ENDPOINT.",
+    "no weights": "{repository} has no .safetensors file; bitbench downloads no pickled weights, which can run code. "
+    "Look for a repository with safetensors.",
+    "part": "The shared cache has only a part of {repository}, and the hub was not asked; repeat the command with a "
+    "network.",
+    "incomplete": "{repository} has not all of the files that it lists; repeat the command later.",
     "other": "{repository} could not be downloaded: {said}",
 }
 
 
 def _work(job: Json, reports: Reports) -> Json:
-    guard(job)
     try:
-        return _list_files(job) if job["task"] == "list" else download(job, reports)
+        listed = _list_files(job)
+        files = _choose_files(listed, job)
+        total = sum(file["size_bytes"] for file in files)
+        if job["task"] == "size":
+            return {"size_bytes": total}
+        folder = listed["cached"] or _download(job, files, DownloadProgress(reports, total))
+        for file in files:
+            path = folder / file["name"]
+            if not path.exists():
+                raise JobError(SENTENCES["incomplete"].format(**job))
+            file["hash"] = path.resolve().name  # the cache names a file by the hub's hash of it
+        return {"commit": folder.name, "folder": str(folder), "files": files, "from_cache": bool(listed["cached"])}
     except JobError:
         raise
     except Exception as error:
         raise JobError(_error_sentence(error, job)) from error
-
-
-def guard(job: Json) -> None:
-    """Look at whatever huggingface_hub sends and receives; what its store of large files does is native code."""
-    from huggingface_hub import constants, set_client_factory
-    from huggingface_hub.utils import _http
-
-    hub = _origin(constants.ENDPOINT)
-    told = {"endpoint": constants.ENDPOINT, "repository": job["repository"]}
-
-    def keep_token(request: Any) -> None:
-        if _origin(str(request.url)) != hub:
-            request.headers.pop("Authorization", None)
-
-    def check(response: Any) -> None:
-        names = {"X-Repo-Commit": COMMIT}
-        if response.request.method == "HEAD":  # of no other answer is the hash a name
-            names |= {"ETag": HASH, "X-Linked-Etag": HASH}
-        for header, name in names.items():
-            said = response.headers.get(header)
-            if said is not None and not name.fullmatch(said):
-                raise JobError(SENTENCES["no name"].format(header=header, **told))
-        # Where native code asks for access with the token; huggingface_hub puts HF_ENDPOINT for the usual address.
-        for route in (response.headers.get("X-Xet-Refresh-Route"), response.links.get("xet-auth", {}).get("url")):
-            if route and _origin(route) != hub and not route.startswith(constants.HUGGINGFACE_CO_URL_HOME):
-                raise JobError(SENTENCES["another host"].format(**told))
-
-    def client() -> Any:
-        made = _http.default_client_factory()
-        hooks = made.event_hooks
-        made.event_hooks = {"request": [keep_token, *hooks["request"]], "response": [check, *hooks["response"]]}
-        return made
-
-    set_client_factory(client)
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None] | None:
-    """Scheme, host and port; None of what is no URL."""
-    try:
-        parts = urlsplit(url)
-        return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-    except ValueError:
-        return None
 
 
 def _list_files(job: Json) -> Json:
@@ -111,110 +80,115 @@ def _list_files(job: Json) -> Json:
 
     try:
         found = HfApi().model_info(job["repository"], revision=job["revision"], files_metadata=True)
+        sizes = {sibling.rfilename: sibling.size or 0 for sibling in found.siblings or ()}
+        return {"sizes": sizes, "cached": None}
     except HfHubHTTPError:  # it did answer
         raise
     except Exception as error:
-        if _is_unreachable(error) and (cached := _cached_files(job)) is not None:
-            return cached
-        raise
-    files = [
-        {
-            "name": sibling.rfilename,
-            "size_bytes": sibling.lfs.size if sibling.lfs else sibling.size or 0,
-            "sha256": sibling.lfs.sha256 if sibling.lfs else None,
-            "git_hash": None if sibling.lfs else sibling.blob_id,
-        }
-        for sibling in found.siblings or ()
-    ]
-    return {"commit": found.sha, "files": files, "from_cache": False}
+        if not _is_unreachable(error) or (folder := _cached_snapshot(job)) is None:
+            raise
+        names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+        sizes = {name: (folder / name).stat().st_size for name in names}
+        return {"sizes": sizes, "cached": folder}
 
 
-def _cached_files(job: Json) -> Json | None:
-    """The cache names a file by the hub's hash of it: sha256 of a large one, git's of a small one."""
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError
-
-    try:
-        folder = Path(snapshot_download(job["repository"], revision=job["revision"], local_files_only=True))
-    except LocalEntryNotFoundError:
-        return None
-    files = []
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        stored = path.resolve().name
-        files.append(
-            {
-                "name": path.relative_to(folder).as_posix(),
-                "size_bytes": path.stat().st_size,
-                "sha256": stored if len(stored) == 64 else None,
-                "git_hash": stored if len(stored) == 40 else None,
-            }
-        )
-    return {"commit": folder.name, "files": files, "from_cache": True}
-
-
-def download(job: Json, reports: Reports) -> Json:
-    from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils import tqdm
-
-    missing = [file for file in job["files"] if not _is_cached(job["repository"], job["commit"], file)]
-    progress = DownloadProgress(reports, total=sum(file["size_bytes"] for file in missing))
-    _refuse_without_room(progress.total)
-
-    class Counted(tqdm):  # type: ignore[misc]
-        def update(self, n: float | None = 1) -> bool | None:
-            progress.add(int(n or 0))
-            return super().update(n)  # type: ignore[no-any-return]
-
-    def bring(file: Json) -> tuple[str, str]:
-        return file["name"], hf_hub_download(
-            job["repository"], file["name"], revision=job["commit"], tqdm_class=Counted
-        )
-
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        paths = dict(pool.map(bring, job["files"]))
-    _remember_revision(job)
-    return {"paths": paths}
-
-
-def _remember_revision(job: Json) -> None:
-    """As huggingface_hub does when it is asked for a branch: offline, the cache answers for it."""
-    if job["revision"] != job["commit"]:
-        reference = _repository_folder(job["repository"]) / "refs" / job["revision"]
-        reference.parent.mkdir(parents=True, exist_ok=True)
-        reference.write_text(job["commit"], encoding="utf-8")
-
-
-def _repository_folder(repository: str) -> Path:
-    """In the shared cache, whose layout is documented."""
+def _cached_snapshot(job: Json) -> Path | None:
+    """The folder of a revision in the shared cache, whose layout is documented."""
     from huggingface_hub import constants
 
-    return Path(constants.HF_HUB_CACHE, f"models--{repository.replace('/', '--')}")
+    place = Path(constants.HF_HUB_CACHE, f"models--{job['repository'].replace('/', '--')}")
+    reference = place / "refs" / job["revision"]
+    commit = reference.read_text(encoding="utf-8").strip() if reference.is_file() else job["revision"]
+    folder = place / "snapshots" / commit
+    return folder if folder.is_dir() else None
+
+
+def _choose_files(listed: Json, job: Json) -> list[Json]:
+    """The weights with what is needed to load them, or the GGUF file that the job names."""
+    usual = {name: size for name, size in listed["sizes"].items() if SAFE_NAME.fullmatch(name) and name != OWN_MANIFEST}
+    names = _chosen_gguf(list(usual), job) if job["file"] else _weights([name for name in usual if "/" not in name])
+    if names:
+        return [{"name": name, "size_bytes": usual[name]} for name in names]
+    if listed["cached"]:
+        raise JobError(SENTENCES["part"].format(**job))
+    if any(name.endswith(".gguf") for name in usual):
+        raise JobError(f"{job['repository']} is a GGUF repository; {_advice(usual, job)}")
+    raise JobError(SENTENCES["no weights"].format(**job))
+
+
+def _weights(top: list[str]) -> list[str]:
+    for pattern in WEIGHTS:
+        if weights := [name for name in top if fnmatch(name, pattern)]:
+            return weights + [name for name in top if any(fnmatch(name, like) for like in BESIDE_WEIGHTS)]
+    return []
+
+
+def _chosen_gguf(names: list[str], job: Json) -> list[str]:
+    ggufs = [name for name in names if name.endswith(".gguf")]
+    matching = [name for name in ggufs if _is_meant(name, job["file"])]
+    if len({(PurePosixPath(name).parent, _without_part(name)) for name in matching}) != 1:
+        problem = "several GGUF files match" if matching else "no GGUF file matches"
+        raise JobError(f"{problem} {job['repository']}:{job['file']}; {_advice(matching or ggufs, job)}")
+    return sorted(matching)
+
+
+def _is_meant(name: str, wanted: str) -> bool:
+    is_type = re.search(rf"(?:^|[-_.]){re.escape(wanted)}$", _without_part(name), re.IGNORECASE) is not None
+    return is_type or wanted in (name, PurePosixPath(name).name)
+
+
+def _without_part(name: str) -> str:
+    """One name for all files that a large model is split into."""
+    return SPLIT.sub("", PurePosixPath(name).stem)
+
+
+def _advice(names: Iterable[str], job: Json) -> str:
+    known = sorted({_without_part(name) for name in names if name.endswith(".gguf")})
+    more = f" and {len(known) - MOST_NAMED} more" if len(known) > MOST_NAMED else ""
+    listed = ", ".join(known[:MOST_NAMED]) or "none"
+    return f"name one of its files as {job['repository']}:TYPE (it has {listed}{more})."
+
+
+def _download(job: Json, files: list[Json], progress: "DownloadProgress") -> Path:
+    """Return the folder in the shared cache."""
+    from huggingface_hub import snapshot_download, try_to_load_from_cache
+    from huggingface_hub.utils import tqdm
+
+    class Counted(tqdm):  # type: ignore[misc]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self.is_bytes, self.done = options.get("unit") == "B", 0  # a bar that is not shown counts nothing
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self.done += int(n or 0)
+            if self.is_bytes:
+                progress.tell(self.done)
+            return super().update(n)  # type: ignore[no-any-return]
+
+    def is_there(name: str) -> bool:
+        return isinstance(try_to_load_from_cache(job["repository"], name, revision=job["revision"]), str)
+
+    _refuse_without_room(sum(file["size_bytes"] for file in files if not is_there(file["name"])))
+    names = [file["name"] for file in files]
+    found = snapshot_download(
+        job["repository"], revision=job["revision"], allow_patterns=names, max_workers=AT_ONCE, tqdm_class=Counted
+    )
+    return Path(found)
 
 
 class DownloadProgress:
-    """Of all files together; told a few times a second."""
+    """The bytes of all files together; told a few times a second."""
 
     def __init__(self, reports: Reports, total: int) -> None:
-        self.total = total
-        self._reports, self._done, self._told_at = reports, 0, 0.0
+        self._reports, self._total, self._done, self._told_at = reports, total, 0, 0.0
         self._lock = threading.Lock()
 
-    def add(self, count: int) -> None:
+    def tell(self, done: int) -> None:
         with self._lock:
-            self._done += count
+            self._done = max(self._done, done)  # a bar of what arrives, and one of what is written
             if time.monotonic() - self._told_at >= TOLD_EVERY_S:
                 self._told_at = time.monotonic()
-                self._reports.send("progress", done=self._done, total=self.total)
-
-
-def _is_cached(repository: str, commit: str, file: Json) -> bool:
-    """In this commit, or as the same content in another one."""
-    from huggingface_hub import try_to_load_from_cache
-
-    if isinstance(try_to_load_from_cache(repository, file["name"], revision=commit), str):
-        return True
-    stored = file["sha256"] or file["git_hash"]
-    return stored is not None and (_repository_folder(repository) / "blobs" / stored).exists()
+                self._reports.send("progress", done=self._done, total=self._total)
 
 
 def _refuse_without_room(needed: int) -> None:

@@ -1,4 +1,4 @@
-"""Tasks that come with bitbench: their questions, how answers are judged, and flips beside the baseline."""
+"""Needles that come with bitbench: their questions, how answers are judged, and flips beside the baseline."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,10 +11,10 @@ from bitbench.analysis.quality import first_divergent_position
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PositionDivergence, StudySummary, TaskEstimate
 from bitbench.analysis.tasks import compare_tasks, needles_of, task_flips
-from bitbench.quality.built_in_tasks import DEPTHS, QUESTIONS, built_in_tasks, is_right, needles
 from bitbench.quality.logprobs import InstanceConnection, PromptLogprobs
 from bitbench.quality.material import Corpus, make_material
 from bitbench.quality.measure import ask_tasks
+from bitbench.quality.needles import DEPTHS, NEEDLE_ANSWER_TOKENS, needles
 from bitbench.records.quality import TaskAnswer, TaskQuestion
 from bitbench.reports.document.markdown import markdown_phrase, markdown_section_parts
 from bitbench.reports.sections.quality import quality_section, quality_sentences
@@ -25,8 +25,6 @@ from tests.unit.synthetic import summarize
 from tests.unit.test_statistics_quality import logits, noisy, plan, record, rows
 from tests.unit.test_workers import TRANSFORMERS
 
-TEXT = " ".join(f"{letter}garden window{letter} the" for letter in "abcdefghijklmnopqrstuvwxyz") + " "
-
 
 @pytest.fixture
 def server() -> Iterator[QualityServer]:
@@ -36,76 +34,41 @@ def server() -> Iterator[QualityServer]:
     running.server_close()
 
 
-def test_questions_are_the_same_each_time_and_have_one_right_answer() -> None:
-    tasks = {task.name: task for task in built_in_tasks(TEXT * 40)}
-    assert built_in_tasks(TEXT * 40) == tuple(tasks.values())
-    assert {name: len(task.questions) for name, task in tasks.items()} == dict.fromkeys(tasks, QUESTIONS)
-    for question, right in tasks["arithmetic"].questions:
-        assert eval(question.removesuffix(" =")) == int(right)
-    assert all(question == right for question, right in tasks["copying"].questions)
-    assert all(right in question.partition("\n")[0] for question, right in tasks["choice"].questions)
-    assert built_in_tasks("few words")[3].questions == ()
+def test_needles_are_the_same_each_time() -> None:
+    assert needles() == needles()
     assert [needle.depth for needle in needles()] == [depth for depth in DEPTHS for _ in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("task", "right", "text", "is_it"),
-    [
-        ("arithmetic", "1024", "1,024", True),
-        ("arithmetic", "7", "3 + 4 = 7", True),
-        ("arithmetic", "7", "seven", False),
-        ("copying", "door 15", '"door 15"', True),
-        ("copying", "door 15", "door 15 lamp", False),
-        ("json", '{"age": 3}', ' {"age":3}', True),
-        ("json", '{"age": 3}', '{"age": "3"}', False),
-        ("json", '{"age": 3}', "[" * 100_000, False),
-        ("choice", "bridge", "Bridge.", True),
-        ("choice", "bridge", "window, bridge, summer, orange", False),
-        ("needle-256", "50412", "The number is 50412.", True),
-        ("needle-256", "50412", "5041", False),
-    ],
-)
-def test_answers_are_judged_as_a_reader_would(task: str, right: str, text: str, is_it: bool) -> None:
-    question = TaskQuestion(task=f"builtin/{task}", name="1", tokens=(), right=right, answer_tokens=16)
-    assert is_right(question, text) is is_it
-
-
-def test_a_needle_lies_at_its_depth_in_a_window_that_it_fills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from bitbench.quality import built_in_tasks
-
-    monkeypatch.setattr(built_in_tasks, "BUILT_IN_TOKENS", 10_000)  # a token per character
+def test_a_needle_lies_at_its_depth_in_a_window_that_it_fills(tmp_path: Path) -> None:
     python = stand_in_python(tmp_path / "env", transformers=TRANSFORMERS)
     corpus = Corpus(parts=("x" * 9000,), description="letters")
-    quality = Quality(windows=4, lengths=(512, 2048), answer_tokens=0, tasks=("builtin",), task_samples=5)
+    quality = Quality(windows=4, lengths=(512, 2048), answer_tokens=0, tasks=("builtin",))
     made = make_material(corpus, quality, tmp_path, python)
     assert [len(window) for window in made.windows] == [512] * 4 + [2048] * 4
     assert (made.facts.windows, made.short_windows) == (4, made.windows[:4])
-    asked = {(question.length, question.depth) for question in made.questions if question.depth is not None}
+    asked = {(question.length, question.depth) for question in made.questions}
     assert asked == {(length, depth) for length in (512, 2048) for depth in DEPTHS}
     for question in made.questions:
         text = "".join(map(chr, question.tokens))
-        if question.length is not None:
-            assert len(text) + question.answer_tokens == question.length
-            before, found, after = text.partition(f" is {question.right}.")
-            assert found
-            filled = before.count("x") + after.count("x")
-            assert before.count("x") == pytest.approx(filled * (question.depth or 0) / 100, abs=8)
-            assert text.count("secret number of") == 4  # of the example and of its own, said and asked
-    counts = [sum(question.task == f"builtin/{name}" for question in made.questions) for name in ("json", "copying")]
-    assert counts == [5, 5]
+        assert len(text) + NEEDLE_ANSWER_TOKENS == question.length
+        before, found, after = text.partition(f" is {question.right}.")
+        assert found
+        filled = before.count("x") + after.count("x")
+        assert before.count("x") == pytest.approx(filled * question.depth / 100, abs=8)
+        assert text.count("secret number of") == 4  # of the example and of its own, said and asked
 
 
 def test_answers_are_kept_with_what_was_cut(server: QualityServer) -> None:
-    server.text_of = lambda body: "42\nmore" if body["prompt"] == [1] else "no"
+    server.text_of = lambda body: "It is 42.\nmore" if body["prompt"] == [1] else "4"
     questions = [
-        TaskQuestion(task="builtin/arithmetic", name=str(token), tokens=(token,), right="42", answer_tokens=limit)
-        for token, limit in ((1, 4), (2, 4))
+        TaskQuestion(task="builtin/needle-64", name=str(token), tokens=(token,), right="42", length=64, depth=0)
+        for token in (1, 2)
     ]
     with InstanceConnection(server.endpoint, 5.0) as connection:
         found = ask_tasks(PromptLogprobs(connection), questions, (), lambda _: None)
     assert [(answer.is_right, answer.text, answer.is_cut) for answer in found] == [
-        (True, "42", True),
-        (False, "no", True),
+        (True, "It is 42.", True),
+        (False, "4", True),
     ]
 
 
@@ -120,7 +83,7 @@ def test_the_exact_test_is_that_of_a_fair_coin() -> None:
     assert -0.18 < found.difference.interval.low < -0.1 < found.difference.interval.high < -0.02
 
 
-def answers(right: Sequence[bool], task: str = "builtin/arithmetic", **more: int) -> list[TaskAnswer]:
+def answers(right: Sequence[bool], task: str = "builtin/needle-64", **more: int) -> list[TaskAnswer]:
     return [
         TaskAnswer(task=task, question=str(number), is_right=bool(value), is_cut=number == 0, text="", **more)
         for number, value in enumerate(right)
