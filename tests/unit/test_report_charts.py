@@ -32,8 +32,8 @@ from bitbench.reports.charts.rows import (
     request_figures,
     trials_figure,
 )
+from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.charts.trade import is_pareto_better, trade_figures
-from bitbench.reports.document.html import html_chart_svg
 from bitbench.reports.document.model import Quantity, Unit
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
@@ -120,7 +120,7 @@ def test_the_trials_of_a_workload(demo: StudySummary) -> None:
     flagged = [row["trial"] for row in figure.rows if row.get("flagged")]
     assert flagged == ["twin-interactive-1-1"]
     assert "Diamonds" in figure.caption
-    drawn = html_chart_svg(figure)
+    drawn = figure_svg(figure)
     ElementTree.fromstring(drawn)
     assert "twin" in drawn
     assert LIGHT["alarm"] in drawn  # the outlier
@@ -137,7 +137,7 @@ def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(demo: S
     assert "broken (unsupported (2))" in figure.caption
     for spec in (figure.spec, figure.narrow):
         alt.LayerChart.from_dict(spec)
-    ElementTree.fromstring(html_chart_svg(figure))
+    ElementTree.fromstring(figure_svg(figure))
 
 
 def test_many_configs_leave_room_for_the_first_screen() -> None:
@@ -174,7 +174,7 @@ def test_latency_against_throughput_has_a_point_per_load() -> None:
         alt.LayerChart.from_dict(spec)  # raises where it is not as Vega-Lite's schema wants it
     assert [(row["series"], row["at"]) for row in figure.rows] == [("a", "1"), ("a", "8"), ("b", "1"), ("b", "8")]
     assert figure.narrow is not None
-    ElementTree.fromstring(html_chart_svg(figure))
+    ElementTree.fromstring(figure_svg(figure))
 
 
 def test_with_eight_configs_one_pair_stands_out_and_every_line_has_its_name() -> None:
@@ -184,7 +184,7 @@ def test_with_eight_configs_one_pair_stands_out_and_every_line_has_its_name() ->
     assert "Thick lines: bf16 @ vllm and w8a8-gptq @ vllm, the baseline and the best." in figure.caption
     ends = [row for row in figure.rows if row["is_end"]]
     assert len({row["series"] for row in ends}) == len(ends) == 8
-    drawn = html_chart_svg(figure)
+    drawn = figure_svg(figure)
     assert "output throughput (tok/s), more is better (log)" in drawn
     assert all(str(row["series"]) in drawn for row in ends)
     alt.LayerChart.from_dict(figure.spec)
@@ -267,7 +267,7 @@ def test_speed_against_memory() -> None:
     assert {row["config"]: row["front"] for row in figure.rows} == {"quick": True, "slow": True, "slower": False}
     assert [row["x"] for row in figure.rows] == [3072, 1024, 2048]
     alt.LayerChart.from_dict(figure.spec)
-    drawn = html_chart_svg(figure)
+    drawn = figure_svg(figure)
     assert "stroke-dasharray" in drawn  # the front
 
 
@@ -283,7 +283,7 @@ def test_requests_of_a_workload(demo: StudySummary) -> None:
     assert figure.rows[0]["slowest"] == "t00007, request 12"
     assert figure.rows[0]["shown"] == "20.00 ms, p99 90.00 ms"
     alt.LayerChart.from_dict(figure.spec)
-    ElementTree.fromstring(html_chart_svg(figure))
+    ElementTree.fromstring(figure_svg(figure))
 
 
 def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:

@@ -198,7 +198,7 @@ def test_the_table_stars_what_the_answer_recommends(
 
 
 def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp_path: Path) -> None:
-    path = make_report_files(study_document(demo, demo_study()[3]), "0", tmp_path)
+    path = make_report_files(study_document(demo, demo_study()[3]), tmp_path)
     linked = re.findall(r"\]\((figures/[^)]+)\)", path.read_text(encoding="utf-8"))
     assert "figures/trials-interactive.svg" in linked
     assert sorted(linked) == sorted(f"figures/{one.name}" for one in (path.parent / "figures").iterdir())
@@ -207,14 +207,26 @@ def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp
     assert "Ã" not in path.read_text(encoding="utf-8")
 
 
+def test_without_the_extra_figures_a_report_has_no_figure_files(
+    demo: StudySummary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "can_draw_files", lambda: False)
+    path = make_report_files(study_document(demo, demo_study()[3]), tmp_path)
+    assert "figures/" not in path.read_text(encoding="utf-8")
+    assert not (path.parent / "figures").exists()
+    page = (path.parent / "index.html").read_text(encoding="utf-8")
+    assert 'class="canvas"' in page
+    assert "<noscript>" not in page
+
+
 @pytest.mark.parametrize("kind", ["demo", "sweep"])
 def test_a_report_removes_the_figures_of_the_one_before_and_no_other_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "html_chart_svg", lambda _: "<svg/>")
+    monkeypatch.setattr(files, "figure_svg", lambda _: "<svg/>")
     document = StudyReport(write_folder(kind, tmp_path / "study"), tmp_path).document
-    figures = make_report_files(document, "0", tmp_path / "study").parent / "figures"
+    figures = make_report_files(document, tmp_path / "study").parent / "figures"
     assert list(figures.iterdir())
     (figures / "mine.svg").write_text("mine")
-    make_report_files(replace(document, answer=(), sections=()), "0", tmp_path / "study")
+    make_report_files(replace(document, answer=(), sections=()), tmp_path / "study")
     assert [path.name for path in figures.iterdir()] == ["mine.svg"]

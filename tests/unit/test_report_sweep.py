@@ -10,7 +10,7 @@ from rich.console import Console
 from bitbench.analysis.results.summary import RateAnswer, SearchStop, StudySummary
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.charts.curves import load_curve_figures
-from bitbench.reports.document.html import html_chart_svg
+from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.document.markdown import markdown, markdown_phrase
 from bitbench.reports.document.model import Chart, Document, Mark, Table
 from bitbench.reports.document.terminal import render_in_terminal
@@ -201,7 +201,7 @@ def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:
     lines = [row for row in figure.rows if "series" in row]
     assert len(lines) == 2 * len(RATES)  # the median and the 99th percentile
     assert [row["at"] for row in lines if row["series"] == "TTFT p99"] == ["10", "40", "160"]
-    drawn = html_chart_svg(figure)
+    drawn = figure_svg(figure)
     ElementTree.fromstring(drawn)
     assert "TTFT p99" in drawn
     assert "<script>" not in drawn
@@ -219,7 +219,7 @@ def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None
     assert (limit["guide"], limit["guide_y"]) == ("ttft_p99 ≤ 200 ms", 200.0)
     assert (answer["guide"], answer["guide_x"]) == ("47.0 requests/s", 47.0)
     assert (answer["guide_low"], answer["guide_high"]) == (41.0, 55.0)
-    drawn = html_chart_svg(figure)
+    drawn = figure_svg(figure)
     assert "ttft_p99 ≤ 200 ms" in drawn
     assert "offered rate (requests/s)" in drawn
     alt.LayerChart.from_dict(figure.spec)

@@ -25,7 +25,7 @@ from bitbench.features.kernels.runner import kernel_runner_shapes
 from bitbench.features.kernels.words import kernel_document
 from bitbench.measure.machine.gpus import GpuSurvey
 from bitbench.reports.charts.figure import figure_field_values
-from bitbench.reports.document.html import html_chart_svg
+from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import ExitCode, KernelError
@@ -263,7 +263,7 @@ def test_the_figure_has_a_mark_per_timing_under_the_roof() -> None:
 def test_the_figure_is_no_wider_than_can_be_read_on_a_phone() -> None:
     figure = roofline_figure(summarize_kernels(a_run(), ["torch-linear"]))
     assert figure is not None
-    root = ElementTree.fromstring(html_chart_svg(figure, WIDTH))
+    root = ElementTree.fromstring(figure_svg(figure, WIDTH))
     smallest = min(float(size.removesuffix("px")) for one in root.iter() if (size := one.get("font-size")))
     assert smallest * 390 / float(root.attrib["width"]) > 7.5
     words = " ".join("".join(text.itertext()) for text in root.iter("{http://www.w3.org/2000/svg}text"))

@@ -38,7 +38,8 @@ from bitbench.features.mix.types import Mix, MixLimits, Mixture, Predicted, Tens
 from bitbench.features.mix.words import mixes_figure, mixture_document, sensitivity_figure
 from bitbench.quality.material import cut_windows
 from bitbench.quantize import catalog
-from bitbench.reports.document.html import html_chart_svg, html_page
+from bitbench.reports.charts.svg import figure_svg
+from bitbench.reports.document.html import html_page
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.quality import Quality
@@ -400,7 +401,7 @@ def test_the_map_has_a_point_per_group_and_the_worst_is_the_darkest() -> None:
     assert len(figure.rows) == len(found.groups)
     assert max(figure.rows, key=lambda row: float(row["heat"] or 0))["heat"] == pytest.approx(1.0)
     alt.LayerChart.from_dict(figure.spec)  # raises where it is not as Vega-Lite's schema wants it
-    drawing = html_chart_svg(figure)
+    drawing = figure_svg(figure)
     assert "ffn_gate_up" in drawing
     assert "q8_0" in drawing
 
@@ -412,7 +413,7 @@ def test_the_trade_has_the_front_the_types_the_mix_and_the_reference() -> None:
     assert named == ["q4_0", "q4_K", "q8_0", "gguf-q4_k_m", "mix-12345678"]
     assert sum(row["kind"] == "front" for row in figure.rows) == len(found.front)
     alt.LayerChart.from_dict(figure.spec)
-    assert "mix-12345678" in html_chart_svg(figure)
+    assert "mix-12345678" in figure_svg(figure)
 
 
 def test_the_answer_as_json_follows_its_schema() -> None:

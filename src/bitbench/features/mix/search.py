@@ -47,7 +47,6 @@ from bitbench.quantize import catalog, variants
 from bitbench.quantize.checkpoint import GgufTensor, read_gguf_tensors
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import Outcome
-from bitbench.reports.document.html import vega_bundle
 from bitbench.reports.files import make_report_files
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config
@@ -76,7 +75,7 @@ def mix(asked: Mix, into: Path | None, observer: Observer, at: Workplace) -> Mix
     for reference in asked.references:
         catalog.built_in_recipe_file(reference)  # raises where there is none
     found = _MixRun(asked, into or Path(f"mix-{Path(asked.model).name}"), observer, at).answer()
-    make_report_files(mixture_document(found), vega_bundle(at.home), Path(found.folder))
+    make_report_files(mixture_document(found), Path(found.folder))
     return found
 
 

@@ -8,33 +8,27 @@ sorts by values and not by what they look like.
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib.metadata import version
+from importlib.resources import files
 from itertools import count, groupby
-from pathlib import Path
 
-import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, ROWS, Figure, figure_colours_css, figure_config
-from bitbench.reports.charts.svg_process import VEGA_LITE, draw_svg
+from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, Figure, figure_colours_css, figure_config
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import Scale, Written, column_quantity_scales, shown, written_quantity_in_column
 from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 from bitbench.study.base import Json
-from bitbench.util.errors import StoreError
-from bitbench.util.files import SafeFolder
 from bitbench.util.units import UNKNOWN
 
 PROSE = 40  # characters from which a cell is a sentence and needs room
 
 
 def html_page(document: doc.Document, bundle: str, drawings: Mapping[str, str] | None = None) -> str:
-    """`bundle` is the script that draws charts (vega.py); `drawings`, SVG by the name of a figure, stand in the answer
-    where no script runs."""
+    """Return the page. `bundle`: see `vega_bundle`; `drawings`, SVG by the name of a figure, stand in the answer where
+    no script runs."""
     loader = PackageLoader("bitbench.reports.document")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     body = _Body(environment, drawings or {})
@@ -210,32 +204,6 @@ def _policy(*scripts: str) -> str:
     return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
 
 
-def vega_bundle(home: Path) -> str:
-    """About 900 kB. Joining it takes seconds, so it is kept in the home's cache until vl-convert changes."""
-    kept = f"cache/vega-{version('vl-convert-python')}-{VEGA_LITE}.js"
-    if (home / kept).is_file():
-        return (home / kept).read_text(encoding="utf-8")
-    joined = vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]  # its stub asks for more
-    script = str(joined).replace("</script", "<\\/script").replace("\r", "")
-    with suppress(StoreError):  # a home that cannot be written to costs only time
-        SafeFolder(home).write(kept, script)
-    return script
-
-
-WIDTH = 760
-
-
-def html_chart_svg(figure: Figure, width: int = WIDTH) -> str:
-    return draw_svg(html_chart_spec(figure, width))
-
-
-def html_chart_spec(figure: Figure, width: int = WIDTH) -> dict[str, Json]:
-    """Its specification with all that a page gives it."""
-    return {
-        **figure.spec,
-        "width": width,
-        "padding": 16,
-        "title": figure.title,
-        "config": figure_config(LIGHT),
-        "datasets": {ROWS: figure.rows},
-    }
+def vega_bundle() -> str:
+    """Return the script that draws charts in a page, about 900 kB."""
+    return (files(__package__) / "templates" / "vega.js").read_text(encoding="utf-8")
