@@ -42,7 +42,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan, trials, instances, lock = demo_study()
-    document = study_document(summarize(plan, trials, instances), lock, instances=instances)
+    document = study_document(summarize(plan, trials, instances), lock)
     return write_page(document, tmp_path_factory.mktemp("demo"))
 
 
@@ -238,8 +238,8 @@ def test_the_theme_can_be_chosen(browser: Browser, demo: Path) -> None:
 def test_hostile_names_run_nothing(browser: Browser, tmp_path: Path) -> None:
     browser.size(PHONE)
     for kind in ("end of a script", "attribute", "long"):
-        summary, _, instances, lock = hostile_study(HOSTILE[kind])
-        page = write_page(study_document(summary, lock, instances=instances), tmp_path / kind.replace(" ", "-"))
+        summary, _, _, lock = hostile_study(HOSTILE[kind])
+        page = write_page(study_document(summary, lock), tmp_path / kind.replace(" ", "-"))
         browser.open(page)
         assert browser.run("window.hacked") is None
         assert browser.errors() == [], kind

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import altair as alt
 import pytest
 
-from bitbench.analysis.results.summary import ConfigQuality, RequestSpread, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.charts.curves import (
     curves_by_input_length,
@@ -29,7 +29,6 @@ from bitbench.reports.charts.rows import (
     ratio_figure,
     ratio_row,
     ratio_rows,
-    request_figures,
     trials_figure,
 )
 from bitbench.reports.charts.svg import figure_svg
@@ -135,8 +134,7 @@ def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(demo: S
     assert {row["shown"] for row in figure.rows if row["config"] == "steady"} == {"baseline"}
     assert "★ recommended; ✗ quality flagged" in figure.caption
     assert "broken (unsupported (2))" in figure.caption
-    for spec in (figure.spec, figure.narrow):
-        alt.LayerChart.from_dict(spec)
+    alt.LayerChart.from_dict(figure.spec)
     ElementTree.fromstring(figure_svg(figure))
 
 
@@ -170,23 +168,19 @@ def test_only_what_differs_in_one_thing_is_joined() -> None:
 def test_latency_against_throughput_has_a_point_per_load() -> None:
     summary = measured(make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS))
     (figure,) = load_curve_figures(summary, labels_of(summary))
-    for spec in (figure.spec, figure.narrow):
-        alt.LayerChart.from_dict(spec)  # raises where it is not as Vega-Lite's schema wants it
+    alt.LayerChart.from_dict(figure.spec)  # raises where it is not as Vega-Lite's schema wants it
     assert [(row["series"], row["at"]) for row in figure.rows] == [("a", "1"), ("a", "8"), ("b", "1"), ("b", "8")]
-    assert figure.narrow is not None
     ElementTree.fromstring(figure_svg(figure))
 
 
-def test_with_eight_configs_one_pair_stands_out_and_every_line_has_its_name() -> None:
+def test_with_eight_configs_every_line_has_its_name() -> None:
     summary = eight_summary()
     (figure,) = load_curve_figures(summary, labels_of(summary))
-    assert {row["series"] for row in figure.rows if row["stands_out"]} == {"bf16 @ vllm", "w8a8-gptq @ vllm"}
-    assert "Thick lines: bf16 @ vllm and w8a8-gptq @ vllm, the baseline and the best." in figure.caption
-    ends = [row for row in figure.rows if row["is_end"]]
-    assert len({row["series"] for row in ends}) == len(ends) == 8
+    series = {row["series"] for row in figure.rows}
+    assert len(series) == 8
     drawn = figure_svg(figure)
     assert "output throughput (tok/s), more is better (log)" in drawn
-    assert all(str(row["series"]) in drawn for row in ends)
+    assert all(str(name) in drawn for name in series)
     alt.LayerChart.from_dict(figure.spec)
 
 
@@ -269,21 +263,6 @@ def test_speed_against_memory() -> None:
     alt.LayerChart.from_dict(figure.spec)
     drawn = figure_svg(figure)
     assert "stroke-dasharray" in drawn  # the front
-
-
-def test_requests_of_a_workload(demo: StudySummary) -> None:
-    point = demo.points[0].point
-    spread = RequestSpread(
-        point=point, metric="ttft_s", requests=1000, p5=0.01, p50=0.02, p95=0.05, p99=0.09, highest=0.5,
-        highest_trial="t00007", highest_request=12,
-    )  # fmt: skip
-    points = (demo.points[0].model_copy(update={"spreads": (spread,)}), *demo.points[1:])
-    (figure,) = request_figures(demo.model_copy(update={"points": points}), demo.rankings[0], labels_of(demo))
-    assert figure.rows[0]["p50"] == pytest.approx(20)
-    assert figure.rows[0]["slowest"] == "t00007, request 12"
-    assert figure.rows[0]["shown"] == "20.00 ms, p99 90.00 ms"
-    alt.LayerChart.from_dict(figure.spec)
-    ElementTree.fromstring(figure_svg(figure))
 
 
 def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:

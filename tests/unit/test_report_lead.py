@@ -1,7 +1,6 @@
 """What to run, how sure that is: the first thing that a reader sees must follow from the ranks and nothing else."""
 
 import io
-import json
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +9,6 @@ from rich.console import Console
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
 from bitbench.analysis.results.summary import AgainstBaseline, ConfigQuality, QualityState, StudySummary
 from bitbench.records.trial import Memory, Outcome
-from bitbench.reports.document.data import document_data
 from bitbench.reports.document.html import html_page
 from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
 from bitbench.reports.document.terminal import render_in_terminal
@@ -382,7 +380,7 @@ def test_quality_without_a_result_is_said() -> None:
     assert led(known.model_copy(update={"quality": alone})).verdict == "Use quick, but its quality is unknown."
 
 
-@pytest.mark.parametrize("form", ["terminal", "page", "Markdown", "JSON"])
+@pytest.mark.parametrize("form", ["terminal", "page", "Markdown"])
 def test_every_form_begins_with_the_same_sentence(form: str) -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     document = study_document(summary, make_lock(make_plan(["base", "quick"], [INTERACTIVE])))
@@ -394,7 +392,6 @@ def test_every_form_begins_with_the_same_sentence(form: str) -> None:
         "terminal": console.file.getvalue,
         "page": lambda: html_page(document, "").replace("<code>", "").replace("</code>", ""),
         "Markdown": lambda: markdown(document).replace("`", ""),
-        "JSON": lambda: json.dumps(document_data(document)).replace("`", ""),
     }
     assert "Use quick, but its quality was not measured." in texts[form]()
 

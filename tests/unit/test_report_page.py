@@ -24,8 +24,8 @@ def demo() -> StudySummary:
 
 @pytest.fixture(scope="module")
 def text(demo: StudySummary) -> str:
-    _, _, instances, lock = demo_study()
-    return html_page(study_document(demo, lock, instances=instances), BUNDLE)
+    _, _, _, lock = demo_study()
+    return html_page(study_document(demo, lock), BUNDLE)
 
 
 class Outline(HTMLParser):

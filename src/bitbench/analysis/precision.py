@@ -6,9 +6,7 @@ from statistics import median
 
 from bitbench.analysis.budget import variance_components
 from bitbench.analysis.claims import configs_with_open_claims
-from bitbench.analysis.elapsed import block_ends
-from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, mean_uncertainty, t_reach
-from bitbench.analysis.pairs import PairedRatio
+from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, mean_uncertainty
 from bitbench.analysis.ranking import ModelGroup, model_group_speeds
 from bitbench.analysis.results.summary import Precision, StopReason
 from bitbench.analysis.sequential import SequentialAnalysis
@@ -31,24 +29,13 @@ def summarize_precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialA
         return None
     confidence = of.study.measure.confidence
     noise = variance_components(model_group_speeds(found))
-    ends = block_ends(of.trials, of.starts_and_quality)
-    ends_s = [ends[block] for block in sorted({trial.block for trial in of.trials if trial.counts} & ends.keys())]
-    half_width = median(pair.half_width(confidence) for pair in pairs)
     return Precision(
         blocks=max(pair.blocks for pair in pairs),
         fewest_blocks=min(pair.blocks for pair in pairs),
         start_sd=noise.start_sd if noise else None,
         trial_sd=noise.trial_sd if noise else None,
-        half_width=half_width,
-        next_block_s=ends_s[-1] - ends_s[-2] if len(ends_s) > 1 else None,
-        next_half_width=half_width * median(_narrower(pair, confidence) for pair in pairs),
+        half_width=median(pair.half_width(confidence) for pair in pairs),
     )
-
-
-def _narrower(pair: PairedRatio, confidence: float) -> float:
-    """The half width after one more block, as a share of today's: more degrees of freedom, and a smaller error."""
-    now, then = (t_reach(pair.degrees_of_freedom + more, confidence) for more in (0, 1))
-    return then / now * sqrt(pair.blocks / (pair.blocks + 1))
 
 
 # Stopping as soon as the interval looks narrow picks the moments at which it is too narrow by luck: with 3 to 6

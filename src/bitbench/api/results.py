@@ -201,5 +201,5 @@ def study_text(of: StudyReport, form: str) -> str:
         case Form.CSV:
             return csv_text(of.summary, of.records.trials)
         case Form.JSON:
-            return json_text(of.summary, of.records.trials, of.document)
+            return json_text(of.summary, of.records.trials)
     return str(offered("formats")[form].load()(of))

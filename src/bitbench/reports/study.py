@@ -6,10 +6,9 @@ from dataclasses import dataclass, replace
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.feature import ReportPlace
 from bitbench.records.lock import Lock
-from bitbench.records.trial import InstanceRecord
 from bitbench.reports.charts.curves import length_curve_figures, load_curve_figures
 from bitbench.reports.charts.figure import Figure
-from bitbench.reports.charts.rows import ratio_figure, request_figures, trials_figure
+from bitbench.reports.charts.rows import ratio_figure, trials_figure
 from bitbench.reports.charts.trade import trade_figures
 from bitbench.reports.document.model import Block, Chart, Document, Name, Paragraph, Phrase, Section
 from bitbench.reports.document.numbers import estimated
@@ -30,15 +29,14 @@ from bitbench.reports.sections.conditions import (
     conditions_source_paragraph,
     configs_section,
     host_section,
-    instances_section,
     method_section,
     precision_section,
     reproduce_section,
-    warm_up_section,
+    starts_section,
 )
 from bitbench.reports.sections.failures import failures_section, refusals_section, remarks
 from bitbench.reports.sections.lead import Lead, lead, lead_parts_of_features
-from bitbench.reports.sections.memory import engine_metrics_section, memory_section, settings_section
+from bitbench.reports.sections.memory import engine_metrics_section, memory_section
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.reports.sections.ranked import (
     objectives_section,
@@ -48,7 +46,7 @@ from bitbench.reports.sections.ranked import (
     results_section,
 )
 from bitbench.reports.sections.sweep import sweep_answer, sweep_points, sweep_section
-from bitbench.reports.sections.workloads import workload_runs_section, workload_section
+from bitbench.reports.sections.workloads import workload_section
 from bitbench.util.units import show_bytes
 
 TRADE = (
@@ -61,12 +59,10 @@ TRADE = (
 def study_document(
     summary: StudySummary,
     lock: Lock,
-    *,
-    instances: Sequence[InstanceRecord] = (),
 ) -> Document:
     """The answer and the charts that show it, one table, then everything else, folded. A section without data is left
     out."""
-    was_running = bool(instances) and all(instance.facts.was_running for instance in instances)
+    was_running = bool(summary.points) and all(point.was_running for point in summary.points)
     is_sweep = bool(sweep_points(summary, was_running=was_running))
     openings = [] if is_sweep else [_Opening.of(part, place) for place, part in enumerate(summary.by_model, start=1)]
     measures_speed = bool(summary.study.workloads)
@@ -81,7 +77,6 @@ def study_document(
         *(section for opening in openings for section in opening.details()),
         None if is_sweep else objectives_section(summary),
         precision_section(summary),
-        settings_section(summary),
         *lead_parts_of_features(summary, "section", ReportPlace.SPEED),
         memory_section(summary),
         *lead_parts_of_features(summary, "section", ReportPlace.MEMORY),
@@ -90,15 +85,13 @@ def study_document(
         *lead_parts_of_features(summary, "section", ReportPlace.CAUSES),
         failures_section(summary),
         refusals_section(summary),
-        None if was_running else warm_up_section(summary),
+        None if was_running else starts_section(summary),
         configs_section(summary, lock),
-        instances_section(instances),
         attempts_section(summary),
         host_section(lock),
         *lead_parts_of_features(summary, "section", ReportPlace.CONDITIONS),
         method_section(summary),
         reproduce_section(summary, lock),
-        workload_runs_section(summary),
     ]
     return Document(
         say(summary.study.name),
@@ -236,9 +229,7 @@ def _speed_of(summary: StudySummary, shown: Collection[str]) -> Iterator[Section
         said = "Workloads that differ only in the length of the prompt."
         yield _charts(ranked_section_title("Over the length of the input", summary), said, lengths)
     for ranking in summary.rankings:
-        trials = trials_figure(summary, ranking, labels)
-        spreads = request_figures(summary, ranking, labels)
-        yield workload_section(summary, ranking, (*([trials] if trials else []), *spreads))
+        yield workload_section(summary, ranking, trials_figure(summary, ranking, labels))
 
 
 def _trade_offs(summary: StudySummary, labels: Labels, shown: Collection[str]) -> Iterator[Section]:

@@ -29,9 +29,9 @@ def path_shortener(folders: Iterable[Path]) -> Callable[[str], str]:
     return lambda text: pattern.sub("…", text)
 
 
-# Where an engine's own words, or a command, stand in a summary and in the record of a start; and what leads to them.
-_TOLD = {"kernels", "commands", "command", "notes", "reason", "cause", "log_lines"}
-_LEADING = {"points", "failures", "failure", "configs", "refusals", "facts"}
+# Where an engine's own words, or a command, stand in a summary; and what leads to them.
+_TOLD = {"kernels", "commands", "notes", "reason", "cause", "log_lines"}
+_LEADING = {"points", "failures", "failure", "configs", "refusals"}
 
 
 def shorten_report_paths(told: Told, short: Callable[[str], str]) -> Told:
@@ -67,9 +67,7 @@ class StudyReport:
         """For any of the renderers."""
         from bitbench.reports.study import study_document  # brings the drawing of charts: a second to import
 
-        return study_document(
-            self.summary, self.records.lock, instances=shorten_report_paths(tuple(self.records.instances), self._short)
-        )
+        return study_document(self.summary, self.records.lock)
 
     @property
     def page(self) -> Path:

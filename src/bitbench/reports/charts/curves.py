@@ -1,8 +1,7 @@
-"""Lines over workloads that differ in one thing, load or the length of the prompt: names beside them, one pair that
-stands out, guides that say where a limit is."""
+"""Lines over workloads that differ in one thing, load or the length of the prompt, with guides where a limit is."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from bitbench.analysis.results.estimate import MEDIAN
@@ -11,7 +10,6 @@ from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import (
     MOST_SERIES,
     Layer,
-    Spec,
     absent_from_figure,
     figure_channel,
     figure_constant,
@@ -38,9 +36,6 @@ from bitbench.study.workload import Workload, workload_length_text
 from bitbench.util.units import UNKNOWN
 
 HEIGHT = 320
-LABEL_ROOM = 170  # pixels at the right, for the names of the lines
-FROM_WHICH_TO_HIGHLIGHT = 3  # lines: of two, both are the pair
-THICK, THIN, FAINT = 3.0, 1.2, 0.6
 
 
 @dataclass(frozen=True)
@@ -69,41 +64,20 @@ def _lines_figure(
     y: fig.ChartAxis,
     at: str,
     marked: bool,
-    pair: Sequence[str] = (),
     guides: Sequence[Guide] = (),
 ) -> fig.Figure:
-    """A line per series, with error bars. `marked`: the points of the first say their load. `pair`: the series that
-    stand out where there are many."""
+    """Return a figure with a line per series, with error bars. `marked`: the points of the first say their load."""
     series = list(dict.fromkeys(str(row["series"]) for row in rows))
-    is_single = len(series) == 1
-    shown = pair if len(series) >= FROM_WHICH_TO_HIGHLIGHT else series
+    layers = [*_guides(x, y, guides), *_layers(x, y, at, series, marked=marked)]
     sentences = [*caption, fig.cut_sentence(rows, x=x, y=y)]
-    drawn_rows = [{**row, "stands_out": row["series"] in shown} for row in _with_ends(rows, y)]
-
-    def figure(*, direct: bool) -> fig.Figure:
-        layers = [*_guides(x, y, guides), *_layers(x, y, at, series, direct=direct, marked=marked)]
-        return fig.layered_figure(
-            name,
-            title,
-            sentences,
-            layers,
-            [*drawn_rows, *(guide.row for guide in guides)],
-            height=HEIGHT,
-        )
-
-    return replace(figure(direct=not is_single), narrow=None if is_single else figure(direct=False).spec)
+    drawn = [*rows, *(guide.row for guide in guides)]
+    return fig.layered_figure(name, title, sentences, layers, drawn, height=HEIGHT)
 
 
-def _layers(
-    x: fig.ChartAxis, y: fig.ChartAxis, at: str, names: Sequence[str], *, direct: bool, marked: bool
-) -> list[Layer]:
+def _layers(x: fig.ChartAxis, y: fig.ChartAxis, at: str, names: Sequence[str], *, marked: bool) -> list[Layer]:
     base = fig.figure_layer_where("isValid(datum.series)")
-    colour = figure_channel("series:N", sort=list(names), legend=None if direct or len(names) == 1 else legend())
+    colour = figure_channel("series:N", sort=list(names), legend=None if len(names) == 1 else legend())
     shape = figure_channel("series:N", sort=list(names), legend=None)
-    width, opacity = (
-        {"condition": {"test": "datum.stands_out", "value": much}, "value": little}
-        for much, little in ((THICK, THIN), (1.0, FAINT))
-    )
     about = fig.tooltips(
         series="Config",
         workload="Workload",
@@ -112,29 +86,16 @@ def _layers(
         counts="Starts / trials",
     )
     return [
-        base.mark("line").encode(x=x.x(), y=y.y(), color=colour, order="order:Q", strokeWidth=width, opacity=opacity),
+        base.mark("line").encode(x=x.x(), y=y.y(), color=colour, order="order:Q"),
         *fig.error_bars(x, y, colour=colour, opacity=0.45),
-        base.mark("point", filled=True, size=60).encode(
-            x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about, opacity=opacity
-        ),
+        base.mark("point", filled=True, size=60).encode(x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about),
         *(_loads(base, x, y, names[0]) if marked else []),
-        *(_line_names(x, y, colour) if direct else []),
     ]
 
 
 def _loads(base: Layer, x: fig.ChartAxis, y: fig.ChartAxis, series: str) -> list[Layer]:
     first = base.where({"field": "series", "equal": series})
     return [text.encode(x=x.x(), y=y.y(), text="at:N") for text in fig.halo(first, "dim", align="center", dy=-12)]
-
-
-def _line_names(x: fig.ChartAxis, y: fig.ChartAxis, colour: Spec) -> list[Layer]:
-    """Right of the figure, with a thin line to where their own line ends."""
-    leader = fig.figure_layer_where("datum.is_end").mark("rule", style="leader")
-    named = [leader.encode(x=x.x(), x2=figure_constant("width"), y=y.y(), y2="label_y", color=colour)]
-    for condition, style in (("datum.stands_out", "pair-name"), ("!datum.stands_out", "line-name")):
-        name = fig.figure_layer_where(f"datum.is_end && {condition}").mark("text", style=style, dx=6, limit=LABEL_ROOM)
-        named.append(name.encode(x=figure_constant("width"), y=y.y("label_y"), text="series:N", color=colour))
-    return named
 
 
 def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[Guide]) -> list[Layer]:
@@ -154,13 +115,6 @@ def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[Guide]) -> list
         texts = fig.halo(lying, "change", align="left", dx=4, dy=-8)
         layers += [text.encode(x=figure_constant(0), y=y.y("guide_y"), text="guide:N") for text in texts]
     return layers
-
-
-def _with_ends(rows: Sequence[fig.Row], axis: fig.ChartAxis) -> list[fig.Row]:
-    """The last point of each line carries its name, as high as it lies and where no other name is."""
-    places = {row["series"]: number for number, row in enumerate(rows)}.values()
-    of_row = dict(zip(places, axis.apart(fig.figure_field_values((rows[place] for place in places), "y")), strict=True))
-    return [{**row, "is_end": number in of_row, "label_y": of_row.get(number)} for number, row in enumerate(rows)]
 
 
 def curves_by_load(workloads: Sequence[Workload]) -> list[list[Workload]]:
@@ -242,19 +196,17 @@ def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Label
             {**_point(summary, line, point, y_scale), **x_values, "order": load, "at": shown(setting_quantity(load))}
         )
     unit = "requests/s" if group[0].open_loop else "requests in flight"
-    pair = _pair(summary, lines)
     said = f"A point per load ({unit}, as written at the first line), with its intervals."
     return _lines_figure(
         f"load-{group[0].name}",
         f"{latency.name.capitalize()} against throughput, {_shape(group)}",
-        (said, "Best is the lower right.", _said_of_pair(summary, pair, lines), left_out,
+        (said, "Best is the lower right.", left_out,
          absent_from_figure(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
         rows,
         x=fig.axis_of(fig.axis_title(throughput, x_scale), rows, "x", zero=True),
         y=fig.axis_of(fig.axis_title(latency, y_scale), rows, "y", zero=True),
         at=unit,
         marked=True,
-        pair=pair,
     )  # fmt: skip
 
 
@@ -357,22 +309,6 @@ def _configs(summary: StudySummary, group: Sequence[Workload], lines: Sequence[_
     return with_result | {line.config for line in lines}
 
 
-def _pair(summary: StudySummary, lines: Sequence[_Line]) -> list[str]:
-    """The baseline and the best, by their names in the figure; where the baseline is the best, the next one."""
-    own = [line.label for line in lines if line.config == summary.baseline]
-    return [*own, *(line.label for line in lines if line.label not in own)][:2]
-
-
-def _said_of_pair(summary: StudySummary, pair: Sequence[str], lines: Sequence[_Line]) -> str:
-    if not len(lines) > len(pair) > 1:
-        return ""
-    has_baseline = any(line.config == summary.baseline for line in lines)
-    who = "the baseline and the best" if has_baseline else "the two best"
-    if lines[0].config == summary.baseline:
-        who = "the baseline, which is the best, and the next"
-    return f"Thick lines: {' and '.join(pair)}, {who}."
-
-
 def _of_few_requests(drawn: Sequence[tuple[_Line, PointSummary]]) -> str:
     tails = (point.tails[line.metric] for line, point in drawn if line.metric in point.tails)
     if not any(tail.note for tail in tails if tail.percent > MEDIAN):
@@ -392,19 +328,18 @@ def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str
     lengths = sorted(set(fig.figure_field_values(rows, "x")))
     if len(lengths) < 2:  # nothing to see along a length
         return None
-    definition, pair = summary.definitions[metric], _pair(summary, lines)
+    definition = summary.definitions[metric]
     same = f"Concurrency {group[0].concurrency}, {workload_length_text(group[0].output_tokens)} tokens out."
     return _lines_figure(
         f"length-{metric}-{group[0].name}",
         f"{definition.name.capitalize()} over input length",
-        (same, "Bars are intervals, cut off at the edge.", _said_of_pair(summary, pair, lines), left_out,
+        (same, "Bars are intervals, cut off at the edge.", left_out,
          absent_from_figure(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
         rows,
         x=fig.axis_for("input tokens", lengths, ticks=lengths if len(lengths) <= FEW_LENGTHS else []),
         y=fig.axis_of(fig.axis_title(definition, scale), rows, "y", zero=True),
         at="input tokens",
         marked=False,
-        pair=pair,
     )  # fmt: skip
 
 

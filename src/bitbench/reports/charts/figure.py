@@ -86,14 +86,13 @@ Row = dict[str, str | float | int | bool | None]
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture and the rows it is drawn from. `narrow` is the form for a phone, where it differs."""
+    """A picture and the rows it is drawn from."""
 
     name: str  # of its file, and its place in a page
     title: str
     caption: str
     spec: dict[str, Json]
     rows: list[Row]
-    narrow: dict[str, Json] | None = None
 
 
 def layered_figure(
@@ -373,15 +372,10 @@ def figure_config(colours: Mapping[str, str]) -> dict[str, Json]:
             "outlier": {"color": colours["alarm"], "strokeWidth": 2, "size": 70, "shape": "diamond", "filled": False},
             "mean": {"color": colours["accent"], "size": 75, "opacity": 1},
             "interval": {"color": colours["accent"], "strokeWidth": 2.5},
-            "spread": {"color": colours["quiet"], "strokeWidth": 7, "opacity": 0.45},
-            "tail": {"color": colours["alarm"]},
             "baseline": {"color": colours["soft"], "strokeWidth": 1, "strokeDash": [3, 3]},
             "changed": {"color": colours["alarm"], "strokeWidth": 1, "strokeDash": [4, 3]},
             "limit": {"color": colours["alarm"], "strokeWidth": 1.5, "strokeDash": [6, 3]},
             "answer": {"color": colours["accent"], "opacity": 0.12},
-            "line-name": {"fontSize": 12, "align": "left"},
-            "pair-name": {"fontSize": 12, "align": "left", "fontWeight": 700},
-            "leader": {"strokeWidth": 1, "strokeDash": [1, 3], "opacity": 0.6},
             "change": {"color": colours["alarm"], "fontSize": 11},
             "history": {"color": colours["accent"], "strokeWidth": 1.5},
             "heat": {"color": colours["accent"], "stroke": colours["paper"], "strokeWidth": 2},

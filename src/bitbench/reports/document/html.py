@@ -186,7 +186,6 @@ def _packed(figure: Figure) -> dict[str, Json]:
     return {
         "name": figure.name,
         "spec": figure.spec,
-        "narrow": figure.narrow,
         "fields": fields,
         "values": [[row.get(field) for field in fields] for row in figure.rows],
     }

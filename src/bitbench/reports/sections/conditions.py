@@ -1,12 +1,12 @@
 """What the figures rest on: what was run, each start, the machine, how exact the figures are, how each is made, and
 how to make them again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import exp
 
-from bitbench.analysis.results.summary import ConfigSummary, PointSummary, Precision, StudySummary
+from bitbench.analysis.results.summary import ConfigSummary, Precision, StudySummary
 from bitbench.records.lock import Accelerator, HostFacts, Lock
-from bitbench.records.trial import InstanceRecord, KernelPath
+from bitbench.records.trial import KernelPath
 from bitbench.reports.document.model import (
     Block,
     Bullets,
@@ -23,7 +23,6 @@ from bitbench.reports.document.model import (
 from bitbench.reports.document.numbers import percent, share, size, spread_quantity, times
 from bitbench.reports.document.words import (
     MAX_NAME,
-    ColumnOf,
     Words,
     bullets,
     joined,
@@ -37,7 +36,7 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.reports.labels import Labels, grouped
+from bitbench.reports.labels import Labels
 from bitbench.reports.sections import memory
 from bitbench.reports.sections.workloads import OCCASIONAL_METRICS
 from bitbench.study.plan import ImportSource, Support
@@ -71,7 +70,6 @@ def configs_section(summary: StudySummary, lock: Lock) -> Section:
         blocks += [Heading((Name(config.config.name),)), *bullets(_facts(summary, config))]
         if config.commands:
             blocks.append(CodeBlock(config.commands))
-    blocks += [paragraph(strong("Kernels."), " ", sentence, ".") for sentence in _same_weights(summary)]
     variants = _variants(lock)
     if variants.rows:
         blocks += [Heading(say("Variants")), variants]
@@ -117,24 +115,6 @@ def _kernels(config: ConfigSummary) -> Iterator[Words]:
         yield strong("its starts differ in kernel: their trials should not be averaged")
 
 
-def _same_weights(summary: StudySummary) -> Iterator[Phrase]:
-    """Configs that run the same artifact on the same engine and differ in the kernel that they got."""
-    engines = {setup.name: setup.engine for setup in summary.study.engines}
-    known = [config for config in summary.configs if config.kernel_choices]
-
-    def weights(config: ConfigSummary) -> tuple[str, str]:
-        return config.config.variant, engines.get(config.config.engine, config.config.engine)
-
-    for group in grouped(known, weights).values():
-        if len({config.kernel_choices for config in group}) > 1:
-            chosen = []
-            for config in group:
-                kernels = dict.fromkeys(choice.kernel for choices in config.kernel_choices for choice in choices)
-                chosen.append(say(Name(config.config.name), " ", listing(list(kernels))))
-            all_names = listing(name_phrases(config.config.name for config in group))
-            yield say(all_names, " run the same weights on different kernels: ", joined(chosen, "; "))
-
-
 def _variants(lock: Lock) -> Table:
     return table(
         [variant for variant in lock.plan.variants if variant.model != variant.name],
@@ -145,35 +125,8 @@ def _variants(lock: Lock) -> Table:
     )
 
 
-CACHING = {True: "on", False: "off", None: None}
-
-
-def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
-    """None where there is no record of a start."""
-    if not instances:
-        return None
-    several = len({instance.host for instance in instances}) > 1
-    machine: ColumnOf[InstanceRecord] = words_column(
-        "Machine", lambda instance: Name(instance.host) if instance.host else None
-    )
-    starts = table(
-        instances,
-        words_column("Start", lambda instance: Name(instance.id)),
-        words_column("Config", lambda instance: Name(instance.config.name)),
-        number_column("Block", Unit.COUNT, lambda instance: instance.block),
-        *([machine] if several else []),
-        words_column("Outcome", lambda instance: instance.outcome.value),
-        number_column("Start to ready", Unit.SECONDS, lambda instance: instance.ready_s),
-        words_column("Version", lambda instance: instance.facts.engine_version or None),
-        words_column("Kernels it selected", lambda instance: "; ".join(instance.facts.kernels) or None),
-        number_column("Memory idle", Unit.BYTES, lambda instance: instance.memory.resident_bytes),
-        words_column("Prefix caching", lambda instance: CACHING[instance.facts.prefix_caching]),
-    )
-    return Section(say("Every start"), (starts,))
-
-
 def attempts_section(summary: StudySummary) -> Section | None:
-    """Return how many trials were rejected and what that changed, and what freezing does; None without a trial."""
+    """Return how many trials were rejected and what that changed; None without a trial."""
     if not summary.rejections or summary.imported_from:
         return None
     labels = Labels.of(summary, MAX_NAME)
@@ -197,19 +150,10 @@ def attempts_section(summary: StudySummary) -> Section | None:
             number_column("With rejected trials", Unit.NONE, lambda row: times(row[1].all_attempts)),
         )
         blocks += [paragraph("More than a tenth was rejected. Ratios with and without these trials:"), compared]
-    if summary.turns:
-        turns = table(
-            summary.turns,
-            words_column("Engine", lambda row: Name(row.engine)),
-            number_column("Starts", Unit.COUNT, lambda row: row.starts),
-            number_column("Right after a thaw / directly after that", Unit.NONE, lambda row: times(row.ratio)),
-            words_column("Counts", lambda row: "second" if row.second_counts else "first"),
-        )
-        blocks += [paragraph("Speed of the first trial of a turn compared with a second one in the same turn:"), turns]
-    return Section(say("Rejected trials, and what freezing does"), tuple(blocks))
+    return Section(say("Rejected trials"), tuple(blocks))
 
 
-def warm_up_section(summary: StudySummary) -> Section | None:
+def starts_section(summary: StudySummary) -> Section | None:
     """None for an import, of which no start is known."""
     if summary.imported_from:
         return None
@@ -222,27 +166,8 @@ def warm_up_section(summary: StudySummary) -> Section | None:
         number_column("Compile", Unit.SECONDS, lambda config: spread_quantity(config.compile_s, Unit.SECONDS)),
         number_column("Memory idle", Unit.BYTES, lambda config: spread_quantity(config.idle_memory_bytes, Unit.BYTES)),
     )
-    blocks: list[Block] = [
-        paragraph("Not included in the figures above. Mean over spawned starts (lowest – highest)."),
-        starts,
-    ]
-    first = table(
-        [point for point in summary.points if point.warm_up.trials],
-        words_column("Config", lambda point: Name(point.point.config.name)),
-        words_column("Workload", lambda point: Name(point.point.workload)),
-        number_column("Warm-up trials", Unit.COUNT, lambda point: point.warm_up.trials),
-        number_column("First", Unit.SECONDS, lambda point: point.warm_up.first_ttft_s),
-        number_column("Later", Unit.SECONDS, _later),
-    )
-    if first.rows:
-        blocks += [paragraph("TTFT in the warm-up of each start and in the trials that count:"), first]
-    return Section(say("Warm-up"), tuple(blocks))
-
-
-def _later(point: PointSummary) -> float | None:
-    """As in the table of its workload, where a start counts once however many trials it has."""
-    counted = point.metrics.get("ttft_s")
-    return counted.value if counted else point.warm_up.later_ttft_s
+    about = paragraph("Not included in the figures above. Mean over starts (lowest – highest).")
+    return Section(say("Starts"), (about, starts))
 
 
 def host_section(lock: Lock) -> Section:
@@ -306,9 +231,6 @@ def _sentences(found: Precision) -> list[Phrase]:
     if found.start_sd is not None and found.trial_sd is not None:
         noise = say("A config varies by ", share(found.start_sd), " from start to start and by ")
         said.append(say(noise, share(found.trial_sd), " from trial to trial (standard deviations)."))
-    if found.next_block_s is not None and found.next_half_width is not None:
-        cost = f"One more block would take about {show_duration(found.next_block_s)} and narrow that to about ± "
-        said.append(say(cost, _relative(found.next_half_width), "."))
     return said
 
 
