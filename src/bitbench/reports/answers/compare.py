@@ -60,7 +60,6 @@ def comparison_document(comparison: Comparison) -> Document:
         (
             *(_gate_section(comparison, condition, labels) for condition in conditions),
             *(_metric_section(comparison, metric, points, labels) for metric, points in found),
-            *([_roof_section(comparison, labels)] if comparison.roof_shares else []),
             *([Section(say("What to know"), notes, in_terminal=True)] if notes else []),
         ),
     )
@@ -154,19 +153,6 @@ def _starts(estimate: Estimate) -> int | None:
     return estimate.basis.starts if estimate.basis else None
 
 
-def _roof_section(comparison: Comparison, labels: Labels) -> Section:
-    shares = table(
-        comparison.roof_shares,
-        words_column("Config", lambda roof_share: Name(labels[roof_share.point.config])),
-        words_column("Workload", lambda roof_share: Name(roof_share.point.workload)),
-        words_column("Phase", lambda roof_share: roof_share.phase.value),
-        number_column("Before", Unit.SHARE, lambda roof_share: roof_share.before),
-        number_column("After", Unit.SHARE, lambda roof_share: roof_share.after),
-    )
-    said = "Share of what its own machine can do at most: what differs here is the software's, the rest the machine's."
-    return Section(say("How near each side comes to its own roof"), (paragraph(said), shares), in_terminal=True)
-
-
 def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Section:
     """What failed first; below it, what would decide the rest."""
     gates = [gate for gate in comparison.gates if gate.condition == condition]
@@ -229,14 +215,6 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
             subject,
             f": {difference.before} before, {difference.after} after.",
         )
-    if comparison.levels is not None:
-        before, after = (level.shown if level else "unknown" for level in comparison.levels)
-        yield say(f"The processors are of different levels: {before} before, {after} after.")
-        if not comparison.roof_shares:
-            yield say(
-                Name("bitbench explain"),
-                " measures what a machine can do at most; once both have that, this says how near each comes to it.",
-            )
     if any(known.is_tail for metric in comparison.definitions if (known := find_metric(metric))):
         yield say(
             "A percentile is compared as the mean of the percentiles of single trials, of equal length on both sides."
