@@ -147,13 +147,13 @@ def test_two_starts_decide_nothing_and_say_who_looks_faster() -> None:
 def test_where_a_gain_is_not_significant_it_is_said() -> None:
     found = led(study({"base": (100.0, 200.0), "quick": (150.0, 200.0)}))
     assert found.verdict == "Use quick, but its quality was not measured."
-    assert found.reasons[1] == "On medium_batch the difference is not significant (1.00×)."
+    assert found.reasons[1] == "On medium_batch the difference is not significant."
 
 
 def test_no_one_ahead_is_a_tie_and_no_reason_to_change() -> None:
     found = led(study({"base": (100.0, 200.0), "same": (100.0, 200.0)}))
     assert found.verdict == "Undecided: speed alone gives no reason to change."
-    assert found.reasons == ["No config is significantly faster than the baseline base on both workloads."]
+    assert found.reasons == ["No config is significantly faster than the baseline base."]
 
 
 def test_a_baseline_that_is_best_is_kept() -> None:
@@ -352,7 +352,6 @@ def test_one_that_only_a_flagged_one_beats_stays_in_the_tie() -> None:
     summary = summary.model_copy(update={"rankings": (summary.rankings[0], second)})
     found = led(with_quality(summary, base=None, wild="perplexity +900 %", sure=None, small=None))
     assert found.verdict == "Use sure or small (undecided between them)."
-    assert "small is not significantly faster than the baseline on medium_batch." in found.reasons
     least = "Of these small takes the least memory: it peaks at 512 MiB, sure at 1,024 MiB."
     assert least in found.reasons
     assert found.reasons[-1].startswith("wild is faster, ")
