@@ -9,9 +9,7 @@ import pytest
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.charts.curves import (
-    curves_by_input_length,
     curves_by_load,
-    length_curve_figures,
     load_curve_figures,
 )
 from bitbench.reports.charts.figure import (
@@ -162,7 +160,6 @@ def test_without_a_result_there_is_no_figure() -> None:
 def test_only_what_differs_in_one_thing_is_joined() -> None:
     workloads = [shape("a", 8, 128), shape("b", 1, 128), shape("c", 1, 4096), BUILT_IN_WORKLOADS["base"]]
     assert [[one.name for one in group] for group in curves_by_load(workloads)] == [["b", "a"]]
-    assert [[one.name for one in group] for group in curves_by_input_length(workloads)] == [["b", "c"]]
 
 
 def test_latency_against_throughput_has_a_point_per_load() -> None:
@@ -226,9 +223,9 @@ def test_names_stand_where_the_line_of_the_front_does_not_pass(primary_metric: s
 
 def test_lines_beyond_what_can_be_told_apart_are_left_out_but_not_the_baseline() -> None:
     engines = [f"e{number:02}" for number in range(MOST_SERIES + 4)]
-    plan = make_plan(engines, [shape("short", 1, 128), shape("long", 1, 4096)], TWO_STARTS, baseline=engines[-1])
+    plan = make_plan(engines, [shape("one", 1, 128), shape("two", 2, 128)], TWO_STARTS, baseline=engines[-1])
     summary = measured(plan)
-    figure = length_curve_figures(summary, labels_of(summary))[0]
+    (figure,) = load_curve_figures(summary, labels_of(summary))
     assert {row["series"] for row in figure.rows} == {*engines[: MOST_SERIES - 1], engines[-1]}
     assert f"Shown are {MOST_SERIES} of {len(engines)} configs" in figure.caption
 

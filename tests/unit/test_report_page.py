@@ -108,14 +108,6 @@ def test_figures_carry_their_rows(demo: StudySummary, text: str) -> None:
     }
 
 
-def test_single_runs_wait_to_be_asked_for(text: str) -> None:
-    assert (
-        text.count("<table") > text.split('<details class="fold"', maxsplit=1)[0].count("<table") == 1
-    )  # the one of results
-    assert '<details class="fold" id="single-runs">' in text
-    assert "<details open" not in text
-
-
 def test_without_a_script_the_answer_has_its_pictures(demo: StudySummary) -> None:
     document = study_document(demo, demo_study()[3])
     text = html_page(document, BUNDLE, {"answer-ratios": "<svg>&</svg>"})

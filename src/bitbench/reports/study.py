@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.feature import ReportPlace
 from bitbench.records.lock import Lock
-from bitbench.reports.charts.curves import length_curve_figures, load_curve_figures
+from bitbench.reports.charts.curves import load_curve_figures
 from bitbench.reports.charts.figure import Figure
 from bitbench.reports.charts.rows import ratio_figure, trials_figure
 from bitbench.reports.charts.trade import trade_figures
@@ -225,9 +225,6 @@ def _speed_of(summary: StudySummary, shown: Collection[str]) -> Iterator[Section
         said = "The same shape under rising load: what is gained in throughput costs latency."
         yield _charts(ranked_section_title("Latency against throughput", summary), said, load)
     yield from _trade_offs(summary, labels, shown)
-    if lengths := length_curve_figures(summary, labels):
-        said = "Workloads that differ only in the length of the prompt."
-        yield _charts(ranked_section_title("Over the length of the input", summary), said, lengths)
     for ranking in summary.rankings:
         yield workload_section(summary, ranking, trials_figure(summary, ranking, labels))
 

@@ -1,8 +1,7 @@
 """Lines over workloads that differ in one thing, load or the length of the prompt, with guides where a limit is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from bitbench.analysis.results.estimate import MEDIAN
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
@@ -119,33 +118,12 @@ def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[Guide]) -> list
 
 def curves_by_load(workloads: Sequence[Workload]) -> list[list[Workload]]:
     """Groups of at least two that differ only in how much is asked at once, by rising load."""
-    return _groups(workloads, LOAD, sweep_level)
-
-
-def curves_by_input_length(workloads: Sequence[Workload]) -> list[list[Workload]]:
-    """Groups of at least two that differ only in the length of the prompt, by rising length."""
-    fixed = [
-        workload
-        for workload in workloads
-        if isinstance(workload.input_tokens, int) and "input_tokens" not in workload.unknown
-    ]
-    return _groups(fixed, ["input_tokens"], _curve_input_length)
-
-
-def _curve_input_length(workload: Workload) -> float:
-    return float(workload.input_tokens) if isinstance(workload.input_tokens, int) else 0.0
-
-
-def _groups(
-    workloads: Sequence[Workload], differing: Sequence[str], place: Callable[[Workload], float]
-) -> list[list[Workload]]:
-    alike = grouped(workloads, partial(sweep_shape_without, differing))
-    ordered = [sorted(group, key=place) for group in alike.values()]
-    return [group for group in ordered if len({place(workload) for workload in group}) > 1]
+    alike = grouped(workloads, lambda workload: sweep_shape_without(LOAD, workload))
+    ordered = [sorted(group, key=sweep_level) for group in alike.values()]
+    return [group for group in ordered if len({sweep_level(workload) for workload in group}) > 1]
 
 
 THROUGHPUT = "output_throughput"
-FEW_LENGTHS = 8  # ticks: more would not fit beside each other on a phone
 
 
 @dataclass(frozen=True)
@@ -167,16 +145,6 @@ def load_curve_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure
             found += [_level_figure(summary, group, *lines, labels) for lines in _over_load(summary).items()]
         else:
             found.append(_load_figure(summary, group, labels))
-    return [figure for figure in found if figure is not None]
-
-
-def length_curve_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
-    """The primary metric over the length of the prompt, and the time to first token."""
-    found = [
-        _length_figure(summary, group, metric, labels)
-        for group in curves_by_input_length(summary.study.workloads)
-        for metric in dict.fromkeys((summary.primary_metric, "ttft_s"))
-    ]
     return [figure for figure in found if figure is not None]
 
 
@@ -314,33 +282,6 @@ def _of_few_requests(drawn: Sequence[tuple[_Line, PointSummary]]) -> str:
     if not any(tail.note for tail in tails if tail.percent > MEDIAN):
         return ""
     return "Where too few requests were sent for a p99, the slowest is shown in its place."
-
-
-def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str, labels: Labels) -> fig.Figure | None:
-    lines, left_out = _lines(summary, group, {metric: ""}, labels)
-    if not lines:
-        return None
-    scale = _y_scale(summary, lines, group)
-    rows: list[fig.Row] = []
-    for line, point in _drawn(summary, lines, group):
-        length = _curve_input_length(summary.study.workload(point.point.workload))
-        rows.append({**_point(summary, line, point, scale), "x": length, "order": length, "at": f"{length:,.0f}"})
-    lengths = sorted(set(fig.figure_field_values(rows, "x")))
-    if len(lengths) < 2:  # nothing to see along a length
-        return None
-    definition = summary.definitions[metric]
-    same = f"Concurrency {group[0].concurrency}, {workload_length_text(group[0].output_tokens)} tokens out."
-    return _lines_figure(
-        f"length-{metric}-{group[0].name}",
-        f"{definition.name.capitalize()} over input length",
-        (same, "Bars are intervals, cut off at the edge.", left_out,
-         absent_from_figure(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
-        rows,
-        x=fig.axis_for("input tokens", lengths, ticks=lengths if len(lengths) <= FEW_LENGTHS else []),
-        y=fig.axis_of(fig.axis_title(definition, scale), rows, "y", zero=True),
-        at="input tokens",
-        marked=False,
-    )  # fmt: skip
 
 
 def _lines(

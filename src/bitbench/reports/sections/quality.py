@@ -1,11 +1,10 @@
-"""What each config keeps of its baseline's quality: divergence and perplexity, answers side by side, tasks question
-by question, and where in a long text it loses."""
+"""What each config keeps of its baseline's quality: divergence and perplexity, equal answers, tasks question by
+question, and where in a long text it loses."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from bitbench.analysis.results.summary import (
-    AnswerComparison,
     ConfigQuality,
     NeedleDepth,
     QualityState,
@@ -32,14 +31,12 @@ from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_mi
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
-    Words,
     bullets,
     joined,
     listing,
     name_phrases,
     number_column,
     paragraph,
-    plain_words,
     say,
     small_print,
     strong,
@@ -217,7 +214,6 @@ def _stretch(row: ConfigQuality, place: int) -> Quantity | None:
 
 STATES = {QualityState.WITHIN: "within", QualityState.BEYOND: "flagged", QualityState.UNDECIDED: "undecided"}
 FEW = 3  # names of those that share a measurement
-MAX_ANSWER = 240  # characters of an answer in the table
 KEYS = (
     "perplexity",
     "perplexity_rise",
@@ -276,7 +272,6 @@ def quality_section(summary: StudySummary) -> Section | None:
         *_position_blocks(summary, Labels.of(summary, MAX_NAME)),
         *_task_blocks(summary),
         *_refused(summary),
-        *_answers(summary),
     ]
     return Section(say("Quality"), tuple(blocks), in_terminal=True)
 
@@ -413,32 +408,3 @@ def _refused(summary: StudySummary) -> Iterator[Block]:
         yield paragraph(
             "Not measured: ", listing(name_phrases(refusal.config.name for refusal in alike)), f": {reason}"
         )
-
-
-def _answers(summary: StudySummary) -> Iterator[Block]:
-    """By question, so that the answers of all configs stand below each other."""
-    rows = [row for row in summary.quality if row.measured_as is None]
-    answers = [(row, answer) for row in rows for answer in row.answers]
-    prompts = list(dict.fromkeys(answer.prompt for _, answer in answers))
-    if answers:
-        side_by_side = table(
-            sorted(answers, key=lambda pair: prompts.index(pair[1].prompt)),
-            words_column("Question", lambda pair: pair[1].prompt),
-            words_column("Config", lambda pair: Name(pair[0].name)),
-            words_column("Answer", lambda pair: _answer(*pair)),
-            words_column("Differs", lambda pair: ", ".join(_differences(pair[1]))),
-        )
-        yield Details("All answers", (Heading(say("Answers side by side")), side_by_side))
-
-
-def _answer(row: ConfigQuality, answer: AnswerComparison) -> Words:
-    is_other = row.baseline != row.config and answer.baseline_text is not None
-    same = is_other and answer.first_difference is None
-    return Emphasis(say("as the baseline")) if same else plain_words(answer.text, MAX_ANSWER)
-
-
-def _differences(answer: AnswerComparison) -> Iterator[str]:
-    if answer.first_difference is not None:
-        yield f"from token {answer.first_difference}"
-    if answer.repeats:
-        yield "in a loop"
