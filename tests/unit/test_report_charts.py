@@ -18,7 +18,6 @@ from bitbench.reports.charts.figure import (
     LABEL_GAP,
     LIGHT,
     MOST_SERIES,
-    Figure,
     axis_for,
     figure_config,
 )
@@ -31,7 +30,7 @@ from bitbench.reports.charts.rows import (
 )
 from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.charts.trade import is_pareto_better, trade_figures
-from bitbench.reports.document.model import Quantity, Unit
+from bitbench.reports.document.model import Figure, Quantity, Unit
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure

@@ -17,7 +17,6 @@ from bitbench.reports.sections.conditions import (
     configs_section,
     host_section,
     method_section,
-    reproduce_section,
     starts_section,
 )
 from bitbench.reports.sections.failures import MAX_CAUSE, failures_section, refusals_section
@@ -172,14 +171,6 @@ def test_every_figure_is_defined_once_and_occasional_ones_only_where_they_occur(
     assert defined["Output"][1:3] == ["tok/s", "more"]
     assert demo.definitions["goodput"].label not in defined
     assert "95 % confidence interval" in text_of(method_section(demo))
-
-
-def test_how_to_repeat_it_names_version_and_amount(demo: StudySummary) -> None:
-    lock = make_lock(plan_of_one())
-    text = text_of(reproduce_section(demo, lock))
-    assert "pip install bitbench==0.1.0\nbitbench run study.yaml --into demo-again" in text
-    assert "Seed 0; 3 to 12 starts, 5 trials each." in text
-    assert reproduce_section(demo.model_copy(update={"imported_from": IMPORTED}), lock) is None
 
 
 def test_memory_says_what_is_known_and_names_what_is_not(demo: StudySummary) -> None:

@@ -1,4 +1,4 @@
-"""How exact the figures of a study are, when that is enough, and why a point has no more trials than it has."""
+"""How exact the figures of a study are, when that is enough, and whether a point lacks trials."""
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
@@ -8,7 +8,7 @@ from bitbench.analysis.budget import variance_components
 from bitbench.analysis.claims import configs_with_open_claims
 from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, mean_uncertainty
 from bitbench.analysis.ranking import ModelGroup, model_group_speeds
-from bitbench.analysis.results.summary import Precision, StopReason
+from bitbench.analysis.results.summary import Precision
 from bitbench.analysis.sequential import SequentialAnalysis
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialRecord
@@ -59,27 +59,14 @@ def enough_instances(groups: Groups, measure: Measure) -> bool:
     return known.half_width(measure.confidence) * factor <= measure.target_precision * abs(mean_of_means(groups))
 
 
-def stop_reason(
+def is_unfinished(
     field: ModelGroup, point: Point, counted: Sequence[TrialRecord], found: SequentialAnalysis, *, failed: bool
-) -> StopReason:
-    """`counted`: its trials that count; `failed`: a trial or a start of this point failed."""
-    measure = field.plan.study.measure
+) -> bool:
+    """Return whether a point lacks trials. `counted`: those that count; `failed`: a trial or start of it failed."""
     if field.plan.imported_from is not None:
-        return StopReason.IMPORTED
-    blocks = len({trial.block for trial in counted})
-    if blocks < measure.starts.min:  # with a budget, the looks say when there are enough
-        return StopReason.FAILED if failed else StopReason.UNFINISHED
-    limit = StopReason.LIMIT if measure.budget is None or blocks >= measure.starts.max else StopReason.BUDGET
-    if (claims := found.claims.get(point.workload)) is not None:
-        if point.config not in configs_with_open_claims(claims, field.baseline):
-            return StopReason.DECIDED
-        return limit if found.end is not None else StopReason.UNFINISHED
-    return StopReason.DECIDED if _is_precise_alone(counted, found, measure) and blocks < measure.starts.max else limit
-
-
-def _is_precise_alone(counted: Sequence[TrialRecord], found: SequentialAnalysis, measure: Measure) -> bool:
-    """With no other to compare with, its own precision decides."""
-    groups: dict[int, list[float]] = {}
-    for trial in counted:
-        groups.setdefault(trial.block, []).append(getattr(trial.metrics, found.primary_metric.metric) or 0.0)
-    return len(groups) > 1 and enough_instances(list(groups.values()), measure)
+        return False
+    if len({trial.block for trial in counted}) < field.plan.study.measure.starts.min:
+        return not failed  # with a budget, the looks say when there are enough
+    claims = found.claims.get(point.workload)
+    is_open = claims is not None and point.config in configs_with_open_claims(claims, field.baseline)
+    return is_open and found.end is None

@@ -8,7 +8,7 @@ from bitbench.analysis.absolute import Samples, absolute_estimates
 from bitbench.analysis.configs import summarize_config, summarize_engine, summarize_failures
 from bitbench.analysis.intervals import Sample, sample_of_starts
 from bitbench.analysis.objectives import judge_objective, objectives_hold
-from bitbench.analysis.precision import stop_reason, summarize_precision
+from bitbench.analysis.precision import is_unfinished, summarize_precision
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
 from bitbench.analysis.ranking import ModelGroup, rank_configs, ranking_model_group, ranking_model_groups
@@ -186,7 +186,7 @@ def _summarize_point(
         outliers=_outliers(counted),
         failures=failures,
         engine=summarize_engine(counted),
-        stop_reason=stop_reason(field, point, counted, speeds.standing, failed=bool(failures)),
+        is_unfinished=is_unfinished(field, point, counted, speeds.standing, failed=bool(failures)),
     )
 
 

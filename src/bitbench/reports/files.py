@@ -4,11 +4,10 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bitbench.reports.charts.figure import Figure
 from bitbench.reports.charts.svg import can_draw_files, figure_svg
 from bitbench.reports.document.html import html_page, vega_bundle
 from bitbench.reports.document.markdown import FIGURES, markdown
-from bitbench.reports.document.model import Block, Chart, Details, Document
+from bitbench.reports.document.model import Block, Chart, Details, Document, Figure
 from bitbench.util.files import SafeFolder
 
 REPORT = "report"  # its folder in that of the study

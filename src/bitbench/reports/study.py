@@ -7,10 +7,9 @@ from bitbench.analysis.results.summary import StudySummary
 from bitbench.feature import ReportPlace
 from bitbench.records.lock import Lock
 from bitbench.reports.charts.curves import load_curve_figures
-from bitbench.reports.charts.figure import Figure
 from bitbench.reports.charts.rows import ratio_figure, trials_figure
 from bitbench.reports.charts.trade import trade_figures
-from bitbench.reports.document.model import Block, Chart, Document, Name, Paragraph, Phrase, Section
+from bitbench.reports.document.model import Block, Chart, Document, Figure, Name, Paragraph, Phrase, Section
 from bitbench.reports.document.numbers import estimated
 from bitbench.reports.document.words import (
     bullets,
@@ -31,7 +30,6 @@ from bitbench.reports.sections.conditions import (
     host_section,
     method_section,
     precision_section,
-    reproduce_section,
     starts_section,
 )
 from bitbench.reports.sections.failures import failures_section, refusals_section, remarks
@@ -91,7 +89,6 @@ def study_document(
         host_section(lock),
         *lead_parts_of_features(summary, "section", ReportPlace.CONDITIONS),
         method_section(summary),
-        reproduce_section(summary, lock),
     ]
     return Document(
         say(summary.study.name),

@@ -67,18 +67,6 @@ class FailureGroup(Record):
     ids: tuple[str, ...]
 
 
-class StopReason(StrEnum):
-    """Why no more trials of a point were made."""
-
-    # Every question about it; where it has no other to compare with: known to the precision asked for.
-    DECIDED = "decided"
-    LIMIT = "trial limit"
-    BUDGET = "budget spent"
-    FAILED = "failed"
-    UNFINISHED = "unfinished"
-    IMPORTED = "imported"
-
-
 class EngineSummary(Record):
     """What the engine itself counted over the trials of a point; None where it does not count that."""
 
@@ -118,7 +106,7 @@ class PointSummary(Record):
     runs: tuple[Run, ...]
     outliers: tuple[Outlier, ...]
     failures: tuple[FailureGroup, ...]
-    stop_reason: StopReason
+    is_unfinished: bool = False  # a later call of the study makes more trials of it
     was_running: bool = False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
     engine: EngineSummary | None = None  # None where it offers no figures of its own
     streams: StreamSummary | None = None  # None: its requests were not kept

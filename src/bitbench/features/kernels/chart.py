@@ -7,7 +7,7 @@ from bitbench.features.kernels.words import kernel_speedup_quantities, roof_quan
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import Layer, figure_channel, figure_constant, legend
 from bitbench.reports.charts.rows import ratio_row, ratio_rows
-from bitbench.reports.document.model import Unit
+from bitbench.reports.document.model import Figure, Unit
 from bitbench.reports.document.numbers import median_quantity, shown
 from bitbench.reports.labels import distinct_labels
 from bitbench.util.units import UNKNOWN
@@ -19,7 +19,7 @@ MARGIN = 1.4  # a factor beyond the outermost marks, as both axes are logarithmi
 SHAPES = ("circle", "square", "diamond", "triangle-up", "cross", "triangle-down", "triangle-right")
 
 
-def roofline_figure(summary: KernelSummary) -> fig.Figure | None:
+def roofline_figure(summary: KernelSummary) -> Figure | None:
     """flop/s over flop/byte, one mark per shape and batch; the line is the roof. None where nothing was timed."""
     timed = [row for row in summary.figures if row.seconds]
     if not timed:
@@ -37,7 +37,7 @@ def roofline_figure(summary: KernelSummary) -> fig.Figure | None:
     )
 
 
-def speedup_figure(summary: KernelSummary) -> fig.Figure | None:
+def speedup_figure(summary: KernelSummary) -> Figure | None:
     """Each case against the first baseline, a colour per batch. None where nothing was compared."""
     found = kernel_speedup_quantities(summary) if summary.baselines else {}
     if not found:

@@ -14,6 +14,7 @@ from bitbench.reports.document.model import (
     Chart,
     CodeBlock,
     Document,
+    Figure,
     Mark,
     Name,
     Paragraph,
@@ -57,7 +58,7 @@ FAINTEST, DARKEST = 0.05, 0.85  # opacity of no divergence, and of the most
 LINE = 9  # pixels between a point's middle and each of its two lines
 
 
-def sensitivity_figure(found: Mixture) -> fig.Figure:
+def sensitivity_figure(found: Mixture) -> Figure:
     most = max(*(choice.options[0].divergence for choice in found.groups), 1e-12)
     rows = [_row(choice, most) for choice in found.groups]
     return fig.layered_figure(
@@ -116,7 +117,7 @@ def _layers(found: Mixture) -> list[Layer]:
     return [fig.EVERY_ROW.mark("rect", style="heat").encode(x=x, y=y, opacity=heat, tooltip=about), *words]
 
 
-def mixes_figure(found: Mixture) -> fig.Figure:
+def mixes_figure(found: Mixture) -> Figure:
     """What is predicted for mixes under other limits on speed; the mix and the reference as they were measured."""
     scale = quantity_scale(Unit.SECONDS, [point.step_s for point in found.front])
     rows = [_point("front", "", point.step_s, point.divergence, scale) for point in found.front]

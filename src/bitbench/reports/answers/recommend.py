@@ -37,6 +37,7 @@ from bitbench.reports.document.numbers import (
 )
 from bitbench.reports.document.words import (
     MAX_NAME,
+    ColumnOf,
     Words,
     bullets,
     joined,

@@ -14,7 +14,7 @@ from bitbench.reports.charts.figure import (
     figure_constant,
     legend,
 )
-from bitbench.reports.document.model import Quantity, Unit
+from bitbench.reports.document.model import Figure, Quantity, Unit
 from bitbench.reports.document.numbers import (
     ROUGH,
     Scale,
@@ -64,7 +64,7 @@ def _lines_figure(
     at: str,
     marked: bool,
     guides: Sequence[Guide] = (),
-) -> fig.Figure:
+) -> Figure:
     """Return a figure with a line per series, with error bars. `marked`: the points of the first say their load."""
     series = list(dict.fromkeys(str(row["series"]) for row in rows))
     layers = [*_guides(x, y, guides), *_layers(x, y, at, series, marked=marked)]
@@ -135,11 +135,11 @@ class _Line:
     metric: str
 
 
-def load_curve_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
+def load_curve_figures(summary: StudySummary, labels: Labels) -> list[Figure]:
     """Latency over throughput, a point per load. Of one config its times and its throughput over the load, with the
     limits of the study and what a search found."""
     alone = len(summary.configs) == 1
-    found: list[fig.Figure | None] = []
+    found: list[Figure | None] = []
     for group in curves_by_load(summary.study.workloads):
         if alone:
             found += [_level_figure(summary, group, *lines, labels) for lines in _over_load(summary).items()]
@@ -148,7 +148,7 @@ def load_curve_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure
     return [figure for figure in found if figure is not None]
 
 
-def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Labels) -> fig.Figure | None:
+def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Labels) -> Figure | None:
     lines, left_out = _lines(summary, group, {"latency_s": ""}, labels)
     drawn = [pair for pair in _drawn(summary, lines, group) if THROUGHPUT in pair[1].metrics]
     if not drawn:
@@ -196,7 +196,7 @@ def _over_load(summary: StudySummary) -> dict[str, dict[str, str]]:
 
 def _level_figure(
     summary: StudySummary, group: Sequence[Workload], shows: str, metrics: dict[str, str], labels: Labels
-) -> fig.Figure | None:
+) -> Figure | None:
     """A time, or the throughput, over the load that was asked for."""
     lines, _ = _lines(summary, group, metrics, labels)
     drawn = _drawn(summary, lines, group)

@@ -14,7 +14,7 @@ from math import ceil, floor, log10
 from typing import Any, Literal
 
 from bitbench.analysis.results.summary import MetricDefinition, StudySummary
-from bitbench.reports.document.model import Quantity, plain_text
+from bitbench.reports.document.model import Figure, FigureRow, Quantity, plain_text
 from bitbench.reports.document.numbers import Scale
 from bitbench.reports.document.words import listing, plain_words
 from bitbench.reports.labels import Labels, grouped
@@ -81,18 +81,7 @@ LABEL_GAP = 0.05  # of an axis: labels that are nearer to each other overlap at 
 FEWEST_TICKS = 3  # of a logarithmic axis
 MOST_BEYOND = 0.5  # of the range of the means: how far an axis follows intervals beyond them
 
-Row = dict[str, str | float | int | bool | None]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A picture and the rows it is drawn from."""
-
-    name: str  # of its file, and its place in a page
-    title: str
-    caption: str
-    spec: dict[str, Json]
-    rows: list[Row]
+Row = FigureRow
 
 
 def layered_figure(

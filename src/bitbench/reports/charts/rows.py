@@ -7,7 +7,7 @@ from bitbench.analysis.results.summary import PointSummary, Ranking, StudySummar
 from bitbench.records.trial import Outcome
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import Layer, Spec, absent_from_figure, figure_channel, figure_constant
-from bitbench.reports.document.model import Quantity
+from bitbench.reports.document.model import Figure, Quantity
 from bitbench.reports.document.numbers import Scale, estimated, quantity_scale, quantity_unit, shown, starts_and_trials
 from bitbench.reports.document.words import MAX_NAME, plain_words
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
@@ -32,7 +32,7 @@ FAR = 1.7  # times the outermost value: an interval that reaches beyond is cut o
 ROOM = 0.14  # of the axis, for the figure behind the last interval
 
 
-def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
+def ratio_figure(summary: StudySummary, labels: Labels) -> Figure | None:
     """None where no config has a ratio to another. `labels`: marked with what the answer says of each."""
     rankings = [ranking for ranking in summary.rankings if any(entry.ratio_to_baseline for entry in ranking.entries)]
     if not rankings:
@@ -53,7 +53,7 @@ def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
     return ratio_rows("answer-ratios", title, caption, rows, "times as good as the baseline, more is better")
 
 
-def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row], words: str) -> fig.Figure:
+def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row], words: str) -> Figure:
     """One row per `config` and a colour per `workload`: `value` with its ends, around 1."""
     values = [1.0, *fig.figure_field_values(rows, "value")]
     ends = fig.figure_field_values(rows, "value_low", "value_high")
@@ -141,7 +141,7 @@ STEP = 42  # pixels of a row: its name, and its marks below
 NAME_UP, MARKS_DOWN = -9, 10
 
 
-def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fig.Figure | None:
+def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> Figure | None:
     """None where no config has a result."""
     points = [point for point in ranked_points(summary, ranking) if has_ranked_result(summary, point)]
     if not points:

@@ -3,7 +3,8 @@
 import json
 from importlib.util import find_spec
 
-from bitbench.reports.charts.figure import LIGHT, ROWS, Figure, figure_config
+from bitbench.reports.charts.figure import LIGHT, ROWS, figure_config
+from bitbench.reports.document.model import Figure
 from bitbench.study.base import Json
 from bitbench.util.errors import StoreError
 

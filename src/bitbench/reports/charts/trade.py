@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bitbench.analysis.results.summary import ConfigQuality, MetricDefinition, PointSummary, Ranking, StudySummary
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import Layer, absent_from_figure
-from bitbench.reports.document.model import Quantity, Unit, plain_text
+from bitbench.reports.document.model import Figure, Quantity, Unit, plain_text
 from bitbench.reports.document.numbers import estimated, quantity_scale, quantity_unit, shown, spread_quantity
 from bitbench.reports.document.words import listing
 from bitbench.reports.labels import Labels
@@ -42,7 +42,7 @@ def is_pareto_better(other: Sequence[Sequence[float]], own: Sequence[Sequence[fl
     return all(a[0] >= b[0] for a, b in pairs) and any(min(a) > max(b) for a, b in pairs)
 
 
-def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
+def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[Figure]:
     """One figure per cost that is known of at least two configs with a result."""
     points = [point for point in ranked_points(summary, ranking) if has_ranked_result(summary, point)]
     configs = [point.point.config for point in points]
@@ -104,7 +104,7 @@ def _figure(
     *,
     front: Mapping[Config, bool],
     labels: Labels,
-) -> fig.Figure:
+) -> Figure:
     speed, definition = measures[0], summary.definitions[ranking.metric]
     y_scale, x_scale = (
         quantity_scale(measure.unit, [measure.of[each].value for each in front]) for measure in (speed, cost)

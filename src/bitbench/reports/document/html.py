@@ -16,7 +16,7 @@ from itertools import count, groupby
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, Figure, figure_colours_css, figure_config
+from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, figure_colours_css, figure_config
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import Scale, Written, column_quantity_scales, shown, written_quantity_in_column
 from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
@@ -180,7 +180,7 @@ def _figure(number: Written) -> Markup:
     return Markup(" ").join(part for part in (number.value, limits, number.unit, number.note) if part)
 
 
-def _packed(figure: Figure) -> dict[str, Json]:
+def _packed(figure: doc.Figure) -> dict[str, Json]:
     """Rows as lists: names of fields would be half of a large page."""
     fields = list(dict.fromkeys(field for row in figure.rows for field in row))
     return {

@@ -42,7 +42,7 @@ from bitbench.reports.sections.workloads import OCCASIONAL_METRICS
 from bitbench.study.plan import ImportSource, Support
 from bitbench.study.secrets import is_secret
 from bitbench.study.study import EngineSetup
-from bitbench.util.units import UNKNOWN, show_duration
+from bitbench.util.units import UNKNOWN
 
 
 def conditions_source_phrase(origin: ImportSource) -> Phrase:
@@ -283,25 +283,3 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
     }
     counted = say("Only trials with outcome ", Name("ok"), " count. A figure that is not defined is –.")
     return (*(say(strong(term), meaning) for term, meaning in meanings.items()), memory.DEFINITION, counted)
-
-
-def reproduce_section(summary: StudySummary, lock: Lock) -> Section | None:
-    """None for an import, which bitbench did not run."""
-    if summary.imported_from:
-        return None
-    study, measure = summary.study, summary.study.measure
-    budget = f", budget {show_duration(measure.budget)}" if measure.budget is not None else ""
-    commands = (
-        f"pip install bitbench{f'=={lock.bitbench}' if lock.bitbench else ''}",
-        f"bitbench run study.yaml --into {study.name}-again",
-    )
-    amount = (
-        f" made this page. Seed {study.seed}; {_range(measure.starts.min, measure.starts.max)} starts, "
-        f"{_range(measure.trials.min, measure.trials.max)} trials each{budget}."
-    )
-    files = say(Name("study.yaml"), " and ", Name("lock.json"), " lie beside the records from which ")
-    return Section(say("How to repeat it"), (CodeBlock(commands), paragraph(files, Name("bitbench report"), amount)))
-
-
-def _range(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"

@@ -4,7 +4,7 @@ anything started."""
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from bitbench.analysis.results.summary import StopReason, StreamSummary, StudySummary
+from bitbench.analysis.results.summary import StreamSummary, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome
 from bitbench.reports.document.model import Block, CodeBlock, Details, Name, Phrase, Section, Unit
 from bitbench.reports.document.numbers import number, share
@@ -210,7 +210,7 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
         yield say("Computed in float32: ", who, why, asked)
     if flagged := {outlier.trial_id for point in summary.points for outlier in point.outliers}:
         yield f"Outliers: {plural(len(flagged), 'trial')} flagged (still included in the means)."
-    if unfinished := sum(point.stop_reason is StopReason.UNFINISHED for point in summary.points):
+    if unfinished := sum(point.is_unfinished for point in summary.points):
         total = plural(len(summary.points), "point")
         yield f"Not finished: {unfinished} of {total} lack trials; run the study again to resume."
     estimates = [point.metrics[summary.primary_metric] for point in summary.points if has_ranked_result(summary, point)]

@@ -1,15 +1,15 @@
 """One workload: its shape in a sentence, its figure and its tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.estimate import Estimate, PercentileEstimate
+from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PointSummary, Ranking, RankingEntry, StudySummary
-from bitbench.reports.charts.figure import Figure
 from bitbench.reports.document.model import (
     Block,
     Chart,
     Details,
+    Figure,
     Mark,
     Name,
     Paragraph,
@@ -39,7 +39,6 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections import ranked
-from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config
 from bitbench.study.workload import (
     AnyArrival,
@@ -137,9 +136,7 @@ def workload_section(summary: StudySummary, ranking: Ranking, figure: Figure | N
     more: list[Block] = []
     if with_result := [point for point in points if ranked.has_ranked_result(summary, point)]:
         occasional = [metric for metric in OCCASIONAL_METRICS if any(metric in point.metrics for point in points)]
-        metrics = dict.fromkeys(
-            (*occasional, *_with_carried(points, MORE_METRICS), *ranked.ranked_device_metrics(summary))
-        )
+        metrics = dict.fromkeys((*occasional, *MORE_METRICS, *ranked.ranked_device_metrics(summary)))
         further = table(
             with_result,
             words_column("Config", lambda point: Name(labels[point.point.config])),
@@ -156,25 +153,6 @@ def workload_section(summary: StudySummary, ranking: Ranking, figure: Figure | N
         ),
         in_terminal=True,
     )
-
-
-def _with_carried(points: Sequence[PointSummary], metrics: Sequence[str]) -> Iterator[str]:
-    """Before a p99 for which some point has too few requests, the highest percentile that these carry."""
-    for metric in metrics:
-        short = [point.tails for point in points if metric in point.tails and not point.tails[metric].is_carried]
-        yield from (carried for tails in short if (carried := _highest_carried(tails, metric)) is not None)
-        yield metric
-
-
-def _highest_carried(tails: Mapping[str, PercentileEstimate], metric: str) -> str | None:
-    """Of the same time, by its column."""
-    time = next(known.time for known in METRICS.values() if known.column == metric)
-    carried = {
-        tail.percent: known.column
-        for known in METRICS.values()
-        if known.time == time and (tail := tails.get(known.column)) is not None and tail.is_carried
-    }
-    return carried[max(carried)] if carried else None
 
 
 @dataclass(frozen=True)
