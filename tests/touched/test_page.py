@@ -4,7 +4,6 @@ Needs chromium (apt-get install chromium) and axe-core (npm install --prefix $BI
 kept in test-artifacts/ for people to look at.
 """
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,17 +84,6 @@ def test_the_first_chart_is_on_the_first_screen(browser: Browser, report: Path) 
     browser.open(report)
     assert browser.run("document.documentElement.scrollWidth") <= PHONE
     assert browser.run("document.querySelector('.canvas').getBoundingClientRect().top") < FOLD / 2
-
-
-def test_without_scripts_the_answer_is_a_picture(browser: Browser, demo: Path) -> None:
-    browser.size(DESK, FOLD)
-    browser.call("Emulation.setScriptExecutionDisabled", value=True)
-    browser.call("Page.navigate", url=demo.as_uri())
-    time.sleep(1)  # nothing on the page can say that it is there
-    browser.screenshot(ARTIFACTS / "page-without-scripts.png")
-    browser.call("Emulation.setScriptExecutionDisabled", value=False)
-    shown = browser.run("document.querySelector('.opening noscript img')?.getBoundingClientRect().height ?? 0")
-    assert shown > 60
 
 
 def test_what_is_folded_opens_by_its_link(browser: Browser, demo: Path) -> None:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from base64 import b64decode, b64encode
+from base64 import b64encode
 from hashlib import sha256
 from html.parser import HTMLParser
 
@@ -106,13 +106,6 @@ def test_figures_carry_their_rows(demo: StudySummary, text: str) -> None:
         for run in point.runs
         if point.point.config.engine != "broken"
     }
-
-
-def test_without_a_script_the_answer_has_its_pictures(demo: StudySummary) -> None:
-    document = study_document(demo, demo_study()[3])
-    text = html_page(document, BUNDLE, {"answer-ratios": "<svg>&</svg>"})
-    (image,) = re.findall(r'<noscript><img src="data:image/svg[+]xml;base64,([^"]+)"', text)
-    assert b64decode(image) == b"<svg>&</svg>"
 
 
 def test_intervals_are_set_apart_and_points_carry_their_numbers(text: str) -> None:

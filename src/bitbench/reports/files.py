@@ -23,8 +23,7 @@ def make_report_files(document: Document, study_folder: Path) -> Path:
     files, can_draw = SafeFolder(study_folder), can_draw_files()
     figures = list(report_file_figures(document)) if can_draw else []
     drawings = {figure.name: figure_svg(figure) for figure in figures}
-    opening = {figure.name: drawings[figure.name] for figure in _figures(document.answer) if can_draw}
-    files.write(f"{REPORT}/{PAGE}", html_page(document, vega_bundle(), opening))
+    files.write(f"{REPORT}/{PAGE}", html_page(document, vega_bundle()))
     files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, frozenset(f"{name}.svg" for name in drawings))
     for name, drawing in drawings.items():
         files.write(f"{REPORT}/{FIGURES}/{name}.svg", drawing)

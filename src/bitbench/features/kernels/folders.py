@@ -33,7 +33,7 @@ def write_kernels(summary: KernelSummary, folder: Path) -> Document:
     files = SafeFolder(folder)
     for name, drawing in drawings.items():
         files.write(f"{FIGURES}/{name}.svg", drawing)
-    files.write(PAGE, html_page(document, vega_bundle(), drawings))
+    files.write(PAGE, html_page(document, vega_bundle()))
     files.write(TABLE_FILE, markdown(document, has_figures=can_draw))
     return document
 

@@ -7,7 +7,7 @@ sorts by values and not by what they look like.
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.resources import files
@@ -26,12 +26,11 @@ from bitbench.util.units import UNKNOWN
 PROSE = 40  # characters from which a cell is a sentence and needs room
 
 
-def html_page(document: doc.Document, bundle: str, drawings: Mapping[str, str] | None = None) -> str:
-    """Return the page. `bundle`: see `vega_bundle`; `drawings`, SVG by the name of a figure, stand in the answer where
-    no script runs."""
+def html_page(document: doc.Document, bundle: str) -> str:
+    """Return the page. `bundle`: see `vega_bundle`."""
     loader = PackageLoader("bitbench.reports.document")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    body = _Body(environment, drawings or {})
+    body = _Body(environment)
     parts = body.parts(document.sections)
     behaviour = loader.get_source(environment, "page.js")[0]
     return environment.get_template("page.html").render(
@@ -64,9 +63,8 @@ class _Part:
 class _Body:
     """Blocks as HTML. Tables are numbered, as each needs a name for readers who cannot see where it stands."""
 
-    def __init__(self, environment: Environment, drawings: Mapping[str, str]) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._chart = environment.get_template("chart.html")
-        self._drawings = drawings
         self._tables = count(1)
 
     def parts(self, sections: Sequence[doc.Section]) -> list[_Part]:
@@ -104,10 +102,7 @@ class _Body:
             case doc.Table():
                 return self._table(block)
             case doc.Chart(figure):
-                drawing = b64encode(self._drawings.get(figure.name, "").encode()).decode()
-                # An address that holds the picture itself: nothing in an image can run.
-                image = f"data:image/svg+xml;base64,{drawing}" if drawing else ""
-                return Markup(self._chart.render(figure=figure, image=image, data=_script_json(_packed(figure))))
+                return Markup(self._chart.render(figure=figure, data=_script_json(_packed(figure))))
             case doc.Details(title, inner):
                 fold = Markup("<details><summary>{}</summary>\n{}\n</details>")
                 return fold.format(plain_words(title), self.blocks(inner))
@@ -200,7 +195,7 @@ def _script_json(content: Json) -> Markup:
 def _policy(*scripts: str) -> str:
     """No network, no frames, no other script: the page holds everything, and what names hold stays text."""
     hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; base-uri 'none'"
 
 
 def vega_bundle() -> str:

@@ -37,7 +37,6 @@ class Quantity:
     is_signed: bool = False  # a plus before what is above zero
     note: str = ""  # a few words behind it
     sd: float | None = None  # of the trials that `value` is the mean of: 12.3 ± 0.8 [11.9, 12.8]
-    n: int | None = None  # how many trials these are
     decimals: int | None = None  # exactly so many: for tables whose layout others have set
 
 

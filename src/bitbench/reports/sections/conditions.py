@@ -263,21 +263,17 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
     confidence = percent(summary.study.measure.confidence)
     primary_metric = summary.definitions[summary.primary_metric].name
     meanings = {
-        "mean ± sd [low, high]": " is the mean of the means of starts, the standard deviation of single trials, and "
-        f"the {confidence} confidence interval of the mean: Student's t of the logarithms of the means of starts, with "
-        "the variance that the configs of a workload share. One start has none; memory has the range of its starts.",
-        "p99": " is that of the requests of all trials together. Its interval takes starts as clusters (trials, of a "
-        "server that was already running), and is open, [low, ∞), where the requests are too few to bound it. A "
-        "percentile has its name from ten requests beyond it on (p99: 1,000); with fewer, the slowest is shown. "
-        "The requests of a batch share one fate and count as one. Where requests were not kept it is the mean of the "
-        "percentiles of single trials (per trial).",
+        "mean ± sd [low, high]": " is the mean of starts, the standard deviation of single trials, and the "
+        f"{confidence} confidence interval of the mean: Student's t of the logarithms of the means of starts. One "
+        "start has none; memory has the range of its starts.",
+        "p99": " is that of the requests of all trials together. Its interval is open, [low, ∞), where they are too "
+        "few to bound it; with less than 1,000 of them the slowest is shown. Where requests were not kept it is the "
+        "mean of the percentiles of single trials (per trial).",
         "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
-        "config, so what slows the whole machine cancels. Variances are pooled with other configs. "
-        "A single start has a ratio without an interval.",
+        "config, so what slows the whole machine cancels. A single start has a ratio without an interval.",
         "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant "
         f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
-        "the others are undecided, and a rank is the range of places that this leaves. Against the baseline alone, and "
-        "for the question which may be the best, fewer comparisons are made at once, so those answers can be sharper.",
+        "the others are undecided, and a rank is the range of places that this leaves.",
         "Outliers": " are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median. They are "
         "flagged and still included in the means.",
     }
