@@ -49,8 +49,8 @@ from bitbench.util.units import show_bytes
 
 TRADE = (
     "Filled markers form the Pareto front of what the caption names: no other config is at least as good in all of it "
-    "and significantly better in one; of two figures a dashed line follows it. Bars are intervals (of memory, the "
-    "lowest and the highest start), cut off at the edge."
+    "and significantly better in one. Bars are intervals (of memory, the lowest and the highest start), cut off at the "
+    "edge."
 )
 
 

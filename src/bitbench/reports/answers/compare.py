@@ -1,7 +1,7 @@
 """A comparison of two studies, or of two configs: for a pull request, and for a terminal."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bitbench.analysis.results.comparison import (
     CACHED_ON_ONE_SIDE,
@@ -34,7 +34,7 @@ from bitbench.reports.document.words import (
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.failures import WITHOUT_CACHE
 from bitbench.study.metrics import find_metric
-from bitbench.study.plan import Point
+from bitbench.util.units import UNKNOWN
 
 MAX_NAMED = 4
 WORST_FIRST = (Verdict.MISSED, Verdict.INCONCLUSIVE, Verdict.MET)
@@ -113,12 +113,7 @@ def _limits(comparison: Comparison) -> Phrase:
     return strong(f"Limits: {', '.join(counts)}; exit code {comparison.exit_code:d}.")
 
 
-class _OfCandidate(Protocol):
-    @property
-    def candidate(self) -> Point: ...
-
-
-Compared = TypeVar("Compared", bound=_OfCandidate)
+Compared = TypeVar("Compared", ComparedPoint, GateResult)
 
 
 def _names(rows: Sequence[Compared], labels: Labels) -> Iterator[ColumnOf[Compared]]:
@@ -136,8 +131,7 @@ def _metric_section(comparison: Comparison, metric: str, points: Sequence[Compar
         number_column("Before", quantity_unit(definition), lambda point: estimated(point.before, definition)),
         number_column("After", quantity_unit(definition), lambda point: estimated(point.after, definition)),
         ratio_column(_ratio_title(comparison, points), lambda point: times(point.decisive)),
-        number_column("Starts before", Unit.COUNT, lambda point: _starts(point.before), shown_from=110),
-        number_column("Starts after", Unit.COUNT, lambda point: _starts(point.after), shown_from=110),
+        words_column("Starts", lambda point: f"{_starts(point.before)} / {_starts(point.after)}", shown_from=110),
         words_column("Verdict", lambda point: point.verdict.value),
     )
     return Section(say(_title(comparison, metric)), (figures,), in_terminal=True)
@@ -149,8 +143,8 @@ def _ratio_title(comparison: Comparison, points: Sequence[ComparedPoint]) -> str
     return f"Times better ({percent(levels.pop()) if len(levels) == 1 else 'corrected'})"
 
 
-def _starts(estimate: Estimate) -> int | None:
-    return estimate.basis.starts if estimate.basis else None
+def _starts(estimate: Estimate) -> str:
+    return str(estimate.basis.starts) if estimate.basis else UNKNOWN
 
 
 def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Section:

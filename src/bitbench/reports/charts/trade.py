@@ -16,7 +16,7 @@ from bitbench.util.units import UNKNOWN
 
 HEIGHT = 320
 FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
-BESIDE = 9  # pixels: names stand on the better side of their marks, where the line of the front never passes
+BESIDE = 9  # pixels between a mark and its name
 LEAST_SPAN = {"memory": 0.1}  # of an axis: a tenth of what is taken. A fraction of a MiB must not look like a gain
 
 
@@ -129,7 +129,6 @@ def _figure(
     caption = f"On the Pareto front of {plain_text(listing([measure.key for measure in measures]))}{named}."
     # Of a config that has a speed: `memory or quality unknown`.
     lacking = f"{plain_text(listing([measure.key for measure in measures[1:]], 'or'))} unknown"
-    is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
     return fig.layered_figure(
         f"{cost.key}-{ranking.workload}",
         f"{ranking.workload}: speed against {cost.key}",
@@ -139,14 +138,13 @@ def _figure(
             absent_from_figure(summary, {ranking.workload}, front, labels, lacks=lacking),
             labels.shared,
         ),
-        _layers(x, y, cost, line=is_plane, up=-speed.sign * BESIDE),
-        _placed(rows, x, y, speed.sign),
+        _layers(x, y, cost),
+        _placed(rows, x, y),
         height=HEIGHT,
     )
 
 
-def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, up: float) -> list[Layer]:
-    """`up`: pixels by which names are moved, downwards where that is more."""
+def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure) -> list[Layer]:
     best, beaten = fig.figure_layer_where("datum.front"), fig.figure_layer_where("!datum.front")
     about = fig.tooltips(config="Config", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
     right, left = (fig.figure_layer_where(f"datum.side == '{side}'") for side in ("right", "left"))
@@ -154,17 +152,11 @@ def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, u
         text.where(shown).encode(x=x.x(), y=y.y("label_y"), text="config:N")
         for shown, style in (("datum.front", "bright"), ("!datum.front && datum.is_labelled", "dim"))
         for text in (
-            *fig.halo(right, style, align="left", dx=BESIDE, dy=up),
-            *fig.halo(left, style, align="right", dx=-BESIDE, dy=up),
+            *fig.halo(right, style, align="left", dx=BESIDE),
+            *fig.halo(left, style, align="right", dx=-BESIDE),
         )
     ]
-    front = (
-        fig.figure_layer_where("datum.edge")
-        .mark("line", style="front", interpolate="step-after")
-        .encode(x=x.x(), y=y.y())
-    )
     return [
-        *([front] if line else []),
         *fig.error_bars(x, y, style="error"),
         *names,
         beaten.mark("point", style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
@@ -172,7 +164,7 @@ def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, u
     ]
 
 
-def _placed(rows: list[fig.Row], x: fig.ChartAxis, y: fig.ChartAxis, better: float) -> list[fig.Row]:
+def _placed(rows: list[fig.Row], x: fig.ChartAxis, y: fig.ChartAxis) -> list[fig.Row]:
     """Labels beside their marks, on the side where there is room, none over another."""
     label_y = y.apart(fig.figure_field_values(rows, "y"))
     return [
@@ -181,13 +173,6 @@ def _placed(rows: list[fig.Row], x: fig.ChartAxis, y: fig.ChartAxis, better: flo
             "label_y": place,
             "side": "left" if x.share(value) > FAR_RIGHT else "right",
             "is_labelled": len(rows) <= fig.MOST_LABELS,
-            "edge": not any(_beyond(other, row, better) for other in rows),
         }
         for row, place, value in zip(rows, label_y, fig.figure_field_values(rows, "x"), strict=True)
     ]
-
-
-def _beyond(other: fig.Row, row: fig.Row, better: float) -> bool:
-    """Whether the front by means alone passes beyond this row. More is `better` (1) or less is (-1)."""
-    (x, y), (own_x, own_y) = fig.figure_field_values([other], "x", "y"), fig.figure_field_values([row], "x", "y")
-    return other is not row and x <= own_x and better * y >= better * own_y and (x, y) != (own_x, own_y)

@@ -20,7 +20,6 @@ from bitbench.reports.document.model import (
     Heading,
     Mark,
     Name,
-    Paragraph,
     Phrase,
     Quantity,
     Section,
@@ -32,7 +31,6 @@ from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
     bullets,
-    joined,
     listing,
     name_phrases,
     number_column,
@@ -295,29 +293,17 @@ def _limits(summary: StudySummary) -> str:
 
 
 def _figures(summary: StudySummary) -> Iterator[Block]:
-    if summary.quality:
-        yield from map(Paragraph, quality_rounding_sentences(summary.rounded_before))
     yield _basis(summary)
     if summary.quality:
         labels = Labels.of(summary, MAX_NAME)
         yield _table(summary, labels)
         if labels.shared:
             yield small_print(labels.shared)
-        yield from _shared(summary, labels)
+        if shared := [labels[row.config] for row in summary.quality if row.measured_as is not None]:
+            names = listing(name_phrases(shared), most=FEW)
+            why = "Measured once for settings that change speed and nothing of what a variant says: "
+            yield small_print(why, names, ".")
         yield Details("What the figures of quality mean", bullets(_definitions(summary)))
-
-
-def _shared(summary: StudySummary, labels: Labels) -> Iterator[Block]:
-    rows = [row for row in summary.quality if row.measured_as is not None]
-    if rows:
-        measured = grouped(rows, lambda row: row.measured_as)
-        told = [
-            say(listing(name_phrases(labels[row.config] for row in alike), most=FEW), " as ", Name(labels[config]))
-            for config, alike in measured.items()
-            if config is not None
-        ]
-        reason = "Measured once for settings that change speed and nothing of what a variant says: "
-        yield small_print(reason, joined(told, "; "), ".")
 
 
 def _basis(summary: StudySummary) -> Block:
@@ -336,11 +322,9 @@ def _basis(summary: StudySummary) -> Block:
 
 def _table(summary: StudySummary, labels: Labels) -> Table:
     """Without what was never measured."""
-    stored = {config.config: config.memory.weight_bytes_stored for config in summary.configs}
     return table(
         summary.quality,
         words_column("Config", lambda row: Name(labels[row.config])),
-        number_column("Weights", Unit.BYTES, lambda row: stored.get(row.config), shown_from=WIDE),
         *(_quality_column(summary, key) for key in KEYS),
         words_column("Answers", _equal, shown_from=WIDER),
         words_column("", _mark),
