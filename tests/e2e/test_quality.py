@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from bitbench.analysis.quality import KL, PERPLEXITY, RISE, TOP1
 from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.engines.environments import environment_python
 from bitbench.measure.workplace import default_home
@@ -94,7 +95,8 @@ def assert_diverges_much(summary: StudySummary, name: str, baseline: str) -> Con
 
 def assert_estimated(found: ConfigQuality, baseline: ConfigQuality) -> None:
     assert found.baseline == baseline.config
-    for estimate in found.estimates.values():
+    for name in (PERPLEXITY, RISE, KL, TOP1):
+        estimate = found.estimates[name]
         assert estimate.interval is not None
         assert estimate.interval.low < estimate.value < estimate.interval.high
 

@@ -133,8 +133,11 @@ class Simulation:
         sd = self._machine.start_sd * np.linspace(*self._machine.uneven_starts, size)
         sd[0] *= self._machine.noisy_baseline
         if self._machine.heavy_starts:  # Student's t with 3 degrees of freedom has the variance 3
-            return sd * self._rng.standard_t(3, size) / np.sqrt(3)
-        return sd * self._rng.normal(size=size)
+            drawn: Floats = self._rng.standard_t(3, size) / np.sqrt(3)
+        else:
+            drawn = self._rng.normal(size=size)
+        starts: Floats = sd * drawn
+        return starts
 
 
 def simulate(machine: Machine, speeds: Sequence[float], schedule: Schedule, rng: np.random.Generator) -> LogSpeeds:
@@ -150,7 +153,7 @@ def simulate(machine: Machine, speeds: Sequence[float], schedule: Schedule, rng:
 
 def _log_speed(machine: Machine, rng: np.random.Generator, seconds: int) -> Floats:
     """Of the machine, second by second, around its long-run mean: there configs have their true speeds."""
-    speed = _wander(machine.wander_sd, rng, seconds) + machine.slow_share * SLOW_SPELL
+    speed: Floats = _wander(machine.wander_sd, rng, seconds) + machine.slow_share * SLOW_SPELL
     if machine.slow_share == 0:
         return speed
     usual_gap = np.mean(SPELL_S) * (1 - machine.slow_share) / machine.slow_share

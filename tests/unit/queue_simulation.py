@@ -164,7 +164,7 @@ def search_server(server: SimulatedServer, slo: str, seed: int) -> SimulatedSear
         rows = server.serve(wanted.rate, count, rng)
         judged = judge_objectives(RequestSums.of(rows, objectives))
         assert judged is not None
-        trials.append(RateTrial(wanted.rate, judged.holds, count, wanted.kind is RateTrialKind.VERIFYING))
+        trials.append(RateTrial(wanted.rate, bool(judged.holds), count, wanted.kind is RateTrialKind.VERIFYING))
         requests += count
         seconds += float(rows["end_s"].to_numpy().max())
     return SimulatedSearch(rate_search_answer(trials, limits), len(trials), requests, seconds)

@@ -139,6 +139,10 @@ def make_instance(config: Config, block: int, **fields: Json) -> InstanceRecord:
 
 def speed_metrics(workload: Workload, tokens_per_s: float) -> TrialMetrics:
     """A trial whose figures all follow from one: a tenth of the time is spent before the first token."""
+    assert isinstance(workload.input_tokens, int)
+    assert isinstance(workload.output_tokens, int)
+    assert workload.context_tokens is not None
+    assert workload.request_count is not None
     makespan = workload.request_count * workload.output_tokens / tokens_per_s
     ttft = makespan / 10
     return TrialMetrics(

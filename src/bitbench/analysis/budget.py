@@ -22,6 +22,7 @@ import numpy as np
 
 from bitbench.analysis.intervals import t_reach
 from bitbench.analysis.pairs import LogSpeeds, find_contrasts, lent_degrees_of_freedom
+from bitbench.study.study import FEWEST_BLOCKS
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,6 @@ class VarianceComponents:
 FIRST_GUESS = VarianceComponents(start_sd=0.06, trial_sd=0.11)
 # Two or three blocks may agree by luck; a plan that takes starts for exactly equal would never pay for another one.
 LEAST_START_SD = 0.02
-FEWEST_BLOCKS = 3  # of two no data can say which config varies more, so nothing is claimed
 MOST_BLOCKS = 64  # beyond that t is normal to 2 %, and a study with so many starts needs no advice
 
 

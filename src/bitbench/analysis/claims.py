@@ -27,10 +27,11 @@ from enum import StrEnum
 from itertools import combinations
 from math import log
 
-from bitbench.analysis.budget import FEWEST_BLOCKS, another_block_fits
+from bitbench.analysis.budget import another_block_fits
 from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.summary import AgainstBaseline
 from bitbench.study.plan import Config
+from bitbench.study.study import FEWEST_BLOCKS
 
 Ordered = tuple[Config, Config]  # (faster, slower)
 

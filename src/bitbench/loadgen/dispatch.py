@@ -270,7 +270,7 @@ Places = npt.NDArray[np.int64]
 def _places_by_stream(slots: Slots) -> dict[int, Places]:
     order = np.argsort(slots.stream, kind="stable")
     streams, begins = np.unique(slots.stream[order], return_index=True)
-    parts = np.split(order, begins[1:])
+    parts = np.split(order, begins[1:]) if streams.size else []  # a process may have no request to send
     return {int(stream): part for stream, part in zip(streams, parts, strict=True) if stream >= 0}
 
 

@@ -5,6 +5,7 @@ strict limit and a slow one of the same config to a loose one, and the fast ones
 """
 
 from collections.abc import Sequence
+from math import inf
 from statistics import median
 
 from bitbench.records.request_sums import RequestSums
@@ -164,8 +165,9 @@ def moved_metrics(
     tokens = sums.output_tokens / sums.completed
     decoding_s = tpot_s * max(tokens - 1, 0.0)
     # What is read late still has its own time where the kernel gives it, unless the next token came meanwhile: one read
-    # of both has one time.
-    own_times = health.kernel_times and (typical.tpot_s is None or health.loop_lag_p99_s < typical.tpot_s)
+    # of both has one time. Where tokens have no times of their own, a short wait cannot have joined them.
+    next_token_s = inf if tokens <= 1 else typical.tpot_s or TAIL_LAG_FLOOR_S
+    own_times = health.kernel_times and health.loop_lag_p99_s < next_token_s
     lag_mean_s, lag_p99_s = (0.0, 0.0) if own_times else (health.loop_lag_mean_s or 0.0, health.loop_lag_p99_s)
     delay_s = (sums.delay.statistic("mean") or 0.0) + lag_mean_s
     gap_s = typical.itl_p99_s or ttft_s

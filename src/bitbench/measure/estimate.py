@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from bitbench.analysis.budget import FEWEST_BLOCKS
 from bitbench.analysis.elapsed import ended_s
 from bitbench.ports import Engine
 from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
@@ -13,6 +12,7 @@ from bitbench.study.hardware import Level
 from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Plan, Point
 from bitbench.study.quality import Quality, Scoring
+from bitbench.study.study import FEWEST_BLOCKS
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload, mean_arrival_rate, typical_length
 

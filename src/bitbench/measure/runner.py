@@ -9,7 +9,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from bitbench import __version__
-from bitbench.analysis.budget import FEWEST_BLOCKS, BlockPlan
+from bitbench.analysis.budget import BlockPlan
 from bitbench.engines.endpoint import refuse_unusual_keys
 from bitbench.engines.environments import environment_python, versions
 from bitbench.engines.registry import registered_engines_of
@@ -43,7 +43,7 @@ from bitbench.study.environment import Device
 from bitbench.study.objective import SearchLimits
 from bitbench.study.plan import Plan, Point
 from bitbench.study.quality import is_study_task_file
-from bitbench.study.study import Study
+from bitbench.study.study import FEWEST_BLOCKS, Study
 from bitbench.study.study_file import StudySource, checked, parse_study, study_file_text
 from bitbench.study.variant import is_dense_variant_form
 from bitbench.util import yaml_file

@@ -187,7 +187,7 @@ def make_material(corpus: Corpus, quality: Quality, tokenizer: Path, python: Pat
         window_tokens=quality.window_tokens,
         room=len(parts) * min(windows_per_corpus_part(parts, quality.window_tokens, tokenized.begins)),
     )
-    prompts = make_prompts(questions, tokenized.questions)
+    prompts = _make_prompts(questions, tokenized.questions)
     longest = max((len(prompt.tokens) for prompt in prompts), default=0)
     if longest > PROMPT_TOKENS:
         raise QualityError(
@@ -234,7 +234,7 @@ def windows_per_corpus_part(parts: Sequence[Sequence[int]], size: int, begins: S
     return [len(tokens) // (size - len(begins)) for tokens in parts]
 
 
-def make_prompts(questions: Sequence[str], tokenized: Sequence[Sequence[int]]) -> tuple[Prompt, ...]:
+def _make_prompts(questions: Sequence[str], tokenized: Sequence[Sequence[int]]) -> tuple[Prompt, ...]:
     pairs = zip(questions, tokenized, strict=True)
     return tuple(Prompt(text=text, tokens=tuple(tokens)) for text, tokens in pairs)
 

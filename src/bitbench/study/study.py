@@ -92,6 +92,7 @@ def _folder_name(python: object) -> str | None:
 
 # Types of a KV cache that round nothing but to 16 bits, as engines call them; all others are quantized.
 _WHOLE_CACHES = frozenset({"auto", "f32", "f16", "bf16", "float16", "bfloat16"})
+FEWEST_BLOCKS = 3  # of two no data can say which config varies more, so nothing is claimed
 
 
 class EngineSetup(Spec):

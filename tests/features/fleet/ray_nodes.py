@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from bitbench.features.fleet.cluster import _LOCAL_VARIABLES, NOTICE_VARIABLES
 from tests.left_behind import marked
@@ -41,7 +42,7 @@ def main(count: int) -> None:
     from ray.cluster_utils import Cluster
 
     common = {"include_dashboard": False, "object_store_memory": 80 * 2**20}
-    cluster = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": 0, "node_name": "head"})
+    cluster: Any = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": 0, "node_name": "head"})
     for number in range(count):
         cluster.add_node(**common, num_cpus=1, node_name=f"n{number}", labels={"class": "a"})
     sys.stdout.write(f"{cluster.address}\n")

@@ -123,7 +123,7 @@ def started(name: str, environment: dict[str, str], tool: str) -> list[str]:
 def test_a_task_measures_its_block_on_its_gpu(job: dict[str, str]) -> None:
     environment = {**job, "SLURM_ARRAY_TASK_ID": "2", "SLURM_JOB_GPUS": "1"}
     options = options_of(started("slurm-array.sh", environment, "bitbench"))
-    assert (str(options["study"]), options["block"], options["into"]) == ("my study.yaml", 2, "out/2")
+    assert (str(options["study"]), options["block"], str(options["into"])) == ("my study.yaml", 2, "out/2")
     assert Path(job["SLURM_SUBMIT_DIR"], "machine.said").read_text() == "n2:gpu1\n"
 
 

@@ -185,7 +185,6 @@ def test_a_shape_is_planned_before_it_is_written(home: Path, capsys: pytest.Capt
     assert "variant shape-qwen3-4b/bf16: 7.49 GiB of weights, not created" in answer.out
     assert "bitbench model get shape:qwen3-4b" in answer.out
     assert "bitbench env create transformers" not in answer.out  # nothing has to be converted
-    assert "What it would use" not in answer.out
     assert not home.exists()
 
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
-from bitbench.analysis.budget import FEWEST_BLOCKS
 from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.quality import quality_baseline
@@ -31,7 +30,7 @@ from bitbench.reports.document.words import plural
 from bitbench.reports.write import StudyReport
 from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config, Plan, Point
-from bitbench.study.study import Study
+from bitbench.study.study import FEWEST_BLOCKS, Study
 from bitbench.study.study_file import StudySource
 from bitbench.util.errors import StudyFileError, UsageError
 

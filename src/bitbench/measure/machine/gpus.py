@@ -99,7 +99,7 @@ class Gpu:
     def processes(self) -> list[GpuProcess] | None:
         """Those that compute on it, by the ids that the driver knows: in a container they may be the host's."""
         found = self._answer(pynvml.nvmlDeviceGetComputeRunningProcesses_v3)
-        return None if found is None else [GpuProcess(one.pid, one.usedGpuMemory or None) for one in found]
+        return None if found is None else [GpuProcess(process.pid, process.usedGpuMemory or None) for process in found]
 
     def _mode(self, question: Callable[..., Any]) -> bool | None:
         """Now; what it will be after a restart is of no interest."""

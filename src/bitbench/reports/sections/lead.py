@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from math import log
 from typing import Any, Literal
 
-from bitbench.analysis.budget import FEWEST_BLOCKS
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.summary import (
     AgainstBaseline,
@@ -39,6 +38,7 @@ from bitbench.reports.sections.ranked import (
     ranked_ratio_to_baseline,
 )
 from bitbench.study.plan import Config
+from bitbench.study.study import FEWEST_BLOCKS
 
 MAX_NAMED = 4  # in a sentence or a point
 NOTABLE = 0.005  # a smaller gain is shown as 1.00×
