@@ -304,7 +304,7 @@ def test_several_workloads_have_an_answer_each_and_perhaps_one_for_all() -> None
     found = recommend(study(), Limits())
     assert [choice.workload for choice in found.choices] == ["interactive", "medium_batch"]
     assert found.for_all == (named("greedy"),)
-    assert "One for all workloads: `greedy`." in page(found)
+    assert "One for all workloads: `greedy`, the choice" in page(found)
 
 
 def test_a_config_without_a_result_is_ruled_out_by_its_cause() -> None:

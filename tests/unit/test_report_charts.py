@@ -15,7 +15,6 @@ from bitbench.reports.charts.curves import (
 from bitbench.reports.charts.figure import (
     CSS_COLOURS,
     DARK,
-    LABEL_GAP,
     LIGHT,
     MOST_SERIES,
     axis_for,
@@ -215,13 +214,6 @@ def test_lines_beyond_what_can_be_told_apart_are_left_out_but_not_the_baseline()
     (figure,) = load_curve_figures(summary, labels_of(summary))
     assert {row["series"] for row in figure.rows} == {*engines[: MOST_SERIES - 1], engines[-1]}
     assert f"Shown are {MOST_SERIES} of {len(engines)} configs" in figure.caption
-
-
-def test_names_at_the_ends_do_not_cover_each_other() -> None:
-    axis = axis_for("x", [10.0, 100.0, 101.0, 102.0], zero=True)
-    places = sorted(axis.share(value) for value in axis.apart([10.0, 100.0, 101.0, 102.0]))
-    assert min(right - left for left, right in itertools.pairwise(places)) >= LABEL_GAP * 0.999
-    assert axis.share(axis.apart([10.0])[0]) == pytest.approx(axis.share(10.0))
 
 
 def test_an_interval_far_beyond_all_means_does_not_take_the_figure() -> None:

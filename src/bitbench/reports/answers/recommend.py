@@ -206,7 +206,7 @@ def _to_decide(judged: Judged) -> Phrase:
 def _for_all(found: Recommendation) -> Iterator[Block]:
     if found.for_all:
         chosen = listing(name_phrases(config.name for config in found.for_all), "or")
-        yield paragraph("One for all workloads: ", chosen, ".")
+        yield paragraph("One for all workloads: ", chosen, ", the choice or maybe as good on each.")
 
 
 def _section(found: Recommendation, choice: Choice) -> Section:

@@ -77,7 +77,6 @@ def figure_constant(constant: Json) -> Spec:
 ROWS = "rows"  # the name of a figure's data in its specification
 LOG_FROM = 6.0  # largest / smallest value from which an axis is logarithmic
 MOST_LABELS = 12  # of marks in one figure; more would cover each other
-LABEL_GAP = 0.05  # of an axis: labels that are nearer to each other overlap at 300 pixels
 FEWEST_TICKS = 3  # of a logarithmic axis
 MOST_BEYOND = 0.5  # of the range of the means: how far an axis follows intervals beyond them
 
@@ -175,18 +174,6 @@ class ChartAxis:
         if self.logarithmic:
             return float(self.low * (self.high / self.low) ** share)
         return self.low + share * (self.high - self.low)
-
-    def apart(self, values: Sequence[float]) -> list[float]:
-        """Places for labels beside `values`, moved so far along the axis that they do not cover each other."""
-        places = sorted(((self.share(value), number) for number, value in enumerate(values)), reverse=True)
-        moved = [0.0] * len(values)
-        limit = 1.0
-        for place, number in places:
-            limit = min(place, limit)
-            moved[number] = limit
-            limit -= LABEL_GAP
-        lift = max(0.0, -min(moved))
-        return [self.value(place + lift) for place in moved]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:

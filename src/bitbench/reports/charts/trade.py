@@ -124,6 +124,9 @@ def _figure(
     y = fig.axis_of(fig.axis_title(definition, y_scale), rows, "y", zero=True)
     unit = f" ({x_scale.unit})" if x_scale.unit else ""
     x = fig.axis_of(f"{cost.name}{unit}, less is better", rows, "x", least_span=LEAST_SPAN.get(cost.key, 0.0))
+    for row in rows:  # names stand on the side where there is room
+        row["side"] = "left" if x.share(fig.figure_field_values([row], "x")[0]) > FAR_RIGHT else "right"
+        row["is_labelled"] = len(rows) <= fig.MOST_LABELS
     on = [labels[config] for config, is_on in front.items() if is_on]
     named = f": {plain_text(listing(on))}" if len(on) <= fig.MOST_LABELS else ""
     caption = f"On the Pareto front of {plain_text(listing([measure.key for measure in measures]))}{named}."
@@ -139,7 +142,7 @@ def _figure(
             labels.shared,
         ),
         _layers(x, y, cost),
-        _placed(rows, x, y),
+        rows,
         height=HEIGHT,
     )
 
@@ -149,7 +152,7 @@ def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure) -> list[Layer]:
     about = fig.tooltips(config="Config", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
     right, left = (fig.figure_layer_where(f"datum.side == '{side}'") for side in ("right", "left"))
     names = [
-        text.where(shown).encode(x=x.x(), y=y.y("label_y"), text="config:N")
+        text.where(shown).encode(x=x.x(), y=y.y(), text="config:N")
         for shown, style in (("datum.front", "bright"), ("!datum.front && datum.is_labelled", "dim"))
         for text in (
             *fig.halo(right, style, align="left", dx=BESIDE),
@@ -161,18 +164,4 @@ def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure) -> list[Layer]:
         *names,
         beaten.mark("point", style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
         best.mark("point", style="best", filled=True).encode(x=x.x(), y=y.y(), tooltip=about),
-    ]
-
-
-def _placed(rows: list[fig.Row], x: fig.ChartAxis, y: fig.ChartAxis) -> list[fig.Row]:
-    """Labels beside their marks, on the side where there is room, none over another."""
-    label_y = y.apart(fig.figure_field_values(rows, "y"))
-    return [
-        {
-            **row,
-            "label_y": place,
-            "side": "left" if x.share(value) > FAR_RIGHT else "right",
-            "is_labelled": len(rows) <= fig.MOST_LABELS,
-        }
-        for row, place, value in zip(rows, label_y, fig.figure_field_values(rows, "x"), strict=True)
     ]
