@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import median
 
-from bitbench.analysis.budget import variance_components
 from bitbench.analysis.claims import configs_with_open_claims
 from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, mean_uncertainty
-from bitbench.analysis.ranking import ModelGroup, model_group_speeds
+from bitbench.analysis.ranking import ModelGroup
 from bitbench.analysis.results.summary import Precision
 from bitbench.analysis.sequential import SequentialAnalysis
 from bitbench.records.folder import StudyRecords
@@ -28,12 +27,9 @@ def summarize_precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialA
     if not pairs:
         return None
     confidence = of.study.measure.confidence
-    noise = variance_components(model_group_speeds(found))
     return Precision(
         blocks=max(pair.blocks for pair in pairs),
         fewest_blocks=min(pair.blocks for pair in pairs),
-        start_sd=noise.start_sd if noise else None,
-        trial_sd=noise.trial_sd if noise else None,
         half_width=median(pair.half_width(confidence) for pair in pairs),
     )
 

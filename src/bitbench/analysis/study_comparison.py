@@ -345,14 +345,15 @@ def _verdict(gain: Estimate | None, metric: str) -> ChangeVerdict:
     """Of a ratio whose whole interval lies above or below 1."""
     if gain is None or gain.interval is None:
         return ChangeVerdict.UNKNOWN
-    margin, above, below = 0.0, ChangeVerdict.FASTER, ChangeVerdict.SLOWER
+    words = (ChangeVerdict.FASTER, ChangeVerdict.SLOWER)
     if metric == PERPLEXITY:
-        margin, above, below = SMALLEST_RISE, ChangeVerdict.BETTER, ChangeVerdict.WORSE
+        words = (ChangeVerdict.BETTER, ChangeVerdict.WORSE)
     elif _DEFINITIONS[metric].unit == "bytes":
-        above, below = ChangeVerdict.LESS, ChangeVerdict.MORE
+        words = (ChangeVerdict.LESS, ChangeVerdict.MORE)
+    margin = SMALLEST_RISE if metric == PERPLEXITY else 0.0
     if gain.is_above(1 + margin):
-        return above
-    return below if gain.is_below(1 - margin) else ChangeVerdict.UNDECIDED
+        return words[0]
+    return words[1] if gain.is_below(1 - margin) else ChangeVerdict.UNDECIDED
 
 
 def _asked(
@@ -364,7 +365,8 @@ def _asked(
     """
     asked: list[tuple[GateCondition, Pair]] = []
     for condition in conditions:
-        metric, pairs = condition.metric, pairs_of[condition.metric]
+        metric = condition.metric
+        pairs = pairs_of[metric]
         if not pairs and metric == PERPLEXITY:
             raise CannotCompareError("a limit on perplexity needs studies that measured quality; neither did")
         if not pairs:  # else a limit that nothing is held against would be kept

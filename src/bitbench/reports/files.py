@@ -20,7 +20,8 @@ _FIGURE = re.compile(r"(answer|trials|requests|load|length|memory|quality)-[\w.+
 
 def make_report_files(document: Document, study_folder: Path) -> Path:
     """Write index.html, report.md and figures/ into the study's report/, and return the path of report.md."""
-    files, can_draw = SafeFolder(study_folder), can_draw_files()
+    files = SafeFolder(study_folder)
+    can_draw = can_draw_files()
     figures = list(report_file_figures(document)) if can_draw else []
     drawings = {figure.name: figure_svg(figure) for figure in figures}
     files.write(f"{REPORT}/{PAGE}", html_page(document, vega_bundle()))

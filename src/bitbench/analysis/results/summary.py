@@ -347,8 +347,6 @@ class Precision(Record):
 
     blocks: int  # that a config shares with the baseline, a start of each in each; at most
     fewest_blocks: int | None = None  # at least: a config is dropped once everything about it is decided
-    start_sd: float | None = None  # from one start to the next, of one config
-    trial_sd: float | None = None  # from one trial to the next within a start
     half_width: float | None = None  # of a ratio to the baseline: the median over configs and workloads
 
 

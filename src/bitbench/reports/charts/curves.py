@@ -189,11 +189,12 @@ def _level_figure(curves: _Curves, shows: str) -> Figure | None:
     """A time, or the throughput, over the load that was asked for."""
     if not curves.drawn:
         return None
-    summary, rows, scale = curves.summary, curves.rows, curves.scale
+    summary = curves.summary
+    rows = curves.rows
     limits: list[fig.Row] = [
         {
             "guide": f"{objective.name} ≤ {shown(Quantity(objective.limit, Unit.SECONDS, digits=ROUGH))}",
-            "guide_y": objective.limit / scale.factor,
+            "guide_y": objective.limit / curves.scale.factor,
         }
         for objective in summary.study.objectives
         if objective.metric == shows
@@ -217,7 +218,7 @@ def _level_figure(curves: _Curves, shows: str) -> Figure | None:
         ),
         rows,
         x=fig.axis_for(f"{over} ({unit})", loads, zero=True),
-        y=fig.axis_for(f"{words} ({scale.unit}), {better} is better", heights, ends, zero=True),
+        y=fig.axis_for(f"{words} ({curves.scale.unit}), {better} is better", heights, ends, zero=True),
         at=unit,
         guides=[*limits, *answers],
     )

@@ -4,7 +4,7 @@ how to make them again."""
 from collections.abc import Iterator
 from math import exp
 
-from bitbench.analysis.results.summary import ConfigSummary, Precision, StudySummary
+from bitbench.analysis.results.summary import ConfigSummary, StudySummary
 from bitbench.records.lock import Accelerator, HostFacts, Lock
 from bitbench.records.trial import KernelPath
 from bitbench.reports.document.model import (
@@ -20,7 +20,7 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import percent, share, size, spread_quantity, times
+from bitbench.reports.document.numbers import percent, size, spread_quantity, times
 from bitbench.reports.document.words import (
     MAX_NAME,
     Words,
@@ -221,22 +221,11 @@ def precision_section(summary: StudySummary) -> Section | None:
     found = summary.precision
     if found is None or summary.imported_from:
         return None
-    return Section(say("How exact it is"), (Bullets(tuple(_sentences(found))),))
-
-
-def _sentences(found: Precision) -> list[Phrase]:
     least = "" if found.fewest_blocks in (None, found.blocks) else f"{found.fewest_blocks} to "
-    said = [say(f"{least}{plural(found.blocks, 'start')} of each config beside the baseline; ratios to it are known "
-                "to about ± ", _relative(found.half_width), " (median).")]  # fmt: skip
-    if found.start_sd is not None and found.trial_sd is not None:
-        noise = say("A config varies by ", share(found.start_sd), " from start to start and by ")
-        said.append(say(noise, share(found.trial_sd), " from trial to trial (standard deviations)."))
-    return said
-
-
-def _relative(half_width: float | None) -> Quantity:
-    """From the scale of logarithms."""
-    return Quantity(None if half_width is None else exp(half_width) - 1, Unit.SHARE)
+    known = f"{least}{plural(found.blocks, 'start')} of each config beside the baseline"
+    half_width = None if found.half_width is None else exp(found.half_width) - 1  # on the scale of logarithms
+    said = say(known, "; ratios to it are known to about ± ", Quantity(half_width, Unit.SHARE), " (median).")
+    return Section(say("How exact it is"), bullets([said]))
 
 
 def method_section(summary: StudySummary) -> Section:

@@ -267,9 +267,9 @@ def _quality_caveat(found: _Found, chosen: list[Config], whose_all: str = "") ->
 
     `whose_all`: what it is called where it is unknown of all of them.
     """
-    rows, configs = found.summary.quality, found.summary.configs
+    rows = found.summary.quality
     fine = {row.config for row in rows if row.is_known}
-    fine |= {config.config for config in configs if config.is_reference or config.random_weights}
+    fine |= {own.config for own in found.summary.configs if own.is_reference or own.random_weights}
     unknown = [config for config in chosen if config not in fine]
     if not unknown:
         open_ones = {row.config for row in rows if row.state is QualityState.UNDECIDED}

@@ -177,7 +177,8 @@ ENDS = {
 
 
 def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
-    limits, end = promised_objectives_in_words(summary), ENDS.get(found.stop, "")
+    limits = promised_objectives_in_words(summary)
+    end = ENDS.get(found.stop, "")
     if found.rate is None and found.high is None:
         runs = [run for point in summary.points for run in point.runs]  # the machine may have spoiled them
         why = f"none of {plural(len(runs), 'trial')} counts" if runs else "no trial was finished"
