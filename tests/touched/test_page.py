@@ -4,7 +4,6 @@ Needs chromium (apt-get install chromium) and axe-core (npm install --prefix $BI
 kept in test-artifacts/ for people to look at.
 """
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import pytest
 from bitbench.features.kernels.computing import summarize_kernels
 from bitbench.features.kernels.folders import write_kernels
 from bitbench.measure.workplace import default_home
-from bitbench.reports.document.html import vega_bundle
 from bitbench.reports.document.model import Document
 from bitbench.reports.files import PAGE, make_report_files
 from bitbench.reports.study import study_document
@@ -41,19 +39,14 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def bundle() -> str:
-    return vega_bundle(default_home())
-
-
-@pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory, bundle: str) -> Path:
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     plan, trials, instances, lock = demo_study()
-    document = study_document(summarize(plan, trials, instances), lock, instances=instances)
-    return write_page(document, bundle, tmp_path_factory.mktemp("demo"))
+    document = study_document(summarize(plan, trials, instances), lock)
+    return write_page(document, tmp_path_factory.mktemp("demo"))
 
 
-def write_page(document: Document, bundle: str, folder: Path) -> Path:
-    return make_report_files(document, bundle, folder).with_name(PAGE)
+def write_page(document: Document, folder: Path) -> Path:
+    return make_report_files(document, folder).with_name(PAGE)
 
 
 def open_all(browser: Browser) -> None:
@@ -61,7 +54,7 @@ def open_all(browser: Browser) -> None:
 
 
 @pytest.fixture(scope="module", params=["study", "load", "kernels"])
-def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, bundle: str, demo: Path) -> Path:
+def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo: Path) -> Path:
     """A page of each kind."""
     folder = tmp_path_factory.mktemp(request.param)
     match request.param:
@@ -71,7 +64,7 @@ def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             write_kernels(summarize_kernels(a_run(), ["torch-linear", "torch-mv"]), folder)
             return folder / PAGE
         case _:
-            return write_page(StudyReport(write_folder("sweep", folder / "study"), folder).document, bundle, folder)
+            return write_page(StudyReport(write_folder("sweep", folder / "study"), folder).document, folder)
 
 
 def test_the_first_chart_is_on_the_first_screen(browser: Browser, report: Path) -> None:
@@ -91,17 +84,6 @@ def test_the_first_chart_is_on_the_first_screen(browser: Browser, report: Path) 
     browser.open(report)
     assert browser.run("document.documentElement.scrollWidth") <= PHONE
     assert browser.run("document.querySelector('.canvas').getBoundingClientRect().top") < FOLD / 2
-
-
-def test_without_scripts_the_answer_is_a_picture(browser: Browser, demo: Path) -> None:
-    browser.size(DESK, FOLD)
-    browser.call("Emulation.setScriptExecutionDisabled", value=True)
-    browser.call("Page.navigate", url=demo.as_uri())
-    time.sleep(1)  # nothing on the page can say that it is there
-    browser.screenshot(ARTIFACTS / "page-without-scripts.png")
-    browser.call("Emulation.setScriptExecutionDisabled", value=False)
-    shown = browser.run("document.querySelector('.opening noscript img')?.getBoundingClientRect().height ?? 0")
-    assert shown > 60
 
 
 def test_what_is_folded_opens_by_its_link(browser: Browser, demo: Path) -> None:
@@ -124,9 +106,9 @@ def opening_ms(browser: Browser, page: Path) -> float:
     return max(load_ms, first_ms)
 
 
-def test_a_large_page_opens_quickly(browser: Browser, demo: Path, bundle: str, tmp_path: Path) -> None:
+def test_a_large_page_opens_quickly(browser: Browser, demo: Path, tmp_path: Path) -> None:
     folder = big_study(tmp_path / "big", configs=20, workloads=10, trials=20, rows_per_trial=0)
-    page = write_page(StudyReport(folder, default_home()).document, bundle, tmp_path / "page")
+    page = write_page(StudyReport(folder, default_home()).document, tmp_path / "page")
     opening_ms(browser, demo)  # the first page of a browser takes longer, whatever it is
     # The best of three, in turn: a busy machine may delay any one of them.
     opened = [(opening_ms(browser, demo), opening_ms(browser, page)) for _ in range(3)]
@@ -241,11 +223,11 @@ def test_the_theme_can_be_chosen(browser: Browser, demo: Path) -> None:
     assert browser.run(paper) == light
 
 
-def test_hostile_names_run_nothing(browser: Browser, bundle: str, tmp_path: Path) -> None:
+def test_hostile_names_run_nothing(browser: Browser, tmp_path: Path) -> None:
     browser.size(PHONE)
     for kind in ("end of a script", "attribute", "long"):
-        summary, _, instances, lock = hostile_study(HOSTILE[kind])
-        page = write_page(study_document(summary, lock, instances=instances), bundle, tmp_path / kind.replace(" ", "-"))
+        summary, _, _, lock = hostile_study(HOSTILE[kind])
+        page = write_page(study_document(summary, lock), tmp_path / kind.replace(" ", "-"))
         browser.open(page)
         assert browser.run("window.hacked") is None
         assert browser.errors() == [], kind

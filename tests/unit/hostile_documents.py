@@ -7,7 +7,6 @@ from typing import TypeVar
 from markdown_it import MarkdownIt
 from rich.console import Console
 
-from bitbench.reports.document.data import document_data
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render_in_terminal, render_whole_in_terminal
@@ -51,7 +50,6 @@ def assert_every_form_is_harmless(document: Document) -> None:
     harmless(Elements(rendered.replace('<img src="figures/', '<span title="figures/')), scripts=0)
     assert rendered.count("<h2>") == len(document.sections)  # no heading was opened or swallowed
     printable(text)
-    printable(json.dumps(document_data(document), ensure_ascii=False))
     for show in (render_in_terminal, render_whole_in_terminal):
         console = Console(file=io.StringIO(), width=100)
         show(document, console)

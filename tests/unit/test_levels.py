@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from bitbench.analysis.configs import config_side
-from bitbench.analysis.study_comparison import CONFIG_FACTS, Fact, compare_studies
+from bitbench.analysis.study_comparison import CONFIG_FACTS, Fact
 from bitbench.analysis.summarize import summarize
 from bitbench.cli.doctor import doctor_processor_text
 from bitbench.cli.plan import plan_labels, plan_remarks
@@ -26,8 +26,7 @@ from bitbench.quantize import catalog
 from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.roof import MachineRoof, Readings
-from bitbench.reports.answers.compare import comparison_document
-from bitbench.reports.document.markdown import markdown, markdown_phrase
+from bitbench.reports.document.markdown import markdown_phrase
 from bitbench.reports.document.model import plain_text
 from bitbench.reports.sections.failures import remarks as report_remarks
 from bitbench.study.hardware import Level, hardware_level
@@ -224,32 +223,6 @@ def measured_on(flags: tuple[str, ...], step_s: float, roof: MachineRoof | None 
     made = evidence(lambda *_: step_s, roof=roof)
     host = made.lock.host.model_copy(update={"cpu_flags": flags})
     return replace(made, lock=made.lock.model_copy(update={"host": host}))
-
-
-def compared(before: StudyRecords, after: StudyRecords) -> str:
-    found = compare_studies(before, after, metrics=(), conditions=(), allowed=[Fact.HOST])
-    return markdown(comparison_document(found))
-
-
-def test_a_comparison_across_levels_says_how_near_each_side_comes_to_its_own_roof() -> None:
-    slower = ROOF.model_copy(update={"read_bytes_per_s": Readings(values=(5e9,))})
-    text = compared(measured_on(SAPPHIRE_RAPIDS, 0.05), measured_on(CASCADE_LAKE, 0.10, slower))
-    assert "levels: amx before, avx512_vnni (no bf16 instructions) after." in text
-    section = text.partition("How near each side comes to its own roof")[2]
-    (row,) = [line for line in section.splitlines() if "bf16" in line and "decode" in line]
-    before, after = (point.strip() for point in row.split("|")[4:6])
-    assert before == after != ""  # twice the time on a machine that reads half as fast
-    assert "`bitbench explain` measures" not in text
-
-
-def test_without_a_roof_on_both_sides_it_says_how_to_get_one() -> None:
-    text = compared(measured_on(SAPPHIRE_RAPIDS, 0.05), measured_on(CASCADE_LAKE, 0.10, None))
-    assert "How near each side" not in text
-    assert "`bitbench explain` measures what a machine can do at most" in text
-
-
-def test_within_a_level_nothing_is_said_of_levels() -> None:
-    assert "different levels" not in compared(measured_on(ZEN_4, 0.05), measured_on(ZEN_4, 0.10))
 
 
 def test_the_roof_is_that_of_the_quicker_type() -> None:

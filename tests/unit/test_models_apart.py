@@ -57,7 +57,7 @@ def test_another_model_is_compared_with_the_same_recipe_on_the_same_engine() -> 
 def test_a_report_answers_model_by_model() -> None:
     plan, trials, instances = eight_configs((MODEL, TINY))
     summary = summarize(plan, trials, instances)
-    document = study_document(summary, make_lock(plan), instances=instances)
+    document = study_document(summary, make_lock(plan))
     text = markdown(document)
     assert f"**`{MODEL}`: **" in text or f"**`{MODEL}`:**" in text
     assert text.count("Use `w8a8-gptq @ vllm` or `w8a8-rtn @ vllm` (undecided between them)") == 2

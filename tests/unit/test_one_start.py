@@ -64,8 +64,8 @@ def test_page_and_terminal_show_means_and_claim_nothing(report: Document) -> Non
         assert "a decision needs 3 starts" in " ".join(text.split())
 
 
-def test_json_has_no_rank(summary: StudySummary, report: Document) -> None:
-    (ranking,) = json.loads(json_text(summary, [], report))["summary"]["rankings"]
+def test_json_has_no_rank(summary: StudySummary) -> None:
+    (ranking,) = json.loads(json_text(summary, []))["summary"]["rankings"]
     assert ranking["starts_needed"] == 3
     assert ranking["possible_bests"] == []
     for entry in ranking["entries"]:

@@ -6,21 +6,17 @@ from xml.etree import ElementTree
 import altair as alt
 import pytest
 
-from bitbench.analysis.results.summary import ConfigQuality, RequestSpread, StudySummary
+from bitbench.analysis.results.summary import ConfigQuality, StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.charts.curves import (
-    curves_by_input_length,
     curves_by_load,
-    length_curve_figures,
     load_curve_figures,
 )
 from bitbench.reports.charts.figure import (
     CSS_COLOURS,
     DARK,
-    LABEL_GAP,
     LIGHT,
     MOST_SERIES,
-    Figure,
     axis_for,
     figure_config,
 )
@@ -29,12 +25,11 @@ from bitbench.reports.charts.rows import (
     ratio_figure,
     ratio_row,
     ratio_rows,
-    request_figures,
     trials_figure,
 )
+from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.charts.trade import is_pareto_better, trade_figures
-from bitbench.reports.document.html import html_chart_svg
-from bitbench.reports.document.model import Quantity, Unit
+from bitbench.reports.document.model import Figure, Quantity, Unit
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
@@ -120,7 +115,7 @@ def test_the_trials_of_a_workload(demo: StudySummary) -> None:
     flagged = [row["trial"] for row in figure.rows if row.get("flagged")]
     assert flagged == ["twin-interactive-1-1"]
     assert "Diamonds" in figure.caption
-    drawn = html_chart_svg(figure)
+    drawn = figure_svg(figure)
     ElementTree.fromstring(drawn)
     assert "twin" in drawn
     assert LIGHT["alarm"] in drawn  # the outlier
@@ -135,9 +130,8 @@ def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(demo: S
     assert {row["shown"] for row in figure.rows if row["config"] == "steady"} == {"baseline"}
     assert "★ recommended; ✗ quality flagged" in figure.caption
     assert "broken (unsupported (2))" in figure.caption
-    for spec in (figure.spec, figure.narrow):
-        alt.LayerChart.from_dict(spec)
-    ElementTree.fromstring(html_chart_svg(figure))
+    alt.LayerChart.from_dict(figure.spec)
+    ElementTree.fromstring(figure_svg(figure))
 
 
 def test_many_configs_leave_room_for_the_first_screen() -> None:
@@ -164,29 +158,24 @@ def test_without_a_result_there_is_no_figure() -> None:
 def test_only_what_differs_in_one_thing_is_joined() -> None:
     workloads = [shape("a", 8, 128), shape("b", 1, 128), shape("c", 1, 4096), BUILT_IN_WORKLOADS["base"]]
     assert [[one.name for one in group] for group in curves_by_load(workloads)] == [["b", "a"]]
-    assert [[one.name for one in group] for group in curves_by_input_length(workloads)] == [["b", "c"]]
 
 
 def test_latency_against_throughput_has_a_point_per_load() -> None:
     summary = measured(make_plan(["a", "b"], [shape("one", 1, 128), shape("eight", 8, 128)], TWO_STARTS))
     (figure,) = load_curve_figures(summary, labels_of(summary))
-    for spec in (figure.spec, figure.narrow):
-        alt.LayerChart.from_dict(spec)  # raises where it is not as Vega-Lite's schema wants it
+    alt.LayerChart.from_dict(figure.spec)  # raises where it is not as Vega-Lite's schema wants it
     assert [(row["series"], row["at"]) for row in figure.rows] == [("a", "1"), ("a", "8"), ("b", "1"), ("b", "8")]
-    assert figure.narrow is not None
-    ElementTree.fromstring(html_chart_svg(figure))
+    ElementTree.fromstring(figure_svg(figure))
 
 
-def test_with_eight_configs_one_pair_stands_out_and_every_line_has_its_name() -> None:
+def test_with_eight_configs_every_line_has_its_name() -> None:
     summary = eight_summary()
     (figure,) = load_curve_figures(summary, labels_of(summary))
-    assert {row["series"] for row in figure.rows if row["stands_out"]} == {"bf16 @ vllm", "w8a8-gptq @ vllm"}
-    assert "Thick lines: bf16 @ vllm and w8a8-gptq @ vllm, the baseline and the best." in figure.caption
-    ends = [row for row in figure.rows if row["is_end"]]
-    assert len({row["series"] for row in ends}) == len(ends) == 8
-    drawn = html_chart_svg(figure)
+    series = {row["series"] for row in figure.rows}
+    assert len(series) == 8
+    drawn = figure_svg(figure)
     assert "output throughput (tok/s), more is better (log)" in drawn
-    assert all(str(row["series"]) in drawn for row in ends)
+    assert all(str(name) in drawn for name in series)
     alt.LayerChart.from_dict(figure.spec)
 
 
@@ -218,32 +207,13 @@ def test_fractions_of_a_mebibyte_do_not_look_like_a_gain() -> None:
     assert high - low > 100  # MiB; the marks are within one
 
 
-@pytest.mark.parametrize(("primary_metric", "above"), [("output_throughput", True), ("latency", False)])
-def test_names_stand_where_the_line_of_the_front_does_not_pass(primary_metric: str, above: bool) -> None:
-    """It goes to the right and then to the better side, so on the better side of a mark there is none of it."""
-    measure = TWO_STARTS.model_copy(update={"metric": primary_metric})
-    plan = make_plan(["quick", "slow", "slower"], [BUILT_IN_WORKLOADS["interactive"]], measure)
-    summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30, "slower": 2 * 2**30})
-    (figure,) = trade_figures(summary, summary.rankings[0], labels_of(summary))
-    moved = [layer["mark"]["dy"] for layer in figure.spec["layer"] if layer["mark"].get("type") == "text"]
-    assert moved
-    assert all((dy < 0) is above for dy in moved)
-
-
 def test_lines_beyond_what_can_be_told_apart_are_left_out_but_not_the_baseline() -> None:
     engines = [f"e{number:02}" for number in range(MOST_SERIES + 4)]
-    plan = make_plan(engines, [shape("short", 1, 128), shape("long", 1, 4096)], TWO_STARTS, baseline=engines[-1])
+    plan = make_plan(engines, [shape("one", 1, 128), shape("two", 2, 128)], TWO_STARTS, baseline=engines[-1])
     summary = measured(plan)
-    figure = length_curve_figures(summary, labels_of(summary))[0]
+    (figure,) = load_curve_figures(summary, labels_of(summary))
     assert {row["series"] for row in figure.rows} == {*engines[: MOST_SERIES - 1], engines[-1]}
     assert f"Shown are {MOST_SERIES} of {len(engines)} configs" in figure.caption
-
-
-def test_names_at_the_ends_do_not_cover_each_other() -> None:
-    axis = axis_for("x", [10.0, 100.0, 101.0, 102.0], zero=True)
-    places = sorted(axis.share(value) for value in axis.apart([10.0, 100.0, 101.0, 102.0]))
-    assert min(right - left for left, right in itertools.pairwise(places)) >= LABEL_GAP * 0.999
-    assert axis.share(axis.apart([10.0])[0]) == pytest.approx(axis.share(10.0))
 
 
 def test_an_interval_far_beyond_all_means_does_not_take_the_figure() -> None:
@@ -267,23 +237,7 @@ def test_speed_against_memory() -> None:
     assert {row["config"]: row["front"] for row in figure.rows} == {"quick": True, "slow": True, "slower": False}
     assert [row["x"] for row in figure.rows] == [3072, 1024, 2048]
     alt.LayerChart.from_dict(figure.spec)
-    drawn = html_chart_svg(figure)
-    assert "stroke-dasharray" in drawn  # the front
-
-
-def test_requests_of_a_workload(demo: StudySummary) -> None:
-    point = demo.points[0].point
-    spread = RequestSpread(
-        point=point, metric="ttft_s", requests=1000, p5=0.01, p50=0.02, p95=0.05, p99=0.09, highest=0.5,
-        highest_trial="t00007", highest_request=12,
-    )  # fmt: skip
-    points = (demo.points[0].model_copy(update={"spreads": (spread,)}), *demo.points[1:])
-    (figure,) = request_figures(demo.model_copy(update={"points": points}), demo.rankings[0], labels_of(demo))
-    assert figure.rows[0]["p50"] == pytest.approx(20)
-    assert figure.rows[0]["slowest"] == "t00007, request 12"
-    assert figure.rows[0]["shown"] == "20.00 ms, p99 90.00 ms"
-    alt.LayerChart.from_dict(figure.spec)
-    ElementTree.fromstring(html_chart_svg(figure))
+    figure_svg(figure)
 
 
 def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:

@@ -16,17 +16,14 @@ from bitbench.reports.sections.conditions import (
     conditions_source_paragraph,
     configs_section,
     host_section,
-    instances_section,
     method_section,
-    reproduce_section,
-    warm_up_section,
+    starts_section,
 )
 from bitbench.reports.sections.failures import MAX_CAUSE, failures_section, refusals_section
 from bitbench.reports.sections.memory import memory_section
-from bitbench.reports.sections.workloads import workload_section
 from bitbench.study.base import Json
 from bitbench.study.plan import Expectation, ImportedFile, ImportSource, Plan, Support
-from bitbench.study.study import Count, EngineSetup, Measure
+from bitbench.study.study import EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.unit.synthetic import demo_study, make_instance, make_lock, make_plan, make_trial, speed_metrics, summarize
@@ -101,46 +98,14 @@ def test_what_was_refused_stands_by_its_reason(demo: StudySummary) -> None:
     assert refusals_section(summarize(make_plan(["a"], [INTERACTIVE]), [], [])) is None
 
 
-def test_starts_and_first_trials_are_kept_apart(demo: StudySummary) -> None:
-    section = warm_up_section(demo)
+def test_starts_have_their_own_table(demo: StudySummary) -> None:
+    section = starts_section(demo)
     assert section is not None
-    starts, first = (block for block in section.blocks if isinstance(block, Table))
+    (starts,) = (block for block in section.blocks if isinstance(block, Table))
     assert rows_of(starts)["quick"][:3] == ["3 of 3", 5.0, pytest.approx(1.6)]
     assert rows_of(starts)["broken"] == ["0 of 3", None, None, None, None]
     assert "5.00 (4.00 – 6.00)" in markdown_table(starts)
-    assert rows_of(first)["quick"][1] == 1
-    assert warm_up_section(demo.model_copy(update={"imported_from": IMPORTED})) is None
-
-
-def test_later_trials_have_the_first_tokens_of_the_workloads_table() -> None:
-    """One start with one trial, one with three: a mean over trials would be another figure."""
-    plan = make_plan(["a"], [INTERACTIVE])
-    (point,) = plan.points
-    speeds = [(0, 0, 64.0), (1, 0, 32.0), (1, 1, 32.0), (1, 2, 32.0)]
-    trials = [make_trial(point, 0, 0, id="w", kind="warmup", metrics=speed_metrics(INTERACTIVE, 16.0))]
-    trials += [
-        make_trial(point, block, index, metrics=speed_metrics(INTERACTIVE, speed)) for block, index, speed in speeds
-    ]
-    summary = summarize(plan, trials, [])
-    section = warm_up_section(summary)
-    assert section is not None
-    *_, first = (block for block in section.blocks if isinstance(block, Table))
-    assert rows_of(first)["a"][-2:] == [pytest.approx(0.4), pytest.approx(0.15)]
-    assert summary.points[0].metrics["ttft_s"].value == pytest.approx(0.15)
-
-
-@pytest.mark.parametrize(("most", "said"), [(1, "limit of 1 start:"), (2, "limit of 2 starts:")])
-def test_one_start_is_not_called_starts(most: int, said: str) -> None:
-    measure = Measure(starts=Count(min=1, max=most), trials=Count(min=2, max=2))
-    plan = make_plan(["a"], [INTERACTIVE], measure)
-    trials = [
-        make_trial(point, block, index, metrics=speed_metrics(INTERACTIVE, 50.0 + 20 * block + index))
-        for point in plan.points
-        for block in range(most)
-        for index in range(2)
-    ]
-    summary = summarize(plan, trials, [])
-    assert said in text_of(workload_section(summary, summary.rankings[0]))
+    assert starts_section(demo.model_copy(update={"imported_from": IMPORTED})) is None
 
 
 def test_secrets_in_settings_are_not_printed() -> None:
@@ -206,23 +171,6 @@ def test_every_figure_is_defined_once_and_occasional_ones_only_where_they_occur(
     assert defined["Output"][1:3] == ["tok/s", "more"]
     assert demo.definitions["goodput"].label not in defined
     assert "95 % confidence interval" in text_of(method_section(demo))
-
-
-def test_how_to_repeat_it_names_version_and_amount(demo: StudySummary) -> None:
-    lock = make_lock(plan_of_one())
-    text = text_of(reproduce_section(demo, lock))
-    assert "pip install bitbench==0.1.0\nbitbench run study.yaml --into demo-again" in text
-    assert "Seed 0; 3 to 12 starts, 5 trials each." in text
-    assert reproduce_section(demo.model_copy(update={"imported_from": IMPORTED}), lock) is None
-
-
-def test_every_start_has_its_row() -> None:
-    section = instances_section(demo_study()[2])
-    assert section is not None
-    rows = rows_of(section.blocks[0])
-    assert rows["quick-0"][:4] == ["quick", 0, "ok", 4.0]
-    assert rows["broken-0"][3:] == [None, "1.0", None, None, None]
-    assert instances_section([]) is None
 
 
 def test_memory_says_what_is_known_and_names_what_is_not(demo: StudySummary) -> None:

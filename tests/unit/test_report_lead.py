@@ -1,7 +1,6 @@
 """What to run, how sure that is: the first thing that a reader sees must follow from the ranks and nothing else."""
 
 import io
-import json
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +9,6 @@ from rich.console import Console
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
 from bitbench.analysis.results.summary import AgainstBaseline, ConfigQuality, QualityState, StudySummary
 from bitbench.records.trial import Memory, Outcome
-from bitbench.reports.document.data import document_data
 from bitbench.reports.document.html import html_page
 from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
 from bitbench.reports.document.terminal import render_in_terminal
@@ -149,13 +147,13 @@ def test_two_starts_decide_nothing_and_say_who_looks_faster() -> None:
 def test_where_a_gain_is_not_significant_it_is_said() -> None:
     found = led(study({"base": (100.0, 200.0), "quick": (150.0, 200.0)}))
     assert found.verdict == "Use quick, but its quality was not measured."
-    assert found.reasons[1] == "On medium_batch the difference is not significant (1.00×)."
+    assert found.reasons[1] == "On medium_batch the difference is not significant."
 
 
 def test_no_one_ahead_is_a_tie_and_no_reason_to_change() -> None:
     found = led(study({"base": (100.0, 200.0), "same": (100.0, 200.0)}))
     assert found.verdict == "Undecided: speed alone gives no reason to change."
-    assert found.reasons == ["No config is significantly faster than the baseline base on both workloads."]
+    assert found.reasons == ["No config is significantly faster than the baseline base."]
 
 
 def test_a_baseline_that_is_best_is_kept() -> None:
@@ -354,7 +352,6 @@ def test_one_that_only_a_flagged_one_beats_stays_in_the_tie() -> None:
     summary = summary.model_copy(update={"rankings": (summary.rankings[0], second)})
     found = led(with_quality(summary, base=None, wild="perplexity +900 %", sure=None, small=None))
     assert found.verdict == "Use sure or small (undecided between them)."
-    assert "small is not significantly faster than the baseline on medium_batch." in found.reasons
     least = "Of these small takes the least memory: it peaks at 512 MiB, sure at 1,024 MiB."
     assert least in found.reasons
     assert found.reasons[-1].startswith("wild is faster, ")
@@ -382,7 +379,7 @@ def test_quality_without_a_result_is_said() -> None:
     assert led(known.model_copy(update={"quality": alone})).verdict == "Use quick, but its quality is unknown."
 
 
-@pytest.mark.parametrize("form", ["terminal", "page", "Markdown", "JSON"])
+@pytest.mark.parametrize("form", ["terminal", "page", "Markdown"])
 def test_every_form_begins_with_the_same_sentence(form: str) -> None:
     summary = study({"base": (100.0, 200.0), "quick": (150.0, 300.0)})
     document = study_document(summary, make_lock(make_plan(["base", "quick"], [INTERACTIVE])))
@@ -394,7 +391,6 @@ def test_every_form_begins_with_the_same_sentence(form: str) -> None:
         "terminal": console.file.getvalue,
         "page": lambda: html_page(document, "").replace("<code>", "").replace("</code>", ""),
         "Markdown": lambda: markdown(document).replace("`", ""),
-        "JSON": lambda: json.dumps(document_data(document)).replace("`", ""),
     }
     assert "Use quick, but its quality was not measured." in texts[form]()
 

@@ -62,12 +62,6 @@ def test_every_table_has_as_many_points_in_each_row(text: str) -> None:
     assert html(text).count("<table>") == len(tables)
 
 
-def test_runs_have_names_of_their_own(demo: StudySummary, text: str) -> None:
-    section = text.split("## Single runs")[1]
-    names = re.findall(r"^\| `([^`]+)`", section, re.MULTILINE)
-    assert len(names) == len(set(names)) == sum(len(point.runs) for point in demo.points)
-
-
 def stands_in(value: float, text: str) -> bool:
     """Whether a number in the text is this value, rounded to the digits that are shown."""
     for shown in re.findall(r"\d[\d,]*(?:\.\d+)?", text):
@@ -79,7 +73,7 @@ def stands_in(value: float, text: str) -> bool:
 
 def test_every_figure_of_the_summary_is_in_its_row(demo: StudySummary, text: str) -> None:
     for point in demo.points:
-        section = text.split(f"## Workload `{point.point.workload}`")[1].split("Why no more", maxsplit=1)[0]
+        section = text.split(f"## Workload `{point.point.workload}`")[1].split("## Workload", maxsplit=1)[0]
         rows = "\n".join(line for line in section.splitlines() if f"`{point.point.config.name}`" in line)
         for metric, estimate in point.metrics.items():
             factor = {"s": 1e-3, "bytes": 2**20}.get(demo.definitions[metric].unit, 1.0)
@@ -101,7 +95,6 @@ def test_ties_failures_and_refusals_stand_in_the_table(text: str) -> None:
     assert "`refused`" not in section  # for no workload tries it
     assert "`refused`" in text.split("## Refused")[1]
     assert any("`broken`" in row and "unsupported (2)" in row for row in rows)
-    assert any("`twin-interactive-1-1`" in row and "80.00" in row for row in rows)
 
 
 def test_memory_stands_beside_speed(text: str) -> None:
@@ -198,7 +191,7 @@ def test_the_table_stars_what_the_answer_recommends(
 
 
 def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp_path: Path) -> None:
-    path = make_report_files(study_document(demo, demo_study()[3]), "0", tmp_path)
+    path = make_report_files(study_document(demo, demo_study()[3]), tmp_path)
     linked = re.findall(r"\]\((figures/[^)]+)\)", path.read_text(encoding="utf-8"))
     assert "figures/trials-interactive.svg" in linked
     assert sorted(linked) == sorted(f"figures/{one.name}" for one in (path.parent / "figures").iterdir())
@@ -207,14 +200,25 @@ def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp
     assert "Ã" not in path.read_text(encoding="utf-8")
 
 
+def test_without_the_extra_figures_a_report_has_no_figure_files(
+    demo: StudySummary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "can_draw_files", lambda: False)
+    path = make_report_files(study_document(demo, demo_study()[3]), tmp_path)
+    assert "figures/" not in path.read_text(encoding="utf-8")
+    assert not (path.parent / "figures").exists()
+    page = (path.parent / "index.html").read_text(encoding="utf-8")
+    assert 'class="canvas"' in page
+
+
 @pytest.mark.parametrize("kind", ["demo", "sweep"])
 def test_a_report_removes_the_figures_of_the_one_before_and_no_other_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "html_chart_svg", lambda _: "<svg/>")
+    monkeypatch.setattr(files, "figure_svg", lambda _: "<svg/>")
     document = StudyReport(write_folder(kind, tmp_path / "study"), tmp_path).document
-    figures = make_report_files(document, "0", tmp_path / "study").parent / "figures"
+    figures = make_report_files(document, tmp_path / "study").parent / "figures"
     assert list(figures.iterdir())
     (figures / "mine.svg").write_text("mine")
-    make_report_files(replace(document, answer=(), sections=()), "0", tmp_path / "study")
+    make_report_files(replace(document, answer=(), sections=()), tmp_path / "study")
     assert [path.name for path in figures.iterdir()] == ["mine.svg"]

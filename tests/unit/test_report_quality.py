@@ -107,9 +107,7 @@ def test_the_table_has_every_config_and_what_became_of_it() -> None:
 
 def test_answers_and_tasks_stand_beside_the_baselines() -> None:
     section = section_text()
-    assert "*as the baseline*" in section
-    assert "&lt;b&gt;no\\|no&lt;/b&gt;" in section
-    assert "from token 1, in a loop" in section
+    assert "in a loop" in section
     assert "0.7500 ± 0.0900" in section
     assert "-0.2500 ± 0.1273" in section
     assert "`m/w8 @ vllm`, `mmlu`: no data" in section

@@ -10,7 +10,7 @@ from rich.console import Console
 from bitbench.analysis.results.summary import RateAnswer, SearchStop, StudySummary
 from bitbench.records.trial import ObjectiveResult, Outcome, TrialMetrics, TrialRecord
 from bitbench.reports.charts.curves import load_curve_figures
-from bitbench.reports.document.html import html_chart_svg
+from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.document.markdown import markdown, markdown_phrase
 from bitbench.reports.document.model import Chart, Document, Mark, Table
 from bitbench.reports.document.terminal import render_in_terminal
@@ -112,7 +112,7 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
     [
         (
             RateAnswer(rate=40.4, low=39.6, high=41.7, confidence=0.95, trials=9, stop=SearchStop.PRECISE),
-            "**40.4 [39.6, 41.7] requests/s** (95 % interval). 9 trials were enough.",
+            "**40.4 [39.6, 41.7] requests/s** (95 % interval, 9 trials).",
         ),
         (
             RateAnswer(
@@ -126,21 +126,21 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
                 verified_requests=4188,
                 refuted=(39.9,),
             ),
-            "Verified: a trial of 4,188 requests at 39.6 requests/s met the limits. 9 trials were enough.",
+            "Verified: a trial of 4,188 requests at 39.6 requests/s met the limits.",
         ),
         (
             RateAnswer(
                 rate=40.4, low=39.6, high=41.7, confidence=0.95, trials=15, stop=SearchStop.TRIALS, refuted=(40, 39, 38)
             ),
-            "requests/s missed the limits. All 12 trials were used",
+            "requests/s missed the limits. All its trials were used",
         ),
         (
             RateAnswer(rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=12, stop=SearchStop.TRIALS),
-            "All 12 trials were used, and it is known to ± 10.0 %; more --trials narrow it.",
+            "(95 % interval, 12 trials). All its trials were used; more --trials narrow it.",
         ),
         (
             RateAnswer(rate=99.0, low=99.0, high=None, confidence=0.95, trials=3, stop=SearchStop.HIGHEST),
-            "is met even at 99 requests/s, the highest rate tried; --max-rate allows more.",
+            "is met even at 99 requests/s, the highest rate tried. --max-rate allows more.",
         ),
         (
             RateAnswer(rate=None, low=None, high=0.5, confidence=0.95, trials=3, stop=SearchStop.LOWEST),
@@ -148,23 +148,23 @@ def test_a_point_that_fails_is_marked_and_its_errors_are_counted() -> None:
         ),
         (
             RateAnswer(rate=None, low=None, high=4.0, confidence=0.95, trials=1, stop=None),
-            "the lowest rate that was tried. The search was interrupted after 1 trial; the same command",
+            "the lowest rate that was tried. The search was interrupted; the same command",
         ),
         (
             RateAnswer(rate=None, low=None, high=1.0, confidence=0.95, trials=2, stop=SearchStop.TRIALS),
-            "the lowest rate that was tried. It has used all its trials; more --trials try lower rates.",
+            "the lowest rate that was tried. All its trials were used; more --trials narrow it.",
         ),
         (
             RateAnswer(rate=64.0, low=64.0, high=None, confidence=0.95, trials=3, stop=SearchStop.TRIALS),
-            "the highest rate tried. It has used all its trials; more --trials try higher rates.",
+            "the highest rate tried. All its trials were used; more --trials narrow it.",
         ),
         (
             RateAnswer(rate=None, low=None, high=None, confidence=0.95, trials=0, stop=None),
-            "No rate was tested against `ttft_p99` ≤ 200 ms: none of 6 trials counts. The same command with --into",
+            "No rate was tested against `ttft_p99` ≤ 200 ms: none of 6 trials counts; the same command with --into",
         ),
         (
             RateAnswer(rate=40.0, low=36.0, high=44.0, confidence=0.95, trials=5, stop=None),
-            "The search was interrupted after 5 trials",
+            "The search was interrupted; the same",
         ),
     ],
 )
@@ -175,7 +175,7 @@ def test_a_search_says_its_rate_its_interval_and_why_it_stopped(found: RateAnswe
 def test_a_search_without_a_trial_that_counts_names_no_rate() -> None:
     untried = RateAnswer(rate=None, low=None, high=None, confidence=0.95, trials=0, stop=None)
     summary = summarize(sweep_study()[0], [], []).model_copy(update={"search": untried})
-    assert "≤ 200 ms: no trial was finished. The same command with --into resumes the search." in answer_of(summary)
+    assert "≤ 200 ms: no trial was finished; the same command with --into resumes the search." in answer_of(summary)
     assert "not even at" not in answer_of(summary)
 
 
@@ -201,7 +201,7 @@ def test_the_figure_is_a_picture_whatever_the_names_hold() -> None:
     lines = [row for row in figure.rows if "series" in row]
     assert len(lines) == 2 * len(RATES)  # the median and the 99th percentile
     assert [row["at"] for row in lines if row["series"] == "TTFT p99"] == ["10", "40", "160"]
-    drawn = html_chart_svg(figure)
+    drawn = figure_svg(figure)
     ElementTree.fromstring(drawn)
     assert "TTFT p99" in drawn
     assert "<script>" not in drawn
@@ -219,7 +219,7 @@ def test_a_search_is_drawn_over_its_rate_with_its_limit_and_its_answer() -> None
     assert (limit["guide"], limit["guide_y"]) == ("ttft_p99 ≤ 200 ms", 200.0)
     assert (answer["guide"], answer["guide_x"]) == ("47.0 requests/s", 47.0)
     assert (answer["guide_low"], answer["guide_high"]) == (41.0, 55.0)
-    drawn = html_chart_svg(figure)
+    drawn = figure_svg(figure)
     assert "ttft_p99 ≤ 200 ms" in drawn
     assert "offered rate (requests/s)" in drawn
     alt.LayerChart.from_dict(figure.spec)

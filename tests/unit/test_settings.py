@@ -1,16 +1,12 @@
-"""What a setting changes: bytes per token, the slope over the context, acceptance, and divergence by position."""
+"""Settings of one engine: divergence by position, and what their quality is held against."""
 
 import numpy as np
 import pytest
 
-from bitbench.analysis.configs import summarize_settings
 from bitbench.analysis.divergence import Scores
 from bitbench.analysis.quality import divergence_by_position, has_quantized_cache, quality_baseline
-from bitbench.analysis.summarize import summarize
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import EngineMetrics, InstanceFacts, TrialMetrics
-from bitbench.reports.document.markdown import markdown
-from bitbench.reports.study import study_document
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.quality import Quality
 from bitbench.study.study import Count, Measure, Study
@@ -59,39 +55,6 @@ def made_study(*, lengths: tuple[int, ...] = LENGTHS, drafts: bool = False) -> S
     ]
     variant = Variant(name="m/gguf-q8_0", model="m", recipe="gguf-q8_0", form="gguf/q8_0")
     return make_records(Plan(study=study, variants=(variant,), points=points), trials, instances)
-
-
-def test_bytes_slope_and_acceptance_of_each_setting() -> None:
-    wide, narrow = summarize_settings(made_study(drafts=True))
-    assert (wide.config, narrow.config) == (config("f16"), config("q8_0"))
-    assert (wide.kv_bytes_per_token, narrow.kv_bytes_per_token) == (23_040, 12_240)
-    assert (wide.acceptance_length, narrow.acceptance_length) == (2.2, 2.2)
-    for one, each in ((wide, 2.0e-6), (narrow, 1.0e-6)):
-        assert one.step_slope is not None
-        assert one.step_slope.value == pytest.approx(each * 1.01)
-        assert one.step_slope.interval is not None
-        assert one.step_slope.interval.low < each < one.step_slope.interval.high
-
-
-def test_two_lengths_have_no_slope() -> None:
-    assert [one.step_slope for one in summarize_settings(made_study(lengths=(512, 8000)))] == [None, None]
-
-
-def test_a_study_without_several_settings_has_no_such_section() -> None:
-    records = made_study()
-    points = tuple(point for point in records.plan.points if point.config == config("f16"))
-    alone = records.plan.model_copy(update={"points": points})
-    assert summarize_settings(make_records(alone, records.trials, records.instances)) == ()
-
-
-def test_the_report_shows_what_each_setting_changes() -> None:
-    records = made_study(drafts=True)
-    summary = summarize(records)
-    text = markdown(study_document(summary, records.lock))
-    part = text.partition("## What each setting changes")[2].partition("\n## ")[0]
-    assert "kv=q8\\_0" in part or "kv=q8_0" in part
-    assert "Slope (ms)" in part
-    assert "Accepted" in part
 
 
 def scores(shift: float) -> Scores:

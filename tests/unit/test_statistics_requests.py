@@ -1,4 +1,4 @@
-"""Single requests of a point: how they are spread, the slowest by its name, and percentiles over all trials."""
+"""Single requests of a point: percentiles over all trials."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,8 @@ import pytest
 
 from bitbench.analysis.requests import (
     COLUMNS,
-    MIN_REQUESTS,
     PointRequests,
     pooled_requests,
-    request_spreads,
     request_tails,
 )
 from bitbench.analysis.results.estimate import CountedEvent, PercentileEstimate
@@ -45,23 +43,7 @@ def read(tables: Sequence[pa.Table | None], **fields: object) -> PointRequests:
             raise RowsNotKeptError("gone")
         return table.select(list(columns or table.column_names))
 
-    return pooled_requests(make_records(PLAN, trials, requests_of=requests_of), POINT, trials)
-
-
-def test_percentiles_are_over_all_trials_and_failed_requests_do_not_count() -> None:
-    latencies = list(np.linspace(1.0, 2.0, 60))
-    ttft, latency = request_spreads(read([rows(latencies[:30], failed=3), rows(latencies[30:])]))
-    assert (ttft.metric, latency.metric) == ("ttft_s", "latency_s")
-    assert latency.requests == 60
-    assert latency.p50 == pytest.approx(1.5, abs=1e-5)
-    assert latency.p99 == pytest.approx(float(np.percentile(latencies, 99)), abs=1e-5)
-    assert ttft.p95 == pytest.approx(latency.p95 / 10, abs=1e-5)
-    assert (latency.highest_trial, latency.highest_request) == ("t1", 29)
-
-
-def test_too_few_requests_have_no_spread() -> None:
-    assert request_spreads(read([rows([1.0] * (MIN_REQUESTS - 1))])) == ()
-    assert request_spreads(read([])) == ()
+    return pooled_requests(make_records(PLAN, trials, requests_of=requests_of), trials)
 
 
 def test_only_rows_that_count_and_exist_are_read() -> None:

@@ -3,32 +3,37 @@
 
 Several points may be asked at once, so each interval is made at the confidence 1 − (1 − c) / number (Bonferroni): the
 chance that any of equal points is called broken stays below 1 − c. One start says nothing of the next one, and has no
-interval. Of a server that bitbench did not start no start is in question: it is judged by
-its trials, and what is found does not cover a restart.
+interval. Of a server that bitbench did not start no start is in question: it is judged by its trials, and what is found
+does not cover a restart. Quality is the perplexity of the same text on both sides, token by token, over windows.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cache
-from math import log, sqrt
+from math import exp, log, sqrt
 
 from bitbench.analysis.absolute import Samples
-from bitbench.analysis.intervals import Sample, t_reach
+from bitbench.analysis.divergence import Scores, window_means
+from bitbench.analysis.intervals import Sample, mean_t_interval, t_reach
 from bitbench.analysis.pairs import LogRatio, PairTable
-from bitbench.analysis.quality import PERPLEXITY
+from bitbench.analysis.quality import PERPLEXITY, last_quality_by_config, short_quality_scores
 from bitbench.analysis.ranking import FEWEST_STARTS, ModelGroup, ranking_model_groups
-from bitbench.analysis.results.comparison import ChangeVerdict, GateResult, Replicate
+from bitbench.analysis.results.comparison import QUALITY, GateResult, Replicate, Unpaired
 from bitbench.analysis.results.estimate import Estimate, Verdict, check_against_limit
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_by_workload
 from bitbench.analysis.summarize import sample_values_by_start, samples_by_point
 from bitbench.analysis.trial import DEFINITIONS, RECORDED
 from bitbench.analysis.unpaired import Starts, unpaired_ratio, unpaired_ratios
 from bitbench.records.folder import StudyRecords
+from bitbench.records.quality import QualityRecord
 from bitbench.study.metrics import FigureSource, find_metric
 from bitbench.study.plan import Config, Point
 from bitbench.util.errors import UsageError
 from bitbench.util.text import did_you_mean
+
+FEWEST_TRIALS = 3  # of a running server, on each side; as many as `bitbench load` makes of a point by default
+MOST_REPETITIONS = 1000  # beyond it nobody starts an engine again; the change equals the limit itself
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,30 @@ class Change:
             return self.log_ratio.degrees_of_freedom + count - self.fewest
         return 2 * (count - 1)
 
+    def why_undecidable(self, ratio: Estimate) -> tuple[str, int | None] | None:
+        """Why so few repetitions decide nothing, whatever their interval is, and how many would."""
+        if self.unit is Replicate.TRIALS:
+            few = f"one side has fewer than {FEWEST_TRIALS} trials" if self.fewest < FEWEST_TRIALS else ""
+            enough = FEWEST_TRIALS
+        else:
+            few = "one side has a single start, which does not cover a restart" if self.fewest < 2 else ""
+            enough = FEWEST_STARTS
+        if not few and ratio.interval is None:
+            few = "too few trials for an interval"
+        return (few, enough) if few else None
+
+    def what_would_decide(self, distance: float, confidence: float) -> tuple[str, int | None]:
+        """`distance` of the log ratio to the limit, which the interval contains.
+
+        The standard error of a mean falls with the root of the number of repetitions; means and spread stay.
+        """
+        variance = self.variance_of_one
+        for count in range(self.fewest + 1, MOST_REPETITIONS + 1) if variance is not None else ():
+            quantile = t_reach(self.degrees_of_freedom(count), confidence)
+            if quantile * sqrt((variance or 0.0) / count) < abs(distance):
+                return "the interval contains the limit", count
+        return "the change equals the limit", None
+
     @property
     def variance_of_one(self) -> float | None:
         """Of the log ratio, if each side had one start (or trial); None where that is unknown."""
@@ -81,12 +110,39 @@ class Change:
 
 
 @dataclass(frozen=True)
+class QualityChange:
+    """The scored tokens of the same text, before and after."""
+
+    before: Scores
+    after: Scores
+    unit: Replicate = Replicate.STARTS  # of which no number would decide: windows of text would
+
+    def ratio(self, confidence: float) -> Estimate:
+        """Return perplexity after / before."""
+        lost = window_means(self.after.window, self.before.logprob - self.after.logprob)
+        return mean_t_interval(lost.tolist(), confidence, exp)
+
+    @property
+    def perplexities(self) -> tuple[Estimate, Estimate]:
+        """Return both without intervals: that of the ratio is paired, and much narrower."""
+        before, after = (float(-window_means(side.window, side.logprob).mean()) for side in (self.before, self.after))
+        return Estimate(value=exp(before)), Estimate(value=exp(after))
+
+    def why_undecidable(self, ratio: Estimate) -> tuple[str, int | None] | None:
+        return None if ratio.interval else ("too few windows of text for an interval", None)
+
+    def what_would_decide(self, distance: float, confidence: float) -> tuple[str, int | None]:  # noqa: ARG002
+        return "the interval contains the limit; more windows of text would narrow it", None
+
+
+@dataclass(frozen=True)
 class Changes:
     """Every figure of every pair of points. `log_ratio`: of a pair and a figure; without it samples are compared."""
 
     samples: tuple[Samples, Samples]
     log_ratio: Callable[[Pair, str], LogRatio | None] | None = None
     running: frozenset[Config] = frozenset()  # bitbench did not start them: their trials are the repetitions
+    quality: Mapping[Pair, QualityChange | Unpaired] = field(default_factory=dict)
 
     def before(self, pair: Pair, metric: str) -> Sample | None:
         return self.samples[0].get(pair.before, {}).get(metric)
@@ -94,8 +150,11 @@ class Changes:
     def after(self, pair: Pair, metric: str) -> Sample | None:
         return self.samples[1].get(pair.after, {}).get(metric)
 
-    def find(self, pair: Pair, metric: str) -> Change | None:
+    def find(self, pair: Pair, metric: str) -> Change | QualityChange | None:
         """None where a side has no such figure."""
+        if metric == PERPLEXITY:
+            found = self.quality.get(pair)
+            return found if isinstance(found, QualityChange) else None
         before, after = self.before(pair, metric), self.after(pair, metric)
         if before is None or after is None:
             return None
@@ -106,6 +165,12 @@ class Changes:
             self.log_ratio(pair, metric) if self.log_ratio else None,
             Replicate.TRIALS if is_running else Replicate.STARTS,
         )
+
+    def why_missing(self, pair: Pair, metric: str) -> str:
+        """Return why a pair has no such figure on both sides."""
+        if isinstance(lost := self.quality.get(pair), Unpaired):
+            return lost.reason
+        return f"the {'candidate' if self.before(pair, metric) else 'baseline'} lacks this figure"
 
 
 def changes_between(before: StudyRecords, after: StudyRecords) -> Changes:
@@ -181,8 +246,48 @@ def _logs(study: StudyRecords, metric: str) -> dict[Point, Starts]:
     }
 
 
-MOST_REPETITIONS = 1000  # beyond it nobody starts an engine again; the change equals the limit itself
-FEWEST_TRIALS = 3  # of a running server, on each side; as many as `bitbench load` makes of a point by default
+def quality_pairs(
+    sides: tuple[StudyRecords, StudyRecords], pairs: Iterable[tuple[Config, Config]]
+) -> list[tuple[Config, Config]]:
+    """Return those that at least one side measured."""
+    before, after = (_scored(side) for side in sides)
+    return [(own, other) for own, other in dict.fromkeys(pairs) if own in before or other in after]
+
+
+def quality_changes(
+    sides: tuple[StudyRecords, StudyRecords], pairs: Iterable[tuple[Config, Config]]
+) -> dict[Pair, QualityChange | Unpaired]:
+    """Return what of quality can be compared of each pair that a side measured, or why it cannot."""
+    found: dict[Pair, QualityChange | Unpaired] = {}
+    for pair in quality_pairs(sides, pairs):
+        points = [Point(config=config, workload=QUALITY) for config in pair]
+        found[Pair(*points)] = _quality_change(sides, pair, points[1])
+    return found
+
+
+def _quality_change(
+    sides: tuple[StudyRecords, StudyRecords], pair: tuple[Config, Config], point: Point
+) -> QualityChange | Unpaired:
+    texts, scores = [], []
+    for side, config, is_candidate in zip(sides, pair, (False, True), strict=True):
+        record = _scored(side).get(config)
+        if record is None or record.corpus is None:
+            return Unpaired(point=point, reason=f"was not measured in {side.name}", was_lost=is_candidate)
+        texts.append(record.corpus.windows_hash)
+        scores.append(short_quality_scores(side, record))
+        if not scores[-1].is_finite:
+            reason = f"has log-probabilities in {side.name} that are not finite"
+            return Unpaired(point=point, reason=reason, was_lost=False)
+    if texts[0] != texts[1]:
+        return Unpaired(point=point, reason="was measured on another text, or with another tokenizer", was_lost=False)
+    return QualityChange(scores[0], scores[1])
+
+
+def _scored(side: StudyRecords) -> dict[Config, QualityRecord]:
+    """Return the measurements that left scored tokens."""
+    found = last_quality_by_config(side)
+    return {config: record for config, record in found.items() if record.scores_file is not None and record.corpus}
+
 
 _CONDITION = re.compile(r"\s*(\w+)\s*([<>])\s*([+-]?)\s*([0-9]*\.?[0-9]+)\s*(%?)\s*")
 
@@ -216,17 +321,6 @@ class GateCondition:
         )
 
 
-def change_verdict(
-    ratio: Estimate | None, above: ChangeVerdict, below: ChangeVerdict, margin: float = 0.0
-) -> ChangeVerdict:
-    """Of a ratio whose whole interval lies above or below 1, by more than the margin."""
-    if ratio is None or ratio.interval is None:
-        return ChangeVerdict.UNKNOWN
-    if ratio.is_above(1 + margin):
-        return above
-    return below if ratio.is_below(1 - margin) else ChangeVerdict.UNDECIDED
-
-
 def metric_of_change(name: str) -> str:
     """The column of a figure that every trial records, or perplexity; in any spelling of `study.metrics`."""
     metric = find_metric(name)
@@ -251,41 +345,18 @@ def gate_condition(text: str) -> GateCondition:
     return GateCondition(" ".join(text.split()), metric, sign == "<", change)
 
 
-def judge_gate(condition: GateCondition, pair: Pair, change: Change, confidence: float, asked: int) -> GateResult:
+def judge_gate(
+    condition: GateCondition, pair: Pair, change: Change | QualityChange, confidence: float, asked: int
+) -> GateResult:
     """`asked`: how many points and conditions are judged at once."""
     single = 1 - (1 - confidence) / asked
     ratio = change.ratio(single)
     if ratio is None:
         return condition.result(pair, None, Verdict.INCONCLUSIVE, "a ratio of these means is not defined")
     verdict, reason, needed = condition.check(ratio), "", None
-    if (lacking := _lacking(change)) is not None or ratio.interval is None:
-        verdict, reason = Verdict.INCONCLUSIVE, lacking or "too few trials for an interval"
-        needed = FEWEST_TRIALS if change.unit is Replicate.TRIALS else FEWEST_STARTS
+    if (lacking := change.why_undecidable(ratio)) is not None:
+        verdict, (reason, needed) = Verdict.INCONCLUSIVE, lacking
     elif verdict is Verdict.INCONCLUSIVE:
-        needed = _repetitions_needed(change, log(ratio.value) - log(condition.limit), single)
-        reason = "the interval contains the limit" if needed else "the change equals the limit"
+        reason, needed = change.what_would_decide(log(ratio.value) - log(condition.limit), single)
     judged = condition.result(pair, ratio, verdict, reason)
     return judged.model_copy(update={"needed": needed, "unit": change.unit})
-
-
-def _lacking(change: Change) -> str | None:
-    """Why so few repetitions decide nothing, whatever their interval is."""
-    if change.unit is Replicate.TRIALS:
-        return f"one side has fewer than {FEWEST_TRIALS} trials" if change.fewest < FEWEST_TRIALS else None
-    return "one side has a single start, which does not cover a restart" if change.fewest < 2 else None
-
-
-def _repetitions_needed(change: Change, distance: float, confidence: float) -> int | None:
-    """Of each side until the interval would leave the limit, if means and spread stay as they are.
-
-    `distance` of the log ratio to the limit. None: more than MOST_REPETITIONS. The standard error of a mean falls with
-    the root of their number.
-    """
-    variance = change.variance_of_one
-    if variance is None:
-        return None
-    for count in range(change.fewest + 1, MOST_REPETITIONS + 1):
-        quantile = t_reach(change.degrees_of_freedom(count), confidence)
-        if quantile * sqrt(variance / count) < abs(distance):
-            return count
-    return None

@@ -1,16 +1,13 @@
-"""How exact the figures of a study are, when that is enough, and why a point has no more trials than it has."""
+"""How exact the figures of a study are, when that is enough, and whether a point lacks trials."""
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
 from statistics import median
 
-from bitbench.analysis.budget import variance_components
 from bitbench.analysis.claims import configs_with_open_claims
-from bitbench.analysis.elapsed import block_ends
-from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, mean_uncertainty, t_reach
-from bitbench.analysis.pairs import PairedRatio
-from bitbench.analysis.ranking import ModelGroup, model_group_speeds
-from bitbench.analysis.results.summary import Precision, StopReason
+from bitbench.analysis.intervals import Groups, chi_square_quantile, mean_of_means, mean_uncertainty
+from bitbench.analysis.ranking import ModelGroup
+from bitbench.analysis.results.summary import Precision
 from bitbench.analysis.sequential import SequentialAnalysis
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialRecord
@@ -30,25 +27,11 @@ def summarize_precision(of: StudyRecords, found: Mapping[ModelGroup, SequentialA
     if not pairs:
         return None
     confidence = of.study.measure.confidence
-    noise = variance_components(model_group_speeds(found))
-    ends = block_ends(of.trials, of.starts_and_quality)
-    ends_s = [ends[block] for block in sorted({trial.block for trial in of.trials if trial.counts} & ends.keys())]
-    half_width = median(pair.half_width(confidence) for pair in pairs)
     return Precision(
         blocks=max(pair.blocks for pair in pairs),
         fewest_blocks=min(pair.blocks for pair in pairs),
-        start_sd=noise.start_sd if noise else None,
-        trial_sd=noise.trial_sd if noise else None,
-        half_width=half_width,
-        next_block_s=ends_s[-1] - ends_s[-2] if len(ends_s) > 1 else None,
-        next_half_width=half_width * median(_narrower(pair, confidence) for pair in pairs),
+        half_width=median(pair.half_width(confidence) for pair in pairs),
     )
-
-
-def _narrower(pair: PairedRatio, confidence: float) -> float:
-    """The half width after one more block, as a share of today's: more degrees of freedom, and a smaller error."""
-    now, then = (t_reach(pair.degrees_of_freedom + more, confidence) for more in (0, 1))
-    return then / now * sqrt(pair.blocks / (pair.blocks + 1))
 
 
 # Stopping as soon as the interval looks narrow picks the moments at which it is too narrow by luck: with 3 to 6
@@ -73,27 +56,14 @@ def enough_instances(groups: Groups, measure: Measure) -> bool:
     return known.half_width(measure.confidence) * factor <= TARGET_PRECISION * abs(mean_of_means(groups))
 
 
-def stop_reason(
+def is_unfinished(
     field: ModelGroup, point: Point, counted: Sequence[TrialRecord], found: SequentialAnalysis, *, failed: bool
-) -> StopReason:
-    """`counted`: its trials that count; `failed`: a trial or a start of this point failed."""
-    measure = field.plan.study.measure
+) -> bool:
+    """Return whether a point lacks trials. `counted`: those that count; `failed`: a trial or start of it failed."""
     if field.plan.imported_from is not None:
-        return StopReason.IMPORTED
-    blocks = len({trial.block for trial in counted})
-    if blocks < measure.starts.min:  # with a budget, the looks say when there are enough
-        return StopReason.FAILED if failed else StopReason.UNFINISHED
-    limit = StopReason.LIMIT if measure.budget is None or blocks >= measure.starts.max else StopReason.BUDGET
-    if (claims := found.claims.get(point.workload)) is not None:
-        if point.config not in configs_with_open_claims(claims, field.baseline):
-            return StopReason.DECIDED
-        return limit if found.end is not None else StopReason.UNFINISHED
-    return StopReason.DECIDED if _is_precise_alone(counted, found, measure) and blocks < measure.starts.max else limit
-
-
-def _is_precise_alone(counted: Sequence[TrialRecord], found: SequentialAnalysis, measure: Measure) -> bool:
-    """With no other to compare with, its own precision decides."""
-    groups: dict[int, list[float]] = {}
-    for trial in counted:
-        groups.setdefault(trial.block, []).append(getattr(trial.metrics, found.primary_metric.metric) or 0.0)
-    return len(groups) > 1 and enough_instances(list(groups.values()), measure)
+        return False
+    if len({trial.block for trial in counted}) < field.plan.study.measure.starts.min:
+        return not failed  # with a budget, the looks say when there are enough
+    claims = found.claims.get(point.workload)
+    is_open = claims is not None and point.config in configs_with_open_claims(claims, field.baseline)
+    return is_open and found.end is None

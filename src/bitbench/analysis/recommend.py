@@ -57,7 +57,7 @@ def recommend(
         price_per_hour=price_per_hour,
         choices=tuple(choices),
         for_all=() if summary.models else _for_all(choices),
-        notes=tuple(_notes(summary, limits, choices)),
+        notes=tuple(_notes(summary, limits)),
     )
 
 
@@ -94,14 +94,12 @@ def _judge(
         why = "; ".join(causes) or "not run yet"
         return Judged(config=config, figure=None, trials=len(point.runs), failed_trials=len(failed), why_no_result=why)
     speed = point.metrics.get("output_throughput")
-    reserve = next(own.memory.kv_cache_bytes for own in summary.configs if own.config == config)
     return Judged(
         config=config,
         figure=point.metrics[ranking.metric],
         ratio_to_baseline=entry.ratio_to_baseline,
         same_engine=entry.same_engine,
         memory=point.metrics.get(memory),
-        kv_cache_bytes=reserve.value if reserve else None,
         findings=tuple(_findings(summary, point, limits, memory)),
         cost=_cost(speed, price) if speed is not None and price is not None else None,
         trials=len(point.runs),
@@ -245,18 +243,12 @@ def _for_all(choices: Sequence[Choice]) -> tuple[Config, ...]:
     return tuple(config for config in first if config is not None and all(config in other for other in others))
 
 
-def _notes(summary: StudySummary, limits: Limits, choices: Sequence[Choice]) -> Iterable[str]:
+def _notes(summary: StudySummary, limits: Limits) -> Iterable[str]:
     if any(objective.statistic != "mean" for objective in limits.objectives):
         yield (
             "A percentile is that of the requests of all trials together. It is met only where its interval has an "
             "upper end, and called by its name where ten requests or more lie beyond it (p99: 1,000); with fewer, the "
             "slowest is shown."
-        )
-    if any(own.memory_without_cache is not None for choice in choices for own in choice.judged):
-        judged = "--max-memory is held against" if limits.memory_bytes is not None else "Memory is"
-        yield (
-            f"{judged} what an engine takes as it was run, with the KV cache that it reserves at its start. Without "
-            "KV is the same less that reserve: the least that a smaller reserve could bring it down to."
         )
     if summary.imported_from is not None:
         yield "The figures were imported: they follow the other tool's definitions."

@@ -1,5 +1,4 @@
-"""Single requests of a point over all of its trials: how their times are spread, their percentiles, and what so many
-requests can say.
+"""Single requests of a point over all of its trials: their percentiles, and what so many requests can say.
 
 The 99th percentile of eight requests is their slowest, and the mean of many such figures estimates the slowest of
 eight, ever more exactly. So the requests of all trials are pooled, and the interval comes from shares: of start i the
@@ -20,17 +19,15 @@ from dataclasses import dataclass, field
 from math import ceil, inf, sqrt
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.compute as pc
 
 from bitbench.analysis.intervals import t_reach
 from bitbench.analysis.results.estimate import MEDIAN, CountedEvent, PercentileEstimate, is_estimate_carried
-from bitbench.analysis.results.summary import RequestSpread, StreamSummary
+from bitbench.analysis.results.summary import StreamSummary
 from bitbench.records.folder import StudyRecords
 from bitbench.records.request_rows import Floats, RequestRows
 from bitbench.records.trial import TrialRecord
 from bitbench.study.metrics import METRICS
-from bitbench.study.plan import Point
 from bitbench.study.workload import Arrival, Workload
 from bitbench.util.errors import RowsNotKeptError
 
@@ -99,31 +96,25 @@ def _reach(of_starts: Sequence[Floats], value: float, share: float, events: int,
 
 
 COLUMNS = (  # all that is read of a row
-    "request", "planned_s", "first_token_s", "last_token_s", "end_s", "chunk_s", "output_tokens", "timed_tokens",
-    "status",
+    "planned_s", "first_token_s", "last_token_s", "end_s", "chunk_s", "output_tokens", "timed_tokens", "status",
 )  # fmt: skip
-MIN_REQUESTS = 20  # of a point: the 5th and the 95th percentile of fewer are single requests
 POOLED = [metric for metric in METRICS.values() if metric.time is not None and metric.percent is not None]
 _TIMES = tuple(dict.fromkeys(metric.time for metric in POOLED if metric.time is not None))
-_SPREAD = {METRICS[name].column: name for name in ("ttft", "latency")}
-_PERCENTILES = (5, 50, 95, 99)
 
 
 @dataclass(frozen=True)
 class PointRequests:
     """The complete requests of the trials of a point that count and have rows; times in seconds, trial by trial."""
 
-    point: Point
     trials: list[TrialRecord] = field(default_factory=list)
-    numbers: list[npt.NDArray[np.int32]] = field(default_factory=list)
     chunks: list[int] = field(default_factory=list)  # of all answers
     tokens: list[float] = field(default_factory=list)
     times: dict[str, list[Floats]] = field(default_factory=lambda: {time: [] for time in _TIMES})
 
 
-def pooled_requests(of: StudyRecords, point: Point, trials: Sequence[TrialRecord]) -> PointRequests:
+def pooled_requests(of: StudyRecords, trials: Sequence[TrialRecord]) -> PointRequests:
     """Those of a study that was kept without its rows are none."""
-    found = PointRequests(point)
+    found = PointRequests()
     for trial in trials:
         if not trial.counts or trial.requests_file is None:
             continue
@@ -135,7 +126,6 @@ def pooled_requests(of: StudyRecords, point: Point, trials: Sequence[TrialRecord
         found.trials.append(trial)
         found.chunks.append(pc.sum(pc.list_value_length(complete.table["chunk_s"])).as_py() or 0)
         found.tokens.append(float(np.nansum(complete.output_tokens)))
-        found.numbers.append(complete.column("request").astype(np.int32))
         for time, parts in found.times.items():
             values = complete.time(time)
             parts.append(np.full_like(values, np.nan) if time in trial.uncertain else values)
@@ -183,32 +173,4 @@ def stream_summary(requests: PointRequests) -> StreamSummary | None:
         tokens_per_chunk=sum(requests.tokens) / chunks,
         median_gap_s=float(np.median(gaps)) if gaps.size else None,
         longest_gap_s=float(gaps.max()) if gaps.size else None,
-    )
-
-
-def request_spreads(requests: PointRequests) -> tuple[RequestSpread, ...]:
-    """Times count from the planned send; none of those with few requests."""
-    found = (_spread(requests, column, requests.times[time]) for column, time in _SPREAD.items())
-    return tuple(spread for spread in found if spread is not None)
-
-
-def _spread(requests: PointRequests, column: str, parts: Sequence[Floats]) -> RequestSpread | None:
-    values = np.concatenate(parts) if parts else np.empty(0)
-    known = values[~np.isnan(values)]
-    if known.size < MIN_REQUESTS:
-        return None
-    place = int(np.nanargmax(values))
-    trial = int(np.searchsorted(np.cumsum([part.size for part in parts]), place, side="right"))
-    p5, p50, p95, p99 = np.percentile(known, _PERCENTILES).tolist()
-    return RequestSpread(
-        point=requests.point,
-        metric=column,
-        requests=int(known.size),
-        p5=p5,
-        p50=p50,
-        p95=p95,
-        p99=p99,
-        highest=float(values[place]),
-        highest_trial=requests.trials[trial].id,
-        highest_request=int(np.concatenate(requests.numbers)[place]),
     )

@@ -11,7 +11,6 @@ from pydantic import Field
 from bitbench.analysis.absolute import sample_of_trials
 from bitbench.analysis.configs import PhaseSide, Side, config_side, config_variant
 from bitbench.analysis.intervals import Sample
-from bitbench.analysis.results.comparison import RoofShare
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.records.folder import StudyRecords
 from bitbench.records.profile import Phase, ProfileGroup
@@ -80,16 +79,6 @@ def _cost(
     if phase is Phase.PREFILL:
         return prefill_cost(variant.facts, weight_bytes, workload.concurrency, prompt, kv_token_bytes)
     return decode_cost(variant.facts, weight_bytes, workload.concurrency, prompt + answer / 2, kv_token_bytes)
-
-
-def roof_shares(before: StudyRecords, after: StudyRecords) -> tuple[RoofShare, ...]:
-    """Of the points that both have; none where one of the roofs was not measured."""
-    known = {(point_roof.point, point_roof.phase): point_roof.share for point_roof in roofline_points(before)}
-    return tuple(
-        RoofShare(point=roof.point, phase=roof.phase, before=known[roof.point, roof.phase], after=roof.share)
-        for roof in roofline_points(after)
-        if (roof.point, roof.phase) in known
-    )
 
 
 def roofline_points(of: StudyRecords) -> tuple[PointRoof, ...]:

@@ -5,6 +5,7 @@ Every fact that moves figures must be the same, or be allowed by name.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from bitbench.analysis.absolute import metric_estimates
 from bitbench.analysis.changes import (
@@ -12,14 +13,16 @@ from bitbench.analysis.changes import (
     Changes,
     GateCondition,
     Pair,
+    QualityChange,
     changes_between,
     changes_within,
     judge_gate,
+    quality_changes,
+    quality_pairs,
 )
 from bitbench.analysis.claims import tested_at
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import PERPLEXITY
-from bitbench.analysis.quality_comparison import compare_quality, quality_pairs
 from bitbench.analysis.rate_search import rate_search_answer, rate_trials
 from bitbench.analysis.results.comparison import (
     CACHED_ON_ONE_SIDE,
@@ -33,8 +36,6 @@ from bitbench.analysis.results.comparison import (
 )
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.facts import Fact
-from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.analysis.roofline import roof_shares
 from bitbench.analysis.trial import DEFINITIONS, cached_prompts
 from bitbench.records.folder import StudyRecords
 from bitbench.records.lock import TELLING_FACTS
@@ -47,6 +48,7 @@ from bitbench.study.workload import Workload
 from bitbench.util.errors import CannotCompareError
 
 Shown = str | None  # None: not known
+_DEFINITIONS = {**DEFINITIONS, PERPLEXITY: QUALITY_DEFINITIONS[PERPLEXITY]}
 
 
 def study_differences(
@@ -165,9 +167,7 @@ def compare_studies(
     is_allowed = Fact.PREFIX_CACHING in set(allowed)
     cached = {} if is_allowed else study_cache_differences((before, after), points)
     compared = _compared((before, after), changes, points, configs, cached, metrics=metrics, conditions=conditions)
-    levels = before.lock.host.level, after.lock.host.level
-    other_levels = {"levels": levels, "roof_shares": roof_shares(before, after)} if levels[0] != levels[1] else {}
-    return compared.model_copy(update={**facts, **other_levels})
+    return compared.model_copy(update=facts)
 
 
 def _compare_searches(
@@ -253,37 +253,31 @@ def _compared(
 ) -> Comparison:
     before, after = sides
     measure = before.plan.study.measure
+    changes = replace(changes, quality=quality_changes(sides, configs))
     shown = metrics or ([METRICS[measure.metric].column] if pairs else [])
     named = [*shown, *(condition.metric for condition in conditions)]
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
-    about_quality = [condition for condition in conditions if condition.metric == PERPLEXITY]
-    about_speed = [condition for condition in conditions if condition.metric != PERPLEXITY]
-    if about_speed and not pairs:  # else a limit that nothing is held against would be kept
-        raise CannotCompareError(f"a limit on {about_speed[0].metric} needs a workload that both ran")
-    asked = _asked(pairs, changes, about_speed)
-    count = len(asked) + len(about_quality) * len(quality_pairs(sides, configs))
-    quality = compare_quality(sides, configs, about_quality, confidence=measure.confidence, asked=max(count, 1))
-    if about_quality and not quality.gates:
-        raise CannotCompareError("a limit on perplexity needs studies that measured quality; neither did")
-    definitions = {metric: DEFINITIONS[metric] for metric in wanted}
-    if quality.points or quality.gates:
-        definitions[PERPLEXITY] = QUALITY_DEFINITIONS[PERPLEXITY]
+    pairs_of: dict[str, Sequence[Pair]] = {**dict.fromkeys(wanted, pairs), PERPLEXITY: list(changes.quality)}
+    asked = _asked(pairs_of, changes, conditions)
+    found = [
+        point
+        for metric, own in pairs_of.items()
+        for point in compared_points(own, changes, metric, measure.confidence, undecided=cached)
+    ]
+    gates = tuple(_gates(asked, changes, measure.confidence, cached))
+    has_quality = PERPLEXITY in {*(point.metric for point in found), *(gate.metric for gate in gates)}
     return Comparison(
         baseline=before.name,
         candidate=after.name,
         confidence=measure.confidence,
-        definitions=definitions,
-        points=(
-            *(
-                point
-                for metric in wanted
-                for point in compared_points(pairs, changes, metric, measure.confidence, undecided=cached)
-            ),
-            *quality.points,
+        definitions={metric: _DEFINITIONS[metric] for metric in (*wanted, *([PERPLEXITY] if has_quality else []))},
+        points=tuple(found),
+        unpaired=(
+            *(_unpaired(sides, changes, pairs, wanted[0]) if wanted else ()),
+            *(lost for lost in changes.quality.values() if isinstance(lost, Unpaired)),
         ),
-        unpaired=(*(_unpaired(sides, changes, pairs, wanted[0]) if wanted else ()), *quality.unpaired),
         cached=tuple(cached.values()),
-        gates=(*_gates(asked, changes, measure.confidence, count, cached), *quality.gates),
+        gates=gates,
     )
 
 
@@ -306,48 +300,64 @@ def compared_points(
     """The pairs that have this figure on both sides, with a verdict that is corrected for all of them; without one
     where they are `undecided`."""
     both = [(pair, change) for pair in pairs if (change := changes.find(pair, metric)) is not None]
-    definition = DEFINITIONS[metric]
-    ratios = [_gain(change, confidence, definition) for _, change in both]
-    p_values = [1.0 if ratio is None or ratio.p_value is None else ratio.p_value for ratio in ratios]
-    before, after = (metric_estimates(samples, metric, confidence) for samples in changes.samples)
-    levels = tested_at(p_values, 1 - confidence)
-    return [
-        ComparedPoint(
-            baseline=pair.before,
-            candidate=pair.after,
-            metric=metric,
-            before=before[pair.before],
-            after=after[pair.after],
-            ratio=ratio,
-            verdict=_verdict(ratio, is_apart=p_value < level, definition=definition)
-            if pair not in undecided
-            else ChangeVerdict.UNKNOWN,
-            corrected=_gain(change, 1 - level, definition),
+    ratios = [_gain(change, confidence, metric) for _, change in both]
+    levels = tested_at([_p_value(ratio) for ratio in ratios], 1 - confidence)
+    known = [] if metric == PERPLEXITY else [metric_estimates(side, metric, confidence) for side in changes.samples]
+    found = []
+    for (pair, change), ratio, level in zip(both, ratios, levels, strict=True):
+        corrected = _gain(change, 1 - level, metric)
+        if isinstance(change, QualityChange):
+            before, after = change.perplexities
+        else:
+            before, after = known[0][pair.before], known[1][pair.after]
+        found.append(
+            ComparedPoint(
+                baseline=pair.before,
+                candidate=pair.after,
+                metric=metric,
+                before=before,
+                after=after,
+                ratio=ratio,
+                verdict=ChangeVerdict.UNKNOWN if pair in undecided else _verdict(corrected, metric),
+                corrected=corrected,
+            )
         )
-        for (pair, change), ratio, p_value, level in zip(both, ratios, p_values, levels, strict=True)
-    ]
+    return found
 
 
-def _gain(change: Change, confidence: float, definition: MetricDefinition) -> Estimate | None:
+def _gain(change: Change | QualityChange, confidence: float, metric: str) -> Estimate | None:
     """Return the ratio that is above 1 where the candidate is better."""
     ratio = change.ratio(confidence)
-    if ratio is None or definition.higher_is_better or ratio.value == 0:
+    if ratio is None or _DEFINITIONS[metric].higher_is_better or ratio.value == 0:
         return ratio
     return ratio.inverse
 
 
-def _verdict(ratio: Estimate | None, *, is_apart: bool, definition: MetricDefinition) -> ChangeVerdict:
-    if ratio is None or ratio.interval is None:
+def _p_value(ratio: Estimate | None) -> float:
+    return 1.0 if ratio is None or ratio.p_value is None else ratio.p_value
+
+
+# A smaller rise is no loss that anybody would act on; it keeps another order of summation from being called worse.
+SMALLEST_RISE = 0.001
+
+
+def _verdict(gain: Estimate | None, metric: str) -> ChangeVerdict:
+    """Of a ratio whose whole interval lies above or below 1."""
+    if gain is None or gain.interval is None:
         return ChangeVerdict.UNKNOWN
-    if not is_apart:
-        return ChangeVerdict.UNDECIDED
-    if definition.unit == "bytes":
-        return ChangeVerdict.LESS if ratio.value > 1 else ChangeVerdict.MORE
-    return ChangeVerdict.FASTER if ratio.value > 1 else ChangeVerdict.SLOWER
+    words = (ChangeVerdict.FASTER, ChangeVerdict.SLOWER)
+    if metric == PERPLEXITY:
+        words = (ChangeVerdict.BETTER, ChangeVerdict.WORSE)
+    elif _DEFINITIONS[metric].unit == "bytes":
+        words = (ChangeVerdict.LESS, ChangeVerdict.MORE)
+    margin = SMALLEST_RISE if metric == PERPLEXITY else 0.0
+    if gain.is_above(1 + margin):
+        return words[0]
+    return words[1] if gain.is_below(1 - margin) else ChangeVerdict.UNDECIDED
 
 
 def _asked(
-    pairs: Sequence[Pair], changes: Changes, conditions: Sequence[GateCondition]
+    pairs_of: Mapping[str, Sequence[Pair]], changes: Changes, conditions: Sequence[GateCondition]
 ) -> list[tuple[GateCondition, Pair]]:
     """A point without a figure on one side cannot be judged; without one on either it is not asked.
 
@@ -355,30 +365,28 @@ def _asked(
     """
     asked: list[tuple[GateCondition, Pair]] = []
     for condition in conditions:
-        known = [
-            pair for pair in pairs if changes.before(pair, condition.metric) or changes.after(pair, condition.metric)
-        ]
+        metric = condition.metric
+        pairs = pairs_of[metric]
+        if not pairs and metric == PERPLEXITY:
+            raise CannotCompareError("a limit on perplexity needs studies that measured quality; neither did")
+        if not pairs:  # else a limit that nothing is held against would be kept
+            raise CannotCompareError(f"a limit on {metric} needs a workload that both ran")
+        known = [pair for pair in pairs if changes.before(pair, metric) or changes.after(pair, metric)]
         asked += [(condition, pair) for pair in known or pairs]
     return asked
 
 
 def _gates(
-    asked: Sequence[tuple[GateCondition, Pair]],
-    changes: Changes,
-    confidence: float,
-    count: int,
-    cached: Container[Pair],
+    asked: Sequence[tuple[GateCondition, Pair]], changes: Changes, confidence: float, cached: Container[Pair]
 ) -> Iterator[GateResult]:
-    """`count`: how many limits are judged at once, those of quality included."""
     for condition, pair in asked:
         change = changes.find(pair, condition.metric)
         if change is not None:
-            judged = judge_gate(condition, pair, change, confidence, count)
+            judged = judge_gate(condition, pair, change, confidence, len(asked))
             unsure = {"verdict": Verdict.INCONCLUSIVE, "reason": CACHED_ON_ONE_SIDE, "needed": None}
             yield judged.model_copy(update=unsure) if pair in cached else judged
         else:
-            side = "candidate" if changes.before(pair, condition.metric) else "baseline"
-            yield condition.result(pair, None, Verdict.INCONCLUSIVE, f"the {side} lacks this figure")
+            yield condition.result(pair, None, Verdict.INCONCLUSIVE, changes.why_missing(pair, condition.metric))
 
 
 def _unpaired(

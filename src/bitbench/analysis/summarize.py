@@ -5,16 +5,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from bitbench.analysis.absolute import Samples, absolute_estimates
-from bitbench.analysis.configs import summarize_config, summarize_engine, summarize_failures, summarize_settings
-from bitbench.analysis.intervals import Sample, mean_of_means, sample_of_starts
+from bitbench.analysis.configs import summarize_config, summarize_engine, summarize_failures
+from bitbench.analysis.intervals import Sample, sample_of_starts
 from bitbench.analysis.objectives import judge_objective, objectives_hold
-from bitbench.analysis.precision import stop_reason, summarize_precision
+from bitbench.analysis.precision import is_unfinished, summarize_precision
 from bitbench.analysis.quality import DEFINITIONS as QUALITY_DEFINITIONS
 from bitbench.analysis.quality import summarize_quality
 from bitbench.analysis.ranking import ModelGroup, rank_configs, ranking_model_group, ranking_model_groups
 from bitbench.analysis.rate_search import rate_search_answer, rate_trials
 from bitbench.analysis.rejections import summarize_rejections
-from bitbench.analysis.requests import pooled_requests, request_spreads, request_tails, stream_summary
+from bitbench.analysis.requests import pooled_requests, request_tails, stream_summary
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import (
     ComparedModel,
@@ -24,14 +24,13 @@ from bitbench.analysis.results.summary import (
     Run,
     SameEngineRatio,
     StudySummary,
-    WarmUp,
 )
 from bitbench.analysis.sequential import Speeds, baseline_of, primary_metric_of
 from bitbench.analysis.trial import DEFINITIONS, RECORDED, cached_prompts
-from bitbench.analysis.turns import settle_turns, summarize_turns
+from bitbench.analysis.turns import settle_turns
 from bitbench.feature import Offer, feature_errors_as_warnings, report_parts
 from bitbench.records.folder import StudyRecords
-from bitbench.records.trial import TrialMetrics, TrialRecord
+from bitbench.records.trial import TrialRecord
 from bitbench.study.base import Record
 from bitbench.study.metrics import METRICS, PRIMARY_METRICS
 from bitbench.study.objective import Objective
@@ -90,8 +89,6 @@ def summarize(of: StudyRecords) -> StudySummary:
             {field.baseline: speeds for field, speeds in fields.items()},
             {field.baseline: field.configs for field in fields},
         ),
-        turns=summarize_turns(plan, of.trials),
-        settings=summarize_settings(of),
         parts=dict(_parts(of)),
     )
 
@@ -188,20 +185,18 @@ def _summarize_point(
         ),
         outliers=_outliers(counted),
         failures=failures,
-        warm_up=_warm_up(records, counted),
         engine=summarize_engine(counted),
-        stop_reason=stop_reason(field, point, counted, speeds.standing, failed=bool(failures)),
+        is_unfinished=is_unfinished(field, point, counted, speeds.standing, failed=bool(failures)),
     )
 
 
 def _with_requests(of: StudyRecords, point: PointSummary, trials: Sequence[TrialRecord]) -> PointSummary:
     """And what its single requests say. Rows are read here and not kept: those of one point are in memory at a time."""
-    requests = pooled_requests(of, point.point, trials)
+    requests = pooled_requests(of, trials)
     workload, confidence = of.study.workload(point.point.workload), of.study.measure.confidence
     was_running = of.was_running(point.point.config)
     found = request_tails(requests, workload, confidence, was_running=was_running)
-    seen = {"tails": found, "spreads": request_spreads(requests), "was_running": was_running}
-    seen["streams"] = stream_summary(requests)
+    seen = {"tails": found, "was_running": was_running, "streams": stream_summary(requests)}
     full = point.model_copy(update={**seen, "cached": cached_prompts(of, point.point)})
     judged = tuple(judge_objective(objective, full) for objective in of.study.objectives)
     return full.model_copy(update={"objectives": judged})
@@ -227,20 +222,14 @@ def _outliers(counted: Sequence[TrialRecord]) -> tuple[Outlier, ...]:
     for metric in FLAGGED_METRICS:
         known = [(record, value) for record in counted if (value := _certain_metrics(record).get(metric)) is not None]
         values = [value for _, value in known]
-        flagged = summarize_outliers(values)
-        others: dict[str, list[float]] = {}
-        for place, (record, value) in enumerate(known):
-            if place not in flagged:
-                others.setdefault(record.instance_id, []).append(value)
         found += [
             Outlier(
                 trial_id=known[place][0].id,
                 metric=metric,
                 value=values[place],
                 median=float(np.median(values)),
-                mean_without=mean_of_means(list(others.values())),
             )
-            for place in flagged
+            for place in summarize_outliers(values)
         ]
     return tuple(found)
 
@@ -257,21 +246,6 @@ def summarize_outliers(values: Sequence[float]) -> list[int]:
     far = _MAD_TO_SD * distance > MODIFIED_Z_LIMIT * mad
     matters = distance > MIN_RELATIVE_DEVIATION * abs(median)
     return [int(place) for place in np.flatnonzero(far & matters)]
-
-
-def _warm_up(records: Sequence[TrialRecord], counted: Sequence[TrialRecord]) -> WarmUp:
-    warm = [record for record in records if record.kind == "warmup"]
-    first = {record.instance_id: record for record in reversed(warm)}
-    return WarmUp(
-        trials=len(warm),
-        first_ttft_s=_mean_ttft(record.metrics for record in first.values()),
-        later_ttft_s=_mean_ttft(record.metrics for record in counted),
-    )
-
-
-def _mean_ttft(metrics: Iterable[TrialMetrics]) -> float | None:
-    known = [metric.ttft_s for metric in metrics if metric.ttft_s is not None]
-    return float(np.mean(known)) if known else None
 
 
 def _rankings(of: StudyRecords, fields: Mapping[ModelGroup, Speeds]) -> tuple[Ranking, ...]:

@@ -187,7 +187,7 @@ def form_text(path: Path, form: str, home: Path) -> str:
     if form == Form.HTML and (found := folder_report(path)) is not None:
         from bitbench.reports.document.html import html_page, vega_bundle
 
-        return html_page(found.document, vega_bundle(home))
+        return html_page(found.document, vega_bundle())
     of = StudyReport(StudyFolder.existing(path), home)
     if form == Form.HTML:  # the page is made by the report itself, with its figures; this is a copy of it
         of.write()
@@ -201,5 +201,5 @@ def study_text(of: StudyReport, form: str) -> str:
         case Form.CSV:
             return csv_text(of.summary, of.records.trials)
         case Form.JSON:
-            return json_text(of.summary, of.records.trials, of.document)
+            return json_text(of.summary, of.records.trials)
     return str(offered("formats")[form].load()(of))

@@ -18,7 +18,7 @@ from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Document
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.document.words import plural
-from bitbench.reports.write import Drawing, StudyReport
+from bitbench.reports.write import StudyReport
 from bitbench.util.errors import ExitCode
 
 
@@ -27,9 +27,8 @@ def write_outcome(
 ) -> StudyReport:
     """`on_summary` is called before the report is drawn, which takes seconds."""
     reported = StudyReport(folder, home)
-    with Drawing() as drawing:
-        on_summary(reported.summary, reported.records)
-        reported.write(drawing)
+    on_summary(reported.summary, reported.records)
+    reported.write()
     return reported
 
 

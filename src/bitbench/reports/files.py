@@ -1,37 +1,34 @@
-"""The files of a report: a page, Markdown, and its figures."""
+"""The files of a report: a page, Markdown, and its figures where the extra `figures` draws them."""
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bitbench.reports.charts.figure import Figure
-from bitbench.reports.document.html import html_chart_svg, html_page
+from bitbench.reports.charts.svg import can_draw_files, figure_svg
+from bitbench.reports.document.html import html_page, vega_bundle
 from bitbench.reports.document.markdown import FIGURES, markdown
-from bitbench.reports.document.model import Block, Chart, Details, Document
+from bitbench.reports.document.model import Block, Chart, Details, Document, Figure
 from bitbench.util.files import SafeFolder
 
 REPORT = "report"  # its folder in that of the study
 PAGE = "index.html"
 TEXT = "report.md"
-Draw = Callable[[Sequence[Figure]], Sequence[str]]  # the SVG of each
 
 # Kind of figure and name of a workload, as `charts` call them: figures of an earlier report are removed by these names.
 _FIGURE = re.compile(r"(answer|trials|requests|load|length|memory|quality)-[\w.+-]+\.svg", re.ASCII)
 
 
-def make_report_files(document: Document, bundle: str, study_folder: Path, draw: Draw | None = None) -> Path:
-    """index.html, report.md and figures/ in the study's report/; the path is that of report.md. `bundle` draws charts
-    in the page, `draw` those in files."""
+def make_report_files(document: Document, study_folder: Path) -> Path:
+    """Write index.html, report.md and figures/ into the study's report/, and return the path of report.md."""
     files = SafeFolder(study_folder)
-    figures = {figure.name: figure for figure in report_file_figures(document)}
-    made = draw(list(figures.values())) if draw else [html_chart_svg(figure) for figure in figures.values()]
-    drawings = dict(zip(figures, made, strict=True))
-    opening = {figure.name: drawings[figure.name] for figure in _figures(document.answer)}
-    files.write(f"{REPORT}/{PAGE}", html_page(document, bundle, opening))
+    can_draw = can_draw_files()
+    figures = list(report_file_figures(document)) if can_draw else []
+    drawings = {figure.name: figure_svg(figure) for figure in figures}
+    files.write(f"{REPORT}/{PAGE}", html_page(document, vega_bundle()))
     files.remove_matching(f"{REPORT}/{FIGURES}", _FIGURE, frozenset(f"{name}.svg" for name in drawings))
     for name, drawing in drawings.items():
         files.write(f"{REPORT}/{FIGURES}/{name}.svg", drawing)
-    return files.write(f"{REPORT}/{TEXT}", markdown(document))
+    return files.write(f"{REPORT}/{TEXT}", markdown(document, has_figures=can_draw))
 
 
 def report_file_figures(document: Document) -> Iterator[Figure]:

@@ -10,7 +10,7 @@ class Form(StrEnum):
 
     HTML = "html"  # one page with figures; also report/index.html of each report
     CSV = "csv"  # one row per trial
-    JSON = "json"  # the report as data, the summary with its definitions, and one object per trial
+    JSON = "json"  # the summary with its definitions, and one object per trial
 
 
 def formats() -> list[str]:

@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.feature import ReportPlace
 from bitbench.records.lock import Lock
-from bitbench.records.trial import InstanceRecord
-from bitbench.reports.charts.curves import length_curve_figures, load_curve_figures
-from bitbench.reports.charts.figure import Figure
-from bitbench.reports.charts.rows import ratio_figure, request_figures, trials_figure
+from bitbench.reports.charts.curves import load_curve_figures
+from bitbench.reports.charts.rows import ratio_figure, trials_figure
 from bitbench.reports.charts.trade import trade_figures
-from bitbench.reports.document.model import Block, Chart, Document, Name, Paragraph, Phrase, Section
+from bitbench.reports.document.model import Block, Chart, Document, Figure, Name, Paragraph, Phrase, Section
 from bitbench.reports.document.numbers import estimated
 from bitbench.reports.document.words import (
     bullets,
@@ -30,15 +28,13 @@ from bitbench.reports.sections.conditions import (
     conditions_source_paragraph,
     configs_section,
     host_section,
-    instances_section,
     method_section,
     precision_section,
-    reproduce_section,
-    warm_up_section,
+    starts_section,
 )
 from bitbench.reports.sections.failures import failures_section, refusals_section, remarks
 from bitbench.reports.sections.lead import Lead, lead, lead_parts_of_features
-from bitbench.reports.sections.memory import engine_metrics_section, memory_section, settings_section
+from bitbench.reports.sections.memory import engine_metrics_section, memory_section
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.reports.sections.ranked import (
     objectives_section,
@@ -48,25 +44,23 @@ from bitbench.reports.sections.ranked import (
     results_section,
 )
 from bitbench.reports.sections.sweep import sweep_answer, sweep_points, sweep_section
-from bitbench.reports.sections.workloads import workload_runs_section, workload_section
+from bitbench.reports.sections.workloads import workload_section
 from bitbench.util.units import show_bytes
 
 TRADE = (
     "Filled markers form the Pareto front of what the caption names: no other config is at least as good in all of it "
-    "and significantly better in one; of two figures a dashed line follows it. Bars are intervals (of memory, the "
-    "lowest and the highest start), cut off at the edge."
+    "and significantly better in one. Bars are intervals (of memory, the lowest and the highest start), cut off at the "
+    "edge."
 )
 
 
 def study_document(
     summary: StudySummary,
     lock: Lock,
-    *,
-    instances: Sequence[InstanceRecord] = (),
 ) -> Document:
     """The answer and the charts that show it, one table, then everything else, folded. A section without data is left
     out."""
-    was_running = bool(instances) and all(instance.facts.was_running for instance in instances)
+    was_running = bool(summary.points) and all(point.was_running for point in summary.points)
     is_sweep = bool(sweep_points(summary, was_running=was_running))
     openings = [] if is_sweep else [_Opening.of(part, place) for place, part in enumerate(summary.by_model, start=1)]
     measures_speed = bool(summary.study.workloads)
@@ -81,7 +75,6 @@ def study_document(
         *(section for opening in openings for section in opening.details()),
         None if is_sweep else objectives_section(summary),
         precision_section(summary),
-        settings_section(summary),
         *lead_parts_of_features(summary, "section", ReportPlace.SPEED),
         memory_section(summary),
         *lead_parts_of_features(summary, "section", ReportPlace.MEMORY),
@@ -90,15 +83,12 @@ def study_document(
         *lead_parts_of_features(summary, "section", ReportPlace.CAUSES),
         failures_section(summary),
         refusals_section(summary),
-        None if was_running else warm_up_section(summary),
+        None if was_running else starts_section(summary),
         configs_section(summary, lock),
-        instances_section(instances),
         attempts_section(summary),
         host_section(lock),
         *lead_parts_of_features(summary, "section", ReportPlace.CONDITIONS),
         method_section(summary),
-        reproduce_section(summary, lock),
-        workload_runs_section(summary),
     ]
     return Document(
         say(summary.study.name),
@@ -232,13 +222,8 @@ def _speed_of(summary: StudySummary, shown: Collection[str]) -> Iterator[Section
         said = "The same shape under rising load: what is gained in throughput costs latency."
         yield _charts(ranked_section_title("Latency against throughput", summary), said, load)
     yield from _trade_offs(summary, labels, shown)
-    if lengths := length_curve_figures(summary, labels):
-        said = "Workloads that differ only in the length of the prompt."
-        yield _charts(ranked_section_title("Over the length of the input", summary), said, lengths)
     for ranking in summary.rankings:
-        trials = trials_figure(summary, ranking, labels)
-        spreads = request_figures(summary, ranking, labels)
-        yield workload_section(summary, ranking, (*([trials] if trials else []), *spreads))
+        yield workload_section(summary, ranking, trials_figure(summary, ranking, labels))
 
 
 def _trade_offs(summary: StudySummary, labels: Labels, shown: Collection[str]) -> Iterator[Section]:

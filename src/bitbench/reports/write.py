@@ -1,33 +1,19 @@
-"""From a study folder to its report: reads what it needs, shortens this machine's paths, and has the figures drawn
-in a process of their own."""
+"""From a study folder to its report: reads what it needs, and shortens this machine's paths."""
 
-import json
 import re
-import subprocess
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.analysis.summarize import summarize
 from bitbench.records.folder import StudyFolder, StudyRecords
-from bitbench.study.base import Json
-from bitbench.util.child_processes import (
-    NOWHERE,
-    bitbench_child_variables,
-    bitbench_command,
-    read_child_frame,
-    write_child_frame,
-)
 from bitbench.util.errors import ExitCode
 
 if TYPE_CHECKING:
-    from bitbench.reports.charts.figure import Figure
     from bitbench.reports.document.model import Document
 
 
@@ -43,9 +29,9 @@ def path_shortener(folders: Iterable[Path]) -> Callable[[str], str]:
     return lambda text: pattern.sub("…", text)
 
 
-# Where an engine's own words, or a command, stand in a summary and in the record of a start; and what leads to them.
-_TOLD = {"kernels", "commands", "command", "notes", "reason", "cause", "log_lines"}
-_LEADING = {"points", "failures", "failure", "configs", "refusals", "facts"}
+# Where an engine's own words, or a command, stand in a summary; and what leads to them.
+_TOLD = {"kernels", "commands", "notes", "reason", "cause", "log_lines"}
+_LEADING = {"points", "failures", "failure", "configs", "refusals"}
 
 
 def shorten_report_paths(told: Told, short: Callable[[str], str]) -> Told:
@@ -59,53 +45,6 @@ def shorten_report_paths(told: Told, short: Callable[[str], str]) -> Told:
         fields = (_TOLD | _LEADING) & type(told).model_fields.keys()
         found = told.model_copy(update={field: shorten_report_paths(getattr(told, field), short) for field in fields})
     return found  # type: ignore[no-any-return]
-
-
-_COMMAND = bitbench_command("bitbench.reports.charts.svg_process")
-
-
-class Drawing:
-    """Begins with its context, and ends with it. Where that process cannot draw, this one does."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        with suppress(OSError):  # a machine that has no room for a process more
-            self._process = subprocess.Popen(
-                _COMMAND,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                cwd=NOWHERE,
-                env=bitbench_child_variables(),
-            )
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process is not None:
-            self._process.kill()  # it may be getting ready for figures that do not come
-            self._process.communicate()
-
-    def draw(self, figures: Sequence["Figure"]) -> list[str]:
-        """Their SVG; only once."""
-        from bitbench.reports.document.html import html_chart_spec, html_chart_svg
-
-        try:
-            return self._drawn_there([html_chart_spec(figure) for figure in figures])
-        except (OSError, EOFError):
-            return [html_chart_svg(figure) for figure in figures]
-
-    def _drawn_there(self, specifications: list[dict[str, Json]]) -> list[str]:
-        if self._process is None:
-            raise EOFError
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        write_child_frame(self._process.stdin, json.dumps(specifications).encode())
-        drawings: list[str] = json.loads(read_child_frame(self._process.stdout))
-        return drawings
 
 
 class StudyReport:
@@ -128,23 +67,18 @@ class StudyReport:
         """For any of the renderers."""
         from bitbench.reports.study import study_document  # brings the drawing of charts: a second to import
 
-        return study_document(
-            self.summary, self.records.lock, instances=shorten_report_paths(tuple(self.records.instances), self._short)
-        )
+        return study_document(self.summary, self.records.lock)
 
     @property
     def page(self) -> Path:
         """Where `write` puts it."""
         return self.folder.report / "index.html"
 
-    def write(self, drawing: Drawing | None = None) -> Path:
-        """Write report/; the path is that of report.md, and the page and figures/ lie beside it. `drawing`: begun
-        before."""
-        from bitbench.reports.document.html import vega_bundle
+    def write(self) -> Path:
+        """Write report/; the path is that of report.md, and the page and figures/ lie beside it."""
         from bitbench.reports.files import make_report_files
 
-        draw = drawing.draw if drawing else None
-        return make_report_files(self.document, vega_bundle(self._home), self.folder.path, draw)
+        return make_report_files(self.document, self.folder.path)
 
     def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
         """A folder of operator profiles alone has no trial, and is no failure."""

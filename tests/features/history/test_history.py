@@ -20,7 +20,7 @@ from bitbench.features.history.history import (
 )
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import InstanceFacts
-from bitbench.reports.document.html import html_chart_svg
+from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Chart, Table
 from bitbench.study.base import Json
@@ -120,7 +120,7 @@ def test_the_line_goes_from_the_oldest_to_the_newest(found: History) -> None:
 
 def test_the_figure_has_a_row_for_each_study_and_says_what_changed(found: History) -> None:
     figure = history_figure(found)
-    ElementTree.fromstring(html_chart_svg(figure))
+    ElementTree.fromstring(figure_svg(figure))
     assert [row["changed"] for row in figure.rows] == [None, None, "engine-version", "engine-version"]
     assert figure.rows[2]["changes"] == "engine-version: 1.0 → 1.1"
     assert [row["y"] for row in figure.rows] == [point.estimate.value for point in found.points]
@@ -196,7 +196,7 @@ def test_hostile_names_stay_text_in_each_form_and_in_the_chart(found: History, k
     document = history_document(made_hostile(found, HOSTILE[kind]))
     assert_every_form_is_harmless(document)
     (chart,) = (block for block in document.answer if isinstance(block, Chart))
-    drawn = html_chart_svg(chart.figure)
+    drawn = figure_svg(chart.figure)
     ElementTree.fromstring(drawn)
     harmless(Elements(drawn), scripts=0)
     printable(drawn)

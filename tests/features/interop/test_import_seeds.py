@@ -80,7 +80,6 @@ def test_unknown_is_unknown(runs: Imported) -> None:
     assert all(trial.started_at is None and trial.requests_file is None for trial in folder.trials())
     assert "| Processor                       | –" in report
     assert "Warm-up" not in report
-    assert "How to repeat it" not in report
 
 
 def test_repeated_names_of_runs_are_said(runs: Imported) -> None:

@@ -23,7 +23,7 @@ from bitbench.features.kernels.computing import (
 from bitbench.features.kernels.runner import kernel_runner_shapes
 from bitbench.features.kernels.words import kernel_document
 from bitbench.measure.machine.gpus import GpuSurvey
-from bitbench.reports.document.html import html_chart_svg
+from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import ExitCode, KernelError
@@ -217,7 +217,7 @@ def test_the_gpus_cases_cover_the_codebooks_of_the_seed() -> None:
 def test_the_figure_shows_each_case_against_the_first_baseline() -> None:
     figure = speedup_figure(summarize_kernels(a_run(), ["torch-linear"]))
     assert figure is not None
-    words = ElementTree.fromstring(html_chart_svg(figure, WIDTH)).itertext()
+    words = ElementTree.fromstring(figure_svg(figure, WIDTH)).itertext()
     assert {"vptq-4096-256", "torch-mv"} <= set(words)
 
 

@@ -35,7 +35,8 @@ from bitbench.features.mix.types import MixLimits, MixSide, Mixture, Predicted, 
 from bitbench.features.mix.words import mixture_document, sensitivity_figure
 from bitbench.quality.material import cut_windows
 from bitbench.quantize import catalog
-from bitbench.reports.document.html import html_chart_svg, html_page
+from bitbench.reports.charts.svg import figure_svg
+from bitbench.reports.document.html import html_page
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.quality import Quality
@@ -366,7 +367,7 @@ def test_the_map_has_a_point_per_group_and_the_worst_is_the_darkest() -> None:
     assert len(figure.rows) == len(found.groups)
     assert max(figure.rows, key=lambda row: float(row["heat"] or 0))["heat"] == pytest.approx(1.0)
     alt.LayerChart.from_dict(figure.spec)  # raises where it is not as Vega-Lite's schema wants it
-    drawing = html_chart_svg(figure)
+    drawing = figure_svg(figure)
     assert "ffn_gate_up" in drawing
     assert "q8_0" in drawing
 

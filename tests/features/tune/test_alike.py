@@ -217,4 +217,4 @@ def test_a_report_says_whose_quality_is_shared() -> None:
     of = records(record(DENSE), record(FIRST))
     text = markdown(study_document(summarize(of), of.lock))
     assert "Measured once for settings that change speed and nothing of what a variant says" in text
-    assert "`gguf-q4_0 @ llamacpp threads=2` and `gguf-q4_0 @ llamacpp threads=4` as `gguf-q4_0 @ llamacpp" in text
+    assert "`gguf-q4_0 @ llamacpp threads=2` and `gguf-q4_0 @ llamacpp threads=4`" in text

@@ -5,9 +5,7 @@ from enum import StrEnum
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.facts import Fact
 from bitbench.analysis.results.summary import MetricDefinition, RateAnswer
-from bitbench.records.profile import Phase
 from bitbench.study.base import Record
-from bitbench.study.hardware import Level
 from bitbench.study.plan import Point
 from bitbench.util.errors import ExitCode
 
@@ -97,15 +95,6 @@ class CacheDifference(Record):
     after: float
 
 
-class RoofShare(Record):
-    """How much of what its own machine could do at most each side reaches, in one phase of a point."""
-
-    point: Point
-    phase: Phase
-    before: float
-    after: float
-
-
 class Comparison(Record):
     baseline: str
     candidate: str
@@ -115,8 +104,6 @@ class Comparison(Record):
     unpaired: tuple[Unpaired, ...] = ()
     differences: tuple[Difference, ...] = ()  # those that were allowed, or are the question itself
     unknown_facts: tuple[Fact, ...] = ()  # on both sides: cannot be checked
-    levels: tuple[Level | None, Level | None] | None = None  # of the processors, where they differ
-    roof_shares: tuple[RoofShare, ...] = ()  # then, where the roofs of both machines were measured
     cached: tuple[CacheDifference, ...] = ()  # such points have no verdict
     gates: tuple[GateResult, ...] = ()
     rates: tuple[RateAnswer, RateAnswer] | None = None  # what two searches for the highest rate found; no verdict

@@ -36,7 +36,6 @@ class Judged(Record):
     ratio_to_baseline: Estimate | None = None  # above 1 is better; None for the baseline itself too
     same_engine: SameEngineRatio | None = None  # None: the baseline is that config, or there is none
     memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
-    kv_cache_bytes: float | None = None  # what it reserves; None where the engine reserves nothing, or does not say
     findings: tuple[Finding, ...] = ()
     cost: Estimate | None = None  # per million output tokens, in the currency of the price
     trials: int = 0
@@ -44,15 +43,6 @@ class Judged(Record):
     quality_doubt: str = ""  # "was not measured", "is flagged: …"; empty where nothing speaks against it
     is_flagged: bool = False  # for its quality
     why_no_result: str = ""
-
-    @computed_field  # type: ignore[prop-decorator]
-    @property
-    def memory_without_cache(self) -> float | None:
-        """What it would take with an empty cache: the least that a smaller reserve could bring. None where that is
-        unknown; a reserve that is not in the memory, as it was never touched, cannot be taken off it."""
-        if self.memory is None or self.kv_cache_bytes is None or self.kv_cache_bytes >= self.memory.value:
-            return None
-        return self.memory.value - self.kv_cache_bytes
 
     @computed_field  # type: ignore[prop-decorator]
     @property

@@ -37,13 +37,12 @@ class MetricDefinition(Record):
 
 
 class Outlier(Record):
-    """A trial far from the others of its point. It still counts; without all such the mean would be `mean_without`."""
+    """A trial far from the others of its point. It still counts."""
 
     trial_id: str
     metric: str
     value: float
     median: float
-    mean_without: float
 
 
 class Run(Record):
@@ -66,41 +65,6 @@ class FailureGroup(Record):
 
     failure: Failure
     ids: tuple[str, ...]
-
-
-class StopReason(StrEnum):
-    """Why no more trials of a point were made."""
-
-    # Every question about it; where it has no other to compare with: known to the precision asked for.
-    DECIDED = "decided"
-    LIMIT = "trial limit"
-    BUDGET = "budget spent"
-    FAILED = "failed"
-    UNFINISHED = "unfinished"
-    IMPORTED = "imported"
-
-
-class WarmUp(Record):
-    """The trials before the first that counts, in each instance of a point."""
-
-    trials: int
-    first_ttft_s: float | None  # of the first trial of each instance, averaged
-    later_ttft_s: float | None  # of the measured trials, to compare with
-
-
-class RequestSpread(Record):
-    """A time of single requests, in seconds, over every request of a point's counted trials; `highest` is named."""
-
-    point: Point
-    metric: str  # a key of `definitions`
-    requests: int
-    p5: float
-    p50: float
-    p95: float
-    p99: float
-    highest: float
-    highest_trial: str
-    highest_request: int
 
 
 class EngineSummary(Record):
@@ -139,12 +103,10 @@ class PointSummary(Record):
     metrics: dict[str, Estimate]
     tails: dict[str, PercentileEstimate] = Field(default_factory=dict)
     objectives: tuple[Finding, ...] = ()  # those of the study
-    spreads: tuple[RequestSpread, ...] = ()  # where there are many requests
     runs: tuple[Run, ...]
     outliers: tuple[Outlier, ...]
     failures: tuple[FailureGroup, ...]
-    warm_up: WarmUp
-    stop_reason: StopReason
+    is_unfinished: bool = False  # a later call of the study makes more trials of it
     was_running: bool = False  # bitbench did not start it: intervals rest on its trials, and do not cover a restart
     engine: EngineSummary | None = None  # None where it offers no figures of its own
     streams: StreamSummary | None = None  # None: its requests were not kept
@@ -381,15 +343,11 @@ class ConfigQuality(Record):
 
 
 class Precision(Record):
-    """How exact a study is, and what more of it would bring. Relative, of logarithms; None where it is unknown."""
+    """How exact a study is. Relative, of logarithms; None where it is unknown."""
 
     blocks: int  # that a config shares with the baseline, a start of each in each; at most
     fewest_blocks: int | None = None  # at least: a config is dropped once everything about it is decided
-    start_sd: float | None = None  # from one start to the next, of one config
-    trial_sd: float | None = None  # from one trial to the next within a start
     half_width: float | None = None  # of a ratio to the baseline: the median over configs and workloads
-    next_block_s: float | None = None  # what one more block would cost
-    next_half_width: float | None = None  # and bring
 
 
 class RatioOfAttempts(Record):
@@ -421,15 +379,6 @@ class TurnEffect(Record):
     second_counts: bool = False  # the interval excludes 1
 
 
-class SettingSummary(Record):
-    """One of several settings of an engine with the same weights; None where it is unknown, or does not apply."""
-
-    config: Config
-    kv_bytes_per_token: int | None = None
-    step_slope: Estimate | None = None  # seconds that a token takes longer for each token of context, over starts
-    acceptance_length: float | None = None  # tokens of a step that began with a draft
-
-
 P = TypeVar("P", bound=Record)
 
 
@@ -455,8 +404,6 @@ class StudySummary(Record):
     quality_refusals: tuple[QualityRefusal, ...] = ()
     rounded_before: dict[str, str] = Field(default_factory=dict)  # see `Plan.rounded_before`
     rejections: tuple[Rejections, ...] = ()  # of configs with a trial
-    turns: tuple[TurnEffect, ...] = ()  # of engines that are frozen between their turns
-    settings: tuple[SettingSummary, ...] = ()  # of configs that share their weights and engine with others
     parts: dict[str, SerializeAsAny[Record]] = Field(default_factory=dict)  # of features, by the names of their parts
 
     def part(self, kind: type[P]) -> P | None:

@@ -7,7 +7,7 @@ import typer
 
 from bitbench.cli.terminal import Terminal
 from bitbench.features.history.history import history_below, history_document, history_figure
-from bitbench.reports.document.html import html_chart_svg
+from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.document.terminal import render_whole_in_terminal
 from bitbench.util.files import SafeFolder
 
@@ -30,5 +30,5 @@ def history(
         typer.echo(f"no figure: {output} is not written, as there is nothing to draw")
     elif output is not None:
         files, name = SafeFolder.around(output, folder)
-        files.write(name, html_chart_svg(history_figure(found)))
+        files.write(name, figure_svg(history_figure(found)))
         typer.echo(f"figure: {output}")

@@ -18,7 +18,7 @@ from bitbench.analysis.trial import DEFINITIONS
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import figure_channel, figure_constant
-from bitbench.reports.document.model import Chart, Document, Name, Phrase, Section, Table
+from bitbench.reports.document.model import Chart, Document, Figure, Name, Phrase, Section, Table
 from bitbench.reports.document.numbers import (
     Scale,
     estimated,
@@ -169,7 +169,7 @@ def _history_time(point: HistoryPoint) -> str:
         return UNKNOWN
 
 
-def history_figure(found: History) -> fig.Figure:
+def history_figure(found: History) -> Figure:
     """Draw it; there must be a point."""
     definition = found.definition
     scale = quantity_scale(quantity_unit(definition), [point.estimate.value for point in found.points])

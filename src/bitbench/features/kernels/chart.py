@@ -2,8 +2,8 @@
 
 from bitbench.features.kernels.computing import KernelSummary
 from bitbench.features.kernels.words import kernel_speedup_quantities
-from bitbench.reports.charts.figure import Figure
 from bitbench.reports.charts.rows import ratio_row, ratio_rows
+from bitbench.reports.document.model import Figure
 from bitbench.reports.document.words import MAX_NAME, plain_words
 from bitbench.reports.labels import distinct_labels
 

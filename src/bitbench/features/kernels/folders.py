@@ -6,7 +6,6 @@ from bitbench.features.kernels.bench import RECORDS_FILE, find_bench_records, re
 from bitbench.features.kernels.computing import KernelSummary
 from bitbench.features.kernels.words import kernel_document, kernel_document_as_published
 from bitbench.measure.offers import FolderReport
-from bitbench.measure.workplace import default_home
 from bitbench.records.profile import PublishedKernels, read_published_profile
 from bitbench.reports.document.markdown import FIGURES, markdown
 from bitbench.reports.document.model import Document
@@ -24,16 +23,17 @@ def kernel_report(folder: Path) -> FolderReport:
 def write_kernels(summary: KernelSummary, folder: Path) -> Document:
     """index.html and kernels.md in `folder`, and the figures that they show."""
     from bitbench.features.kernels.chart import WIDTH, speedup_figure  # drawing: a second to import
-    from bitbench.reports.document.html import html_chart_svg, html_page, vega_bundle
+    from bitbench.reports.charts.svg import can_draw_files, figure_svg
+    from bitbench.reports.document.html import html_page, vega_bundle
 
     figure = speedup_figure(summary)
     document = kernel_document(summary, figure)
-    drawings = {figure.name: html_chart_svg(figure, WIDTH)} if figure else {}
+    drawings = {figure.name: figure_svg(figure, WIDTH)} if figure and can_draw_files() else {}
     files = SafeFolder(folder)
     for name, drawing in drawings.items():
         files.write(f"{FIGURES}/{name}.svg", drawing)
-    files.write(PAGE, html_page(document, vega_bundle(default_home()), drawings))
-    files.write(TABLE_FILE, markdown(document))
+    files.write(PAGE, html_page(document, vega_bundle()))
+    files.write(TABLE_FILE, markdown(document, has_figures=bool(drawings)))
     return document
 
 

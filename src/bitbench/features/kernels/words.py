@@ -31,7 +31,7 @@ from bitbench.study.hardware import KernelDevice
 from bitbench.util.units import UNKNOWN
 
 if TYPE_CHECKING:
-    from bitbench.reports.charts.figure import Figure
+    from bitbench.reports.document.model import Figure
 
 
 TIME_DECIMALS, RATIO_DECIMALS = 4, 2

@@ -39,7 +39,6 @@ from bitbench.ports import Observer
 from bitbench.quantize import catalog, variants
 from bitbench.quantize.checkpoint import GgufTensor, read_gguf_tensors
 from bitbench.records.folder import StudyFolder, StudyRecords
-from bitbench.reports.document.html import vega_bundle
 from bitbench.reports.files import make_report_files
 from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config
@@ -70,7 +69,7 @@ def mix(asked: Mix, into: Path | None, observer: Observer, at: Workplace) -> Mix
     catalog.built_in_recipe_file(asked.limits.reference)  # raises where there is none
     place = into or Path(f"mix-{Path(asked.model).name}")
     found = _MixRun(asked, place, observer, at).answer()
-    make_report_files(mixture_document(found), vega_bundle(at.home), place)
+    make_report_files(mixture_document(found), place)
     return found
 
 

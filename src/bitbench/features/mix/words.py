@@ -12,6 +12,7 @@ from bitbench.reports.document.model import (
     Chart,
     CodeBlock,
     Document,
+    Figure,
     Mark,
     Name,
     Paragraph,
@@ -45,7 +46,7 @@ FAINTEST, DARKEST = 0.05, 0.85  # opacity of no divergence, and of the most
 LINE = 9  # pixels between a point's middle and each of its two lines
 
 
-def sensitivity_figure(found: Mixture) -> fig.Figure:
+def sensitivity_figure(found: Mixture) -> Figure:
     most = max(*(choice.options[0].divergence for choice in found.groups), 1e-12)
     rows = [_row(choice, most) for choice in found.groups]
     return fig.layered_figure(

@@ -1,7 +1,7 @@
 """A comparison of two studies, or of two configs: for a pull request, and for a terminal."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from bitbench.analysis.results.comparison import (
     CACHED_ON_ONE_SIDE,
@@ -34,7 +34,7 @@ from bitbench.reports.document.words import (
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections.failures import WITHOUT_CACHE
 from bitbench.study.metrics import find_metric
-from bitbench.study.plan import Point
+from bitbench.util.units import UNKNOWN
 
 MAX_NAMED = 4
 WORST_FIRST = (Verdict.MISSED, Verdict.INCONCLUSIVE, Verdict.MET)
@@ -60,7 +60,6 @@ def comparison_document(comparison: Comparison) -> Document:
         (
             *(_gate_section(comparison, condition, labels) for condition in conditions),
             *(_metric_section(comparison, metric, points, labels) for metric, points in found),
-            *([_roof_section(comparison, labels)] if comparison.roof_shares else []),
             *([Section(say("What to know"), notes, in_terminal=True)] if notes else []),
         ),
     )
@@ -114,12 +113,7 @@ def _limits(comparison: Comparison) -> Phrase:
     return strong(f"Limits: {', '.join(counts)}; exit code {comparison.exit_code:d}.")
 
 
-class _OfCandidate(Protocol):
-    @property
-    def candidate(self) -> Point: ...
-
-
-Compared = TypeVar("Compared", bound=_OfCandidate)
+Compared = TypeVar("Compared", ComparedPoint, GateResult)
 
 
 def _names(rows: Sequence[Compared], labels: Labels) -> Iterator[ColumnOf[Compared]]:
@@ -137,8 +131,7 @@ def _metric_section(comparison: Comparison, metric: str, points: Sequence[Compar
         number_column("Before", quantity_unit(definition), lambda point: estimated(point.before, definition)),
         number_column("After", quantity_unit(definition), lambda point: estimated(point.after, definition)),
         ratio_column(_ratio_title(comparison, points), lambda point: times(point.decisive)),
-        number_column("Starts before", Unit.COUNT, lambda point: _starts(point.before), shown_from=110),
-        number_column("Starts after", Unit.COUNT, lambda point: _starts(point.after), shown_from=110),
+        words_column("Starts", lambda point: f"{_starts(point.before)} / {_starts(point.after)}", shown_from=110),
         words_column("Verdict", lambda point: point.verdict.value),
     )
     return Section(say(_title(comparison, metric)), (figures,), in_terminal=True)
@@ -150,21 +143,8 @@ def _ratio_title(comparison: Comparison, points: Sequence[ComparedPoint]) -> str
     return f"Times better ({percent(levels.pop()) if len(levels) == 1 else 'corrected'})"
 
 
-def _starts(estimate: Estimate) -> int | None:
-    return estimate.basis.starts if estimate.basis else None
-
-
-def _roof_section(comparison: Comparison, labels: Labels) -> Section:
-    shares = table(
-        comparison.roof_shares,
-        words_column("Config", lambda roof_share: Name(labels[roof_share.point.config])),
-        words_column("Workload", lambda roof_share: Name(roof_share.point.workload)),
-        words_column("Phase", lambda roof_share: roof_share.phase.value),
-        number_column("Before", Unit.SHARE, lambda roof_share: roof_share.before),
-        number_column("After", Unit.SHARE, lambda roof_share: roof_share.after),
-    )
-    said = "Share of what its own machine can do at most: what differs here is the software's, the rest the machine's."
-    return Section(say("How near each side comes to its own roof"), (paragraph(said), shares), in_terminal=True)
+def _starts(estimate: Estimate) -> str:
+    return str(estimate.basis.starts) if estimate.basis else UNKNOWN
 
 
 def _gate_section(comparison: Comparison, condition: str, labels: Labels) -> Section:
@@ -229,14 +209,6 @@ def _notes(comparison: Comparison) -> Iterator[Phrase]:
             subject,
             f": {difference.before} before, {difference.after} after.",
         )
-    if comparison.levels is not None:
-        before, after = (level.shown if level else "unknown" for level in comparison.levels)
-        yield say(f"The processors are of different levels: {before} before, {after} after.")
-        if not comparison.roof_shares:
-            yield say(
-                Name("bitbench explain"),
-                " measures what a machine can do at most; once both have that, this says how near each comes to it.",
-            )
     if any(known.is_tail for metric in comparison.definitions if (known := find_metric(metric))):
         yield say(
             "A percentile is compared as the mean of the percentiles of single trials, of equal length on both sides."

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil, floor, log10
 from pathlib import Path
 
-from bitbench.analysis.results.summary import ConfigQuality, PointSummary, QualityState, StudySummary
+from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.reports.document.model import (
     Block,
@@ -23,7 +23,6 @@ from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
     bullets,
-    listing,
     number_column,
     paragraph,
     plural,
@@ -43,11 +42,6 @@ from bitbench.util.units import written_seconds
 
 SLO_FACTOR = 2  # of the first token's median: a limit that a server can meet under load
 WIDE = 100  # characters of a terminal with room for throughput beside the ratios
-QUICK_STATES = {
-    QualityState.WITHIN: "within the limits",
-    QualityState.BEYOND: "flagged",
-    QualityState.UNDECIDED: "undecided",
-}
 OUTPUT, TTFT = "output_throughput", "ttft_p50_s"
 
 
@@ -134,12 +128,9 @@ def quick_comparison_document(summary: StudySummary) -> Document:
     """The answer in sentences, then each config beside the baseline."""
     labels = Labels.of(summary, MAX_NAME)
     found = lead(summary)
-    known = [row for row in summary.quality if row.is_known and row.baseline != row.config]
-    losses = [_loss(summary, row, labels) for row in known]
     answer = [paragraph(found.phrase)] if found else []
-    if losses:
+    if any(row.is_known for row in summary.quality):
         answer += map(Paragraph, quality_rounding_sentences(summary.rounded_before))
-        answer.append(paragraph("Quality, beside the baseline: ", listing(losses), "."))
         answer += map(Paragraph, undecided_quality_sentences(summary))
     return Document(
         say(labels.shared or summary.study.name),
@@ -147,49 +138,31 @@ def quick_comparison_document(summary: StudySummary) -> Document:
     )
 
 
-def _loss(summary: StudySummary, row: ConfigQuality, labels: Labels) -> Phrase:
-    """`gguf-q4_0 predicts another next token in 12 % of places (KL divergence 0.11 nats)`."""
-    agreement, kl = row.estimates.get("top1_agreement"), row.estimates.get("kl_mean")
-    if agreement is None or kl is None:
-        return say(Name(labels[row.config]), " is unknown")
-    interval = agreement.interval
-    ends = (1 - interval.high, 1 - interval.low) if interval else (None, None)
-    other = Quantity(1 - agreement.value, Unit.SHARE, *ends)
-    divergence = estimated(kl, summary.quality_definitions["kl_mean"])
-    return say(
-        Name(labels[row.config]),
-        " predicts another next token in ",
-        other,
-        " of places (KL divergence ",
-        divergence,
-        f", {QUICK_STATES[row.state]})" if row.state else ")",
-    )
-
-
 def _table(summary: StudySummary, labels: Labels) -> Table:
-    qualities = {row.config: row for row in summary.quality}
+    qualities = {row.config: row for row in summary.quality if row.baseline != row.config}
     peaks = {config.config: config.memory.peak for config in summary.configs}
-    flagged = {row.config for row in summary.quality if row.flagged}
-    divergence = summary.quality_definitions.get("kl_mean")
 
     def peak(config: Config) -> float | None:
         known = peaks.get(config)
         return known.high if known else None
 
-    def quality(config: Config) -> Quantity | None:
-        row = qualities.get(config)
-        if row is None or row.baseline == config or divergence is None:
-            return None
-        return estimated(row.estimates.get("kl_mean"), divergence)
+    def quality_column(key: str) -> ColumnOf[Config]:
+        definition = summary.quality_definitions[key]
+
+        def quality(config: Config) -> Quantity | None:
+            row = qualities.get(config)
+            return None if row is None else estimated(row.estimates.get(key), definition)
+
+        return number_column(definition.label, quantity_unit(definition), quality, intervals_from=WIDE)
 
     return table(
         dict.fromkeys(point.point.config for point in summary.points),
         words_column("Config", lambda config: Name(labels[config])),
         *(versus_column(say("Speed on ", Name(ranking.workload)), ranking) for ranking in summary.rankings),
-        number_column("KL divergence", quantity_unit(divergence) if divergence else "", quality, intervals_from=WIDE),
+        *(quality_column(key) for key in ("kl_mean", "top1_agreement") if summary.quality),
         number_column("Memory peak", Unit.BYTES, peak),
         *(_speed_column(summary, workload.name) for workload in summary.study.workloads),
-        mark=lambda config: Mark.ALARM if config in flagged else None,
+        mark=lambda config: Mark.ALARM if config in qualities and qualities[config].flagged else None,
         drop_empty=True,
     )
 

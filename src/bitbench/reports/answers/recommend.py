@@ -1,9 +1,9 @@
 """A recommendation: what to use on each workload, why not the others, and the command that serves it."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 
-from bitbench.analysis.results.estimate import Finding, Verdict
+from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.results.recommendation import (
     MEMORY,
     QUALITY_NOT_MEASURED,
@@ -33,12 +33,11 @@ from bitbench.reports.document.numbers import (
     percent,
     quantity,
     quantity_unit,
-    size,
     times,
 )
 from bitbench.reports.document.words import (
     MAX_NAME,
-    Shown,
+    ColumnOf,
     Words,
     bullets,
     joined,
@@ -55,8 +54,6 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import Labels
-from bitbench.reports.sections.ranked import LESS_MEMORY
-from bitbench.util.errors import ExitCode
 from bitbench.util.units import show_bytes
 
 
@@ -88,8 +85,7 @@ _NO_WORKLOADS = say(
     Name("workloads"),
     " in its file add speed.",
 )
-ROOM = 90  # characters of a terminal for the first four columns, with a config's name, and one more
-ROOM_OF_A_FIGURE = 14  # for each further one
+ROOM = 90  # characters of a terminal from which there is room for what is no limit
 ROOM_FOR_INTERVALS = 180
 
 
@@ -101,7 +97,7 @@ def recommendation_document(found: Recommendation) -> Document:
             paragraph("Asked for: ", recommendation_goal_phrase(goal, found.limits, found.memory_name), "."),
             *(Paragraph(_verdict(found, choice)) for choice in found.choices),
             *([] if found.choices else [paragraph(_NO_WORKLOADS)]),
-            *(Paragraph(words) for words in _on_every_workload(found)),
+            *_for_all(found),
         ),
         (*(_section(found, choice) for choice in found.choices), *_deployments(found), *_what_to_know(found)),
     )
@@ -130,7 +126,7 @@ def recommendation_limit_text(unit: str, limit: float) -> str:
 
 def _verdict(found: Recommendation, choice: Choice) -> Phrase:
     if choice.chosen is not None:
-        return say(_use(found, choice, choice.of(choice.chosen)), _undecided(choice, choice.of(choice.chosen)))
+        return _use(found, choice, choice.of(choice.chosen))
     if choice.starts_needed is not None:
         return strong("One start decides nothing on ", Name(choice.workload), f"; {choice.starts_needed} of each may.")
     if choice.nearest is not None:
@@ -139,18 +135,22 @@ def _verdict(found: Recommendation, choice: Choice) -> Phrase:
 
 
 def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
-    cost = say(" A million output tokens cost ", _cost(judged), ".") if judged.cost else ()
-    return say(
-        strong(_headline(choice, judged)),
-        f" Its {found.primary_metric.name} is ",
-        estimated(judged.figure, found.primary_metric),
-        _gain(found, choice, judged),
-        ".",
-        _on_same_engine(found, judged),
-        cost,
-        _caution(judged),
-        _not_flagged(found, choice) if judged.is_flagged else (),
-    )
+    said = [strong(_headline(choice, judged)), _figures(found, choice, judged)]
+    if judged.same_engine is not None:  # the baseline runs on another one: what quantization alone brought
+        other = say("the unquantized ", Name(judged.same_engine.unquantized.name))
+        meaning = ratio_meaning(found.primary_metric, other)
+        said.append(say("On the same engine it is ", times(judged.same_engine.ratio), " ", meaning, "."))
+    if judged.cost:
+        said.append(say("A million output tokens cost ", _cost(judged), "."))
+    if judged.failed_trials:
+        said.append(say(f"Caution: {judged.failed_trials} of its {judged.trials} trials failed."))
+    if judged.is_flagged:
+        said.append(_not_flagged(found, choice))
+    if choice.undecided:
+        said.append(
+            say("Undecided between it and ", listing(name_phrases(each.name for each in choice.undecided)), ".")
+        )
+    return joined(said, " ")
 
 
 def _headline(choice: Choice, judged: Judged) -> Phrase:
@@ -164,90 +164,49 @@ def _headline(choice: Choice, judged: Judged) -> Phrase:
     return say(head, Name(judged.config.name), " on ", Name(choice.workload), ".")
 
 
-def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
-    """No limit was given on quality, so that a flag rules nothing out; what to use where it does."""
-    met = (judged for judged in choice.judged if judged.verdict is Verdict.MET and not judged.quality_doubt)
-    sound = next(met, None)
-    if sound is None:
-        return say(" The quality of the others which meet the limits is flagged, undecided or unknown.")
-    best = say(" The best of those within the limits on quality is ", Name(sound.config.name), ", ")
-    return say(best, estimated(sound.figure, found.primary_metric), _gain(found, choice, sound), ".")
-
-
-def _caution(judged: Judged) -> str:
-    if not judged.failed_trials:
-        return ""
-    return f" Caution: {judged.failed_trials} of its {judged.trials} trials failed."
-
-
-def _on_same_engine(found: Recommendation, judged: Judged) -> Phrase:
-    """Where the baseline runs on another engine, the ratio holds both: what quantization alone brought."""
-    if judged.same_engine is None:
-        return ()
-    other = say("the unquantized ", Name(judged.same_engine.unquantized.name))
-    meaning = ratio_meaning(found.primary_metric, other)
-    return say(" On the same engine it is ", times(judged.same_engine.ratio), " ", meaning, ".")
-
-
-def _gain(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
+def _figures(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
+    figure = say(f"Its {found.primary_metric.name} is ", estimated(judged.figure, found.primary_metric))
     ratio = times(judged.ratio_to_baseline)
     if ratio is not None and choice.baseline is not None:
         baseline = say("the baseline ", Name(choice.baseline.name))
-        return say(", ", ratio, " ", ratio_meaning(found.primary_metric, baseline))
+        return say(figure, ", ", ratio, " ", ratio_meaning(found.primary_metric, baseline), ".")
     if judged.config == choice.baseline:
-        return say("; it is the baseline itself")
-    return say("; the baseline has no result here")
+        return say(figure, "; it is the baseline itself.")
+    return say(figure, "; the baseline has no result here.")
 
 
-def _undecided(choice: Choice, chosen: Judged) -> Phrase:
-    if not choice.undecided:
-        return ()
-    rivals = [choice.of(config) for config in choice.undecided]
-    gain = "; its gain over the baseline is not significant" if choice.baseline in choice.undecided else ""
-    known = [(judged.memory.value, judged) for judged in (chosen, *rivals) if judged.memory is not None]
-    least: Phrase = ()
-    mean, smallest = min(known, key=lambda pair: pair[0], default=(0.0, chosen))
-    if any(mean < (1 - LESS_MEMORY) * other for other, _ in known):
-        least = say("; of these ", Name(smallest.config.name), " takes the least memory (", size(mean), ")")
-    others = listing(name_phrases(judged.config.name for judged in rivals))
-    return say(" Undecided between it and ", others, gain, least, ".")
+def _not_flagged(found: Recommendation, choice: Choice) -> Phrase:
+    """No limit was given on quality, so that a flag rules nothing out; what to use where it does."""
+    for judged in choice.judged:
+        if judged.verdict is Verdict.MET and not judged.quality_doubt:
+            best = say("The best of those within the limits on quality is ", Name(judged.config.name))
+            return say(best, ". ", _figures(found, choice, judged))
+    return say("The quality of the others which meet the limits is flagged, undecided or unknown.")
 
 
 def _none_meets(choice: Choice, nearest: Judged) -> Phrase:
     limits = listing(list(dict.fromkeys(finding.name for finding in nearest.findings)))
-    by = _missed(nearest, nearest.verdict)
-    where = say(" The nearest is ", Name(nearest.config.name), ": ", by, ".")
+    where = say(" The nearest is ", Name(nearest.config.name), ": ", _against_limits(nearest, nearest.verdict), ".")
     if nearest.verdict is Verdict.MISSED:
         return say(strong("No config meets ", limits, " on ", Name(choice.workload), "."), where)
-    count = len(choice.with_verdict(Verdict.INCONCLUSIVE))
-    may = f" No config is certain to meet it; {'one' if count == 1 else count} may."
-    verdict = strong("Inconclusive: ", limits, " on ", Name(choice.workload), ".")
-    return say(verdict, may, where, " To decide, ", _to_decide(nearest), ".")
+    may = f" {len(choice.with_verdict(Verdict.INCONCLUSIVE))} may meet it."
+    to_decide = say(" To decide, ", _to_decide(nearest), ".")
+    return say(strong("Inconclusive: ", limits, " on ", Name(choice.workload), "."), may, where, to_decide)
 
 
 def _to_decide(judged: Judged) -> Phrase:
     open_ones = [finding for finding in judged.findings if finding.verdict is Verdict.INCONCLUSIVE]
-    loss = next((finding for finding in open_ones if finding.unit == Unit.SHARE), None)
-    if loss is not None and loss.value is not None:
-        return say(
-            "measure quality with more ", Name("windows"), " or a longer ", Name("corpus"), ", into a new folder"
-        )
-    if loss is not None and loss.reason == QUALITY_NOT_MEASURED:
+    if not any(finding.unit == Unit.SHARE for finding in open_ones):
+        return say("run the study again with a larger budget or more starts")
+    if any(finding.reason == QUALITY_NOT_MEASURED for finding in open_ones):
         return say("add ", Name("quality: {}"), " to the study and run it into a new folder")
-    if loss is not None:
-        return say("measure its quality and that of the unquantized model on the same engine")
-    return say("run the study again with a larger budget or more starts")
+    return say("measure quality with more ", Name("windows"), " or a longer ", Name("corpus"), ", into a new folder")
 
 
-def _on_every_workload(found: Recommendation) -> Iterator[Phrase]:
-    if len(found.choices) < 2 or any(choice.model for choice in found.choices):
-        return
+def _for_all(found: Recommendation) -> Iterator[Block]:
     if found.for_all:
-        verb = "is" if len(found.for_all) == 1 else "are each"
-        chosen = listing(name_phrases(config.name for config in found.for_all))
-        yield say("One for all workloads: ", chosen, f" {verb} the choice, or may be as good, on every one.")
-    elif found.exit_code is ExitCode.DONE:
-        yield say("No single config is the choice, or may be as good, on every workload.")
+        chosen = listing(name_phrases(config.name for config in found.for_all), "or")
+        yield paragraph("One for all workloads: ", chosen, ", the choice or maybe as good on each.")
 
 
 def _section(found: Recommendation, choice: Choice) -> Section:
@@ -262,13 +221,12 @@ def _section(found: Recommendation, choice: Choice) -> Section:
 
 def _better_but_open(choice: Choice) -> Iterator[Phrase]:
     """Ahead of the chosen one, but not known to meet the limits: worth more trials."""
-    if choice.chosen is None:
-        return
-    places = [judged.config for judged in choice.judged]
-    for judged in choice.judged[: places.index(choice.chosen)]:
+    for judged in choice.judged:
+        if choice.chosen in (None, judged.config):
+            return
         if judged.verdict is Verdict.INCONCLUSIVE:
             why = " may be better; whether it meets the limits is inconclusive: "
-            yield say(Name(judged.config.name), why, _missed(judged, Verdict.INCONCLUSIVE), ".")
+            yield say(Name(judged.config.name), why, _against_limits(judged, Verdict.INCONCLUSIVE), ".")
 
 
 def _ruled_out(choice: Choice) -> Iterator[Phrase]:
@@ -277,32 +235,24 @@ def _ruled_out(choice: Choice) -> Iterator[Phrase]:
     for judged in choice.with_verdict(Verdict.MISSED):
         if judged.figure is None:
             reason = say(f"no result ({plain_words(judged.why_no_result, MAX_CAUSE)})")
-        elif judged.config == choice.nearest:  # the verdict says why
-            continue
         else:
-            reason = _missed(judged, Verdict.MISSED)
-        reasons.setdefault(reason, []).append(judged.config.name)
+            reason = _against_limits(judged, Verdict.MISSED)
+        if judged.figure is None or judged.config != choice.nearest:  # of the nearest the verdict says why
+            reasons.setdefault(reason, []).append(judged.config.name)
     for reason, configs in reasons.items():
         yield say("Ruled out: ", listing(name_phrases(configs)), ": ", reason, ".")
 
 
-def _missed(judged: Judged, verdict: Verdict) -> Phrase:
+def _against_limits(judged: Judged, verdict: Verdict) -> Phrase:
     """The limits with this verdict, with its figures."""
     said = []
     for finding in judged.findings:
         if finding.verdict is verdict:
             why = f" ({finding.reason})" if finding.reason else ""
             limit = f" against {recommendation_limit_text(finding.unit, finding.limit)}{why}"
-            known = say(f"{finding.name} ", finding_quantity(finding), _without_cache(judged, finding), limit)
+            known = say(f"{finding.name} ", finding_quantity(finding), limit)
             said.append(say(f"{finding.name}: {finding.reason}") if finding.value is None else known)
     return joined(said, "; ")
-
-
-def _without_cache(judged: Judged, finding: Finding) -> Phrase:
-    """`3,141 [3,043, 3,326] MiB (2,117 MiB without the reserved KV cache)`"""
-    if finding.name != MEMORY or judged.memory_without_cache is None:
-        return ()
-    return say(" (", size(judged.memory_without_cache), " without the reserved KV cache)")
 
 
 def _cost(judged: Judged) -> Quantity:
@@ -310,20 +260,17 @@ def _cost(judged: Judged) -> Quantity:
 
 
 def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
-    """A column per limit, which a narrow terminal keeps; then the ratio, memory where that is no limit, that without
-    the KV cache, and cost."""
+    """A column per limit, which a narrow terminal keeps; then the ratio, memory where that is no limit, and cost."""
     asked = next(judged for judged in choice.judged if judged.figure is not None).findings
     limits = (
         number_column(limit.name, limit.unit, partial(_finding, place), intervals_from=ROOM_FOR_INTERVALS)
         for place, limit in enumerate(asked)
     )
-    figures: list[tuple[str, str, Callable[[Judged], Shown]]] = []
+    figures: list[ColumnOf[Judged]] = []
     if all(finding.name != MEMORY for finding in asked) and any(judged.memory for judged in choice.judged):
-        figures.append(("Memory", Unit.BYTES, lambda judged: judged.memory.value if judged.memory else None))
-    if any(judged.memory_without_cache is not None for judged in choice.judged):
-        figures.append(("Without KV", Unit.BYTES, lambda judged: judged.memory_without_cache))
+        figures.append(number_column("Memory", Unit.BYTES, _memory, shown_from=ROOM))
     if found.price_per_hour is not None:
-        figures.append(("Cost/Mtok", Unit.NONE, _cost))
+        figures.append(number_column("Cost/Mtok", Unit.NONE, _cost, shown_from=ROOM, intervals_from=ROOM_FOR_INTERVALS))
     return table(
         choice.judged,
         words_column("Verdict", lambda judged: _standing(choice, judged)),
@@ -338,12 +285,13 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
             "vs. baseline",
             lambda judged: "baseline" if judged.config == choice.baseline else times(judged.ratio_to_baseline),
         ),
-        *(
-            number_column(*figure, shown_from=ROOM + place * ROOM_OF_A_FIGURE, intervals_from=ROOM_FOR_INTERVALS)
-            for place, figure in enumerate(figures)
-        ),
+        *figures,
         mark=lambda judged: Mark.BEST if judged.config == choice.chosen else None,
     )
+
+
+def _memory(judged: Judged) -> float | None:
+    return judged.memory.value if judged.memory else None
 
 
 def _finding(place: int, judged: Judged) -> Quantity | None:

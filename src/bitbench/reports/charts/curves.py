@@ -1,9 +1,8 @@
-"""Lines over workloads that differ in one thing, load or the length of the prompt: names beside them, one pair that
-stands out, guides that say where a limit is."""
+"""Lines over workloads that differ in their load alone, with guides where a limit is."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 
 from bitbench.analysis.results.estimate import MEDIAN
 from bitbench.analysis.results.summary import PointSummary, RateAnswer, StudySummary
@@ -11,13 +10,12 @@ from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import (
     MOST_SERIES,
     Layer,
-    Spec,
     absent_from_figure,
     figure_channel,
     figure_constant,
     legend,
 )
-from bitbench.reports.document.model import Quantity, Unit
+from bitbench.reports.document.model import Figure, Quantity, Unit
 from bitbench.reports.document.numbers import (
     ROUGH,
     Scale,
@@ -35,163 +33,9 @@ from bitbench.reports.sections.sweep import LOAD, sweep_level, sweep_shape_witho
 from bitbench.study.metrics import METRICS, OBJECTIVES
 from bitbench.study.plan import Config, Point
 from bitbench.study.workload import Workload, workload_length_text
-from bitbench.util.units import UNKNOWN
 
 HEIGHT = 320
-LABEL_ROOM = 170  # pixels at the right, for the names of the lines
-FROM_WHICH_TO_HIGHLIGHT = 3  # lines: of two, both are the pair
-THICK, THIN, FAINT = 3.0, 1.2, 0.6
-
-
-@dataclass(frozen=True)
-class Guide:
-    """A line across the figure, at a place of the y axis (a limit) or of the x axis (an answer with its interval)."""
-
-    label: str
-    x: float | None = None
-    y: float | None = None
-    x_low: float | None = None
-    x_high: float | None = None
-
-    @property
-    def row(self) -> fig.Row:
-        ends: fig.Row = {"guide_low": self.x_low, "guide_high": self.x_high}
-        return {"guide": self.label, "guide_x": self.x, "guide_y": self.y, **ends}
-
-
-def _lines_figure(
-    name: str,
-    title: str,
-    caption: Sequence[str],
-    rows: Sequence[fig.Row],
-    *,
-    x: fig.ChartAxis,
-    y: fig.ChartAxis,
-    at: str,
-    marked: bool,
-    pair: Sequence[str] = (),
-    guides: Sequence[Guide] = (),
-) -> fig.Figure:
-    """A line per series, with error bars. `marked`: the points of the first say their load. `pair`: the series that
-    stand out where there are many."""
-    series = list(dict.fromkeys(str(row["series"]) for row in rows))
-    is_single = len(series) == 1
-    shown = pair if len(series) >= FROM_WHICH_TO_HIGHLIGHT else series
-    sentences = [*caption, fig.cut_sentence(rows, x=x, y=y)]
-    drawn_rows = [{**row, "stands_out": row["series"] in shown} for row in _with_ends(rows, y)]
-
-    def figure(*, direct: bool) -> fig.Figure:
-        layers = [*_guides(x, y, guides), *_layers(x, y, at, series, direct=direct, marked=marked)]
-        return fig.layered_figure(
-            name,
-            title,
-            sentences,
-            layers,
-            [*drawn_rows, *(guide.row for guide in guides)],
-            height=HEIGHT,
-        )
-
-    return replace(figure(direct=not is_single), narrow=None if is_single else figure(direct=False).spec)
-
-
-def _layers(
-    x: fig.ChartAxis, y: fig.ChartAxis, at: str, names: Sequence[str], *, direct: bool, marked: bool
-) -> list[Layer]:
-    base = fig.figure_layer_where("isValid(datum.series)")
-    colour = figure_channel("series:N", sort=list(names), legend=None if direct or len(names) == 1 else legend())
-    shape = figure_channel("series:N", sort=list(names), legend=None)
-    width, opacity = (
-        {"condition": {"test": "datum.stands_out", "value": much}, "value": little}
-        for much, little in ((THICK, THIN), (1.0, FAINT))
-    )
-    about = fig.tooltips(
-        series="Config",
-        workload="Workload",
-        at=at.capitalize(),
-        shown="Mean [interval]",
-        counts="Starts / trials",
-    )
-    return [
-        base.mark("line").encode(x=x.x(), y=y.y(), color=colour, order="order:Q", strokeWidth=width, opacity=opacity),
-        *fig.error_bars(x, y, colour=colour, opacity=0.45),
-        base.mark("point", filled=True, size=60).encode(
-            x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about, opacity=opacity
-        ),
-        *(_loads(base, x, y, names[0]) if marked else []),
-        *(_line_names(x, y, colour) if direct else []),
-    ]
-
-
-def _loads(base: Layer, x: fig.ChartAxis, y: fig.ChartAxis, series: str) -> list[Layer]:
-    first = base.where({"field": "series", "equal": series})
-    return [text.encode(x=x.x(), y=y.y(), text="at:N") for text in fig.halo(first, "dim", align="center", dy=-12)]
-
-
-def _line_names(x: fig.ChartAxis, y: fig.ChartAxis, colour: Spec) -> list[Layer]:
-    """Right of the figure, with a thin line to where their own line ends."""
-    leader = fig.figure_layer_where("datum.is_end").mark("rule", style="leader")
-    named = [leader.encode(x=x.x(), x2=figure_constant("width"), y=y.y(), y2="label_y", color=colour)]
-    for condition, style in (("datum.stands_out", "pair-name"), ("!datum.stands_out", "line-name")):
-        name = fig.figure_layer_where(f"datum.is_end && {condition}").mark("text", style=style, dx=6, limit=LABEL_ROOM)
-        named.append(name.encode(x=figure_constant("width"), y=y.y("label_y"), text="series:N", color=colour))
-    return named
-
-
-def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[Guide]) -> list[Layer]:
-    """Behind the lines. A label stands where its guide meets the edge."""
-    layers: list[Layer] = []
-    if any(guide.x_low is not None for guide in guides):
-        band = fig.figure_layer_where("isValid(datum.guide_low)").mark("rect", style="answer")
-        layers.append(band.encode(x=x.x("guide_low"), x2="guide_high"))
-    if any(guide.x is not None for guide in guides):
-        upright = fig.figure_layer_where("isValid(datum.guide_x)")
-        layers.append(upright.mark("rule", style="baseline").encode(x=x.x("guide_x")))
-        texts = fig.halo(upright, "dim", align="right", dx=-6, dy=10)
-        layers += [text.encode(x=x.x("guide_x"), y=figure_constant(0), text="guide:N") for text in texts]
-    if any(guide.y is not None for guide in guides):
-        lying = fig.figure_layer_where("isValid(datum.guide_y)")
-        layers.append(lying.mark("rule", style="limit").encode(y=y.y("guide_y")))
-        texts = fig.halo(lying, "change", align="left", dx=4, dy=-8)
-        layers += [text.encode(x=figure_constant(0), y=y.y("guide_y"), text="guide:N") for text in texts]
-    return layers
-
-
-def _with_ends(rows: Sequence[fig.Row], axis: fig.ChartAxis) -> list[fig.Row]:
-    """The last point of each line carries its name, as high as it lies and where no other name is."""
-    places = {row["series"]: number for number, row in enumerate(rows)}.values()
-    of_row = dict(zip(places, axis.apart(fig.figure_field_values((rows[place] for place in places), "y")), strict=True))
-    return [{**row, "is_end": number in of_row, "label_y": of_row.get(number)} for number, row in enumerate(rows)]
-
-
-def curves_by_load(workloads: Sequence[Workload]) -> list[list[Workload]]:
-    """Groups of at least two that differ only in how much is asked at once, by rising load."""
-    return _groups(workloads, LOAD, sweep_level)
-
-
-def curves_by_input_length(workloads: Sequence[Workload]) -> list[list[Workload]]:
-    """Groups of at least two that differ only in the length of the prompt, by rising length."""
-    fixed = [
-        workload
-        for workload in workloads
-        if isinstance(workload.input_tokens, int) and "input_tokens" not in workload.unknown
-    ]
-    return _groups(fixed, ["input_tokens"], _curve_input_length)
-
-
-def _curve_input_length(workload: Workload) -> float:
-    return float(workload.input_tokens) if isinstance(workload.input_tokens, int) else 0.0
-
-
-def _groups(
-    workloads: Sequence[Workload], differing: Sequence[str], place: Callable[[Workload], float]
-) -> list[list[Workload]]:
-    alike = grouped(workloads, partial(sweep_shape_without, differing))
-    ordered = [sorted(group, key=place) for group in alike.values()]
-    return [group for group in ordered if len({place(workload) for workload in group}) > 1]
-
-
 THROUGHPUT = "output_throughput"
-FEW_LENGTHS = 8  # ticks: more would not fit beside each other on a phone
 
 
 @dataclass(frozen=True)
@@ -203,69 +47,136 @@ class _Line:
     metric: str
 
 
-def load_curve_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
+@dataclass(frozen=True)
+class _Curves:
+    """The lines of one figure, and their points by rising load."""
+
+    summary: StudySummary
+    group: Sequence[Workload]
+    lines: Sequence[_Line]
+
+    @cached_property
+    def drawn(self) -> list[tuple[_Line, PointSummary, Quantity]]:
+        points = {point.point: point for point in self.summary.points}
+        found = []
+        for line in self.lines:
+            definition = ranked_metric_definition(self.summary, line.metric)
+            for workload in self.group:
+                point = points.get(Point(config=line.config, workload=workload.name))
+                figure = point_quantity(point, line.metric, definition) if point else None
+                if point is not None and figure is not None:
+                    found.append((line, point, figure))
+        return found
+
+    @cached_property
+    def scale(self) -> Scale:
+        unit = quantity_unit(ranked_metric_definition(self.summary, self.lines[0].metric))
+        return quantity_scale(unit, [figure.value for _, _, figure in self.drawn])
+
+    @property
+    def rows(self) -> list[fig.Row]:
+        """A row per point, over its load."""
+        rows: list[fig.Row] = []
+        for line, point, figure in self.drawn:
+            load = sweep_level(self.summary.study.workload(point.point.workload))
+            estimate = point.metrics.get(line.metric) or next(iter(point.metrics.values()))
+            rows.append(
+                {
+                    "series": line.label,
+                    "workload": point.point.workload,
+                    **fig.place_on_axis("y", figure, self.scale),
+                    "x": load,
+                    "order": load,
+                    "at": shown(setting_quantity(load)),
+                    "shown": shown(figure),
+                    "counts": starts_and_trials(estimate),
+                }
+            )
+        return rows
+
+    @property
+    def shape(self) -> str:
+        first = self.group[0]
+        asked, answered = (workload_length_text(length) for length in (first.input_tokens, first.output_tokens))
+        return f"{asked} tokens in, {answered} out"
+
+    @property
+    def over(self) -> tuple[str, str]:
+        """What rises, and its unit."""
+        is_open = self.group[0].open_loop
+        return ("offered rate", "requests/s") if is_open else ("concurrency", "requests in flight")
+
+
+def load_curve_figures(summary: StudySummary, labels: Labels) -> list[Figure]:
     """Latency over throughput, a point per load. Of one config its times and its throughput over the load, with the
     limits of the study and what a search found."""
-    alone = len(summary.configs) == 1
-    found: list[fig.Figure | None] = []
+    found: list[Figure | None] = []
     for group in curves_by_load(summary.study.workloads):
-        if alone:
-            found += [_level_figure(summary, group, *lines, labels) for lines in _over_load(summary).items()]
-        else:
+        if len(summary.configs) > 1:
             found.append(_load_figure(summary, group, labels))
+            continue
+        config = summary.configs[0].config
+        for shows, metrics in _over_load(summary).items():
+            lines = [_Line(config, label, metric) for metric, label in metrics.items()]
+            found.append(_level_figure(_Curves(summary, group, lines), shows))
     return [figure for figure in found if figure is not None]
 
 
-def length_curve_figures(summary: StudySummary, labels: Labels) -> list[fig.Figure]:
-    """The primary metric over the length of the prompt, and the time to first token."""
-    found = [
-        _length_figure(summary, group, metric, labels)
-        for group in curves_by_input_length(summary.study.workloads)
-        for metric in dict.fromkeys((summary.primary_metric, "ttft_s"))
-    ]
-    return [figure for figure in found if figure is not None]
+def curves_by_load(workloads: Sequence[Workload]) -> list[list[Workload]]:
+    """Groups of at least two that differ only in how much is asked at once, by rising load."""
+    alike = grouped(workloads, lambda workload: sweep_shape_without(LOAD, workload))
+    ordered = [sorted(group, key=sweep_level) for group in alike.values()]
+    return [group for group in ordered if len({sweep_level(workload) for workload in group}) > 1]
 
 
-def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Labels) -> fig.Figure | None:
-    lines, left_out = _lines(summary, group, {"latency_s": ""}, labels)
-    drawn = [pair for pair in _drawn(summary, lines, group) if THROUGHPUT in pair[1].metrics]
-    if not drawn:
-        return None
+def _load_figure(summary: StudySummary, group: Sequence[Workload], labels: Labels) -> Figure | None:
+    ranking = next(ranking for ranking in summary.rankings if ranking.workload == group[-1].name)
+    ranked = [entry.config for entry in ranking.entries]
+    order = dict.fromkeys([*ranked, *(config.config for config in summary.configs)])
+    every = _Curves(summary, group, [_Line(config, labels[config], "latency_s") for config in order])
+    curves = _most_curves(every)
     throughput, latency = summary.definitions[THROUGHPUT], summary.definitions["latency_s"]
-    x_scale = quantity_scale(quantity_unit(throughput), [point.metrics[THROUGHPUT].value for _, point in drawn])
-    y_scale = _y_scale(summary, lines, group)
-    rows: list[fig.Row] = []
-    for line, point in drawn:
-        load = sweep_level(summary.study.workload(point.point.workload))
-        x_values = fig.place_on_axis("x", estimated(point.metrics[THROUGHPUT], throughput), x_scale)
-        rows.append(
-            {**_point(summary, line, point, y_scale), **x_values, "order": load, "at": shown(setting_quantity(load))}
-        )
-    unit = "requests/s" if group[0].open_loop else "requests in flight"
-    pair = _pair(summary, lines)
-    said = f"A point per load ({unit}, as written at the first line), with its intervals."
+    figures = [estimated(point.metrics.get(THROUGHPUT), throughput) for _, point, _ in curves.drawn]
+    known = [figure.value for figure in figures if figure is not None]
+    if not known:
+        return None
+    scale = quantity_scale(quantity_unit(throughput), known)
+    rows = [
+        {**row, **fig.place_on_axis("x", figure, scale)}
+        for row, figure in zip(curves.rows, figures, strict=True)
+        if figure is not None
+    ]
+    unit = curves.over[1]
+    measured = {line.config for line, _, _ in every.drawn}
+    left_out = f"Shown are {len(curves.lines)} of {len(measured)} configs." if len(curves.lines) < len(measured) else ""
+    absent = absent_from_figure(summary, {each.name for each in group}, measured, labels)
     return _lines_figure(
         f"load-{group[0].name}",
-        f"{latency.name.capitalize()} against throughput, {_shape(group)}",
-        (said, "Best is the lower right.", _said_of_pair(summary, pair, lines), left_out,
-         absent_from_figure(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
+        f"{latency.name.capitalize()} against throughput, {curves.shape}",
+        (f"A point per load ({unit}, as written at the first line), with its intervals.", "Best is the lower right.",
+         left_out, absent, labels.shared),
         rows,
-        x=fig.axis_of(fig.axis_title(throughput, x_scale), rows, "x", zero=True),
-        y=fig.axis_of(fig.axis_title(latency, y_scale), rows, "y", zero=True),
+        x=fig.axis_of(fig.axis_title(throughput, scale), rows, "x", zero=True),
+        y=fig.axis_of(fig.axis_title(latency, curves.scale), rows, "y", zero=True),
         at=unit,
-        marked=True,
-        pair=pair,
+        is_marked=True,
     )  # fmt: skip
+
+
+def _most_curves(curves: _Curves) -> _Curves:
+    """Return as many lines as can be told apart: the best at the highest load, and the baseline."""
+    known = list(dict.fromkeys(line for line, _, _ in curves.drawn))
+    if len(known) <= MOST_SERIES:
+        return replace(curves, lines=known)
+    own = [line for line in known if line.config == curves.summary.baseline]
+    others = [line for line in known if line not in own]
+    return replace(curves, lines=[*others[: MOST_SERIES - len(own)], *own])
 
 
 def _over_load(summary: StudySummary) -> dict[str, dict[str, str]]:
     """By what is shown over the load: its lines, those of the objectives among them."""
-    found = {
-        "ttft": {
-            metric: ranked_metric_definition(summary, metric).label
-            for metric in ("ttft_p50_s", sweep_tail_metric(summary))
-        }
-    }
+    times = ("ttft_p50_s", sweep_tail_metric(summary))
+    found = {"ttft": {metric: ranked_metric_definition(summary, metric).label for metric in times}}
     for objective in summary.study.objectives:
         metric = OBJECTIVES[objective.name]
         sound = all(point.tails[metric.column].is_carried for point in summary.points if metric.column in point.tails)
@@ -274,188 +185,103 @@ def _over_load(summary: StudySummary) -> dict[str, dict[str, str]]:
     return found | {"throughput": {THROUGHPUT: "output throughput"}}
 
 
-def _level_figure(
-    summary: StudySummary, group: Sequence[Workload], shows: str, metrics: dict[str, str], labels: Labels
-) -> fig.Figure | None:
+def _level_figure(curves: _Curves, shows: str) -> Figure | None:
     """A time, or the throughput, over the load that was asked for."""
-    lines, _ = _lines(summary, group, metrics, labels)
-    drawn = _drawn(summary, lines, group)
-    if not drawn:
+    if not curves.drawn:
         return None
-    scale = _y_scale(summary, lines, group)
-    rows: list[fig.Row] = []
-    for line, point in drawn:
-        load = sweep_level(summary.study.workload(point.point.workload))
-        rows.append(
-            {**_point(summary, line, point, scale), "x": load, "order": load, "at": shown(setting_quantity(load))}
-        )
-    limits = _limits(summary, shows, scale)
-    guides = [*limits, *_answer(summary.search)]
-    words, better = (METRICS[shows].words, "less") if shows in METRICS else ("output throughput", "more")
-    over, unit = ("offered rate", "requests/s") if group[0].open_loop else ("concurrency", "requests in flight")
-    loads = [
-        *fig.figure_field_values(rows, "x"),
-        *(end for guide in guides for end in (guide.x_low, guide.x_high) if end is not None),
+    summary = curves.summary
+    rows = curves.rows
+    limits: list[fig.Row] = [
+        {
+            "guide": f"{objective.name} ≤ {shown(Quantity(objective.limit, Unit.SECONDS, digits=ROUGH))}",
+            "guide_y": objective.limit / curves.scale.factor,
+        }
+        for objective in summary.study.objectives
+        if objective.metric == shows
     ]
-    heights = [*fig.figure_field_values(rows, "y"), *(guide.y for guide in limits if guide.y is not None)]
-    band = (
-        "Band: the interval of the highest rate that meets the limit."
-        if summary.search and guides[len(limits) :]
-        else ""
-    )
+    answers = _answer(summary.search)
+    words, better = (METRICS[shows].words, "less") if shows in METRICS else ("output throughput", "more")
+    over, unit = curves.over
+    loads = [*fig.figure_field_values(rows, "x"), *fig.figure_field_values(answers, "guide_low", "guide_high")]
+    heights = [*fig.figure_field_values(rows, "y"), *fig.figure_field_values(limits, "guide_y")]
+    ends = fig.figure_field_values(rows, "y_low", "y_high")
+    tails = [point.tails[line.metric] for line, point, _ in curves.drawn if line.metric in point.tails]
+    has_slowest = any(tail.note for tail in tails if tail.percent > MEDIAN)
     return _lines_figure(
-        f"load-{shows}-{group[0].name}",
+        f"load-{shows}-{curves.group[0].name}",
         f"{words.capitalize()} by {over}",
-        (_shape(group) + ".", "Red: the limit." if limits else "", band, _of_few_requests(drawn)),
+        (
+            f"{curves.shape}.",
+            "Red: the limit." if limits else "",
+            "Band: the interval of the highest rate that meets the limit." if answers else "",
+            "Where too few requests were sent for a p99, the slowest is shown in its place." if has_slowest else "",
+        ),
         rows,
         x=fig.axis_for(f"{over} ({unit})", loads, zero=True),
-        y=fig.axis_for(
-            f"{words} ({scale.unit}), {better} is better",
-            heights,
-            fig.figure_field_values(rows, "y_low", "y_high"),
-            zero=True,
-        ),
+        y=fig.axis_for(f"{words} ({curves.scale.unit}), {better} is better", heights, ends, zero=True),
         at=unit,
-        marked=False,
-        guides=guides,
+        guides=[*limits, *answers],
     )
 
 
-def _limits(summary: StudySummary, time: str, scale: Scale) -> list[Guide]:
-    return [
-        Guide(
-            f"{objective.name} ≤ {shown(Quantity(objective.limit, Unit.SECONDS, digits=ROUGH))}",
-            y=objective.limit / scale.factor,
-        )
-        for objective in summary.study.objectives
-        if objective.metric == time
-    ]
-
-
-def _answer(search: RateAnswer | None) -> list[Guide]:
+def _answer(search: RateAnswer | None) -> list[fig.Row]:
     if search is None or search.rate is None:
         return []
-    ends = {"x_low": search.low, "x_high": search.high} if search.high is not None else {}
-    return [Guide(shown(Quantity(search.rate, "requests/s", digits=ROUGH)), x=search.rate, **ends)]
+    row: fig.Row = {"guide": shown(Quantity(search.rate, "requests/s", digits=ROUGH)), "guide_x": search.rate}
+    return [row if search.high is None else row | {"guide_low": search.low, "guide_high": search.high}]
 
 
-def _shape(group: Sequence[Workload]) -> str:
-    return (
-        f"{workload_length_text(group[0].input_tokens)} tokens in, {workload_length_text(group[0].output_tokens)} out"
+def _lines_figure(
+    name: str,
+    title: str,
+    caption: Sequence[str],
+    rows: Sequence[fig.Row],
+    *,
+    x: fig.ChartAxis,
+    y: fig.ChartAxis,
+    at: str,
+    is_marked: bool = False,
+    guides: Sequence[fig.Row] = (),
+) -> Figure:
+    """Return a figure with a line per series, with error bars. `is_marked`: the points of the first say their load."""
+    names = list(dict.fromkeys(str(row["series"]) for row in rows))
+    base = fig.figure_layer_where("isValid(datum.series)")
+    colour = figure_channel("series:N", sort=names, legend=None if len(names) == 1 else legend())
+    shape = figure_channel("series:N", sort=names, legend=None)
+    about = fig.tooltips(
+        series="Config",
+        workload="Workload",
+        at=at.capitalize(),
+        shown="Mean [interval]",
+        counts="Starts / trials",
     )
+    layers = [
+        *_guides(x, y, guides),
+        base.mark("line").encode(x=x.x(), y=y.y(), color=colour, order="order:Q"),
+        *fig.error_bars(x, y, colour=colour, opacity=0.45),
+        base.mark("point", filled=True, size=60).encode(x=x.x(), y=y.y(), color=colour, shape=shape, tooltip=about),
+    ]
+    if is_marked:
+        first = fig.halo(base.where({"field": "series", "equal": names[0]}), "dim", align="center", dy=-12)
+        layers += [text.encode(x=x.x(), y=y.y(), text="at:N") for text in first]
+    sentences = [*caption, fig.cut_sentence(rows, x=x, y=y)]
+    return fig.layered_figure(name, title, sentences, layers, [*rows, *guides], height=HEIGHT)
 
 
-def _names(group: Sequence[Workload]) -> set[str]:
-    return {workload.name for workload in group}
-
-
-def _configs(summary: StudySummary, group: Sequence[Workload], lines: Sequence[_Line]) -> set[Config]:
-    """Those that a figure shows, or leaves out where there is no room, which it says otherwise."""
-    with_result = {
-        point.point.config for point in summary.points if point.point.workload in _names(group) and point.metrics
-    }
-    return with_result | {line.config for line in lines}
-
-
-def _pair(summary: StudySummary, lines: Sequence[_Line]) -> list[str]:
-    """The baseline and the best, by their names in the figure; where the baseline is the best, the next one."""
-    own = [line.label for line in lines if line.config == summary.baseline]
-    return [*own, *(line.label for line in lines if line.label not in own)][:2]
-
-
-def _said_of_pair(summary: StudySummary, pair: Sequence[str], lines: Sequence[_Line]) -> str:
-    if not len(lines) > len(pair) > 1:
-        return ""
-    has_baseline = any(line.config == summary.baseline for line in lines)
-    who = "the baseline and the best" if has_baseline else "the two best"
-    if lines[0].config == summary.baseline:
-        who = "the baseline, which is the best, and the next"
-    return f"Thick lines: {' and '.join(pair)}, {who}."
-
-
-def _of_few_requests(drawn: Sequence[tuple[_Line, PointSummary]]) -> str:
-    tails = (point.tails[line.metric] for line, point in drawn if line.metric in point.tails)
-    if not any(tail.note for tail in tails if tail.percent > MEDIAN):
-        return ""
-    return "Where too few requests were sent for a p99, the slowest is shown in its place."
-
-
-def _length_figure(summary: StudySummary, group: Sequence[Workload], metric: str, labels: Labels) -> fig.Figure | None:
-    lines, left_out = _lines(summary, group, {metric: ""}, labels)
-    if not lines:
-        return None
-    scale = _y_scale(summary, lines, group)
-    rows: list[fig.Row] = []
-    for line, point in _drawn(summary, lines, group):
-        length = _curve_input_length(summary.study.workload(point.point.workload))
-        rows.append({**_point(summary, line, point, scale), "x": length, "order": length, "at": f"{length:,.0f}"})
-    lengths = sorted(set(fig.figure_field_values(rows, "x")))
-    if len(lengths) < 2:  # nothing to see along a length
-        return None
-    definition, pair = summary.definitions[metric], _pair(summary, lines)
-    same = f"Concurrency {group[0].concurrency}, {workload_length_text(group[0].output_tokens)} tokens out."
-    return _lines_figure(
-        f"length-{metric}-{group[0].name}",
-        f"{definition.name.capitalize()} over input length",
-        (same, "Bars are intervals, cut off at the edge.", _said_of_pair(summary, pair, lines), left_out,
-         absent_from_figure(summary, _names(group), _configs(summary, group, lines), labels), labels.shared),
-        rows,
-        x=fig.axis_for("input tokens", lengths, ticks=lengths if len(lengths) <= FEW_LENGTHS else []),
-        y=fig.axis_of(fig.axis_title(definition, scale), rows, "y", zero=True),
-        at="input tokens",
-        marked=False,
-        pair=pair,
-    )  # fmt: skip
-
-
-def _lines(
-    summary: StudySummary, group: Sequence[Workload], metrics: dict[str, str], labels: Labels
-) -> tuple[list[_Line], str]:
-    """The best at the last workload of the group, the baseline always among them; and a sentence about the others."""
-    last = group[-1].name
-    ranking = next(ranking for ranking in summary.rankings if ranking.workload == last)
-    ranked = [entry.config for entry in ranking.entries]
-    order = dict.fromkeys([*ranked, *(config.config for config in summary.configs)])
-    lines = [_Line(config, name or labels[config], metric) for config in order for metric, name in metrics.items()]
-    known = [line for line in lines if _points(summary, line, group)]
-    kept = known[:MOST_SERIES]
-    ours = [line for line in known if line.config == summary.baseline]
-    if ours and ours[0] not in kept:
-        kept[-1] = ours[0]
-    if len(kept) == len(known):
-        return kept, ""
-    return kept, f"Shown are {len(kept)} of {len(known)} configs, the best at {last} and the baseline."
-
-
-def _drawn(
-    summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]
-) -> list[tuple[_Line, PointSummary]]:
-    return [(line, point) for line in lines for point in _points(summary, line, group)]
-
-
-def _points(summary: StudySummary, line: _Line, group: Sequence[Workload]) -> list[PointSummary]:
-    wanted = [Point(config=line.config, workload=workload.name) for workload in group]
-    found = {point.point: point for point in summary.points if line.metric in {**point.metrics, **point.tails}}
-    return [found[point] for point in wanted if point in found]
-
-
-def _y_scale(summary: StudySummary, lines: Sequence[_Line], group: Sequence[Workload]) -> Scale:
-    definitions = {line.metric: ranked_metric_definition(summary, line.metric) for line in lines}
-    figures = (
-        point_quantity(point, line.metric, definitions[line.metric]) for line, point in _drawn(summary, lines, group)
-    )
-    return quantity_scale(
-        quantity_unit(definitions[lines[0].metric]), [figure.value for figure in figures if figure is not None]
-    )
-
-
-def _point(summary: StudySummary, line: _Line, point: PointSummary, scale: Scale) -> fig.Row:
-    estimate = point.metrics.get(line.metric) or next(iter(point.metrics.values()))
-    figure = point_quantity(point, line.metric, ranked_metric_definition(summary, line.metric))
-    return {
-        "series": line.label,
-        "workload": point.point.workload,
-        **fig.place_on_axis("y", figure, scale),
-        "shown": shown(figure) if figure else UNKNOWN,
-        "counts": starts_and_trials(estimate),
-    }
+def _guides(x: fig.ChartAxis, y: fig.ChartAxis, guides: Sequence[fig.Row]) -> list[Layer]:
+    """Behind the lines. A label stands where its guide meets the edge."""
+    layers: list[Layer] = []
+    if any("guide_low" in guide for guide in guides):
+        band = fig.figure_layer_where("isValid(datum.guide_low)").mark("rect", style="answer")
+        layers.append(band.encode(x=x.x("guide_low"), x2="guide_high"))
+    if any("guide_x" in guide for guide in guides):
+        upright = fig.figure_layer_where("isValid(datum.guide_x)")
+        layers.append(upright.mark("rule", style="baseline").encode(x=x.x("guide_x")))
+        texts = fig.halo(upright, "dim", align="right", dx=-6, dy=10)
+        layers += [text.encode(x=x.x("guide_x"), y=figure_constant(0), text="guide:N") for text in texts]
+    if any("guide_y" in guide for guide in guides):
+        lying = fig.figure_layer_where("isValid(datum.guide_y)")
+        layers.append(lying.mark("rule", style="limit").encode(y=y.y("guide_y")))
+        texts = fig.halo(lying, "change", align="left", dx=4, dy=-8)
+        layers += [text.encode(x=figure_constant(0), y=y.y("guide_y"), text="guide:N") for text in texts]
+    return layers

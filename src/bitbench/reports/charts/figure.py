@@ -14,7 +14,7 @@ from math import ceil, floor, log10
 from typing import Any, Literal
 
 from bitbench.analysis.results.summary import MetricDefinition, StudySummary
-from bitbench.reports.document.model import Quantity, plain_text
+from bitbench.reports.document.model import Figure, FigureRow, Quantity, plain_text
 from bitbench.reports.document.numbers import Scale
 from bitbench.reports.document.words import listing, plain_words
 from bitbench.reports.labels import Labels, grouped
@@ -77,23 +77,10 @@ def figure_constant(constant: Json) -> Spec:
 ROWS = "rows"  # the name of a figure's data in its specification
 LOG_FROM = 6.0  # largest / smallest value from which an axis is logarithmic
 MOST_LABELS = 12  # of marks in one figure; more would cover each other
-LABEL_GAP = 0.05  # of an axis: labels that are nearer to each other overlap at 300 pixels
 FEWEST_TICKS = 3  # of a logarithmic axis
 MOST_BEYOND = 0.5  # of the range of the means: how far an axis follows intervals beyond them
 
-Row = dict[str, str | float | int | bool | None]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A picture and the rows it is drawn from. `narrow` is the form for a phone, where it differs."""
-
-    name: str  # of its file, and its place in a page
-    title: str
-    caption: str
-    spec: dict[str, Json]
-    rows: list[Row]
-    narrow: dict[str, Json] | None = None
+Row = FigureRow
 
 
 def layered_figure(
@@ -187,18 +174,6 @@ class ChartAxis:
         if self.logarithmic:
             return float(self.low * (self.high / self.low) ** share)
         return self.low + share * (self.high - self.low)
-
-    def apart(self, values: Sequence[float]) -> list[float]:
-        """Places for labels beside `values`, moved so far along the axis that they do not cover each other."""
-        places = sorted(((self.share(value), number) for number, value in enumerate(values)), reverse=True)
-        moved = [0.0] * len(values)
-        limit = 1.0
-        for place, number in places:
-            limit = min(place, limit)
-            moved[number] = limit
-            limit -= LABEL_GAP
-        lift = max(0.0, -min(moved))
-        return [self.value(place + lift) for place in moved]
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
@@ -373,15 +348,10 @@ def figure_config(colours: Mapping[str, str]) -> dict[str, Json]:
             "outlier": {"color": colours["alarm"], "strokeWidth": 2, "size": 70, "shape": "diamond", "filled": False},
             "mean": {"color": colours["accent"], "size": 75, "opacity": 1},
             "interval": {"color": colours["accent"], "strokeWidth": 2.5},
-            "spread": {"color": colours["quiet"], "strokeWidth": 7, "opacity": 0.45},
-            "tail": {"color": colours["alarm"]},
             "baseline": {"color": colours["soft"], "strokeWidth": 1, "strokeDash": [3, 3]},
             "changed": {"color": colours["alarm"], "strokeWidth": 1, "strokeDash": [4, 3]},
             "limit": {"color": colours["alarm"], "strokeWidth": 1.5, "strokeDash": [6, 3]},
             "answer": {"color": colours["accent"], "opacity": 0.12},
-            "line-name": {"fontSize": 12, "align": "left"},
-            "pair-name": {"fontSize": 12, "align": "left", "fontWeight": 700},
-            "leader": {"strokeWidth": 1, "strokeDash": [1, 3], "opacity": 0.6},
             "change": {"color": colours["alarm"], "fontSize": 11},
             "history": {"color": colours["accent"], "strokeWidth": 1.5},
             "heat": {"color": colours["accent"], "stroke": colours["paper"], "strokeWidth": 2},

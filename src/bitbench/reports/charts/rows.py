@@ -1,16 +1,13 @@
-"""Figures with one row per config: its ratio to the baseline on each workload, its trials with mean and interval,
-and how the times of its requests are spread."""
+"""Figures with one row per config: its ratio to the baseline on each workload, its trials with mean and interval."""
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-from bitbench.analysis.results.estimate import is_estimate_carried
-from bitbench.analysis.results.summary import PointSummary, Ranking, RequestSpread, StudySummary
+from bitbench.analysis.results.summary import PointSummary, Ranking, StudySummary
 from bitbench.records.trial import Outcome
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import Layer, Spec, absent_from_figure, figure_channel, figure_constant
-from bitbench.reports.document.model import Quantity, Unit
+from bitbench.reports.document.model import Figure, Quantity
 from bitbench.reports.document.numbers import Scale, estimated, quantity_scale, quantity_unit, shown, starts_and_trials
 from bitbench.reports.document.words import MAX_NAME, plain_words
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
@@ -31,12 +28,11 @@ LEAST_HEIGHT = 240
 MOST_LANES = 26  # as high as a first screen has room for
 MOST_WORKLOADS = 4
 NAMES = 260  # pixels of the longest name beside the rows
-NAME_LANE = ""  # of a config, in a figure for a phone: no workload is called so
 FAR = 1.7  # times the outermost value: an interval that reaches beyond is cut off
 ROOM = 0.14  # of the axis, for the figure behind the last interval
 
 
-def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
+def ratio_figure(summary: StudySummary, labels: Labels) -> Figure | None:
     """None where no config has a ratio to another. `labels`: marked with what the answer says of each."""
     rankings = [ranking for ranking in summary.rankings if any(entry.ratio_to_baseline for entry in ranking.entries)]
     if not rankings:
@@ -57,14 +53,12 @@ def ratio_figure(summary: StudySummary, labels: Labels) -> fig.Figure | None:
     return ratio_rows("answer-ratios", title, caption, rows, "times as good as the baseline, more is better")
 
 
-def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row], words: str) -> fig.Figure:
+def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row], words: str) -> Figure:
     """One row per `config` and a colour per `workload`: `value` with its ends, around 1."""
     values = [1.0, *fig.figure_field_values(rows, "value")]
     ends = fig.figure_field_values(rows, "value_low", "value_high")
     near = [end for end in ends if min(values) / FAR <= end <= max(values) * FAR]
     axis = fig.axis_for(words, [*values, *near])
-    firsts = {row["config"]: place for place, row in reversed([*enumerate(rows)])}.values()
-    rows = [row | {"heading": row["config"] if place in firsts else ""} for place, row in enumerate(rows)]
     rows = [
         row | {"end": min(axis.high, *fig.figure_field_values([row], "end"))} for row in rows
     ]  # of what is cut off, the edge
@@ -74,14 +68,7 @@ def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row
     names, groups = ([str(each) for each in dict.fromkeys(row[of] for row in rows)] for of in ("config", "workload"))
     lane = max(LANE, min(WIDEST_LANE, LEAST_HEIGHT // (len(names) * len(groups))))
     height = len(names) * (lane * len(groups) + GAP)
-
-    def figure(*, narrow: bool) -> fig.Figure:
-        layers = _layers(axis, edge, names, groups, narrow=narrow)
-        return fig.layered_figure(
-            name, title, caption, layers, rows, height=height + narrow * (LANE + GAP) * len(names)
-        )
-
-    return replace(figure(narrow=False), narrow=figure(narrow=True).spec)
+    return fig.layered_figure(name, title, caption, _layers(axis, edge, names, groups), rows, height=height)
 
 
 def ratio_row(config: str, workload: str, ratio: Quantity | None, *, is_flagged: bool = False) -> fig.Row:
@@ -124,24 +111,22 @@ def _meaning(names: Sequence[str]) -> str:
     return f"{'; '.join(['Lines are intervals', *meant])}."
 
 
-def _layers(
-    axis: fig.ChartAxis, edge: float, names: Sequence[str], workloads: Sequence[str], *, narrow: bool
-) -> list[Layer]:
-    """A phone has no room beside the rows: names stand above them. `edge`: where intervals are cut off."""
+def _layers(axis: fig.ChartAxis, edge: float, names: Sequence[str], workloads: Sequence[str]) -> list[Layer]:
+    """`edge`: where intervals are cut off."""
     several = len(workloads) > 1
     weight = {"condition": {"test": f"indexof(datum.label, '{CHOSEN}') == 0", "value": 700}, "value": 400}
     beside: Spec = {
         "title": None, "labelLimit": NAMES, "labelFlush": False, "ticks": False, "domain": False, "grid": False,
         "labelPadding": 8, "labelFontSize": 12.5, "labelFontWeight": weight,
     }  # fmt: skip
-    y = figure_channel("config:N", sort=list(names), axis=None if narrow else beside)
-    lanes = figure_channel("workload:N", scale={"domain": [*([NAME_LANE] if narrow else []), *workloads]})
-    base = fig.EVERY_ROW.encode(y=y, **({"yOffset": lanes} if several or narrow else {}))
+    y = figure_channel("config:N", sort=list(names), axis=beside)
+    lanes = figure_channel("workload:N", scale={"domain": list(workloads)})
+    base = fig.EVERY_ROW.encode(y=y, **({"yOffset": lanes} if several else {}))
     top: Spec = {"title": None, "orient": "top", "direction": "horizontal"}
     colour = figure_channel("workload:N", sort=list(workloads), legend=top if several else None)
     faint = {"condition": {"test": "datum.is_flagged", "value": 0.45}, "value": 1}
     about = fig.tooltips(config="Config", workload="Workload", whole="vs. baseline")
-    layers = [
+    return [
         fig.EVERY_ROW.first().mark("rule", style="baseline").encode(x=axis.at(1.0)),
         base.where("isValid(datum.value_low)")
         .mark("rule", strokeWidth=2.5)
@@ -150,17 +135,13 @@ def _layers(
         base.mark("point", filled=True, size=70).encode(x=axis.x("value"), color=colour, opacity=faint, tooltip=about),
         *(text.encode(x=axis.x("end"), text="shown:N") for text in fig.halo(base, "dim", align="left", dx=8)),
     ]
-    if narrow:
-        name = fig.EVERY_ROW.mark("text", style="name")
-        layers.append(name.encode(x=figure_constant(0), y=y, yOffset={"datum": NAME_LANE}, text="heading:N"))
-    return layers
 
 
 STEP = 42  # pixels of a row: its name, and its marks below
 NAME_UP, MARKS_DOWN = -9, 10
 
 
-def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> fig.Figure | None:
+def trials_figure(summary: StudySummary, ranking: Ranking, labels: Labels) -> Figure | None:
     """None where no config has a result."""
     points = [point for point in ranked_points(summary, ranking) if has_ranked_result(summary, point)]
     if not points:
@@ -255,76 +236,3 @@ def _trial_rows(ranking: Ranking, point: PointSummary, scale: Scale, labels: Lab
         for run in point.runs
         if run.outcome is Outcome.OK and ranking.metric in run.metrics
     ]
-
-
-FIELDS = ("p5", "p50", "p95", "p99", "highest")
-
-
-def request_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
-    """One per time that is known of the requests of this workload, where there are many."""
-    own = [spread for point in summary.points_of(ranking.workload) for spread in point.spreads]
-    metrics = dict.fromkeys(spread.metric for spread in own)
-    return [
-        _figure(summary, ranking, [spread for spread in own if spread.metric == key], key, labels) for key in metrics
-    ]
-
-
-def _figure(
-    summary: StudySummary, ranking: Ranking, spreads: Sequence[RequestSpread], metric: str, labels: Labels
-) -> fig.Figure:
-    definition = summary.definitions[metric]
-    scale = quantity_scale(Unit.SECONDS, [spread.p50 for spread in spreads])
-    rows: list[fig.Row] = [
-        {
-            "config": labels[spread.point.config],
-            **{field: getattr(spread, field) / scale.factor for field in FIELDS},
-            "shown": f"{_time(spread.p50)}, {_tail(spread)}",
-            "requests": spread.requests,
-            "slowest": f"{plain_words(spread.highest_trial, MAX_NAME)}, request {spread.highest_request}",
-        }
-        for spread in spreads
-    ]
-    axis = fig.axis_for(fig.axis_title(definition, scale), fig.figure_field_values(rows, *FIELDS))
-    order = {entry.config: place for place, entry in enumerate(ranking.entries)}
-    ordered = sorted(spreads, key=lambda spread: order.get(spread.point.config, len(order)))
-    y = figure_channel("config:N", sort=[labels[spread.point.config] for spread in ordered], axis=None)
-    base = fig.EVERY_ROW
-    about = [
-        figure_channel("config:N", title="Config"),
-        *(figure_channel(f"{field}:Q", title=f"{field} ({scale.unit})", format=",.4~r") for field in FIELDS),
-        figure_channel("requests:Q", title="Requests", format=","),
-        figure_channel("slowest:N", title="Slowest"),
-    ]
-    line: dict[str, Any] = {"yOffset": MARKS_DOWN, "y2Offset": MARKS_DOWN}
-    layers = [
-        base.mark("rule", style="error", **line).encode(x=axis.x("p5"), x2="highest", y=y),
-        base.mark("rule", style="spread", **line).encode(x=axis.x("p5"), x2="p95", y=y, tooltip=about),
-        base.mark("tick", style="tail", thickness=2, yOffset=MARKS_DOWN, size=15).encode(
-            x=axis.x("p99"), y=y, tooltip=about
-        ),
-        base.mark("point", style="mean", filled=True, yOffset=MARKS_DOWN).encode(x=axis.x("p50"), y=y, tooltip=about),
-        base.mark("text", style="name", dy=NAME_UP).encode(y=y, text="config:N", x=figure_constant(0)),
-        base.mark("text", style="value", dy=NAME_UP).encode(y=y, text="shown:N", x=figure_constant("width")),
-    ]
-    caption = (
-        "Dot: median; broad bar: 5th to 95th percentile; red tick: 99th percentile; thin line: up to the slowest.",
-        "Over every request of the trials that count.",
-        absent_from_figure(
-            summary, {ranking.workload}, [spread.point.config for spread in spreads], labels, lacks="few requests"
-        ),
-        labels.shared,
-    )
-    title = f"{ranking.workload}: {definition.name} of single requests"
-    return fig.layered_figure(
-        f"requests-{metric}-{ranking.workload}", title, caption, layers, rows, height={"step": STEP}
-    )
-
-
-def _tail(spread: RequestSpread) -> str:
-    return (
-        f"p99 {_time(spread.p99)}" if is_estimate_carried(spread.requests, 99) else f"slowest {_time(spread.highest)}"
-    )
-
-
-def _time(seconds: float) -> str:
-    return shown(Quantity(seconds, Unit.SECONDS))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bitbench.analysis.results.summary import ConfigQuality, MetricDefinition, PointSummary, Ranking, StudySummary
 from bitbench.reports.charts import figure as fig
 from bitbench.reports.charts.figure import Layer, absent_from_figure
-from bitbench.reports.document.model import Quantity, Unit, plain_text
+from bitbench.reports.document.model import Figure, Quantity, Unit, plain_text
 from bitbench.reports.document.numbers import estimated, quantity_scale, quantity_unit, shown, spread_quantity
 from bitbench.reports.document.words import listing
 from bitbench.reports.labels import Labels
@@ -16,7 +16,7 @@ from bitbench.util.units import UNKNOWN
 
 HEIGHT = 320
 FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
-BESIDE = 9  # pixels: names stand on the better side of their marks, where the line of the front never passes
+BESIDE = 9  # pixels between a mark and its name
 LEAST_SPAN = {"memory": 0.1}  # of an axis: a tenth of what is taken. A fraction of a MiB must not look like a gain
 
 
@@ -42,7 +42,7 @@ def is_pareto_better(other: Sequence[Sequence[float]], own: Sequence[Sequence[fl
     return all(a[0] >= b[0] for a, b in pairs) and any(min(a) > max(b) for a, b in pairs)
 
 
-def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[fig.Figure]:
+def trade_figures(summary: StudySummary, ranking: Ranking, labels: Labels) -> list[Figure]:
     """One figure per cost that is known of at least two configs with a result."""
     points = [point for point in ranked_points(summary, ranking) if has_ranked_result(summary, point)]
     configs = [point.point.config for point in points]
@@ -104,7 +104,7 @@ def _figure(
     *,
     front: Mapping[Config, bool],
     labels: Labels,
-) -> fig.Figure:
+) -> Figure:
     speed, definition = measures[0], summary.definitions[ranking.metric]
     y_scale, x_scale = (
         quantity_scale(measure.unit, [measure.of[each].value for each in front]) for measure in (speed, cost)
@@ -124,12 +124,14 @@ def _figure(
     y = fig.axis_of(fig.axis_title(definition, y_scale), rows, "y", zero=True)
     unit = f" ({x_scale.unit})" if x_scale.unit else ""
     x = fig.axis_of(f"{cost.name}{unit}, less is better", rows, "x", least_span=LEAST_SPAN.get(cost.key, 0.0))
+    for row in rows:  # names stand on the side where there is room
+        row["side"] = "left" if x.share(fig.figure_field_values([row], "x")[0]) > FAR_RIGHT else "right"
+        row["is_labelled"] = len(rows) <= fig.MOST_LABELS
     on = [labels[config] for config, is_on in front.items() if is_on]
     named = f": {plain_text(listing(on))}" if len(on) <= fig.MOST_LABELS else ""
     caption = f"On the Pareto front of {plain_text(listing([measure.key for measure in measures]))}{named}."
     # Of a config that has a speed: `memory or quality unknown`.
     lacking = f"{plain_text(listing([measure.key for measure in measures[1:]], 'or'))} unknown"
-    is_plane = len(measures) == 2  # of three measures the front is no line in a figure of two
     return fig.layered_figure(
         f"{cost.key}-{ranking.workload}",
         f"{ranking.workload}: speed against {cost.key}",
@@ -139,55 +141,27 @@ def _figure(
             absent_from_figure(summary, {ranking.workload}, front, labels, lacks=lacking),
             labels.shared,
         ),
-        _layers(x, y, cost, line=is_plane, up=-speed.sign * BESIDE),
-        _placed(rows, x, y, speed.sign),
+        _layers(x, y, cost),
+        rows,
         height=HEIGHT,
     )
 
 
-def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure, *, line: bool, up: float) -> list[Layer]:
-    """`up`: pixels by which names are moved, downwards where that is more."""
+def _layers(x: fig.ChartAxis, y: fig.ChartAxis, cost: _Measure) -> list[Layer]:
     best, beaten = fig.figure_layer_where("datum.front"), fig.figure_layer_where("!datum.front")
     about = fig.tooltips(config="Config", shown="Speed", cost=cost.name.capitalize(), rank="Rank by speed")
     right, left = (fig.figure_layer_where(f"datum.side == '{side}'") for side in ("right", "left"))
     names = [
-        text.where(shown).encode(x=x.x(), y=y.y("label_y"), text="config:N")
+        text.where(shown).encode(x=x.x(), y=y.y(), text="config:N")
         for shown, style in (("datum.front", "bright"), ("!datum.front && datum.is_labelled", "dim"))
         for text in (
-            *fig.halo(right, style, align="left", dx=BESIDE, dy=up),
-            *fig.halo(left, style, align="right", dx=-BESIDE, dy=up),
+            *fig.halo(right, style, align="left", dx=BESIDE),
+            *fig.halo(left, style, align="right", dx=-BESIDE),
         )
     ]
-    front = (
-        fig.figure_layer_where("datum.edge")
-        .mark("line", style="front", interpolate="step-after")
-        .encode(x=x.x(), y=y.y())
-    )
     return [
-        *([front] if line else []),
         *fig.error_bars(x, y, style="error"),
         *names,
         beaten.mark("point", style="beaten", filled=False).encode(x=x.x(), y=y.y(), tooltip=about),
         best.mark("point", style="best", filled=True).encode(x=x.x(), y=y.y(), tooltip=about),
     ]
-
-
-def _placed(rows: list[fig.Row], x: fig.ChartAxis, y: fig.ChartAxis, better: float) -> list[fig.Row]:
-    """Labels beside their marks, on the side where there is room, none over another."""
-    label_y = y.apart(fig.figure_field_values(rows, "y"))
-    return [
-        {
-            **row,
-            "label_y": place,
-            "side": "left" if x.share(value) > FAR_RIGHT else "right",
-            "is_labelled": len(rows) <= fig.MOST_LABELS,
-            "edge": not any(_beyond(other, row, better) for other in rows),
-        }
-        for row, place, value in zip(rows, label_y, fig.figure_field_values(rows, "x"), strict=True)
-    ]
-
-
-def _beyond(other: fig.Row, row: fig.Row, better: float) -> bool:
-    """Whether the front by means alone passes beyond this row. More is `better` (1) or less is (-1)."""
-    (x, y), (own_x, own_y) = fig.figure_field_values([other], "x", "y"), fig.figure_field_values([row], "x", "y")
-    return other is not row and x <= own_x and better * y >= better * own_y and (x, y) != (own_x, own_y)

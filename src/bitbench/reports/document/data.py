@@ -1,5 +1,4 @@
-"""A report and its records as data for programs: one row per trial as CSV, and all that a report may say as JSON,
-with numbers as numbers."""
+"""A summary and its trials as data for programs: one row per trial as CSV, and both as JSON."""
 
 import csv
 import io
@@ -8,87 +7,10 @@ from collections.abc import Sequence
 
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.records.trial import Memory, TrialMetrics, TrialRecord
-from bitbench.reports.document import model as doc
-from bitbench.reports.document.model import Document
 from bitbench.reports.document.words import words_in_one_line
 from bitbench.study.base import Json
 from bitbench.study.secrets import is_secret
 from bitbench.study.workload import Length, workload_length_text
-
-DOCUMENT_FORMAT = 1  # 1: first published form
-
-
-def document_data(document: doc.Document) -> dict[str, Json]:
-    return {
-        "format": DOCUMENT_FORMAT,
-        "title": words_in_one_line(doc.plain_text(document.title)),
-        "facts": {label: words_in_one_line(value) for label, value in document.facts},
-        "answer": [_block(block) for block in document.answer],
-        "sections": [
-            {
-                "title": words_in_one_line(doc.plain_text(section.title)),
-                "anchor": section.anchor,
-                "blocks": [_block(block) for block in section.blocks],
-            }
-            for section in document.sections
-        ],
-    }
-
-
-def _block(block: doc.Block) -> dict[str, Json]:
-    match block:
-        case doc.Paragraph(phrase):
-            return {"kind": "paragraph", "text": _phrase(phrase)}
-        case doc.Bullets(items):
-            return {"kind": "bullets", "items": [_phrase(item) for item in items]}
-        case doc.CodeBlock(lines):
-            return {"kind": "code", "lines": [words_in_one_line(line) for line in lines]}
-        case doc.Heading(phrase):
-            return {"kind": "heading", "text": _phrase(phrase)}
-        case doc.Table(columns, rows):
-            titles = [
-                {"title": words_in_one_line(doc.plain_text(column.title)), "unit": column.unit} for column in columns
-            ]
-            cells = [[_cell(cell) for cell in row.cells] for row in rows]
-            return {"kind": "table", "columns": titles, "rows": cells}
-        case doc.Chart(figure):
-            return {"kind": "chart", "name": figure.name, "title": words_in_one_line(figure.title), "rows": figure.rows}
-        case doc.Details(title, blocks):
-            return {"kind": "details", "title": words_in_one_line(title), "blocks": [_block(inner) for inner in blocks]}
-
-
-def _cell(cell: doc.TableCell) -> Json:
-    match cell:
-        case None:
-            return None
-        case doc.Quantity():
-            return _quantity(cell)
-        case _:
-            return _phrase(cell)
-
-
-def _phrase(phrase: doc.Phrase) -> Json:
-    """A string where it is nothing but words; else its parts, so that no number has to be read out of a sentence."""
-    if all(not isinstance(part, doc.Quantity) for part in phrase):
-        return words_in_one_line(doc.plain_text(phrase))
-    return [_part(part) for part in phrase]
-
-
-def _part(part: doc.Part) -> Json:
-    match part:
-        case str() | doc.Name() | doc.Link():
-            return words_in_one_line(doc.plain_text((part,)))
-        case doc.Strong(inner) | doc.Emphasis(inner):
-            return _phrase(inner)
-        case doc.Quantity():
-            return _quantity(part)
-
-
-def _quantity(quantity: doc.Quantity) -> dict[str, Json]:
-    known = {"sd": quantity.sd, "n": quantity.n, "low": quantity.low, "high": quantity.high}
-    content = {"value": quantity.value, "unit": quantity.unit, **known, "note": quantity.note or None}
-    return {name: value for name, value in content.items() if value is not None or name == "value"}
-
 
 TIDY_FORMAT = 1  # of the JSON form; 1: first published form
 HIDDEN = "•••"
@@ -167,13 +89,12 @@ def harmless_cell(value: Json) -> Json:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-def json_text(summary: StudySummary, trials: Sequence[TrialRecord], document: Document) -> str:
+def json_text(summary: StudySummary, trials: Sequence[TrialRecord]) -> str:
     content = {
         "bitbench_report": TIDY_FORMAT,
         "definitions": {name: definition.model_dump() for name, definition in summary.definitions.items()},
         "summary": _without_secrets(summary.model_dump(mode="json", exclude={"definitions"})),
         "trials": _csv_trial_rows(summary, trials),
-        "document": document_data(document),
     }
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 

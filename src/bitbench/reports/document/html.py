@@ -7,37 +7,30 @@ sorts by values and not by what they look like.
 
 import json
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from importlib.metadata import version
+from importlib.resources import files
 from itertools import count, groupby
-from pathlib import Path
 
-import vl_convert
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, ROWS, Figure, figure_colours_css, figure_config
-from bitbench.reports.charts.svg_process import VEGA_LITE, draw_svg
+from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, figure_colours_css, figure_config
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import Scale, Written, column_quantity_scales, shown, written_quantity_in_column
 from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 from bitbench.study.base import Json
-from bitbench.util.errors import StoreError
-from bitbench.util.files import SafeFolder
 from bitbench.util.units import UNKNOWN
 
 PROSE = 40  # characters from which a cell is a sentence and needs room
 
 
-def html_page(document: doc.Document, bundle: str, drawings: Mapping[str, str] | None = None) -> str:
-    """`bundle` is the script that draws charts (vega.py); `drawings`, SVG by the name of a figure, stand in the answer
-    where no script runs."""
+def html_page(document: doc.Document, bundle: str) -> str:
+    """Return the page. `bundle`: see `vega_bundle`."""
     loader = PackageLoader("bitbench.reports.document")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    body = _Body(environment, drawings or {})
+    body = _Body(environment)
     parts = body.parts(document.sections)
     behaviour = loader.get_source(environment, "page.js")[0]
     return environment.get_template("page.html").render(
@@ -70,9 +63,8 @@ class _Part:
 class _Body:
     """Blocks as HTML. Tables are numbered, as each needs a name for readers who cannot see where it stands."""
 
-    def __init__(self, environment: Environment, drawings: Mapping[str, str]) -> None:
+    def __init__(self, environment: Environment) -> None:
         self._chart = environment.get_template("chart.html")
-        self._drawings = drawings
         self._tables = count(1)
 
     def parts(self, sections: Sequence[doc.Section]) -> list[_Part]:
@@ -110,10 +102,7 @@ class _Body:
             case doc.Table():
                 return self._table(block)
             case doc.Chart(figure):
-                drawing = b64encode(self._drawings.get(figure.name, "").encode()).decode()
-                # An address that holds the picture itself: nothing in an image can run.
-                image = f"data:image/svg+xml;base64,{drawing}" if drawing else ""
-                return Markup(self._chart.render(figure=figure, image=image, data=_script_json(_packed(figure))))
+                return Markup(self._chart.render(figure=figure, data=_script_json(_packed(figure))))
             case doc.Details(title, inner):
                 fold = Markup("<details><summary>{}</summary>\n{}\n</details>")
                 return fold.format(plain_words(title), self.blocks(inner))
@@ -186,13 +175,12 @@ def _figure(number: Written) -> Markup:
     return Markup(" ").join(part for part in (number.value, limits, number.unit, number.note) if part)
 
 
-def _packed(figure: Figure) -> dict[str, Json]:
+def _packed(figure: doc.Figure) -> dict[str, Json]:
     """Rows as lists: names of fields would be half of a large page."""
     fields = list(dict.fromkeys(field for row in figure.rows for field in row))
     return {
         "name": figure.name,
         "spec": figure.spec,
-        "narrow": figure.narrow,
         "fields": fields,
         "values": [[row.get(field) for field in fields] for row in figure.rows],
     }
@@ -207,35 +195,9 @@ def _script_json(content: Json) -> Markup:
 def _policy(*scripts: str) -> str:
     """No network, no frames, no other script: the page holds everything, and what names hold stays text."""
     hashes = " ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts)
-    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'"
+    return f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; base-uri 'none'"
 
 
-def vega_bundle(home: Path) -> str:
-    """About 900 kB. Joining it takes seconds, so it is kept in the home's cache until vl-convert changes."""
-    kept = f"cache/vega-{version('vl-convert-python')}-{VEGA_LITE}.js"
-    if (home / kept).is_file():
-        return (home / kept).read_text(encoding="utf-8")
-    joined = vl_convert.javascript_bundle(vl_version=VEGA_LITE)  # type: ignore[call-arg]  # its stub asks for more
-    script = str(joined).replace("</script", "<\\/script").replace("\r", "")
-    with suppress(StoreError):  # a home that cannot be written to costs only time
-        SafeFolder(home).write(kept, script)
-    return script
-
-
-WIDTH = 760
-
-
-def html_chart_svg(figure: Figure, width: int = WIDTH) -> str:
-    return draw_svg(html_chart_spec(figure, width))
-
-
-def html_chart_spec(figure: Figure, width: int = WIDTH) -> dict[str, Json]:
-    """Its specification with all that a page gives it."""
-    return {
-        **figure.spec,
-        "width": width,
-        "padding": 16,
-        "title": figure.title,
-        "config": figure_config(LIGHT),
-        "datasets": {ROWS: figure.rows},
-    }
+def vega_bundle() -> str:
+    """Return the script that draws charts in a page, about 900 kB."""
+    return (files(__package__) / "templates" / "vega.js").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A document as Markdown, readable before it is rendered; its charts are files beside it."""
+"""A document as Markdown, readable before it is rendered; its charts, if drawn, are files beside it."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -12,16 +12,17 @@ _ESCAPED = str.maketrans({char: f"\\{char}" for char in "\\`*_[]|~#"} | {"&": "&
 _TAME = frozenset(" .@/+:·=,()…-_")  # beside letters and digits: nothing that ends a code span or a table cell
 
 
-def markdown(document: doc.Document) -> str:
-    """The whole document; `level` one is its title."""
-    parts = [f"# {markdown_phrase(document.title)}", *_blocks(document.answer)]
+def markdown(document: doc.Document, *, has_figures: bool = True) -> str:
+    """Return the whole document; without figures nothing stands for its charts."""
+    parts = [f"# {markdown_phrase(document.title)}", *_blocks(document.answer, has_figures=has_figures)]
     for section in document.sections:
-        parts += markdown_section_parts(section)
+        parts += markdown_section_parts(section, has_figures=has_figures)
     return "\n\n".join(parts) + "\n"
 
 
-def markdown_section_parts(section: doc.Section, level: int = 2) -> list[str]:
-    return [f"{'#' * level} {markdown_phrase(section.title)}", *_blocks(section.blocks, level)]
+def markdown_section_parts(section: doc.Section, level: int = 2, *, has_figures: bool = True) -> list[str]:
+    title = f"{'#' * level} {markdown_phrase(section.title)}"
+    return [title, *_blocks(section.blocks, level, has_figures=has_figures)]
 
 
 def _escape_markdown(text: str) -> str:
@@ -80,9 +81,11 @@ def _part(part: doc.Part) -> str:
             return _number(shown(part))
 
 
-def _blocks(blocks: Sequence[doc.Block], level: int = 2) -> Iterator[str]:
+def _blocks(blocks: Sequence[doc.Block], level: int = 2, *, has_figures: bool = True) -> Iterator[str]:
     for block in blocks:
         match block:
+            case doc.Chart() if not has_figures:
+                pass
             case doc.Paragraph(phrase):
                 yield markdown_phrase(phrase)
             case doc.Bullets(items):
@@ -97,7 +100,7 @@ def _blocks(blocks: Sequence[doc.Block], level: int = 2) -> Iterator[str]:
                 title, caption = _escape_markdown(figure.title), _escape_markdown(figure.caption)
                 yield f"![{title}]({FIGURES}/{figure.name}.svg)\n\n*{caption}*"
             case doc.Details(_, inner):
-                yield from _blocks(inner, level)
+                yield from _blocks(inner, level, has_figures=has_figures)
 
 
 def _code_block(lines: Sequence[str]) -> str:

@@ -7,10 +7,9 @@ and none of them lets a string through that is not escaped.
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    from bitbench.reports.charts.figure import Figure
+from bitbench.study.base import Json
 
 
 class Unit(StrEnum):
@@ -38,7 +37,6 @@ class Quantity:
     is_signed: bool = False  # a plus before what is above zero
     note: str = ""  # a few words behind it
     sd: float | None = None  # of the trials that `value` is the mean of: 12.3 ± 0.8 [11.9, 12.8]
-    n: int | None = None  # how many trials these are
     decimals: int | None = None  # exactly so many: for tables whose layout others have set
 
 
@@ -131,9 +129,23 @@ class Table:
     rows: tuple[Row, ...]
 
 
+FigureRow = dict[str, str | float | int | bool | None]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A picture, as a specification of Vega-Lite, and the rows it is drawn from."""
+
+    name: str  # of its file, and its place in a page
+    title: str
+    caption: str
+    spec: dict[str, Json]
+    rows: list[FigureRow]
+
+
 @dataclass(frozen=True)
 class Chart:
-    figure: "Figure"
+    figure: Figure
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,7 @@ def quantity(estimate: Estimate | None, unit: str, *, digits: int | None = None)
     note = f"({estimate.note})" if estimate.note else ""
     known = Quantity(estimate.value, unit, estimate.low, estimate.high, estimate.kind, digits=digits, note=note)
     basis = estimate.basis
-    return replace(known, sd=basis.trial_sd, n=basis.trials) if basis and known.range == "interval" else known
+    return replace(known, sd=basis.trial_sd) if basis and known.range == "interval" else known
 
 
 MARKS = {Verdict.MET: "✓", Verdict.MISSED: "✗", Verdict.INCONCLUSIVE: "?"}

@@ -1,12 +1,12 @@
 """What the figures rest on: what was run, each start, the machine, how exact the figures are, how each is made, and
 how to make them again."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from math import exp
 
-from bitbench.analysis.results.summary import ConfigSummary, PointSummary, Precision, StudySummary
+from bitbench.analysis.results.summary import ConfigSummary, StudySummary
 from bitbench.records.lock import Accelerator, HostFacts, Lock
-from bitbench.records.trial import InstanceRecord, KernelPath
+from bitbench.records.trial import KernelPath
 from bitbench.reports.document.model import (
     Block,
     Bullets,
@@ -20,10 +20,9 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import percent, share, size, spread_quantity, times
+from bitbench.reports.document.numbers import percent, size, spread_quantity, times
 from bitbench.reports.document.words import (
     MAX_NAME,
-    ColumnOf,
     Words,
     bullets,
     joined,
@@ -37,13 +36,13 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.reports.labels import Labels, grouped
+from bitbench.reports.labels import Labels
 from bitbench.reports.sections import memory
 from bitbench.reports.sections.workloads import OCCASIONAL_METRICS
 from bitbench.study.plan import ImportSource, Support
 from bitbench.study.secrets import is_secret
 from bitbench.study.study import EngineSetup
-from bitbench.util.units import UNKNOWN, show_duration
+from bitbench.util.units import UNKNOWN
 
 
 def conditions_source_phrase(origin: ImportSource) -> Phrase:
@@ -71,7 +70,6 @@ def configs_section(summary: StudySummary, lock: Lock) -> Section:
         blocks += [Heading((Name(config.config.name),)), *bullets(_facts(summary, config))]
         if config.commands:
             blocks.append(CodeBlock(config.commands))
-    blocks += [paragraph(strong("Kernels."), " ", sentence, ".") for sentence in _same_weights(summary)]
     variants = _variants(lock)
     if variants.rows:
         blocks += [Heading(say("Variants")), variants]
@@ -117,24 +115,6 @@ def _kernels(config: ConfigSummary) -> Iterator[Words]:
         yield strong("its starts differ in kernel: their trials should not be averaged")
 
 
-def _same_weights(summary: StudySummary) -> Iterator[Phrase]:
-    """Configs that run the same artifact on the same engine and differ in the kernel that they got."""
-    engines = {setup.name: setup.engine for setup in summary.study.engines}
-    known = [config for config in summary.configs if config.kernel_choices]
-
-    def weights(config: ConfigSummary) -> tuple[str, str]:
-        return config.config.variant, engines.get(config.config.engine, config.config.engine)
-
-    for group in grouped(known, weights).values():
-        if len({config.kernel_choices for config in group}) > 1:
-            chosen = []
-            for config in group:
-                kernels = dict.fromkeys(choice.kernel for choices in config.kernel_choices for choice in choices)
-                chosen.append(say(Name(config.config.name), " ", listing(list(kernels))))
-            all_names = listing(name_phrases(config.config.name for config in group))
-            yield say(all_names, " run the same weights on different kernels: ", joined(chosen, "; "))
-
-
 def _variants(lock: Lock) -> Table:
     return table(
         [variant for variant in lock.plan.variants if variant.model != variant.name],
@@ -145,35 +125,8 @@ def _variants(lock: Lock) -> Table:
     )
 
 
-CACHING = {True: "on", False: "off", None: None}
-
-
-def instances_section(instances: Sequence[InstanceRecord]) -> Section | None:
-    """None where there is no record of a start."""
-    if not instances:
-        return None
-    several = len({instance.host for instance in instances}) > 1
-    machine: ColumnOf[InstanceRecord] = words_column(
-        "Machine", lambda instance: Name(instance.host) if instance.host else None
-    )
-    starts = table(
-        instances,
-        words_column("Start", lambda instance: Name(instance.id)),
-        words_column("Config", lambda instance: Name(instance.config.name)),
-        number_column("Block", Unit.COUNT, lambda instance: instance.block),
-        *([machine] if several else []),
-        words_column("Outcome", lambda instance: instance.outcome.value),
-        number_column("Start to ready", Unit.SECONDS, lambda instance: instance.ready_s),
-        words_column("Version", lambda instance: instance.facts.engine_version or None),
-        words_column("Kernels it selected", lambda instance: "; ".join(instance.facts.kernels) or None),
-        number_column("Memory idle", Unit.BYTES, lambda instance: instance.memory.resident_bytes),
-        words_column("Prefix caching", lambda instance: CACHING[instance.facts.prefix_caching]),
-    )
-    return Section(say("Every start"), (starts,))
-
-
 def attempts_section(summary: StudySummary) -> Section | None:
-    """Return how many trials were rejected and what that changed, and what freezing does; None without a trial."""
+    """Return how many trials were rejected and what that changed; None without a trial."""
     if not summary.rejections or summary.imported_from:
         return None
     labels = Labels.of(summary, MAX_NAME)
@@ -197,19 +150,10 @@ def attempts_section(summary: StudySummary) -> Section | None:
             number_column("With rejected trials", Unit.NONE, lambda row: times(row[1].all_attempts)),
         )
         blocks += [paragraph("More than a tenth was rejected. Ratios with and without these trials:"), compared]
-    if summary.turns:
-        turns = table(
-            summary.turns,
-            words_column("Engine", lambda row: Name(row.engine)),
-            number_column("Starts", Unit.COUNT, lambda row: row.starts),
-            number_column("Right after a thaw / directly after that", Unit.NONE, lambda row: times(row.ratio)),
-            words_column("Counts", lambda row: "second" if row.second_counts else "first"),
-        )
-        blocks += [paragraph("Speed of the first trial of a turn compared with a second one in the same turn:"), turns]
-    return Section(say("Rejected trials, and what freezing does"), tuple(blocks))
+    return Section(say("Rejected trials"), tuple(blocks))
 
 
-def warm_up_section(summary: StudySummary) -> Section | None:
+def starts_section(summary: StudySummary) -> Section | None:
     """None for an import, of which no start is known."""
     if summary.imported_from:
         return None
@@ -222,27 +166,8 @@ def warm_up_section(summary: StudySummary) -> Section | None:
         number_column("Compile", Unit.SECONDS, lambda config: spread_quantity(config.compile_s, Unit.SECONDS)),
         number_column("Memory idle", Unit.BYTES, lambda config: spread_quantity(config.idle_memory_bytes, Unit.BYTES)),
     )
-    blocks: list[Block] = [
-        paragraph("Not included in the figures above. Mean over spawned starts (lowest – highest)."),
-        starts,
-    ]
-    first = table(
-        [point for point in summary.points if point.warm_up.trials],
-        words_column("Config", lambda point: Name(point.point.config.name)),
-        words_column("Workload", lambda point: Name(point.point.workload)),
-        number_column("Warm-up trials", Unit.COUNT, lambda point: point.warm_up.trials),
-        number_column("First", Unit.SECONDS, lambda point: point.warm_up.first_ttft_s),
-        number_column("Later", Unit.SECONDS, _later),
-    )
-    if first.rows:
-        blocks += [paragraph("TTFT in the warm-up of each start and in the trials that count:"), first]
-    return Section(say("Warm-up"), tuple(blocks))
-
-
-def _later(point: PointSummary) -> float | None:
-    """As in the table of its workload, where a start counts once however many trials it has."""
-    counted = point.metrics.get("ttft_s")
-    return counted.value if counted else point.warm_up.later_ttft_s
+    about = paragraph("Not included in the figures above. Mean over starts (lowest – highest).")
+    return Section(say("Starts"), (about, starts))
 
 
 def host_section(lock: Lock) -> Section:
@@ -296,25 +221,11 @@ def precision_section(summary: StudySummary) -> Section | None:
     found = summary.precision
     if found is None or summary.imported_from:
         return None
-    return Section(say("How exact it is"), (Bullets(tuple(_sentences(found))),))
-
-
-def _sentences(found: Precision) -> list[Phrase]:
     least = "" if found.fewest_blocks in (None, found.blocks) else f"{found.fewest_blocks} to "
-    said = [say(f"{least}{plural(found.blocks, 'start')} of each config beside the baseline; ratios to it are known "
-                "to about ± ", _relative(found.half_width), " (median).")]  # fmt: skip
-    if found.start_sd is not None and found.trial_sd is not None:
-        noise = say("A config varies by ", share(found.start_sd), " from start to start and by ")
-        said.append(say(noise, share(found.trial_sd), " from trial to trial (standard deviations)."))
-    if found.next_block_s is not None and found.next_half_width is not None:
-        cost = f"One more block would take about {show_duration(found.next_block_s)} and narrow that to about ± "
-        said.append(say(cost, _relative(found.next_half_width), "."))
-    return said
-
-
-def _relative(half_width: float | None) -> Quantity:
-    """From the scale of logarithms."""
-    return Quantity(None if half_width is None else exp(half_width) - 1, Unit.SHARE)
+    known = f"{least}{plural(found.blocks, 'start')} of each config beside the baseline"
+    half_width = None if found.half_width is None else exp(found.half_width) - 1  # on the scale of logarithms
+    said = say(known, "; ratios to it are known to about ± ", Quantity(half_width, Unit.SHARE), " (median).")
+    return Section(say("How exact it is"), bullets([said]))
 
 
 def method_section(summary: StudySummary) -> Section:
@@ -341,45 +252,19 @@ def _methods(summary: StudySummary) -> tuple[Phrase, ...]:
     confidence = percent(summary.study.measure.confidence)
     primary_metric = summary.definitions[summary.primary_metric].name
     meanings = {
-        "mean ± sd [low, high]": " is the mean of the means of starts, the standard deviation of single trials, and "
-        f"the {confidence} confidence interval of the mean: Student's t of the logarithms of the means of starts, with "
-        "the variance that the configs of a workload share. One start has none; memory has the range of its starts.",
-        "p99": " is that of the requests of all trials together. Its interval takes starts as clusters (trials, of a "
-        "server that was already running), and is open, [low, ∞), where the requests are too few to bound it. A "
-        "percentile has its name from ten requests beyond it on (p99: 1,000); with fewer, the slowest is shown. "
-        "The requests of a batch share one fate and count as one. Where requests were not kept it is the mean of the "
-        "percentiles of single trials (per trial).",
+        "mean ± sd [low, high]": " is the mean of starts, the standard deviation of single trials, and the "
+        f"{confidence} confidence interval of the mean: Student's t of the logarithms of the means of starts. One "
+        "start has none; memory has the range of its starts.",
+        "p99": " is that of the requests of all trials together. Its interval is open, [low, ∞), where they are too "
+        "few to bound it; with less than 1,000 of them the slowest is shown. Where requests were not kept it is the "
+        "mean of the percentiles of single trials (per trial).",
         "vs. baseline": " is the geometric mean of the ratios within blocks: a block holds one fresh start of each "
-        "config, so what slows the whole machine cancels. Variances are pooled with other configs. "
-        "A single start has a ratio without an interval.",
+        "config, so what slows the whole machine cancels. A single start has a ratio without an interval.",
         "Rank": f" is by {primary_metric}. Two configs get different ranks only where their difference is significant "
         f"at {confidence} after a correction for all pairs of the workload (Holm) and for looking more than once; "
-        "the others are undecided, and a rank is the range of places that this leaves. Against the baseline alone, and "
-        "for the question which may be the best, fewer comparisons are made at once, so those answers can be sharper.",
+        "the others are undecided, and a rank is the range of places that this leaves.",
         "Outliers": " are trials further than 3.5 robust standard deviations (MAD) and 10 % from the median. They are "
         "flagged and still included in the means.",
     }
     counted = say("Only trials with outcome ", Name("ok"), " count. A figure that is not defined is –.")
     return (*(say(strong(term), meaning) for term, meaning in meanings.items()), memory.DEFINITION, counted)
-
-
-def reproduce_section(summary: StudySummary, lock: Lock) -> Section | None:
-    """None for an import, which bitbench did not run."""
-    if summary.imported_from:
-        return None
-    study, measure = summary.study, summary.study.measure
-    budget = f", budget {show_duration(measure.budget)}" if measure.budget is not None else ""
-    commands = (
-        f"pip install bitbench{f'=={lock.bitbench}' if lock.bitbench else ''}",
-        f"bitbench run study.yaml --into {study.name}-again",
-    )
-    amount = (
-        f" made this page. Seed {study.seed}; {_range(measure.starts.min, measure.starts.max)} starts, "
-        f"{_range(measure.trials.min, measure.trials.max)} trials each{budget}."
-    )
-    files = say(Name("study.yaml"), " and ", Name("lock.json"), " lie beside the records from which ")
-    return Section(say("How to repeat it"), (CodeBlock(commands), paragraph(files, Name("bitbench report"), amount)))
-
-
-def _range(low: int, high: int) -> str:
-    return str(low) if low == high else f"{low} to {high}"

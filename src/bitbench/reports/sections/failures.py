@@ -4,7 +4,7 @@ anything started."""
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from bitbench.analysis.results.summary import StopReason, StreamSummary, StudySummary
+from bitbench.analysis.results.summary import PointSummary, StreamSummary, StudySummary
 from bitbench.records.trial import NOT_THE_ENGINES, Failure, Outcome
 from bitbench.reports.document.model import Block, CodeBlock, Details, Name, Phrase, Section, Unit
 from bitbench.reports.document.numbers import number, share
@@ -151,19 +151,14 @@ def stream_remarks(summary: StudySummary) -> Iterator[Phrase]:
     """Answers that came in larger chunks than tokens, and those that stood still."""
     known = [(point, point.streams) for point in summary.points if point.streams is not None]
     chunked = [(point, found.tokens_per_chunk) for point, found in known if found.tokens_per_chunk >= CHUNKED]
-    for is_timed, how in (
-        (True, "TPOT divides by the tokens after the first chunk, which its share of the text tells. "),
-        (False, "TPOT is unknown: nothing tells when their tokens came. "),
-    ):
-        alike = [(point, tokens) for point, tokens in chunked if ("tpot_s" in point.metrics) is is_timed]
-        if alike:
-            low, high = min(tokens for _, tokens in alike), max(tokens for _, tokens in alike)
-            many = f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
-            where = listing(name_phrases(dict.fromkeys(point.point.workload for point, _ in alike)), most=MAX_NAMED)
-            yield say(
-                strong("Fewer chunks than tokens:"), " on ", where, f" a chunk has {many} tokens on average. ", how,
-                "ITL is the gap between chunks.",
-            )  # fmt: skip
+    if chunked:
+        low, high = min(tokens for _, tokens in chunked), max(tokens for _, tokens in chunked)
+        many = f"{low:.1f}" if f"{low:.1f}" == f"{high:.1f}" else f"{low:.1f} to {high:.1f}"
+        where = listing(name_phrases(dict.fromkeys(point.point.workload for point, _ in chunked)), most=MAX_NAMED)
+        is_timed = all("tpot_s" in point.metrics for point, _ in chunked)
+        how = "is that after the first chunk" if is_timed else "is unknown where nothing tells when their tokens came"
+        said = say(" on ", where, f" a chunk has {many} tokens on average. ITL is the gap between chunks; TPOT {how}.")
+        yield say(strong("Fewer chunks than tokens:"), said)
     stalled = [(point, found) for point, found in known if _stood_still(found)]
     if stalled:
         point, found = max(stalled, key=lambda pair: pair[1].longest_gap_s or 0.0)
@@ -196,21 +191,16 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
         variants = listing(name_phrases(dict.fromkeys(config.variant for config in not_made)))
         yield say("Could not be made: ", variants, "; run the study again to retry.")
     if refused := [refusal.point for refusal in summary.refusals if not refusal.was_tried]:
-        configs = list(dict.fromkeys(labels[point.config] for point in refused))
-        named = listing(name_phrases(configs)) if len(configs) <= MAX_NAMED else say(f"{len(configs)} configs")
-        whole = [workload.name for workload in summary.study.workloads if not summary.points_of(workload.name)]
-        if whole and {point.workload for point in refused} <= set(whole):
-            named = say("every config on ", listing(name_phrases(whole)))
+        named = listing(name_phrases(dict.fromkeys(labels[point.config] for point in refused)), most=MAX_NAMED)
         yield say(f"Refused up front: {plural(len(refused), 'point')} of ", named, ".")
     if summary.in_float32:
-        affected = list(dict.fromkeys(labels[config] for config in summary.in_float32))
-        who = listing(name_phrases(affected)) if len(affected) <= MAX_NAMED else say(f"{len(affected)} configs")
+        named = listing(name_phrases(dict.fromkeys(labels[config] for config in summary.in_float32)), most=MAX_NAMED)
         why = f"; this processor ({summary.level}) has no bf16 instructions, and the study names no type."
         asked = say(" ", Name("dtype: bfloat16"), " in the engine's args measures bf16.")
-        yield say("Computed in float32: ", who, why, asked)
+        yield say("Computed in float32: ", named, why, asked)
     if flagged := {outlier.trial_id for point in summary.points for outlier in point.outliers}:
         yield f"Outliers: {plural(len(flagged), 'trial')} flagged (still included in the means)."
-    if unfinished := sum(point.stop_reason is StopReason.UNFINISHED for point in summary.points):
+    if unfinished := sum(point.is_unfinished for point in summary.points):
         total = plural(len(summary.points), "point")
         yield f"Not finished: {unfinished} of {total} lack trials; run the study again to resume."
     estimates = [point.metrics[summary.primary_metric] for point in summary.points if has_ranked_result(summary, point)]
@@ -219,18 +209,11 @@ def remarks(summary: StudySummary) -> Iterator[Words]:
 
 
 def _failed(summary: StudySummary, labels: Labels) -> list[Phrase]:
-    """`a and b on all 3 workloads tried (unsupported)`: those that failed alike are named together."""
+    """`a and b on one and eight (unsupported)`: those that failed alike are named together."""
     without = [point for point in summary.points if point.failures and not has_ranked_result(summary, point)]
-    failed = grouped(without, lambda point: point.point.config)
 
-    def how(config: Config) -> Phrase:
-        points = failed[config]
-        tried = sum(point.point.config == config for point in summary.points)
-        where = listing(name_phrases(point.point.workload for point in points))
-        if len(points) == tried > 2:
-            where = say(f"all {tried} workloads tried")
-        outcomes = ", ".join(sorted({group.failure.outcome.value for point in points for group in point.failures}))
-        return say(" on ", where, f" ({outcomes})")
+    def outcomes(point: PointSummary) -> str:
+        return ", ".join(sorted({group.failure.outcome.value for group in point.failures}))
 
-    alike = grouped(failed, how)
-    return [say(listing(name_phrases(labels[config] for config in configs)), where) for where, configs in alike.items()]
+    alike = grouped(without, outcomes)
+    return [say(_affected((point.point for point in own), labels), f" ({said})") for said, own in alike.items()]

@@ -1,6 +1,6 @@
 """The answer before all others: what to use, how sure that is, and what it takes."""
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import log
 from typing import Any, Literal
@@ -8,7 +8,6 @@ from typing import Any, Literal
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.summary import (
     AgainstBaseline,
-    MemorySummary,
     PointSummary,
     QualityState,
     Ranking,
@@ -43,11 +42,7 @@ from bitbench.study.study import FEWEST_BLOCKS
 
 MAX_NAMED = 4  # in a sentence or a point
 NOTABLE = 0.005  # a smaller gain is shown as 1.00×
-TAKES: dict[str, Callable[[MemorySummary], float | None]] = {
-    "Its weights take": lambda memory: memory.weight_bytes_stored,
-    "Its device memory peaks at": lambda memory: memory.device_peak_bytes.high if memory.device_peak_bytes else None,
-    "Its memory peaks at": lambda memory: memory.peak_bytes.high if memory.peak_bytes else None,
-}
+NOT_CONFIRMED = "Leading, not confirmed: "
 
 
 @dataclass(frozen=True)
@@ -226,37 +221,15 @@ def _choice(found: _Found, candidates: list[Config], choices: list[Config]) -> L
     against = [*_against_baseline(found, best)]
     if rivals and against:
         against[0] = say(found.name(best), ": ", against[0])
-    reasons = [*against, *_takes(found.summary, best), *_cautions(found, best, found.compared)]
-    reasons += _of_rivals(found, best, rivals)
+    reasons = [*against, *_cautions(found, best, found.compared)]
+    if least := _least_memory(found, rivals, best):
+        reasons.append(say("Of these ", least, "."))
     if others:
         verb = "is" if len(others) == 1 else "are"
-        doubtful = listing(found.names(others))
-        reasons.append(say(doubtful, f" {verb} not significantly faster than the baseline."))
+        reasons.append(say(listing(found.names(others)), f" {verb} not significantly faster than the baseline."))
     reasons += _to_measure_quality(found, [best, *rivals])
     recommended = () if best in found.flagged else (best, *rivals)
     return Lead(_verdict(found, best, rivals, others), tuple(reasons), recommended)
-
-
-def _of_rivals(found: _Found, best: Config, rivals: Sequence[Config]) -> Iterator[Phrase]:
-    """What tells the others from the one whose figures were given: less certain gains, less memory."""
-    won = [ranking.workload for ranking in found.where_ahead(best) if ranking.baseline is not None]
-    for config in rivals:
-        if doubtful := [workload for workload in won if config not in found.ahead[workload]]:
-            on = listing(name_phrases(doubtful))
-            yield say(found.name(config), " is not significantly faster than the baseline on ", on, ".")
-    if least := _least_memory(found, rivals, best):
-        yield say("Of these ", least, ".")
-
-
-def _least_memory(found: _Found, among: Sequence[Config], beside: Config) -> Phrase:
-    """`a takes the least memory: it peaks at 236 MiB, b at 357 MiB`; empty where that is no reason to choose it."""
-    known = {config.config: config.memory.peak for config in found.summary.configs}
-    peaks = {config: peak.high for config in (beside, *among) if (peak := known[config]) and peak.high is not None}
-    least = min(peaks, key=lambda config: peaks[config], default=beside)
-    if beside not in peaks or peaks[least] >= (1 - LESS_MEMORY) * peaks[beside]:
-        return ()
-    takes = say(found.name(least), " takes the least memory: it peaks at ", size(peaks[least]))
-    return say(takes, ", ", found.name(beside), " at ", size(peaks[beside]))
 
 
 def _verdict(found: _Found, best: Config, rivals: list[Config], others: list[Config]) -> Phrase:
@@ -271,17 +244,13 @@ def _verdict(found: _Found, best: Config, rivals: list[Config], others: list[Con
         return say(
             found.name(best), " is the fastest", between, f", but its quality is flagged: {found.flagged[best]}."
         )
-    choice = listing(found.names([best, *rivals]), "or")
     head = "Use " if all(_is_sure(ranking, best) for ranking in found.where_ahead(best)) else NOT_CONFIRMED
-    caveat = _unknown_quality(found, [best, *rivals])
+    caveat = _quality_caveat(found, [best, *rivals])
     against: list[Words] = ["between them"] if rivals else []
     if others:
         against.append(say("against ", listing(found.names(others), most=MAX_NAMED)))
     undecided = say(" (undecided ", listing(against), ")") if against else ()
-    return say(head, choice, undecided, ", but " if caveat else "", caveat, ".")
-
-
-NOT_CONFIRMED = "Leading, not confirmed: "
+    return say(head, listing(found.names([best, *rivals]), "or"), undecided, ", but " if caveat else "", caveat, ".")
 
 
 def _is_sure(ranking: Ranking, config: Config) -> bool:
@@ -292,54 +261,55 @@ def _is_sure(ranking: Ranking, config: Config) -> bool:
     return entry.ratio_to_baseline is not None and entry.ratio_to_baseline.is_above(1)
 
 
-def _unknown_quality(found: _Found, chosen: list[Config], whose_all: str | None = None) -> Phrase:
-    """`its quality was not measured`; nothing where it is known of all, or is what others are compared to, or where
-    weights are random, of which the report speaks before all else.
+def _quality_caveat(found: _Found, chosen: list[Config], whose_all: str = "") -> Phrase:
+    """`its quality was not measured`, or is undecided; nothing where it is known of all, or is what others are compared
+    to, or where weights are random, of which the report speaks before all else.
 
     `whose_all`: what it is called where it is unknown of all of them.
     """
-    measured = {row.config for row in found.summary.quality if row.is_known}
-    references = {config.config for config in found.summary.configs if config.is_reference or config.random_weights}
-    unknown = [config for config in chosen if config not in measured | references]
+    rows = found.summary.quality
+    fine = {row.config for row in rows if row.is_known}
+    fine |= {own.config for own in found.summary.configs if own.is_reference or own.random_weights}
+    unknown = [config for config in chosen if config not in fine]
     if not unknown:
-        return _undecided_quality(found, chosen)
+        open_ones = {row.config for row in rows if row.state is QualityState.UNDECIDED}
+        undecided = [config for config in chosen if config in open_ones]
+        return say("the quality of ", listing(found.names(undecided)), " is undecided") if undecided else ()
     whose = say(whose_all or ("its quality" if len(chosen) == 1 else "their quality"))
     if len(unknown) < len(chosen):
         whose = say("the quality of ", listing(found.names(unknown)))
-    return say(whose, " is unknown" if found.summary.quality or found.summary.imported_from else " was not measured")
+    return say(whose, " is unknown" if rows or found.summary.imported_from else " was not measured")
 
 
-def _undecided_quality(found: _Found, chosen: list[Config]) -> Phrase:
-    """`the quality of a is undecided`; nothing if all are within the limits."""
-    states = {row.config: row.state for row in found.summary.quality}
-    undecided = [config for config in chosen if states.get(config) is QualityState.UNDECIDED]
-    return say("the quality of ", listing(found.names(undecided)), " is undecided") if undecided else ()
+def _least_memory(found: _Found, among: Sequence[Config], beside: Config) -> Phrase:
+    """`a takes the least memory: it peaks at 236 MiB, b at 357 MiB`; empty where that is no reason to choose it."""
+    known = {config.config: config.memory.peak for config in found.summary.configs}
+    peaks = {config: peak.high for config in (beside, *among) if (peak := known[config]) and peak.high is not None}
+    least = min(peaks, key=lambda config: peaks[config], default=beside)
+    if beside not in peaks or peaks[least] >= (1 - LESS_MEMORY) * peaks[beside]:
+        return ()
+    takes = say(found.name(least), " takes the least memory: it peaks at ", size(peaks[least]))
+    return say(takes, ", ", found.name(beside), " at ", size(peaks[beside]))
 
 
 def _no_winner(found: _Found) -> Lead:
-    where = _on(found.compared)
-    if (count := len(found.compared)) > 1:
-        where = say("on both workloads" if count == 2 else f"on all {count} workloads")
     baseline = next((ranking.baseline for ranking in found.answered if ranking.baseline is not None), None)
     if baseline is None:
-        return Lead(say("Undecided."), (say("The differences are not significant ", where, "."),))
+        return Lead(say("Undecided."), (say("No difference is significant."),))
     own = found.name(baseline)
-    if without := [ranking.workload for ranking in found.answered if ranking.baseline is None]:
-        others = listing(name_phrases(without))
-        reason = say("Where the baseline ", own, " has a result, no config is significantly faster; on ", others)
+    if without := [ranking for ranking in found.answered if ranking.baseline is None]:
+        reason = say("Where the baseline ", own, " has a result, no config is significantly faster; ", _on(without))
         return Lead(say("It depends on the workload."), (say(reason, " it has none, and others have."),))
     won = [ranking for ranking in found.compared if ranked_possible_bests(ranking) == [baseline]]
     if won:
-        rest = [ranking for ranking in found.compared if ranking not in won]
-        reasons = [say("It is significantly faster ", _on(won) if rest else where, ".")]
-        if rest:
+        reasons = [say("It is significantly faster ", _on(won), ".")]
+        if rest := [ranking for ranking in found.compared if ranking not in won]:
             reasons.append(say("No other is significantly faster ", _on(rest), "."))
         if baseline in found.flagged:
             why = f", but its quality is flagged: {found.flagged[baseline]}."
             return Lead(say("The baseline ", own, " is the fastest", why), tuple(reasons))
         return Lead(say("Keep the baseline ", own, "."), tuple(reasons), (baseline,))
-    reasons = [say("No config is significantly faster than the baseline ", own, " ", where, ".")]
-    reasons += _looks(found)
+    reasons = [say("No config is significantly faster than the baseline ", own, "."), *_looks(found)]
     rivals = [config for config in _never_behind(found) if config != baseline and config not in found.flagged]
     if least := _least_memory(found, rivals, baseline):
         reasons.append(say("Of those that may be as fast, ", least, "."))
@@ -353,8 +323,7 @@ def _looks(found: _Found) -> Iterator[Phrase]:
         ratio = first.ratio_to_baseline
         if ranking.baseline is not None and ratio is not None and abs(ratio.value - 1) >= NOTABLE:
             gain = _gain(found, ranking, first.config)
-            yield say(found.name(first.config), " looks faster, not yet decided: ", gain, " on ",
-                      Name(ranking.workload), ".")  # fmt: skip
+            yield say(found.name(first.config), " looks faster, not yet decided: ", gain, " ", _on([ranking]), ".")
     precision = found.summary.precision
     if precision is not None and precision.blocks < FEWEST_BLOCKS:
         yield say(f"A decision needs {FEWEST_BLOCKS} starts of each config; there are {precision.blocks}.")
@@ -369,29 +338,27 @@ def _by_workload(found: _Found) -> Lead:
         if won := found.ahead.get(ranking.workload):
             best, *others = [config for config in won if config not in found.flagged] or won
             chosen |= dict.fromkeys([best, *others])
-            named = listing(found.names([best, *others]), "or")
             has_ratio = ranked_ratio_to_baseline(ranking, best) is not None
-            ratio = say(", ", _gain(found, ranking, best)) if has_ratio else ()
+            named = say(listing(found.names([best, *others]), "or"), ", " if has_ratio else "")
+            gain = _gain(found, ranking, best) if has_ratio else ()
             if best in found.flagged:
-                reasons.append(say(on, named, " is the fastest, but its quality is flagged", ratio, "."))
+                reasons.append(say(on, named, gain, ", is the fastest, but its quality is flagged."))
             else:
                 head = "use " if _is_sure(ranking, best) else NOT_CONFIRMED.lower()
-                reasons.append(say(on, head, named, ratio, "."))
-                cautions += _on_same_engine(found, ranking, best)
-                cautions += _cautions(found, best, [ranking])
+                reasons.append(say(on, head, named, gain, "."))
+                cautions += [*_on_same_engine(found, ranking, best), *_cautions(found, best, [ranking])]
         elif len(ranking.entries) == 1:
             reasons.append(say(on, "only ", found.name(ranking.entries[0].config), " has a result."))
-    if undecided := [ranking.workload for ranking in found.compared if ranking.workload not in found.ahead]:
-        on = say("On ", listing(name_phrases(undecided)))
-        reasons.append(say(on, " no config is significantly faster than the baseline."))
+    if undecided := [ranking for ranking in found.compared if ranking.workload not in found.ahead]:
+        on = listing(name_phrases(ranking.workload for ranking in undecided))
+        reasons.append(say("On ", on, " no config is significantly faster than the baseline."))
     leading = len(reasons)
-    reasons += [*cautions, *_to_measure_quality(found, list(chosen))]
     recommended = tuple(config for config in chosen if config not in found.flagged)
-    caveat = _unknown_quality(found, list(chosen), f"the quality of the {'choice' if len(chosen) == 1 else 'choices'}")
+    caveat = _quality_caveat(found, list(chosen), f"the quality of the {'choice' if len(chosen) == 1 else 'choices'}")
     if flagged := [config for config in chosen if config in found.flagged]:
         caveat = say("the quality of ", listing(found.names(flagged)), " is flagged")
     verdict = say("It depends on the workload", "; " if caveat else "", caveat, ".")
-    return Lead(verdict, tuple(reasons), recommended, leading)
+    return Lead(verdict, (*reasons, *cautions, *_to_measure_quality(found, list(chosen))), recommended, leading)
 
 
 def _cautions(found: _Found, best: Config, rankings: Sequence[Ranking]) -> Iterator[Phrase]:
@@ -409,7 +376,7 @@ def _cautions(found: _Found, best: Config, rankings: Sequence[Ranking]) -> Itera
 
 
 def _to_measure_quality(found: _Found, chosen: list[Config]) -> Iterator[Phrase]:
-    if not found.summary.quality and not found.summary.imported_from and _unknown_quality(found, chosen):
+    if not found.summary.quality and not found.summary.imported_from and _quality_caveat(found, chosen):
         yield say("To measure quality, add ", Name("quality: {}"), " to the study and run it into a new folder.")
 
 
@@ -419,14 +386,15 @@ def _against_baseline(found: _Found, best: Config) -> Iterator[Phrase]:
         return
     first, *more = ahead
     parts: list[Words] = [
-        say(_gain(found, first, best), " on ", Name(first.workload)),
+        say(_gain(found, first, best), " ", _on([first])),
         *(_ratio_on(ranking, best) for ranking in more[: MAX_NAMED - 1]),
         *([plural(len(ahead) - MAX_NAMED, "more workload")] if len(ahead) > MAX_NAMED else []),
     ]
     yield say(listing(parts), ".")
     yield from _on_same_engine(found, first, best)
     if rest := [ranking for ranking in found.compared if ranking.baseline is not None and ranking not in ahead]:
-        yield _not_significant(rest, best)
+        on = listing(name_phrases(ranking.workload for ranking in rest), most=MAX_NAMED)
+        yield say("On ", on, " the difference is not significant.")
 
 
 def _gain(found: _Found, ranking: Ranking, best: Config) -> Phrase:
@@ -449,37 +417,12 @@ def _on_same_engine(found: _Found, ranking: Ranking, best: Config) -> Iterator[P
     if entry is not None and entry.same_engine is not None:
         other = say("the unquantized ", found.name(entry.same_engine.unquantized))
         than = ratio_meaning(found.summary.definitions[ranking.metric], other)
-        yield say("On the same engine, ", found.name(best), " has ", times(entry.same_engine.ratio), " ", than,
-                  " on ", Name(ranking.workload), ".")  # fmt: skip
+        ratio = times(entry.same_engine.ratio)
+        yield say("On the same engine, ", found.name(best), " has ", ratio, " ", than, " ", _on([ranking]), ".")
 
 
 def _ratio_on(ranking: Ranking, config: Config) -> Phrase:
-    return say(ranked_ratio_to_baseline(ranking, config), " on ", Name(ranking.workload))
-
-
-def _not_significant(rankings: list[Ranking], best: Config) -> Phrase:
-    values = sorted(
-        ratio.value for ranking in rankings if (ratio := ranked_ratio_to_baseline(ranking, best)) and ratio.value
-    )
-    ends = [number(value, Unit.RATIO) for value in dict.fromkeys(values[:1] + values[-1:])]
-    shown = say(" (", listing(ends, "to"), ")") if ends else ()
-    if len(rankings) > 2:
-        return say(f"On the other {len(rankings)} workloads the difference is not significant", shown, ".")
-    on = say("On ", listing(name_phrases(ranking.workload for ranking in rankings)))
-    if values and all(value >= 1.005 for value in values):
-        return say(on, " it looks faster", shown, ", but the difference is not significant.")
-    return say(on, " the difference is not significant", shown, ".")
-
-
-def _takes(summary: StudySummary, best: Config) -> Iterator[Phrase]:
-    """Why it may be faster, and what it costs: bytes of weights, memory."""
-    of = {config.config: config.memory for config in summary.configs}
-    own, base = of.get(best), of.get(summary.baseline) if summary.baseline else None
-    if own and base and best != summary.baseline:
-        for what, figure in TAKES.items():
-            mine, theirs = figure(own), figure(base)
-            if mine is not None and theirs is not None:
-                yield say(f"{what} ", size(mine), " (baseline ", size(theirs), ").")
+    return say(ranked_ratio_to_baseline(ranking, config), " ", _on([ranking]))
 
 
 def _on(some: list[Ranking]) -> Phrase:

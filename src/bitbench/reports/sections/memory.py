@@ -11,10 +11,9 @@ from bitbench.analysis.results.summary import (
     EngineSummary,
     MemorySummary,
     PointSummary,
-    SettingSummary,
     StudySummary,
 )
-from bitbench.reports.document.model import Block, Emphasis, Name, Quantity, Section, Unit
+from bitbench.reports.document.model import Block, Emphasis, Name, Section, Unit
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
@@ -146,41 +145,3 @@ def engine_counters_table(
         if say(figure.title) in titles
     ]
     return (figures, small_print("By the engine's own counters, read before and after each trial.", *meanings))
-
-
-PER_TOKENS = 1_000  # of context: slopes are nanoseconds per token, which nobody can picture
-
-
-def settings_section(summary: StudySummary) -> Section | None:
-    """None where no weights run with several settings."""
-    if not summary.settings:
-        return None
-    labels = Labels.of(summary, MAX_NAME)
-
-    config: ColumnOf[SettingSummary] = words_column("Config", lambda setting: Name(labels[setting.config]))
-    figures = table(
-        summary.settings,
-        config,
-        number_column("KV/token", Unit.BYTES, lambda setting: setting.kv_bytes_per_token),
-        number_column("Slope", Unit.SECONDS, _slope, intervals_from=0),
-        number_column("Accepted", Unit.NONE, lambda setting: setting.acceptance_length),
-        drop_empty=True,
-    )
-    meanings: dict[str, Callable[[SettingSummary], object]] = {
-        "KV/token: keys and values of one token in all layers, as the engine says.": lambda setting: (
-            setting.kv_bytes_per_token
-        ),
-        f"Slope: what a token takes longer for each {PER_TOKENS:,} tokens of context; "
-        "a line through the lengths of each start.": lambda setting: setting.step_slope,
-        "Accepted: tokens of a step that begins with a draft, mean.": lambda setting: setting.acceptance_length,
-    }
-    shown = [words for words, of in meanings.items() if any(of(setting) is not None for setting in summary.settings)]
-    return Section(say("What each setting changes"), (figures, small_print(" ".join(shown))), in_terminal=True)
-
-
-def _slope(setting: SettingSummary) -> Quantity | None:
-    if setting.step_slope is None:
-        return None
-    slope = setting.step_slope
-    low, high = (None if end is None else end * PER_TOKENS for end in (slope.low, slope.high))
-    return Quantity(slope.value * PER_TOKENS, Unit.SECONDS, low, high)

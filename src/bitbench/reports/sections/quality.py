@@ -1,11 +1,10 @@
-"""What each config keeps of its baseline's quality: divergence and perplexity, answers side by side, tasks question
-by question, and where in a long text it loses."""
+"""What each config keeps of its baseline's quality: divergence and perplexity, equal answers, tasks question by
+question, and where in a long text it loses."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from bitbench.analysis.results.summary import (
-    AnswerComparison,
     ConfigQuality,
     NeedleDepth,
     QualityState,
@@ -21,7 +20,6 @@ from bitbench.reports.document.model import (
     Heading,
     Mark,
     Name,
-    Paragraph,
     Phrase,
     Quantity,
     Section,
@@ -32,14 +30,11 @@ from bitbench.reports.document.numbers import ROUGH, estimated, percent, plus_mi
 from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
-    Words,
     bullets,
-    joined,
     listing,
     name_phrases,
     number_column,
     paragraph,
-    plain_words,
     say,
     small_print,
     strong,
@@ -217,7 +212,6 @@ def _stretch(row: ConfigQuality, place: int) -> Quantity | None:
 
 STATES = {QualityState.WITHIN: "within", QualityState.BEYOND: "flagged", QualityState.UNDECIDED: "undecided"}
 FEW = 3  # names of those that share a measurement
-MAX_ANSWER = 240  # characters of an answer in the table
 KEYS = (
     "perplexity",
     "perplexity_rise",
@@ -276,7 +270,6 @@ def quality_section(summary: StudySummary) -> Section | None:
         *_position_blocks(summary, Labels.of(summary, MAX_NAME)),
         *_task_blocks(summary),
         *_refused(summary),
-        *_answers(summary),
     ]
     return Section(say("Quality"), tuple(blocks), in_terminal=True)
 
@@ -300,29 +293,17 @@ def _limits(summary: StudySummary) -> str:
 
 
 def _figures(summary: StudySummary) -> Iterator[Block]:
-    if summary.quality:
-        yield from map(Paragraph, quality_rounding_sentences(summary.rounded_before))
     yield _basis(summary)
     if summary.quality:
         labels = Labels.of(summary, MAX_NAME)
         yield _table(summary, labels)
         if labels.shared:
             yield small_print(labels.shared)
-        yield from _shared(summary, labels)
+        if shared := [labels[row.config] for row in summary.quality if row.measured_as is not None]:
+            names = listing(name_phrases(shared), most=FEW)
+            why = "Measured once for settings that change speed and nothing of what a variant says: "
+            yield small_print(why, names, ".")
         yield Details("What the figures of quality mean", bullets(_definitions(summary)))
-
-
-def _shared(summary: StudySummary, labels: Labels) -> Iterator[Block]:
-    rows = [row for row in summary.quality if row.measured_as is not None]
-    if rows:
-        measured = grouped(rows, lambda row: row.measured_as)
-        told = [
-            say(listing(name_phrases(labels[row.config] for row in alike), most=FEW), " as ", Name(labels[config]))
-            for config, alike in measured.items()
-            if config is not None
-        ]
-        reason = "Measured once for settings that change speed and nothing of what a variant says: "
-        yield small_print(reason, joined(told, "; "), ".")
 
 
 def _basis(summary: StudySummary) -> Block:
@@ -341,11 +322,9 @@ def _basis(summary: StudySummary) -> Block:
 
 def _table(summary: StudySummary, labels: Labels) -> Table:
     """Without what was never measured."""
-    stored = {config.config: config.memory.weight_bytes_stored for config in summary.configs}
     return table(
         summary.quality,
         words_column("Config", lambda row: Name(labels[row.config])),
-        number_column("Weights", Unit.BYTES, lambda row: stored.get(row.config), shown_from=WIDE),
         *(_quality_column(summary, key) for key in KEYS),
         words_column("Answers", _equal, shown_from=WIDER),
         words_column("", _mark),
@@ -413,32 +392,3 @@ def _refused(summary: StudySummary) -> Iterator[Block]:
         yield paragraph(
             "Not measured: ", listing(name_phrases(refusal.config.name for refusal in alike)), f": {reason}"
         )
-
-
-def _answers(summary: StudySummary) -> Iterator[Block]:
-    """By question, so that the answers of all configs stand below each other."""
-    rows = [row for row in summary.quality if row.measured_as is None]
-    answers = [(row, answer) for row in rows for answer in row.answers]
-    prompts = list(dict.fromkeys(answer.prompt for _, answer in answers))
-    if answers:
-        side_by_side = table(
-            sorted(answers, key=lambda pair: prompts.index(pair[1].prompt)),
-            words_column("Question", lambda pair: pair[1].prompt),
-            words_column("Config", lambda pair: Name(pair[0].name)),
-            words_column("Answer", lambda pair: _answer(*pair)),
-            words_column("Differs", lambda pair: ", ".join(_differences(pair[1]))),
-        )
-        yield Details("All answers", (Heading(say("Answers side by side")), side_by_side))
-
-
-def _answer(row: ConfigQuality, answer: AnswerComparison) -> Words:
-    is_other = row.baseline != row.config and answer.baseline_text is not None
-    same = is_other and answer.first_difference is None
-    return Emphasis(say("as the baseline")) if same else plain_words(answer.text, MAX_ANSWER)
-
-
-def _differences(answer: AnswerComparison) -> Iterator[str]:
-    if answer.first_difference is not None:
-        yield f"from token {answer.first_difference}"
-    if answer.repeats:
-        yield "in a loop"

@@ -14,7 +14,7 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import percent, point_quantity, setting_quantity, share
+from bitbench.reports.document.numbers import percent, point_quantity, setting_quantity
 from bitbench.reports.document.words import (
     counted,
     listing,
@@ -168,27 +168,30 @@ def sweep_answer(summary: StudySummary) -> list[Phrase]:
     ]
 
 
+RESUMES = "the same command with --into resumes the search."
+ENDS = {
+    None: f" The search was interrupted; {RESUMES}",
+    SearchStop.TRIALS: " All its trials were used; more --trials narrow it.",
+    SearchStop.HIGHEST: " --max-rate allows more.",
+}
+
+
 def _searched(summary: StudySummary, found: RateAnswer) -> Phrase:
     limits = promised_objectives_in_words(summary)
+    end = ENDS.get(found.stop, "")
     if found.rate is None and found.high is None:
         runs = [run for point in summary.points for run in point.runs]  # the machine may have spoiled them
         why = f"none of {plural(len(runs), 'trial')} counts" if runs else "no trial was finished"
-        resumed = ". The same command with --into resumes the search."
-        return say("No rate was tested against ", limits, f": {why}{resumed}")
+        return say("No rate was tested against ", limits, f": {why}; {RESUMES}")
     if found.rate is None:
         lowest = setting_quantity(found.high or 0.0, REQUESTS)
-        said = say(limits, " is not met, not even at ", lowest, ", the lowest rate that was tried.")
-        return say(said, _not_at_an_end(found, "lower"))
+        return say(limits, " is not met, not even at ", lowest, ", the lowest rate that was tried.", end)
     if found.high is None:
-        advice = "; --max-rate allows more" if found.stop is SearchStop.HIGHEST else ""
-        said = say(
-            limits, " is met even at ", setting_quantity(found.rate, REQUESTS), f", the highest rate tried{advice}."
-        )
-        return say(said, _verified(found), _not_at_an_end(found, "higher"))
+        said = say(limits, " is met even at ", setting_quantity(found.rate, REQUESTS), ", the highest rate tried.")
+        return say(said, _verified(found), end)
     rate = Quantity(found.rate, REQUESTS, found.low, found.high)
-    interval = f" ({percent(found.confidence)} interval)."
-    said = say("The highest rate that meets ", limits, ": ", strong(rate), interval)
-    return say(said, _verified(found), " ", _end(found))
+    interval = f" ({percent(found.confidence)} interval, {plural(found.trials, 'trial')})."
+    return say("The highest rate that meets ", limits, ": ", strong(rate), interval, _verified(found), end)
 
 
 def _verified(found: RateAnswer) -> Phrase:
@@ -201,30 +204,6 @@ def _verified(found: RateAnswer) -> Phrase:
         rates = listing([setting_quantity(rate, REQUESTS) for rate in found.refuted])
         return say(" Not verified: long trials at ", rates, " missed the limits.")
     return ()
-
-
-def _not_at_an_end(found: RateAnswer, way: str) -> str:
-    """Of a search that knows one side only, where it might have gone on."""
-    if found.stop is SearchStop.TRIALS:
-        return f" It has used all its trials; more --trials try {way} rates."
-    return f" {_interrupted(found)}" if found.stop is None else ""
-
-
-def _interrupted(found: RateAnswer) -> str:
-    trials = plural(found.trials, "trial")
-    return f"The search was interrupted after {trials}; the same command with --into resumes it."
-
-
-def _end(found: RateAnswer) -> str | Phrase:
-    """Why no more trials were run, of a search that knows both ends of its interval."""
-    verifying = len(found.refuted) + (found.verified is not None)
-    trials = plural(found.trials - verifying, "trial")
-    if found.stop is None:
-        return _interrupted(found)
-    if found.stop is SearchStop.TRIALS and found.rate and found.low is not None and found.high is not None:
-        precision = share((found.high - found.low) / 2 / found.rate)
-        return say(f"All {trials} were used, and it is known to ± ", precision, "; more --trials narrow it.")
-    return f"{trials} were enough." if found.stop is SearchStop.PRECISE else ""
 
 
 def _most_output(summary: StudySummary) -> Phrase:

@@ -1,25 +1,21 @@
-"""One workload: its shape in a sentence, its tables, its outliers, and why each point stopped; and every single run."""
+"""One workload: its shape in a sentence, its figure and its tables."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from bitbench.analysis.results.estimate import Estimate, PercentileEstimate
-from bitbench.analysis.results.summary import PointSummary, Ranking, RankingEntry, Run, StopReason, StudySummary
-from bitbench.records.trial import Outcome
-from bitbench.reports.charts.figure import Figure
+from bitbench.analysis.results.estimate import Estimate
+from bitbench.analysis.results.summary import PointSummary, Ranking, RankingEntry, StudySummary
 from bitbench.reports.document.model import (
     Block,
     Chart,
     Details,
-    Heading,
+    Figure,
     Mark,
     Name,
     Paragraph,
     Phrase,
-    Quantity,
     Section,
     Table,
-    Unit,
 )
 from bitbench.reports.document.numbers import (
     estimated,
@@ -32,9 +28,7 @@ from bitbench.reports.document.words import (
     MAX_NAME,
     ColumnOf,
     Words,
-    bullets,
     joined,
-    listing,
     number_column,
     paragraph,
     plural,
@@ -45,7 +39,6 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.labels import Labels
 from bitbench.reports.sections import ranked
-from bitbench.study.metrics import METRICS
 from bitbench.study.plan import Config
 from bitbench.study.workload import (
     AnyArrival,
@@ -130,55 +123,29 @@ OCCASIONAL_METRICS = (
 WIDE = 110  # columns of a terminal from which all main figures fit beside a config's name
 
 
-def workload_section(summary: StudySummary, ranking: Ranking, figures: Sequence[Figure] = ()) -> Section:
+def workload_section(summary: StudySummary, ranking: Ranking, figure: Figure | None = None) -> Section:
     points, labels = ranked.ranked_points(summary, ranking), Labels.of(summary, MAX_NAME)
     main = _main_table(summary, ranking, points, labels)
     more: list[Block] = []
     if with_result := [point for point in points if ranked.has_ranked_result(summary, point)]:
         occasional = [metric for metric in OCCASIONAL_METRICS if any(metric in point.metrics for point in points)]
-        metrics = dict.fromkeys(
-            (*occasional, *_with_carried(points, MORE_METRICS), *ranked.ranked_device_metrics(summary))
-        )
+        metrics = dict.fromkeys((*occasional, *MORE_METRICS, *ranked.ranked_device_metrics(summary)))
         further = table(
             with_result,
             words_column("Config", lambda point: Name(labels[point.point.config])),
             *(ranked.ranked_metric_column(summary, metric) for metric in metrics),
         )
         more += [paragraph("Further metrics, in the same order:"), further]
-    if any(point.outliers for point in points):
-        more.append(paragraph("Trials far from the others of their point. They are flagged, never dropped:"))
-        more.append(_outliers(summary, points, labels))
-    if points:
-        more += [paragraph("Why no more trials were run:"), *bullets(_why_stopped(summary, points, labels))]
     return Section(
         ranked.ranked_section_title(say("Workload ", Name(ranking.workload)), summary),
         (
             Paragraph(workload_shape(summary.study.workload(ranking.workload))),
-            *(Chart(figure) for figure in figures),
+            *([Chart(figure)] if figure else []),
             main if main.rows else paragraph("Refused for every config, see below."),
             *([Details(f"More on workload {ranking.workload}", tuple(more))] if more else []),
         ),
         in_terminal=True,
     )
-
-
-def _with_carried(points: Sequence[PointSummary], metrics: Sequence[str]) -> Iterator[str]:
-    """Before a p99 for which some point has too few requests, the highest percentile that these carry."""
-    for metric in metrics:
-        short = [point.tails for point in points if metric in point.tails and not point.tails[metric].is_carried]
-        yield from (carried for tails in short if (carried := _highest_carried(tails, metric)) is not None)
-        yield metric
-
-
-def _highest_carried(tails: Mapping[str, PercentileEstimate], metric: str) -> str | None:
-    """Of the same time, by its column."""
-    time = next(known.time for known in METRICS.values() if known.column == metric)
-    carried = {
-        tail.percent: known.column
-        for known in METRICS.values()
-        if known.time == time and (tail := tails.get(known.column)) is not None and tail.is_carried
-    }
-    return carried[max(carried)] if carried else None
 
 
 @dataclass(frozen=True)
@@ -226,80 +193,4 @@ def _main_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointS
         ),
         words_column("Starts / trials", lambda row: row.words),
         mark=lambda row: Mark.BEST if row.entry and row.entry.rank_low == 1 else None,
-    )
-
-
-def _outliers(summary: StudySummary, points: Sequence[PointSummary], labels: Labels) -> Table:
-    """Each value in its own unit."""
-
-    def unit(metric: str) -> str:
-        return quantity_unit(summary.definitions[metric])
-
-    return table(
-        [(point, outlier) for point in points for outlier in point.outliers],
-        words_column("Trial", lambda row: Name(row[1].trial_id)),
-        words_column("Config", lambda row: Name(labels[row[0].point.config])),
-        words_column("Metric", lambda row: summary.definitions[row[1].metric].label),
-        number_column("Value", Unit.NONE, lambda row: Quantity(row[1].value, unit(row[1].metric))),
-        number_column("Median", Unit.NONE, lambda row: Quantity(row[1].median, unit(row[1].metric))),
-        number_column(
-            "Mean",
-            Unit.NONE,
-            lambda row: mean_quantity(row[0].metrics[row[1].metric], summary.definitions[row[1].metric]),
-        ),
-        number_column(
-            "Mean without outliers", Unit.NONE, lambda row: Quantity(row[1].mean_without, unit(row[1].metric))
-        ),
-    )
-
-
-def _why_stopped(summary: StudySummary, points: Sequence[PointSummary], labels: Labels) -> list[Words]:
-    measure = summary.study.measure
-    reasons = {
-        StopReason.DECIDED: "every question about it is decided",
-        StopReason.LIMIT: f"limit of {plural(measure.starts.max, 'start')}",
-        StopReason.BUDGET: "the budget was spent",
-        StopReason.FAILED: "stopped by failures",
-        StopReason.UNFINISHED: "not finished",
-        StopReason.IMPORTED: "imported, as many as the file holds",
-    }
-    stopped: dict[StopReason, list[Words]] = {reason: [] for reason in reasons}
-    for point in points:
-        stopped[point.stop_reason].append(Name(labels[point.point.config]))
-    return [say(f"{words}: ", listing(stopped[reason])) for reason, words in reasons.items() if stopped[reason]]
-
-
-def workload_runs_section(summary: StudySummary) -> Section | None:
-    """Every measured trial by its own name."""
-    blocks: list[Block] = []
-    for part, ranking in ranked.ranked_parts_by_model(summary):
-        runs = [(point, run) for point in ranked.ranked_points(part, ranking) for run in point.runs]
-        if runs:
-            blocks += [Heading(ranked.ranked_section_title(Name(ranking.workload), part)), _runs(summary, runs)]
-    return Section(say("Single runs"), tuple(blocks)) if blocks else None
-
-
-def _runs(summary: StudySummary, runs: Sequence[tuple[PointSummary, Run]]) -> Table:
-    def column(metric: str) -> ColumnOf[tuple[PointSummary, Run]]:
-        definition = summary.definitions[metric]
-        unit = quantity_unit(definition)
-
-        def figure(row: tuple[PointSummary, Run]) -> Quantity | None:
-            value = row[1].metrics.get(metric) if row[1].outcome is Outcome.OK else None
-            return None if value is None else Quantity(value, unit)
-
-        return number_column(definition.label, unit, figure)
-
-    def outcome(row: tuple[PointSummary, Run]) -> str:
-        point, run = row
-        flagged = any(outlier.trial_id == run.trial_id for outlier in point.outliers)
-        return f"{run.outcome.value}, outlier" if flagged else run.outcome.value
-
-    return table(
-        runs,
-        words_column("Trial", lambda row: Name(row[1].trial_id)),
-        words_column("Config", lambda row: Name(row[0].point.config.name)),
-        words_column("Start", lambda row: Name(row[1].instance_id)),
-        *map(column, MAIN_METRICS),
-        words_column("Outcome", outcome),
     )

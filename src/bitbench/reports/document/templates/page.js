@@ -1,6 +1,6 @@
 // Sorting, filtering, theme, tooltips and downloads. Figures are drawn when they come near the screen, then the rest
 // while nothing else happens. Text of a study only ever becomes textContent.
-const NARROW = 560; // pixels below which a figure takes the form for a phone
+const LEAST = 560; // pixels of a figure: on a narrower screen it is drawn so wide and made smaller
 const root = document.documentElement;
 
 // Theme: as the system says, unless chosen here.
@@ -94,20 +94,17 @@ const showTip = (_, event, item, value) => {
   tip.style.top = `${event.clientY + 14 + box.height > innerHeight ? Math.max(4, event.clientY - box.height - 10) : event.clientY + 14}px`;
 };
 const config = read("chart-config");
-const drawn = new Map(); // canvas -> whether in its narrow form, and how to end it
-const isNarrow = (canvas) => canvas.clientWidth < NARROW;
+const drawn = new Set();
 const draw = async (canvas) => {
-  const narrow = isNarrow(canvas);
-  if (drawn.get(canvas)?.narrow === narrow) return;
-  drawn.get(canvas)?.finalize();
-  drawn.set(canvas, { narrow, finalize() {} });
+  if (drawn.has(canvas)) return;
+  drawn.add(canvas);
   const data = read(`data-${canvas.dataset.figure}`);
-  const spec = { ...((narrow && data.narrow) || data.spec), datasets: { rows: rowsOf(data) } };
+  const width = canvas.clientWidth < LEAST ? LEAST : data.spec.width;
+  const spec = { ...data.spec, width, datasets: { rows: rowsOf(data) } };
   // `ast`: expressions are interpreted, so that the page needs no right to make code from text.
   const options = { actions: false, ast: true, config, defaultStyle: false, mode: "vega-lite", renderer: "svg", tooltip: showTip };
-  const result = await window.vegaEmbed(canvas, spec, options);
+  await window.vegaEmbed(canvas, spec, options);
   canvas.querySelector("svg")?.setAttribute("aria-hidden", "true"); // the canvas has the label
-  drawn.set(canvas, { narrow, finalize: result.finalize });
   if (performance.getEntriesByName("first-chart").length === 0) performance.mark("first-chart");
 };
 const canvases = [...document.querySelectorAll(".canvas")];
@@ -128,8 +125,6 @@ addEventListener("load", () => {
   canvases.forEach((canvas) => near.observe(canvas));
   setTimeout(() => later(() => drawRest(canvases.filter(isSeen))), 300);
 });
-let resized;
-addEventListener("resize", () => { clearTimeout(resized); resized = setTimeout(() => [...drawn.keys()].filter(isSeen).forEach((canvas) => draw(canvas)), 200); });
 
 // What is folded opens when it is asked for: by a link to it, or all at once. A print shows what is open.
 const reveal = () => {
