@@ -12,7 +12,7 @@ from bitbench.reports.document import html
 from bitbench.reports.document.html import html_chart_svg
 from bitbench.reports.labels import Labels
 from bitbench.reports.write import Drawing
-from tests.unit.synthetic import demo_study, summarize
+from tests.support.synthetic import demo_study, summarize
 
 
 def figures() -> list[Figure]:

@@ -20,8 +20,8 @@ from bitbench.engines.processes import free_port
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.ports import Load
 from bitbench.study.study import EngineSetup
-from tests.unit.null_instance import NOTHING
-from tests.unit.study_folders import write_folder
+from tests.support.null_instance import NOTHING
+from tests.support.study_folders import write_folder
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = ROOT / "scripts"

@@ -37,7 +37,7 @@ from tests.features.cards.card_folders import (
 )
 from tests.gallery import GALLERY, SHOOTOUT, TWINS
 from tests.json_answer import read_answer
-from tests.unit.study_folders import write_folder
+from tests.support.study_folders import write_folder
 
 
 @pytest.fixture(scope="module")
