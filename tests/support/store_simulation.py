@@ -280,7 +280,7 @@ def walk_one(number: int, study: int) -> Counter[str]:
             steps = "".join(f"\n  {kind}{arguments}" for kind, arguments in taken)
             error.add_note(
                 f"Study {study} of seed {number}, schedule {schedule}, failed at the last of these steps:{steps}\n"
-                f"Repeat it: python -c 'from tests.support.store_simulation import walk_one; walk_one({number}, {study})'"
+                f"Repeat it: python -c 'from {__name__} import walk_one; walk_one({number}, {study})'"
             )
             raise
         finally:
