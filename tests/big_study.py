@@ -10,7 +10,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import InstanceFacts, Memory
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import SCHEMA, make_instance, make_lock, make_plan, make_trial, speed_metrics
+from tests.support.synthetic import SCHEMA, make_instance, make_lock, make_plan, make_trial, speed_metrics
 
 CHUNKS = 4  # of each request: enough to be columns that a report must not read
 

@@ -28,8 +28,8 @@ from tests.features.explain.explain_records import profile
 from tests.features.interop.test_import_tools import DATA
 from tests.features.kernels.test_kernels import a_run
 from tests.strangers import Command
-from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
-from tests.unit.synthetic import (
+from tests.support.quantize_stand_in import StandIn, pretend_environment, write_model
+from tests.support.synthetic import (
     demo_study,
     make_lock,
     make_plan,

@@ -15,7 +15,7 @@ from bitbench.quantize.manifest import CalibrationFacts, LayerError, Manifest, S
 from bitbench.records.folder import StudyFolder
 from bitbench.study.recipe import Recipe
 from bitbench.study.variant import Variant
-from tests.unit.hostile import hostile_study
+from tests.support.hostile import hostile_study
 
 WORD = "CANARY"
 # What each would do: set the clipboard, clear the screen, reset, clear it by a C1 code, swallow what follows, go back

@@ -8,7 +8,7 @@ import pytest
 from bitbench.records.folder import StudyFolder
 from bitbench.util.errors import ExitCode
 from tests.forked import bitbench_process
-from tests.unit.remembering_server import RememberingServer, remembering
+from tests.support.remembering_server import RememberingServer, remembering
 
 ASKED = ["--concurrency", "2", "--requests", "4", "--trials", "3", "--output-tokens", "2"]
 LIMIT = ["--fail-if", "output_throughput < -30%"]

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 
 from bitbench.util.text import HIDDEN
-from tests.unit.canary import KEY, traces, traces_below
-from tests.unit.raw_server import Asked, models, plain, serving
+from tests.support.canary import KEY, traces, traces_below
+from tests.support.raw_server import Asked, models, plain, serving
 from tests.unit.test_secret_canary import FIELDS
 
 

@@ -23,7 +23,7 @@ from bitbench.reports.write import StudyReport
 from bitbench.study.study import Argument
 from bitbench.util.errors import ExitCode
 from tests.forked import bitbench_process
-from tests.unit.null_instance import running
+from tests.support.null_instance import running
 
 # Four at once, 30 ms + 7 × 10 ms each: 40 requests/s and not one more.
 CAPABLE: dict[str, Argument] = {"ttft": "30ms", "tpot": "10ms", "capacity": 4}

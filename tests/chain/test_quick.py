@@ -19,8 +19,8 @@ from bitbench.study.workload import Api
 from bitbench.util.errors import ExitCode, LoadError
 from tests.chain.test_variants import NullEngineWithModel
 from tests.command_line import bitbench
-from tests.unit.null_instance import running
-from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
+from tests.support.null_instance import running
+from tests.support.quantize_stand_in import StandIn, pretend_environment, write_model
 
 
 @pytest.fixture(autouse=True)

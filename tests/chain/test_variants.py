@@ -16,7 +16,7 @@ from bitbench.study.plan import Plan
 from bitbench.study.recipe import Backend
 from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
-from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
+from tests.support.quantize_stand_in import StandIn, pretend_environment, write_model
 
 STUDY = """
 name: making

@@ -19,9 +19,9 @@ from bitbench.cli.app import app
 from bitbench.measure.readiness import known_environments
 from tests.features.interop.test_import_tools import DATA
 from tests.length import by_length
-from tests.unit.null_instance import running
-from tests.unit.quantize_stand_in import write_model
-from tests.unit.stand_in_environment import stand_in_python
+from tests.support.null_instance import running
+from tests.support.quantize_stand_in import write_model
+from tests.support.stand_in_environment import stand_in_python
 
 # As the installed script starts it: its own folder is on the path, not that which it is started in.
 BITBENCH = [sys.executable, "-P", "-c", "from bitbench.cli import main; main()"]

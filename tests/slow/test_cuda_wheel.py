@@ -23,7 +23,7 @@ from bitbench.engines.vllm import VllmEngine, command_line
 from bitbench.measure.workplace import default_home
 from bitbench.study.hardware import Capability
 from bitbench.util.child_processes import tool_child_variables
-from tests.unit.cuda_selection import disagreement, questions
+from tests.support.cuda_selection import disagreement, questions
 from tests.unit.test_vllm_engine import launch
 
 pytestmark = pytest.mark.timeout(3600)  # seconds for one test, with the installation

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 
 from bitbench.loadgen.workers import LoadWorkers
-from tests.unit.hostile_modes import BLOCK, GOOD, OK_HEAD, STREAM, UNTIL_CLOSE, chunk
-from tests.unit.raw_server import Answerer, flood, send, serving
-from tests.unit.scripted_server import END
+from tests.support.hostile_modes import BLOCK, GOOD, OK_HEAD, STREAM, UNTIL_CLOSE, chunk
+from tests.support.raw_server import Answerer, flood, send, serving
+from tests.support.scripted_server import END
 from tests.unit.test_hostile_servers import job, within
 
 GIGABYTE = 1_000_000_000

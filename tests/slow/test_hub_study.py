@@ -15,7 +15,7 @@ import pytest
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import Outcome
-from tests.unit.hub_server import Repository, hub_server
+from tests.support.hub_server import Repository, hub_server
 
 pytestmark = pytest.mark.timeout(1800)
 

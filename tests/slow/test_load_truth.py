@@ -27,7 +27,7 @@ from bitbench.records.request_rows import RequestRows
 from bitbench.records.request_sums import LOWEST_S, RELATIVE_ERROR, RequestSums
 from bitbench.records.trial import ClientHealth, LoadProgress, Outcome
 from bitbench.study.workload import Workload
-from tests.unit.null_instance import running
+from tests.support.null_instance import running
 
 TTFT_S, TPOT_S = 0.100, 0.010
 SCHEDULE = {"ttft": TTFT_S, "tpot": TPOT_S}

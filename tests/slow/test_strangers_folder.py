@@ -8,7 +8,7 @@ from bitbench.util.errors import BitbenchError
 from tests.chain.conftest import BITBENCH
 from tests.stranger_commands import nothing
 from tests.strangers import KINDS, LONGEST_S, Command, harms, paths_written
-from tests.unit.null_instance import running
+from tests.support.null_instance import running
 
 STUDY = """
 name: small

@@ -14,7 +14,7 @@ from bitbench.reports.write import StudyReport
 from tests.busy_machine import wait_for
 from tests.chain.test_load import ANSWER, CAPABLE, load
 from tests.forked import command, start
-from tests.unit.null_instance import running
+from tests.support.null_instance import running
 
 TRUE_RATE = 40.0  # of CAPABLE
 

@@ -20,9 +20,9 @@ from bitbench.study.base import Json
 from tests.big_study import big_study
 from tests.browser import Browser
 from tests.features.kernels.test_kernels import a_run
-from tests.unit.hostile import HOSTILE, hostile_study
-from tests.unit.study_folders import write_folder
-from tests.unit.synthetic import demo_study, summarize
+from tests.support.hostile import HOSTILE, hostile_study
+from tests.support.study_folders import write_folder
+from tests.support.synthetic import demo_study, summarize
 
 ARTIFACTS = Path(__file__).parents[2] / "test-artifacts"
 # A page of 200 points × 20 trials is open, up to its first figure, within so many times what a small one takes here.

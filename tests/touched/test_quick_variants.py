@@ -13,7 +13,7 @@ from bitbench.measure import quick_study
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
 from tests.command_line import bitbench
-from tests.unit.hub_server import Repository, hub_server
+from tests.support.hub_server import Repository, hub_server
 
 pytestmark = [pytest.mark.timeout(1200), pytest.mark.alone]
 RECIPES = {"gguf-q4_0": "Q4_0", "gguf-q8_0": "Q8_0"}

@@ -9,7 +9,7 @@ import pytest
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.length import by_length
-from tests.unit.synthetic import make_plan, measured_trials, summarize
+from tests.support.synthetic import make_plan, measured_trials, summarize
 
 STUDIES = by_length(100, 400)
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]

@@ -18,7 +18,7 @@ from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialR
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.synthetic import make_instance, make_plan, make_trial
+from tests.support.synthetic import make_instance, make_plan, make_trial
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 ENGINES = {"null": NullEngine()}

@@ -8,7 +8,7 @@ import pytest
 
 from bitbench.util.errors import ExitCode
 from tests.forked import bitbench_process, forked
-from tests.unit.limited import plan_within
+from tests.support.limited import plan_within
 
 LIMIT_S = 5
 LIMIT_BYTES = 500 * 10**6

@@ -14,7 +14,7 @@ from bitbench.models.quantized import describe_quantization
 from bitbench.study.hardware import Capability
 from bitbench.study.plan import Plan, Support
 from bitbench.util.errors import ModelError, StudyFileError
-from tests.unit.quantize_stand_in import write_tensors
+from tests.support.quantize_stand_in import write_tensors
 
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}
 SIZES = {"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 2}

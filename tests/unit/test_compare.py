@@ -25,7 +25,7 @@ from bitbench.study.variant import Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import CannotCompareError, ExitCode, UsageError
 from tests.command_line import bitbench
-from tests.unit.synthetic import (
+from tests.support.synthetic import (
     LOCK,
     make_instance,
     make_plan,

@@ -17,7 +17,7 @@ from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.gallery import SHOOTOUT
-from tests.unit.synthetic import make_plan, make_records, make_trial, speed_metrics
+from tests.support.synthetic import make_plan, make_records, make_trial, speed_metrics
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 SPEEDS = {"plain": 100.0, "quick": 130.0, "twin": 101.0, "slow": 70.0}

@@ -14,8 +14,8 @@ from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.machine_simulation import GALLERY, LUCK, Machine, Schedule, simulate
-from tests.unit.synthetic import make_plan, make_records, make_trial
+from tests.support.machine_simulation import GALLERY, LUCK, Machine, Schedule, simulate
+from tests.support.synthetic import make_plan, make_records, make_trial
 
 PAIRS = 60
 CONFIGS = 4

@@ -22,7 +22,7 @@ from bitbench.study.study import EngineSetup
 from bitbench.study.study_file import checked_objectives
 from bitbench.study.workload import Constant, Workload
 from bitbench.util.errors import CannotCompareError, ExitCode
-from tests.unit.synthetic import LOCK, make_instance, make_plan, make_records, make_trial
+from tests.support.synthetic import LOCK, make_instance, make_plan, make_records, make_trial
 
 LIMITS = SearchLimits(start=5, lowest=0.1, highest=1000)
 SLO = "ttft_p99=200ms"

@@ -8,7 +8,7 @@ import pytest
 from bitbench.measure.compatibility import SELECTION, compatibility_rows, look_up_compatibility
 from bitbench.study.hardware import Capability, parse_capability
 from bitbench.study.plan import Support
-from tests.unit.cuda_selection import disagreement, questions
+from tests.support.cuda_selection import disagreement, questions
 
 RECORD = json.loads((Path(__file__).parent / "data" / "vllm-0.32-cuda-selection.json").read_text(encoding="utf-8"))
 

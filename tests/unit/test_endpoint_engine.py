@@ -20,7 +20,7 @@ from bitbench.records.trial import Outcome
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import StudyFileError
-from tests.unit.null_instance import NOTHING, running
+from tests.support.null_instance import NOTHING, running
 
 
 @pytest.mark.parametrize(

@@ -27,8 +27,8 @@ from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.http import connection
 from bitbench.util.http.connection import read_samples
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
-from tests.unit.raw_server import Answerer, Asked, drip, flood, plain, send, send_and_reset, serving
-from tests.unit.synthetic import demo_study, load_result, make_records, request_rows
+from tests.support.raw_server import Answerer, Asked, drip, flood, plain, send, send_and_reset, serving
+from tests.support.synthetic import demo_study, load_result, make_records, request_rows
 from tests.unit.test_model_cost import SMOLLM2
 
 # As prometheus_client writes it in vLLM, shortened.

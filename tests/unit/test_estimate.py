@@ -14,7 +14,7 @@ from bitbench.study.hardware import Level
 from bitbench.study.quality import Quality, Scoring
 from bitbench.study.variant import NO_MODEL, ModelFacts, Variant
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import make_instance, make_plan, make_trial
+from tests.support.synthetic import make_instance, make_plan, make_trial
 
 NOTHING = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
 LARGE = Variant(name="l", model="l", recipe="bf16", weight_bytes=20 * 10**9, facts=ModelFacts(parameters=10**10))

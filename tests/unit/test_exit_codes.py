@@ -21,7 +21,7 @@ from bitbench.study.study import Count, Measure
 from bitbench.util import errors
 from bitbench.util.errors import BitbenchError, ExitCode
 from tests.command_line import bitbench
-from tests.unit.synthetic import make_lock, make_plan, make_trial
+from tests.support.synthetic import make_lock, make_plan, make_trial
 from tests.unit.test_compare import side, write
 from tests.unit.test_recommend_tails import LOOP, even, study
 

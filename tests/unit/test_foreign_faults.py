@@ -25,7 +25,7 @@ from bitbench.study.study_file import starter
 from bitbench.study.workload import Workload
 from bitbench.util.errors import ExitCode, LoadError
 from tests.command_line import bitbench
-from tests.unit.null_instance import running
+from tests.support.null_instance import running
 
 ONE = Workload(name="one", concurrency=1, input_tokens=4, output_tokens=3)
 

@@ -12,8 +12,8 @@ from bitbench.measure.machine.gpus import installed_gpus
 from bitbench.measure.machine.watches import GpuWatch, gpu_watch_disturbance, watch_gpus
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import GpuUse, Outcome
-from tests.unit.fake_nvml import FakeGpu, FakeNvml, fake_gpus, nvml_put_back  # noqa: F401
-from tests.unit.synthetic import request_rows
+from tests.support.fake_nvml import FakeGpu, FakeNvml, fake_gpus, nvml_put_back  # noqa: F401
+from tests.support.synthetic import request_rows
 
 OURS, THEIRS = 100, 200
 

@@ -13,7 +13,7 @@ from bitbench.measure.readiness import readiness
 from bitbench.measure.workplace import Workplace
 from bitbench.records.lock import HostFacts
 from bitbench.study.hardware import Capability
-from tests.unit.fake_nvml import FakeGpu, FakeNvml, fake_gpus, nvml_put_back  # noqa: F401
+from tests.support.fake_nvml import FakeGpu, FakeNvml, fake_gpus, nvml_put_back  # noqa: F401
 
 A100 = FakeGpu("NVIDIA A100-SXM4-80GB", "GPU-aaaa1111-0", (8, 0), 81_920)
 L4 = FakeGpu("NVIDIA L4", "GPU-bbbb2222-0", (8, 9), 23_034)

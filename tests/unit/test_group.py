@@ -16,7 +16,7 @@ from bitbench.ports import Endpoint, Launch, LoadJob, LoadResult
 from bitbench.records.trial import Failure, InstanceFacts, InstanceRecord, Outcome, TrialRecord
 from bitbench.study.plan import Plan
 from bitbench.study.study import EngineSetup
-from tests.unit.synthetic import load_result, request_rows
+from tests.support.synthetic import load_result, request_rows
 from tests.unit.test_schedule import FixedPace, plan_of, progress_of, turn
 
 

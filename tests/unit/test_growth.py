@@ -16,7 +16,7 @@ from bitbench.study.study import Study
 from tests.command_line import Answer, bitbench
 from tests.growth import null_study, processor_s, write_null_study
 from tests.length import by_length
-from tests.unit.synthetic import make_instance, make_trial
+from tests.support.synthetic import make_instance, make_trial
 
 NOISE = 3.0  # a ratio of processor times may be off by so much on a shared machine; a square would make it 4
 SLOWEST = 2.0  # of a processor that is older and shared with other work, to one of a server of 2023 at rest

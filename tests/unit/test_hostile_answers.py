@@ -15,8 +15,8 @@ from bitbench.reports.answers.compare import comparison_document
 from bitbench.reports.answers.recommend import recommendation_document
 from bitbench.reports.document.model import Document
 from tests.features.explain.explain_records import PLAIN, QUANTIZED, evidence
-from tests.unit.hostile import HOSTILE
-from tests.unit.hostile_documents import assert_every_form_is_harmless, made_hostile
+from tests.support.hostile import HOSTILE
+from tests.support.hostile_documents import assert_every_form_is_harmless, made_hostile
 from tests.unit.test_compare import SLOWER_BY_3, against, side
 from tests.unit.test_recommend import study, ttft_p99
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.util.errors import ModelError
-from tests.unit.hub_server import HubServer, hub_server
+from tests.support.hub_server import HubServer, hub_server
 from tests.unit.test_hub import FIRST, NAME, TOKEN, get, home, python, server
 
 __all__ = ["home", "python", "server"]  # fixtures

@@ -19,9 +19,9 @@ from bitbench.util.model_files import read_safetensors_header
 from tests.forked import forked
 from tests.in_memory import MEMORY
 from tests.length import IS_LONG, by_length
-from tests.unit.hostile_inputs import DATA, INPUTS, TOOLS, is_read
-from tests.unit.limited import read_input
-from tests.unit.mutations import mutations
+from tests.support.hostile_inputs import DATA, INPUTS, TOOLS, is_read
+from tests.support.limited import read_input
+from tests.support.mutations import mutations
 from tests.unit.test_quantize_gguf import text
 
 EXAMPLES = by_length(2_000, 100_000)  # of all kinds together

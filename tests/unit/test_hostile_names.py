@@ -30,7 +30,7 @@ from bitbench.reports.files import report_file_figures
 from bitbench.reports.formats import Form
 from bitbench.reports.study import study_document
 from bitbench.reports.write import StudyReport
-from tests.unit.hostile import HOSTILE, hostile_study
+from tests.support.hostile import HOSTILE, hostile_study
 
 
 @pytest.fixture(scope="module", params=HOSTILE)

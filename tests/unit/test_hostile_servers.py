@@ -15,9 +15,9 @@ from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.tables import REQUEST_STATUSES
 from bitbench.records.trial import Outcome
 from bitbench.study.workload import Workload
-from tests.unit.hostile_modes import BLOCK, MB, MODEL_LISTS, STREAMS, UNTIL_CLOSE
-from tests.unit.native_or_python import BOTH, WAYS, choose
-from tests.unit.raw_server import flood, serving
+from tests.support.hostile_modes import BLOCK, MB, MODEL_LISTS, STREAMS, UNTIL_CLOSE
+from tests.support.native_or_python import BOTH, WAYS, choose
+from tests.support.raw_server import flood, serving
 
 PATIENT_S = 40.0  # for what ends by itself, also where a busy machine gives this process and its servers little time
 

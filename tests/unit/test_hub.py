@@ -14,8 +14,8 @@ from bitbench.models import hub, library
 from bitbench.models.folder import MANIFEST
 from bitbench.models.hub import HubReference, parse_hub_reference
 from bitbench.util.errors import ModelError
-from tests.unit.hub_server import HubServer, Repository, hub_server
-from tests.unit.quantize_stand_in import write_model
+from tests.support.hub_server import HubServer, Repository, hub_server
+from tests.support.quantize_stand_in import write_model
 
 FIRST, SECOND = "1" * 40, "2" * 40
 NAME = "acme/Tiny-1B"

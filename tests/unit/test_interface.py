@@ -16,7 +16,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.tables import TABLES
 from bitbench.records.trial import Outcome
 from bitbench.util.errors import StoreError
-from tests.unit.synthetic import demo_study
+from tests.support.synthetic import demo_study
 
 RESULT_FILE = Path(__file__).parent / "data" / "imports" / "vllm-serve-1.json"
 FUNCTIONS = {"compare", "load", "plan", "read", "recommend", "report", "run"}

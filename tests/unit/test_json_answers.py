@@ -13,7 +13,7 @@ from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
 from tests.forked import bitbench_process
 from tests.json_answer import read_answer
-from tests.unit.study_folders import write_folder
+from tests.support.study_folders import write_folder
 from tests.unit.test_recommend_tails import even, study
 
 DATA = Path(__file__).parent / "data"

@@ -15,7 +15,7 @@ from bitbench.reports.sections.conditions import configs_section
 from bitbench.study.plan import Plan
 from bitbench.study.variant import ModelFacts
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.synthetic import make_instance, make_lock, make_plan, summarize
+from tests.support.synthetic import make_instance, make_lock, make_plan, summarize
 
 DATA = Path(__file__).parent / "data"
 WORKER = Path(transformers_engine.__file__).parent / "workers" / "transformers_kernels.py"

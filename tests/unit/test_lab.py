@@ -13,8 +13,8 @@ from bitbench.records.folder import StudyFolder
 from bitbench.study.study import Study
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import NotComparableError, StoreError, StudyFileError
-from tests.unit.quantize_stand_in import write_tensors
-from tests.unit.synthetic import make_lock, make_plan
+from tests.support.quantize_stand_in import write_tensors
+from tests.support.synthetic import make_lock, make_plan
 from tests.unit.test_models import CONFIG
 
 STUDY = "name: x\nengines:\n  - null\n  - {engine: null, name: other}\nworkloads: [interactive]\n"

@@ -12,7 +12,7 @@ from bitbench.study.environment import Device
 from bitbench.study.objective import Objective
 from bitbench.study.study import EngineSetup
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import make_plan, make_records, make_trial
+from tests.support.synthetic import make_plan, make_records, make_trial
 
 TTFT, TPOT = (Objective(metric=metric, statistic="mean", limit=0.2) for metric in ("ttft", "tpot"))
 PLAN = make_plan(

@@ -13,9 +13,9 @@ from bitbench.loadgen.client import run_job
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.tables import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.study.workload import Arrival, Workload
-from tests.unit.certificate import make_certificate
-from tests.unit.native_or_python import BOTH, WAYS, choose
-from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event
+from tests.support.certificate import make_certificate
+from tests.support.native_or_python import BOTH, WAYS, choose
+from tests.support.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event
 
 
 @pytest.fixture(params=WAYS, autouse=True)

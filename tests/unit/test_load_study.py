@@ -24,8 +24,8 @@ from bitbench.study.plan import Config, Point
 from bitbench.study.study_file import checked_objectives, parse_study, study_file_text
 from bitbench.study.workload import Workload, mean_arrival_rate
 from bitbench.util.errors import LoadError, StudyFileError, UsageError
-from tests.unit.certificate import make_certificate
-from tests.unit.raw_server import models, send, serving
+from tests.support.certificate import make_certificate
+from tests.support.raw_server import models, send, serving
 
 OPTIONS = LoadOptions()
 OBJECTIVES = checked_objectives("ttft_p99=200ms,tpot_mean=12.5ms")

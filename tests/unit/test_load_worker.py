@@ -27,7 +27,7 @@ from bitbench.study.base import Json
 from bitbench.study.workload import Arrival, Workload
 from bitbench.util.errors import LoadError
 from tests.busy_machine import LEFT_OVER_S
-from tests.unit.null_instance import running
+from tests.support.null_instance import running
 
 WORKLOAD = Workload(name="w", concurrency=3, input_tokens=16, output_tokens=5, requests=9, arrival=Arrival.CLOSED_LOOP)
 

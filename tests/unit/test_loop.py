@@ -13,7 +13,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import InstanceRecord, Outcome
 from bitbench.study.plan import Plan
 from bitbench.util.errors import BusyMachineError, ExitCode, StoreError
-from tests.unit.synthetic import load_result, make_lock, request_rows
+from tests.support.synthetic import load_result, make_lock, request_rows
 from tests.unit.test_group import Engine, Load, Silent, Tape
 from tests.unit.test_schedule import FixedPace, plan_of
 

@@ -22,7 +22,7 @@ from bitbench.study.study import Measure
 from bitbench.study.study_file import study_schema
 from bitbench.util.errors import UsageError
 from tests.command_line import bitbench
-from tests.unit.synthetic import demo_study, make_lock, request_rows, request_sums
+from tests.support.synthetic import demo_study, make_lock, request_rows, request_sums
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = {metric.column for metric in METRICS.values()}

@@ -10,7 +10,7 @@ from bitbench.models import library
 from bitbench.models.catalog import CATALOG, fetch
 from bitbench.models.folder import MANIFEST, read_model_facts
 from bitbench.util.errors import ModelError
-from tests.unit.quantize_stand_in import write_tensors
+from tests.support.quantize_stand_in import write_tensors
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],

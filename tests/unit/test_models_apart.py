@@ -12,8 +12,8 @@ from bitbench.reports.document.markdown import markdown
 from bitbench.reports.files import report_file_figures
 from bitbench.reports.study import study_document
 from bitbench.study.variant import Variant
-from tests.unit.eight_configs import MODEL, RECIPES, eight_configs, eight_summary
-from tests.unit.synthetic import make_lock, summarize
+from tests.support.eight_configs import MODEL, RECIPES, eight_configs, eight_summary
+from tests.support.synthetic import make_lock, summarize
 
 TINY = "tiny-2m"  # twenty times as fast
 

@@ -17,7 +17,7 @@ from bitbench.reports.sections.failures import failures_section
 from bitbench.study.plan import Group, Member
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from tests.command_line import bitbench
-from tests.unit.synthetic import make_plan, make_trial, summarize
+from tests.support.synthetic import make_plan, make_trial, summarize
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 

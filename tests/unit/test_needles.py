@@ -19,9 +19,9 @@ from bitbench.records.quality import TaskAnswer, TaskQuestion
 from bitbench.reports.document.markdown import markdown_phrase, markdown_section_parts
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.study.quality import LmEvalTask, Quality
-from tests.unit.quality_server import QualityServer
-from tests.unit.stand_in_environment import stand_in_python
-from tests.unit.synthetic import summarize
+from tests.support.quality_server import QualityServer
+from tests.support.stand_in_environment import stand_in_python
+from tests.support.synthetic import summarize
 from tests.unit.test_statistics_quality import logits, noisy, plan, record, rows
 from tests.unit.test_workers import TRANSFORMERS
 

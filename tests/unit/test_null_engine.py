@@ -24,7 +24,7 @@ from bitbench.records.trial import Outcome
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.workload import Arrival, Workload
 from bitbench.util.errors import StudyFileError
-from tests.unit.null_instance import NOTHING, running, start
+from tests.support.null_instance import NOTHING, running, start
 
 ONE = Workload(name="one", concurrency=1, input_tokens=32, output_tokens=20)
 

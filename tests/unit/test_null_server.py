@@ -17,7 +17,7 @@ from bitbench.loadgen.client import run_job
 from bitbench.ports import Endpoint, LoadJob, LoadResult, Vocabulary
 from bitbench.study.study import Argument
 from bitbench.study.workload import Workload
-from tests.unit.null_instance import running
+from tests.support.null_instance import running
 
 pytestmark = pytest.mark.alone
 

@@ -9,7 +9,7 @@ from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import ClientHealth, ObjectiveResult, Outcome, TrialRecord
 from bitbench.study.objective import Objective, Objectives
 from bitbench.study.plan import Config, Point
-from tests.unit.queue_simulation import poisson_trial, trial
+from tests.support.queue_simulation import poisson_trial, trial
 
 CAPACITY = 40.0  # of the simulated server, requests/s
 

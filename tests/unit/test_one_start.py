@@ -20,7 +20,7 @@ from bitbench.reports.labels import CHOSEN
 from bitbench.reports.study import study_document
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.synthetic import demo_study, make_plan, make_trial, speed_metrics, summarize
+from tests.support.synthetic import demo_study, make_plan, make_trial, speed_metrics, summarize
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 SPEEDS = {"base": 100.0, "quick": 150.0, "slow": 50.0}

@@ -16,7 +16,7 @@ from bitbench.reports.document.words import paragraph, say
 from bitbench.study.objective import Objective, SearchLimits
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import ExitCode
-from tests.unit.synthetic import LOCK, make_plan, make_records, make_trial
+from tests.support.synthetic import LOCK, make_plan, make_records, make_trial
 
 OBJECTIVE = Objective(metric="ttft", statistic="p99", limit=0.2)
 PLAN = make_plan(["engine"], [BUILT_IN_WORKLOADS["interactive"]], objectives=(OBJECTIVE,))

@@ -14,7 +14,7 @@ from bitbench.records.trial import InstanceRecord, Outcome, TrialMetrics, TrialR
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
+from tests.support.synthetic import make_instance, make_plan, make_trial, summarize
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 

@@ -16,7 +16,7 @@ from bitbench.measure.machine.noise import measure_noise
 from bitbench.measure.machine.watches import MemoryWatch, read_memory
 from bitbench.records.trial import Outcome
 from tests.busy_machine import wait_for
-from tests.unit.fake_nvml import FakeGpu, FakeNvml, nvml_put_back  # noqa: F401
+from tests.support.fake_nvml import FakeGpu, FakeNvml, nvml_put_back  # noqa: F401
 
 pytestmark = pytest.mark.alone
 

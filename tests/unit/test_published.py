@@ -11,7 +11,7 @@ from bitbench.reports.study import study_document
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import ModelError
-from tests.unit.synthetic import make_lock, make_plan, summarize
+from tests.support.synthetic import make_lock, make_plan, summarize
 
 # As the pages of these models on the hub say them.
 PUBLISHED_PARAMETERS = {

@@ -36,8 +36,8 @@ from bitbench.study.study import EngineSetup, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import QualityError, StudyFileError
-from tests.unit.quality_server import QualityServer, logprob
-from tests.unit.synthetic import make_instance, make_lock, make_plan
+from tests.support.quality_server import QualityServer, logprob
+from tests.support.synthetic import make_instance, make_lock, make_plan
 from tests.unit.test_group import NoLoad, Silent
 from tests.unit.test_schedule import progress_of
 

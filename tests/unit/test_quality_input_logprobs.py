@@ -11,7 +11,7 @@ from bitbench.quality.measure import Asker, ask_answers, instance_asker, score_w
 from bitbench.records.quality import Prompt
 from bitbench.records.trial import Outcome
 from bitbench.study.quality import Scoring
-from tests.unit.quality_server import QualityServer
+from tests.support.quality_server import QualityServer
 
 WINDOWS = ((1, 5, 9, 2), (3, 3, 8, 4))
 

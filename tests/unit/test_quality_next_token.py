@@ -14,7 +14,7 @@ from bitbench.records.quality import Prompt
 from bitbench.records.trial import Outcome
 from bitbench.study.quality import Quality, Scoring
 from bitbench.study.variant import ModelFacts, Variant
-from tests.unit.quality_server import BEGINS_A_CHARACTER, GOES_ON_WITH_A_CHARACTER, QualityServer
+from tests.support.quality_server import BEGINS_A_CHARACTER, GOES_ON_WITH_A_CHARACTER, QualityServer
 
 WINDOWS = ((1, 5, 9, 2), (3, 3, 8, 4))
 PARTS = ((1, BEGINS_A_CHARACTER, GOES_ON_WITH_A_CHARACTER, 5),)

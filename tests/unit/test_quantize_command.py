@@ -12,7 +12,7 @@ from bitbench.quantize.backends import Maker
 from bitbench.study.recipe import Backend
 from bitbench.util.errors import ExitCode, QuantizeError
 from tests.command_line import Answer, bitbench
-from tests.unit.quantize_stand_in import StandIn, pretend_environment, write_model
+from tests.support.quantize_stand_in import StandIn, pretend_environment, write_model
 
 MINE = """
 name: mine

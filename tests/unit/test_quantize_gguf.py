@@ -22,7 +22,7 @@ from bitbench.quantize.manifest import StoredBits, WorkerFacts, stored_bits
 from bitbench.quantize.workers.convert_to_gguf import _without_trust, is_converted_as_gpt2
 from bitbench.study.recipe import TensorRule
 from bitbench.util.errors import ModelError, QuantizeError
-from tests.unit.stand_in_environment import stand_in_python
+from tests.support.stand_in_environment import stand_in_python
 
 SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 # Stands in for llama.cpp's converter; its arguments are CHECKPOINT --outfile TARGET --outtype TYPE.

@@ -11,7 +11,7 @@ from bitbench.quantize import catalog
 from bitbench.quantize.backends import Work, guess_backend_s, maker_of
 from bitbench.quantize.manifest import StoredBits, WorkerFacts, stored_bits, weight_bytes
 from bitbench.util.errors import QuantizeError
-from tests.unit.stand_in_environment import stand_in_python
+from tests.support.stand_in_environment import stand_in_python
 
 # Stands in for optimum-intel: writes what it was asked for in the place of a model.
 OPTIMUM = """

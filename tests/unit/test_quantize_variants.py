@@ -16,7 +16,7 @@ from bitbench.quantize.manifest import WorkerFacts
 from bitbench.quantize.variants import SourceModel, VariantRequest
 from bitbench.study.recipe import Backend, Recipe
 from bitbench.util.errors import ModelError, QuantizeError, RecipeError
-from tests.unit.quantize_stand_in import StandIn, write_model
+from tests.support.quantize_stand_in import StandIn, write_model
 
 VERSIONS = {"llmcompressor": "1", "torch": "2", "rich": "15"}
 

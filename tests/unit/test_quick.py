@@ -31,8 +31,8 @@ from bitbench.study.study_file import read_study
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import Workload
 from bitbench.util.errors import StoreError, UsageError
-from tests.unit.quantize_stand_in import write_model
-from tests.unit.synthetic import make_plan, make_trial, summarize
+from tests.support.quantize_stand_in import write_model
+from tests.support.synthetic import make_plan, make_trial, summarize
 
 LIKE = Workload(name="c-1", concurrency=1, input_tokens=8, output_tokens=8, arrival="closed_loop", requests=2)
 ENDPOINT = Config(variant=NO_MODEL, engine="a")

@@ -9,7 +9,7 @@ from bitbench.analysis.rate_search import GROWTH, VERIFICATIONS, RateTrial, next
 from bitbench.analysis.results.summary import RateAnswer, SearchStop
 from bitbench.study.objective import RateTrialKind, SearchLimits
 from tests.length import by_length
-from tests.unit.queue_simulation import SimulatedServer, measure_search_coverage
+from tests.support.queue_simulation import SimulatedServer, measure_search_coverage
 
 LIMITS = SearchLimits(start=1.0, lowest=1 / 16, highest=4096.0)
 Ask = Callable[[float], bool]

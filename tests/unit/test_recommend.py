@@ -24,7 +24,7 @@ from bitbench.study.variant import NO_MODEL, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import ExitCode, UsageError
 from tests.command_line import bitbench
-from tests.unit.synthetic import make_lock, make_plan, make_trial, summarize
+from tests.support.synthetic import make_lock, make_plan, make_trial, summarize
 
 GALLERY = Path(__file__).parents[2] / "examples" / "gallery"
 WORKLOADS = [BUILT_IN_WORKLOADS["interactive"], BUILT_IN_WORKLOADS["medium_batch"]]

@@ -20,8 +20,8 @@ from bitbench.study.objective import Objective
 from bitbench.study.plan import Plan
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import Workload
-from tests.unit import simulated_requests
-from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
+from tests.support import simulated_requests
+from tests.support.synthetic import make_instance, make_plan, make_trial, summarize
 
 STUDIES = 60
 LOOP = Workload(name="loop", concurrency=4, input_tokens=8, output_tokens=2, arrival="closed_loop")  # type: ignore[arg-type]

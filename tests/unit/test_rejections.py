@@ -8,7 +8,7 @@ from bitbench.reports.document.model import Quantity, Table
 from bitbench.reports.sections.conditions import attempts_section
 from bitbench.study.plan import Point
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import make_plan, make_records, make_trial, speed_metrics
+from tests.support.synthetic import make_plan, make_records, make_trial, speed_metrics
 
 WORKLOADS = [Workload(name=name, concurrency=1, input_tokens=8, output_tokens=10) for name in ("w", "other")]
 PLAN = make_plan(["base", "new"], WORKLOADS)

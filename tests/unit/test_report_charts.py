@@ -34,8 +34,8 @@ from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
-from tests.unit.eight_configs import eight_summary
-from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
+from tests.support.eight_configs import eight_summary
+from tests.support.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
 
 TWO_STARTS = Measure(starts=Count(min=2, max=2), trials=Count(min=2, max=2))
 

@@ -26,7 +26,15 @@ from bitbench.study.plan import Expectation, ImportedFile, ImportSource, Plan, S
 from bitbench.study.study import EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.synthetic import demo_study, make_instance, make_lock, make_plan, make_trial, speed_metrics, summarize
+from tests.support.synthetic import (
+    demo_study,
+    make_instance,
+    make_lock,
+    make_plan,
+    make_trial,
+    speed_metrics,
+    summarize,
+)
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
 IMPORTED = ImportSource(tool="vllm", files=(ImportedFile(name="a.json", sha256="ab" * 32),), notes=("a <note>",))

@@ -15,8 +15,8 @@ from bitbench.reports.write import StudyReport
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
-from tests.unit.reported_studies import demo_report, hostile_report
-from tests.unit.study_folders import write_folder
+from tests.support.reported_studies import demo_report, hostile_report
+from tests.support.study_folders import write_folder
 
 
 @pytest.fixture(scope="module")

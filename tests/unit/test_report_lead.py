@@ -20,7 +20,7 @@ from bitbench.study.plan import Config
 from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL, ModelFacts, Variant
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import make_lock, make_plan, make_trial, speed_metrics, summarize
+from tests.support.synthetic import make_lock, make_plan, make_trial, speed_metrics, summarize
 
 INTERACTIVE = Workload(name="interactive", concurrency=1, input_tokens=128, output_tokens=64)
 MEDIUM_BATCH = Workload(name="medium_batch", concurrency=8, input_tokens=256, output_tokens=128)

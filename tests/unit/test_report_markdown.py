@@ -15,8 +15,8 @@ from bitbench.reports.study import study_document
 from bitbench.reports.write import StudyReport
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.study_folders import write_folder
-from tests.unit.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
+from tests.support.study_folders import write_folder
+from tests.support.synthetic import demo_study, make_instance, make_plan, make_trial, speed_metrics, summarize
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
 

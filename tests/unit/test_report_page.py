@@ -11,7 +11,7 @@ import pytest
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.reports.document.html import html_page, vega_bundle
 from bitbench.reports.study import study_document
-from tests.unit.synthetic import demo_study, summarize
+from tests.support.synthetic import demo_study, summarize
 
 BUNDLE = "window.vegaEmbed = 1; // stands in for the real one"
 

@@ -7,7 +7,7 @@ import pytest
 from bitbench.records.trial import Outcome
 from bitbench.reports.write import path_shortener, shorten_report_paths
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.synthetic import make_plan, make_trial, summarize
+from tests.support.synthetic import make_plan, make_trial, summarize
 
 SHORT = path_shortener([Path("/data/home"), Path("/data/home/study"), Path("/")])
 

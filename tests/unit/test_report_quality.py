@@ -15,7 +15,7 @@ from bitbench.reports.document.words import bullets, say
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.study.plan import Plan, QualityRefusal
 from bitbench.study.variant import ModelFacts
-from tests.unit.synthetic import summarize
+from tests.support.synthetic import summarize
 from tests.unit.test_statistics_quality import config, logits, noisy, plan, record, rows
 
 

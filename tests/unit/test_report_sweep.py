@@ -22,7 +22,7 @@ from bitbench.study.study import Count, Measure
 from bitbench.study.variant import NO_MODEL
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.util.errors import ExitCode
-from tests.unit.synthetic import make_plan, make_trial, summarize
+from tests.support.synthetic import make_plan, make_trial, summarize
 
 RATES = (10.0, 40.0, 160.0)
 ONE_START = Measure(starts=Count(min=1, max=1), trials=Count(min=2, max=2))

@@ -15,7 +15,7 @@ from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.study import study_document
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import make_lock, make_plan
+from tests.support.synthetic import make_lock, make_plan
 from tests.unit.test_recommend_tails import BATCH, LOOP, even, study
 
 

@@ -9,7 +9,7 @@ from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.study import study_document
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.synthetic import demo_study, make_plan, make_trial, summarize
+from tests.support.synthetic import demo_study, make_plan, make_trial, summarize
 
 
 def rendered(width: int) -> str:

@@ -9,7 +9,7 @@ from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.trial import metrics_of_trial
 from bitbench.records.request_sums import HIGHEST_S, LOWEST_S, RELATIVE_ERROR, RequestSums, TimeSketch
 from bitbench.study.objective import Objective
-from tests.unit.synthetic import request_rows
+from tests.support.synthetic import request_rows
 
 SHARES = (0.0, 0.01, 0.5, 0.9, 0.99, 0.999, 1.0)
 OBJECTIVES = (

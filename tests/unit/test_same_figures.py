@@ -12,7 +12,7 @@ from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import Document, Quantity, Row, TableCell, Unit
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.write import StudyReport
-from tests.unit.report_figures import (
+from tests.support.report_figures import (
     Number,
     PageTables,
     Points,
@@ -25,7 +25,7 @@ from tests.unit.report_figures import (
     tables_of,
     terminal_rows,
 )
-from tests.unit.study_folders import WRITERS, write_folder
+from tests.support.study_folders import WRITERS, write_folder
 
 STUDIES = ["why-int8", *WRITERS]
 

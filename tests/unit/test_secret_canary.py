@@ -13,12 +13,12 @@ from bitbench.loadgen.client import run_job
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.study.workload import Arrival, Workload
 from bitbench.util.text import HIDDEN, QUOTED_LENGTH, quote
-from tests.unit.canary import KEY, WRITTEN, traces
-from tests.unit.certificate import make_certificate
-from tests.unit.hostile_modes import OK_HEAD, chunk
-from tests.unit.native_or_python import WAYS, choose
-from tests.unit.raw_server import Asked, models, plain, send, serving
-from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, event
+from tests.support.canary import KEY, WRITTEN, traces
+from tests.support.certificate import make_certificate
+from tests.support.hostile_modes import OK_HEAD, chunk
+from tests.support.native_or_python import WAYS, choose
+from tests.support.raw_server import Asked, models, plain, send, serving
+from tests.support.scripted_server import END, STREAM, TOKEN, USAGE, event
 
 # Where a server can put a text into its answer to a request.
 FIELDS: dict[str, Callable[[str], bytes]] = {

@@ -12,7 +12,7 @@ from bitbench.study.quality import Quality
 from bitbench.study.study import Count, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import make_instance, make_records, make_trial
+from tests.support.synthetic import make_instance, make_records, make_trial
 
 LENGTHS = (512, 2048, 8000)
 BYTES = {"f16": 23_040, "q8_0": 12_240}

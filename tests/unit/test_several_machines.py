@@ -11,7 +11,7 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts, Lock
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome, TrialMetrics, mark_lost_trial_outcomes
 from bitbench.util.errors import NotComparableError
-from tests.unit.synthetic import make_instance, make_trial
+from tests.support.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned
 from tests.unit.test_schedule import FixedPace, plan_of, trial
 

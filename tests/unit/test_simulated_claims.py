@@ -11,8 +11,8 @@ import pytest
 from bitbench.analysis.claims import FIRST_LOOK, claim
 from bitbench.analysis.results.summary import AgainstBaseline
 from tests.length import by_length
-from tests.unit.machine_simulation import CALM, MACHINES, Schedule
-from tests.unit.simulated_claims import (
+from tests.support.machine_simulation import CALM, MACHINES, Schedule
+from tests.support.simulated_claims import (
     ALPHA,
     DESIGNS,
     MOST_BLOCKS,

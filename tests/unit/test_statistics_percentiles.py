@@ -15,7 +15,7 @@ from bitbench.analysis.results.estimate import (
 )
 from bitbench.study.metrics import OBJECTIVES
 from tests.length import by_length
-from tests.unit.simulated_requests import (
+from tests.support.simulated_requests import (
     P99_POINTS,
     Point,
     assert_covers,

@@ -30,7 +30,7 @@ from bitbench.study.plan import Config, Plan
 from bitbench.study.quality import Quality
 from bitbench.study.study import EngineSetup, Study
 from bitbench.study.variant import Variant
-from tests.unit.synthetic import make_records
+from tests.support.synthetic import make_records
 
 VOCABULARY = 50
 TOP = 8

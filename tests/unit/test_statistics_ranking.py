@@ -7,7 +7,7 @@ from bitbench.analysis.results.summary import AgainstBaseline, Ranking
 from bitbench.records.trial import TrialMetrics
 from bitbench.study.study import Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.synthetic import make_plan, make_trial, summarize
+from tests.support.synthetic import make_plan, make_trial, summarize
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 

@@ -16,7 +16,7 @@ from bitbench.analysis.results.estimate import CountedEvent, PercentileEstimate
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.util.errors import RowsNotKeptError
-from tests.unit.synthetic import make_plan, make_records, make_trial, request_rows
+from tests.support.synthetic import make_plan, make_records, make_trial, request_rows
 
 BATCH = BUILT_IN_WORKLOADS["base"]
 PLAN = make_plan(["a"], [BATCH])

@@ -8,7 +8,7 @@ from bitbench.records.trial import InstanceFacts, Memory, Outcome, TrialMetrics,
 from bitbench.study.plan import Config, Plan, Point, Refusal
 from bitbench.study.study import Count, Measure
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.synthetic import make_instance, make_plan, make_trial, summarize
+from tests.support.synthetic import make_instance, make_plan, make_trial, summarize
 
 INTERACTIVE = BUILT_IN_WORKLOADS["interactive"]
 MEASURE = Measure(starts=Count(min=2, max=3), trials=Count(min=2, max=4))

@@ -5,7 +5,7 @@ from bitbench.analysis.trial import DEFINITIONS, metrics_of_trial
 from bitbench.records.request_sums import RequestSums
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.objective import Objective
-from tests.unit.synthetic import request_rows, request_sums
+from tests.support.synthetic import request_rows, request_sums
 
 
 def test_every_figure_by_hand() -> None:

@@ -9,7 +9,7 @@ from scipy import stats
 from bitbench.analysis.pairs import LogRatio
 from bitbench.analysis.unpaired import Starts, unpaired_ratios
 from bitbench.study.plan import Config, Point
-from tests.unit.simulated_claims import allowed
+from tests.support.simulated_claims import allowed
 
 A, B = (Config(variant="none", engine=name) for name in "ab")
 ONE, OTHER, ELSEWHERE = (

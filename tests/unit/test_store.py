@@ -15,7 +15,7 @@ from bitbench.study.plan import Config, Point
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import StoreError
 from tests.strangers import KINDS, Trap
-from tests.unit.synthetic import make_instance, make_lock, make_plan, make_trial, request_parts
+from tests.support.synthetic import make_instance, make_lock, make_plan, make_trial, request_parts
 
 DRAFT = TrialRecord(
     id="",

@@ -15,7 +15,7 @@ from bitbench.records.folder import Writer
 from bitbench.study.plan import Member
 from bitbench.util.errors import StoreError
 from tests.length import by_length
-from tests.unit.store_simulation import KINDS, STEPS, explore, walk, walk_one
+from tests.support.store_simulation import KINDS, STEPS, explore, walk, walk_one
 
 EXAMPLES = 60
 FEWEST_EXPLORED = 1_500  # steps; of the 3,600 that the examples may have

@@ -7,7 +7,7 @@ from bitbench.analysis.turns import settle_turns, summarize_turns
 from bitbench.records.trial import Outcome, TrialRecord
 from bitbench.study.plan import Plan, Point
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import make_plan, make_records, make_trial, speed_metrics
+from tests.support.synthetic import make_plan, make_records, make_trial, speed_metrics
 
 WORKLOAD = Workload(name="w", concurrency=1, input_tokens=8, output_tokens=10)
 PLAN = make_plan(["calm", "cold"], [WORKLOAD])

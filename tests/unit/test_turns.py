@@ -15,8 +15,8 @@ from bitbench.records.quality import Script, TurnAnswer, TurnPrompt
 from bitbench.study.quality import CONVERSATION_TURNS, CONVERSATIONS, Quality, Scoring, Turns
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.util.errors import QualityError
-from tests.unit.quality_server import QualityServer
-from tests.unit.stand_in_environment import stand_in_python
+from tests.support.quality_server import QualityServer
+from tests.support.stand_in_environment import stand_in_python
 from tests.unit.test_quality import MATERIAL, server  # noqa: F401
 from tests.unit.test_workers import CORPUS, TRANSFORMERS
 

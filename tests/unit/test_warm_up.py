@@ -10,8 +10,8 @@ from bitbench.records.trial import TrialMetrics, TrialRecord
 from bitbench.study.plan import Config, Point
 from bitbench.study.study import Argument
 from bitbench.study.workload import Workload
-from tests.unit.null_instance import running
-from tests.unit.synthetic import make_trial
+from tests.support.null_instance import running
+from tests.support.synthetic import make_trial
 
 POINT = Point(config=Config(variant="none", engine="e"), workload="w")
 SHORT = Workload(name="w", concurrency=2, input_tokens=8, output_tokens=16)

@@ -13,7 +13,7 @@ from bitbench.models.folder import LEAST_WORDS, word_token_ids
 from bitbench.study.plan import Config
 from bitbench.study.variant import ModelFacts
 from bitbench.study.workload import BUILT_IN_WORKLOADS
-from tests.unit.synthetic import make_plan
+from tests.support.synthetic import make_plan
 
 STRANGE = ["Ġ", "Ġa", "Ġé", "ĠÃ©", "Ã", "©", "<0xE9>", "Ġ12", "Ġnot.", "piece", "▁ß", "Ġtwo words", "Ġmaſs"]
 

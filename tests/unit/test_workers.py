@@ -11,7 +11,7 @@ from bitbench.quality.material import Corpus, make_material
 from bitbench.quality.tasks import TaskOutcome, TaskTools, run_tasks
 from bitbench.study.quality import Quality, Scoring
 from bitbench.util.errors import ModelError, QualityError
-from tests.unit.stand_in_environment import stand_in_python
+from tests.support.stand_in_environment import stand_in_python
 
 # A token per character; 1 begins every text, 2 is special too.
 TRANSFORMERS = """

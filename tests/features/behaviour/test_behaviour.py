@@ -15,7 +15,7 @@ from bitbench.reports.sections.lead import lead
 from bitbench.reports.study import study_document
 from bitbench.study.plan import Config
 from bitbench.study.study import EngineSetup
-from tests.unit.synthetic import demo_study, make_lock, summarize
+from tests.support.synthetic import demo_study, make_lock, summarize
 from tests.unit.test_statistics_quality import TOP, VOCABULARY, logits, noisy, plan, record, rows
 
 

@@ -14,9 +14,9 @@ from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import ConversationRecord, Script, TurnAnswer, TurnPrompt
 from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
 from bitbench.reports.study import study_document
+from tests.support.quality_server import QualityServer
+from tests.support.synthetic import make_lock, summarize
 from tests.unit import test_quality
-from tests.unit.quality_server import QualityServer
-from tests.unit.synthetic import make_lock, summarize
 from tests.unit.test_quality import MATERIAL, server  # noqa: F401
 from tests.unit.test_statistics_quality import config, logits, plan, record, rows
 

@@ -20,7 +20,7 @@ from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Argument, Count, EngineSetup, Measure, Study
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import make_instance, make_records, make_trial
+from tests.support.synthetic import make_instance, make_records, make_trial
 from tests.unit.test_model_cost import ROOF, SMOLLM2
 
 DENSE_BYTES, QUANTIZED_BYTES = 269_060_552, 163_226_688

@@ -29,7 +29,7 @@ from bitbench.study.study_file import parse_study, study_file_text
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 from bitbench.util.errors import ProfileError, StoreError, UsageError
 from tests.features.explain.test_profiling import event, mark, written
-from tests.unit.synthetic import make_lock, make_plan, make_records
+from tests.support.synthetic import make_lock, make_plan, make_records
 
 PREFILL_S, DECODE_S, FIRST_S = 0.100, 0.010, 0.500
 SPEC = ProfileSpec(batch=(1,), input_tokens=8, output_tokens=6)

@@ -16,7 +16,7 @@ from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.lock import Lock
 from bitbench.records.trial import TrialMetrics
 from bitbench.util.errors import FleetError, StoreError, UsageError
-from tests.unit.synthetic import make_instance, make_trial
+from tests.support.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned
 
 

@@ -22,8 +22,8 @@ from bitbench.reports.write import StudyReport
 from bitbench.study.plan import ImportedFile, ImportSource
 from tests.command_line import bitbench
 from tests.features.interop.test_import_seeds import DATA
-from tests.unit.eight_configs import eight_configs
-from tests.unit.reported_studies import HOSTILE, demo_report, hostile_report, reported
+from tests.support.eight_configs import eight_configs
+from tests.support.reported_studies import HOSTILE, demo_report, hostile_report, reported
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from bitbench.reports.document.markdown import markdown
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import ExitCode, KernelError
 from tests.command_line import bitbench
-from tests.unit.quantize_stand_in import write_tensors
+from tests.support.quantize_stand_in import write_tensors
 
 MACHINE = KernelMachine(
     device=KernelDevice.CPU,

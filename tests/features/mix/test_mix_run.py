@@ -37,8 +37,8 @@ from bitbench.study.study_file import StudySource
 from bitbench.study.variant import TENSOR_TYPES
 from bitbench.util.errors import ExitCode, QuantizeError
 from tests.features.mix.mixtures import TENSORS, WEIGHT_S, model_groups, true_divergence
-from tests.unit.quantize_stand_in import write_model
-from tests.unit.synthetic import make_lock, make_trial
+from tests.support.quantize_stand_in import write_model
+from tests.support.synthetic import make_lock, make_trial
 
 NUMBERS = {type.name: number for number, type in TENSOR_TYPES.items()}
 GROUP_OF = {name: group for group in model_groups() for name in group.tensors}

@@ -23,7 +23,7 @@ from tests.command_line import bitbench
 from tests.features.publish.archives import Files, bomb, edited, files_of, forged, write_archive, write_entries
 from tests.gallery import GALLERY, TWINS
 from tests.json_answer import read_answer
-from tests.unit.study_folders import write_folder
+from tests.support.study_folders import write_folder
 
 
 @pytest.fixture(scope="module")

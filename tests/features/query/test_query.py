@@ -28,8 +28,8 @@ from bitbench.study.study_file import study_file_text
 from bitbench.util.errors import ExitCode, StoreError
 from tests.command_line import bitbench
 from tests.gallery import TWINS
+from tests.support.synthetic import demo_study, make_instance, make_lock, make_trial, request_rows
 from tests.thousand_studies import SUM, TRIALS_EACH, write_studies
-from tests.unit.synthetic import demo_study, make_instance, make_lock, make_trial, request_rows
 from tests.unit.test_schedule import plan_of
 
 ROOT = Path(__file__).parents[3]

@@ -25,7 +25,7 @@ from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Count, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import make_instance, make_records, make_trial
+from tests.support.synthetic import make_instance, make_records, make_trial
 
 NGRAM = '{"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}'
 PLAIN, DRAFTS = "vllm speculative-config=unset", "vllm speculative-config=ngram,3,4"

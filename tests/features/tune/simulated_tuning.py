@@ -10,8 +10,8 @@ from bitbench.analysis.claims import Look, claim_looks
 from bitbench.analysis.pairs import LogSpeeds, PairTable, paired_ratios
 from bitbench.features.tune.race import Admission, Race, race
 from bitbench.study.plan import Config
-from tests.unit.machine_simulation import Floats, Machine, Simulation, configs
-from tests.unit.simulated_claims import ALPHA, CONFIDENCE, allowed, design_of, figures_of, rounds_of_block, share
+from tests.support.machine_simulation import Floats, Machine, Simulation, configs
+from tests.support.simulated_claims import ALPHA, CONFIDENCE, allowed, design_of, figures_of, rounds_of_block, share
 
 BUDGET_S = 1800
 CONFIRM = 0.3

@@ -29,7 +29,7 @@ from bitbench.study.quality import Quality
 from bitbench.study.study import Study
 from bitbench.study.study_file import parse_study
 from bitbench.study.variant import Variant
-from tests.unit.synthetic import make_records, make_trial
+from tests.support.synthetic import make_records, make_trial
 
 ENGINES: dict[str, Engine] = {
     one.name: one for one in (LlamaCppEngine(), OpenvinoEngine(), SglangEngine(), TransformersEngine(), VllmEngine())

@@ -11,7 +11,7 @@ from tests.features.tune.simulated_tuning import (
     searched,
 )
 from tests.length import by_length
-from tests.unit.machine_simulation import MACHINES
+from tests.support.machine_simulation import MACHINES
 
 SEARCHES = by_length(30, 200)
 

@@ -42,7 +42,7 @@ from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import ExitCode, StudyFileError
 from tests.command_line import bitbench
 from tests.json_answer import read_answer
-from tests.unit.synthetic import make_instance, make_plan, make_records, make_trial
+from tests.support.synthetic import make_instance, make_plan, make_records, make_trial
 
 WORKLOAD = BUILT_IN_WORKLOADS["interactive"]
 A, B, C = (Config(variant="none", engine=name) for name in "abc")

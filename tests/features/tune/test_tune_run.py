@@ -34,7 +34,7 @@ from bitbench.study.study import Checkpoint
 from bitbench.study.study_file import StudySource
 from bitbench.study.variant import Variant
 from bitbench.util.errors import ExitCode
-from tests.unit.synthetic import make_lock, make_trial
+from tests.support.synthetic import make_lock, make_trial
 
 WINDOWS, ROOM = 8, 4000
 FILE = f"""

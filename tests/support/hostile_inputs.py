@@ -14,11 +14,11 @@ from bitbench.quantize.checkpoint import read_gguf_tensors, refuse_unsuitable_ch
 from bitbench.util.errors import BitbenchError
 from bitbench.util.model_files import read_safetensors_header
 from tests.in_memory import MEMORY
-from tests.unit.quantize_stand_in import write_model, write_tensors
+from tests.support.quantize_stand_in import write_model, write_tensors
 from tests.unit.test_models import CONFIG
 from tests.unit.test_quantize_gguf import gguf
 
-DATA = Path(__file__).parent / "data" / "imports"
+DATA = Path(__file__).parents[1] / "unit" / "data" / "imports"
 TOOLS = {
     "aiperf.json": Tool.AIPERF,
     "guidellm.json": Tool.GUIDELLM,

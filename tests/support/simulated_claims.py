@@ -19,7 +19,7 @@ from bitbench.analysis.claims import (
 from bitbench.analysis.pairs import LogSpeeds, PairedRatio, PairTable, paired_ratios
 from bitbench.analysis.results.summary import AgainstBaseline
 from bitbench.study.plan import Config
-from tests.unit.machine_simulation import (
+from tests.support.machine_simulation import (
     MACHINES,
     START_S,
     TRIAL_S,

@@ -8,7 +8,7 @@ from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Count, EngineSetup, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import make_instance, make_trial, speed_metrics, summarize
+from tests.support.synthetic import make_instance, make_trial, speed_metrics, summarize
 
 MODEL = "smollm2-135m"
 RECIPES = ("bf16", "w8a8-rtn", "w8a8-gptq", "w4a16-awq")

@@ -6,7 +6,7 @@ from bitbench.records.trial import InstanceFacts, InstanceRecord, Memory, Outcom
 from bitbench.study.plan import Config, ImportedFile, ImportSource, Plan, Point, Refusal
 from bitbench.study.study import EngineSetup
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import make_instance, make_lock, make_plan, make_trial, speed_metrics, summarize
+from tests.support.synthetic import make_instance, make_lock, make_plan, make_trial, speed_metrics, summarize
 
 HOSTILE = {
     "script": "<script>window.hacked=1</script>",

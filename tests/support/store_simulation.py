@@ -34,7 +34,7 @@ from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Measure
 from bitbench.study.workload import Workload
 from tests.in_memory import MEMORY
-from tests.unit.synthetic import make_instance, make_lock, make_plan, make_trial
+from tests.support.synthetic import make_instance, make_lock, make_plan, make_trial
 
 STEPS = 60  # of a study: enough for most to reach its end
 OUTCOMES = [Outcome.OK] * 8 + [Outcome.CLIENT_BOUND, Outcome.CRASHED, Outcome.UNSUPPORTED]
@@ -270,7 +270,7 @@ def walk_one(number: int, study: int) -> Counter[str]:
             steps = "".join(f"\n  {kind}{arguments}" for kind, arguments in taken)
             error.add_note(
                 f"Study {study} of seed {number}, schedule {schedule}, failed at the last of these steps:{steps}\n"
-                f"Repeat it: python -c 'from tests.unit.store_simulation import walk_one; walk_one({number}, {study})'"
+                f"Repeat it: python -c 'from {__name__} import walk_one; walk_one({number}, {study})'"
             )
             raise
         finally:

@@ -9,7 +9,7 @@ from bitbench.reports.write import StudyReport
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import EngineSetup
 from bitbench.study.workload import Workload
-from tests.unit.synthetic import demo_study, make_lock, make_plan, make_trial, speed_metrics, summarize
+from tests.support.synthetic import demo_study, make_lock, make_plan, make_trial, speed_metrics, summarize
 
 HOSTILE = [
     '<script>alert("x")</script>',

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from tests.unit.scripted_server import END, TOKEN, event
+from tests.support.scripted_server import END, TOKEN, event
 
 BLOCK = 16
 BLOCK_S = 0.05  # of each that has to be computed

@@ -20,7 +20,7 @@ from bitbench.measure.load_study import LoadOptions, load_study_search_limits
 from bitbench.records.request_sums import RequestSums
 from bitbench.study.objective import Objective, RateTrialKind
 from bitbench.study.study_file import checked_objectives
-from tests.unit.synthetic import SCHEMA
+from tests.support.synthetic import SCHEMA
 
 TOKENS = 8
 REQUESTS_FOR_TRUTH = 500_000

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from bitbench.records.folder import StudyFolder, Writer
-from tests.unit.synthetic import demo_study, make_lock
+from tests.support.synthetic import demo_study, make_lock
 from tests.unit.test_report_quality import quality_study
 from tests.unit.test_report_sweep import sweep_study
 

@@ -4,7 +4,7 @@ import json
 from typing import NamedTuple
 
 from bitbench.records.trial import Outcome
-from tests.unit.raw_server import (
+from tests.support.raw_server import (
     Answerer,
     drip,
     flood,
@@ -15,7 +15,7 @@ from tests.unit.raw_server import (
     send_and_reset,
     silence,
 )
-from tests.unit.scripted_server import END, STREAM, TOKEN, USAGE, event
+from tests.support.scripted_server import END, STREAM, TOKEN, USAGE, event
 
 MB = 1_000_000
 GOOD = TOKEN + TOKEN + USAGE + END

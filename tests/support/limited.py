@@ -22,7 +22,7 @@ def plan_within(study: Path, limit_bytes: int) -> None:
 
 def read_input(kind: str, path: Path) -> None:
     """Prints how many kibibytes it took at most, and the seconds."""
-    from tests.unit.hostile_inputs import INPUTS
+    from tests.support.hostile_inputs import INPUTS
 
     before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
     try:

@@ -1,0 +1,1 @@
+"""What several tests share: made records, stand-in servers and engines, simulations."""
