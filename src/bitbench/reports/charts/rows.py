@@ -27,7 +27,7 @@ LANE, WIDEST_LANE, GAP = 15, 34, 9  # pixels: one workload of a config, where th
 LEAST_HEIGHT = 240
 MOST_LANES = 26  # as high as a first screen has room for
 MOST_WORKLOADS = 4
-NAMES = 260  # pixels of the longest name beside the rows
+NAME_LANE = "name"  # of a config, above the lanes of its workloads: a phone has no room beside them
 FAR = 1.7  # times the outermost value: an interval that reaches beyond is cut off
 ROOM = 0.14  # of the axis, for the figure behind the last interval
 
@@ -66,8 +66,9 @@ def ratio_rows(name: str, title: str, caption: Sequence[str], rows: list[fig.Row
     caption = [*caption, fig.cut_sentence(rows, value=axis)]
     axis = replace(axis, high=axis.value(1 + ROOM))
     names, groups = ([str(each) for each in dict.fromkeys(row[of] for row in rows)] for of in ("config", "workload"))
-    lane = max(LANE, min(WIDEST_LANE, LEAST_HEIGHT // (len(names) * len(groups))))
-    height = len(names) * (lane * len(groups) + GAP)
+    lanes = len(groups) + 1
+    lane = max(LANE, min(WIDEST_LANE, LEAST_HEIGHT // (len(names) * lanes)))
+    height = len(names) * (lane * lanes + GAP)
     return fig.layered_figure(name, title, caption, _layers(axis, edge, names, groups), rows, height=height)
 
 
@@ -114,14 +115,9 @@ def _meaning(names: Sequence[str]) -> str:
 def _layers(axis: fig.ChartAxis, edge: float, names: Sequence[str], workloads: Sequence[str]) -> list[Layer]:
     """`edge`: where intervals are cut off."""
     several = len(workloads) > 1
-    weight = {"condition": {"test": f"indexof(datum.label, '{CHOSEN}') == 0", "value": 700}, "value": 400}
-    beside: Spec = {
-        "title": None, "labelLimit": NAMES, "labelFlush": False, "ticks": False, "domain": False, "grid": False,
-        "labelPadding": 8, "labelFontSize": 12.5, "labelFontWeight": weight,
-    }  # fmt: skip
-    y = figure_channel("config:N", sort=list(names), axis=beside)
-    lanes = figure_channel("workload:N", scale={"domain": list(workloads)})
-    base = fig.EVERY_ROW.encode(y=y, **({"yOffset": lanes} if several else {}))
+    y = figure_channel("config:N", sort=list(names), axis=None)
+    lanes = figure_channel("workload:N", scale={"domain": [NAME_LANE, *workloads]})
+    base = fig.EVERY_ROW.encode(y=y, yOffset=lanes)
     top: Spec = {"title": None, "orient": "top", "direction": "horizontal"}
     colour = figure_channel("workload:N", sort=list(workloads), legend=top if several else None)
     faint = {"condition": {"test": "datum.is_flagged", "value": 0.45}, "value": 1}
@@ -134,7 +130,17 @@ def _layers(axis: fig.ChartAxis, edge: float, names: Sequence[str], workloads: S
         *(arrow.encode(color=colour, opacity=faint) for arrow in fig.cut_marks("value", axis, high=edge, base=base)),
         base.mark("point", filled=True, size=70).encode(x=axis.x("value"), color=colour, opacity=faint, tooltip=about),
         *(text.encode(x=axis.x("end"), text="shown:N") for text in fig.halo(base, "dim", align="left", dx=8)),
+        *(name.mark("text", style="name", fontWeight=weight) for name, weight in _names(y)),
     ]
+
+
+def _names(y: Spec) -> list[tuple[Layer, int]]:
+    """Return the names of configs above their lanes, and how bold they are: what the answer chooses stands out."""
+    chosen = f"indexof(datum.config, '{CHOSEN}') == 0"
+    once = {"window": [{"op": "row_number", "as": "number"}], "groupby": ["config"]}
+    place: dict[str, Spec] = {"x": figure_constant(0), "y": y, "yOffset": {"datum": NAME_LANE}}
+    named = Layer((once, {"filter": "datum.number == 1"})).encode(**place, text="config:N")
+    return [(named.where(chosen), 700), (named.where(f"!({chosen})"), 400)]
 
 
 STEP = 42  # pixels of a row: its name, and its marks below

@@ -16,6 +16,7 @@ from bitbench.util.units import UNKNOWN
 
 HEIGHT = 320
 FAR_RIGHT = 0.5  # of the axis: from here on a label stands left of its mark
+FEW_LABELS = 5  # of more marks only those are named that the front or the answer names
 BESIDE = 9  # pixels between a mark and its name
 LEAST_SPAN = {"memory": 0.1}  # of an axis: a tenth of what is taken. A fraction of a MiB must not look like a gain
 
@@ -118,6 +119,7 @@ def _figure(
             "rank": rank_text(ranked_entry(ranking, config)) or UNKNOWN,
             "config": labels[config],
             "front": is_on,
+            "is_labelled": len(front) <= FEW_LABELS or is_on or bool(labels.mark(config)),
         }
         for config, is_on in front.items()
     ]
@@ -126,7 +128,6 @@ def _figure(
     x = fig.axis_of(f"{cost.name}{unit}, less is better", rows, "x", least_span=LEAST_SPAN.get(cost.key, 0.0))
     for row in rows:  # names stand on the side where there is room
         row["side"] = "left" if x.share(fig.figure_field_values([row], "x")[0]) > FAR_RIGHT else "right"
-        row["is_labelled"] = len(rows) <= fig.MOST_LABELS
     on = [labels[config] for config, is_on in front.items() if is_on]
     named = f": {plain_text(listing(on))}" if len(on) <= fig.MOST_LABELS else ""
     caption = f"On the Pareto front of {plain_text(listing([measure.key for measure in measures]))}{named}."

@@ -1,6 +1,6 @@
 // Sorting, filtering, theme, tooltips and downloads. Figures are drawn when they come near the screen, then the rest
 // while nothing else happens. Text of a study only ever becomes textContent.
-const LEAST = 560; // pixels of a figure: on a narrower screen it is drawn so wide and made smaller
+const LEAST = 300; // pixels of a figure: on a narrower screen it is drawn so wide and made smaller
 const root = document.documentElement;
 
 // Theme: as the system says, unless chosen here.
