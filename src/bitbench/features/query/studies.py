@@ -79,10 +79,9 @@ class Studies:
         self._made.add(name)
         if name == "requests":
             self._make("studies")
-            names = dict(self._asked.execute("SELECT folder, study FROM studies").fetchall())
-            self._asked.register(
-                name, _request_rows({self._folders[folder]: (folder, names[folder]) for folder in names})
-            )
+            named = self._asked.execute("SELECT folder, study FROM studies").fetchall()
+            places = {self._folders[folder]: (folder, study) for folder, study in named}
+            self._asked.register(name, _request_rows(places))
         else:
             self._asked.register(name, _study_table(name, self._kept[name], self._parsed[name]))
 
