@@ -71,15 +71,15 @@ def history_below(folder: Path, point: str, metric: str | None = None) -> Histor
 
 def find_point_for_history(name: str, sides: Sequence[StudyRecords]) -> Point:
     """`variant @ engine / workload`, or the same with a dot as reports write it; a name that is unique may be cut."""
-    points = list(dict.fromkeys(point for side in sides for point in side.plan.points))
     wanted = " ".join(name.split())
-    spelled = {point: (f"{point.config.name} / {point.workload}", point.name) for point in points}
+    spelled: dict[Point, tuple[str, str]] = {}
+    for side in sides:
+        spelled |= {point: (f"{point.config.name} / {point.workload}", point.name) for point in side.plan.points}
     exact = [point for point, names in spelled.items() if wanted in names]
-    partly = [point for point, names in spelled.items() if any(wanted in spelling for spelling in names)]
-    found = exact or partly
+    found = exact or [point for point, names in spelled.items() if wanted in names[0] or wanted in names[1]]
     if len(found) == 1:
         return found[0]
-    known = [names[0] for point, names in spelled.items() if not found or point in found]
+    known = [spelled[point][0] for point in found or spelled]
     more = f" and {len(known) - LISTED_POINTS} more" if len(known) > LISTED_POINTS else ""
     what = "matches several points" if found else "is not a point of these studies"
     raise StoreError(f"{name!r} {what}; known: {'; '.join(known[:LISTED_POINTS])}{more}")
@@ -107,7 +107,8 @@ def history(point: Point, metric: str, sides: Sequence[StudyRecords]) -> History
 
 def _is_alike(point: Point, side: StudyRecords, other: StudyRecords) -> bool:
     """Whether the workload has the same shape in both."""
-    own, its = side.study.workload(point.workload), other.study.workload(point.workload)
+    own = side.study.workload(point.workload)
+    its = other.study.workload(point.workload)
     return all(getattr(own, part) == getattr(its, part) for part in SHAPE)
 
 

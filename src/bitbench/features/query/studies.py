@@ -178,7 +178,8 @@ class _RequestRows(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no
 
 def _request_rows(studies: Mapping[Path, tuple[str, str]]) -> _RequestRows:
     """`studies`: what the columns `folder` and `study` say, by the study folder."""
-    parquet, files = ds.ParquetFileFormat(), fs.LocalFileSystem()
+    parquet = ds.ParquetFileFormat()
+    files = fs.LocalFileSystem()
     fragments = []
     for place, (folder, study) in studies.items():
         own = (ds.field("folder") == folder) & (ds.field("study") == study)
