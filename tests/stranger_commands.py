@@ -187,7 +187,12 @@ def profile_table(place: Path) -> None:
 
 
 def history(place: Path) -> None:
-    cli("history", place / "study", "--point", "steady · interactive", "-o", place / "study" / "a" / "chart.svg")
+    cli(
+        "history",
+        place / "study",
+        "--point",
+        "steady · interactive",
+    )
 
 
 def import_runs(place: Path) -> None:

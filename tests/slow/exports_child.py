@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
-from bitbench.features.exports.command import exporter_for_command
-from bitbench.features.exports.content import ExportedStudy, Target
+from bitbench.features.exports import tools
+from bitbench.features.exports.content import ExportedPoint
 
 Found = dict[str, dict[str, float]]
 
@@ -42,61 +42,61 @@ class Receiver:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
 
-def prometheus(study: ExportedStudy, _: str) -> tuple[Found, str]:
+def prometheus(study: list[ExportedPoint], _: str) -> tuple[Found, str]:
     from prometheus_client.parser import text_string_to_metric_families
 
     receiver = Receiver()
-    printed = exporter_for_command(Target.PROMETHEUS)(study, None)
-    exporter_for_command(Target.PROMETHEUS)(study, receiver.url)
+    printed = tools.prometheus(study, None)
+    tools.prometheus(study, receiver.url)
     ((path, pushed),) = receiver.bodies
     assert pushed.decode() == printed
     found, fact = dict[str, dict[str, float]](), ""
     for family in text_string_to_metric_families(printed):
         for sample in family.samples:
-            if sample.name == "bitbench_study_info":
+            if sample.name == "bitbench_point_info":
                 fact = sample.labels["host_cpu_model"]
             else:
                 found.setdefault(sample.labels["variant"], {})[sample.name] = sample.value
-    assert path == f"/metrics/job/bitbench/study/{study.name}"
+    assert path == f"/metrics/job/bitbench/study/{study[0].labels['study']}"
     return found, fact
 
 
-def otel(study: ExportedStudy, _: str) -> tuple[Found, str]:
+def otel(study: list[ExportedPoint], _: str) -> tuple[Found, str]:
     import gzip
 
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
     receiver = Receiver()
-    exporter_for_command(Target.OTEL)(study, receiver.url)
+    tools.otel(study, receiver.url)
     ((path, body),) = receiver.bodies
     assert path == "/v1/metrics"
     request = ExportMetricsServiceRequest.FromString(gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body)
     (resource,) = request.resource_metrics
-    facts = {pair.key: pair.value.string_value for pair in resource.resource.attributes}
-    found: Found = {}
+    found, fact = dict[str, dict[str, float]](), ""
     for metric in resource.scope_metrics[0].metrics:
         for point in metric.gauge.data_points:
             labels = {pair.key: pair.value.string_value for pair in point.attributes}
             found.setdefault(labels["variant"], {})[metric.name] = point.as_double
-    return found, facts["host_cpu_model"]
+            fact = labels["host_cpu_model"]
+    return found, fact
 
 
-def mlflow(study: ExportedStudy, url: str) -> tuple[Found, str]:
+def mlflow(study: list[ExportedPoint], url: str) -> tuple[Found, str]:
     from mlflow import MlflowClient
 
-    exporter_for_command(Target.MLFLOW)(study, url)
-    exporter_for_command(Target.MLFLOW)(study, url)  # again: the same runs
+    tools.mlflow(study, url)
+    tools.mlflow(study, url)  # again: the same runs
     client = MlflowClient(tracking_uri=url)
-    runs = client.search_runs([client.get_experiment_by_name(study.name).experiment_id])
+    runs = client.search_runs([client.get_experiment_by_name(study[0].labels["study"]).experiment_id])
     assert all(run.info.status == "FINISHED" for run in runs)
-    assert len(runs) == len(study.points)
+    assert len(runs) == len(study)
     return {run.data.params["variant"]: run.data.metrics for run in runs}, runs[0].data.params["host_cpu_model"]
 
 
-def wandb(study: ExportedStudy, _: str) -> tuple[Found, str]:
+def wandb(study: list[ExportedPoint], _: str) -> tuple[Found, str]:
     from wandb.proto.wandb_internal_pb2 import Record
 
-    folders = [Path(line.split()[-1]) for line in exporter_for_command(Target.WANDB)(study, None).splitlines()]
+    folders = [Path(line.split()[-1]) for line in tools.wandb(study, None).splitlines()]
     found, fact = dict[str, dict[str, float]](), ""
     for folder in folders:
         config, figures = dict[str, Any](), dict[str, float]()
@@ -125,7 +125,7 @@ def offline_records(content: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-READERS: dict[str, Callable[[ExportedStudy, str], tuple[Found, str]]] = {
+READERS: dict[str, Callable[[list[ExportedPoint], str], tuple[Found, str]]] = {
     "prometheus": prometheus,
     "otel": otel,
     "mlflow": mlflow,

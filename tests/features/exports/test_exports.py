@@ -5,22 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.exports.command import exporter_for_command
-from bitbench.features.exports.content import ExportError, Target, exported
-from bitbench.features.exports.to_prometheus import export, exposition
+from bitbench.features.exports.content import exported
+from bitbench.features.exports.tools import prometheus
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
 from bitbench.measure.workplace import default_home
 from bitbench.reports.write import StudyReport
+from bitbench.util.errors import ExitCode
 from tests.command_line import bitbench
 from tests.features.exports.exported_study import exported_study
+from tests.gallery import TWINS
 
 DATA = Path(__file__).parents[2] / "unit" / "data" / "imports"
 
 
 def test_prometheus_gets_a_family_per_figure_and_limit_with_every_label_escaped() -> None:
-    lines = exposition(exported_study()).splitlines()
-    assert lines[:4] == [
+    lines = prometheus(exported_study(), None).splitlines()
+    assert lines[4:8] == [
         "# HELP bitbench_output_throughput_tokens_per_second Tokens per second.",
         "# TYPE bitbench_output_throughput_tokens_per_second gauge",
         'bitbench_output_throughput_tokens_per_second{study="study-1",variant="bf16",engine="vllm",'
@@ -30,21 +31,23 @@ def test_prometheus_gets_a_family_per_figure_and_limit_with_every_label_escaped(
     ]
     names = [line.split()[2] for line in lines if line.startswith("# TYPE")]
     assert names == [
+        "bitbench_point_info",
         "bitbench_output_throughput_tokens_per_second",
         "bitbench_output_throughput_tokens_per_second_low",
         "bitbench_output_throughput_tokens_per_second_high",
         "bitbench_ttft_p99_seconds",
         "bitbench_ttft_p99_seconds_low",
         "bitbench_peak_bytes",
-        "bitbench_study_info",
     ]
-    assert lines[-1].startswith('bitbench_study_info{study="study-1",bitbench_version="0.1"')
+    assert 'bitbench_version="0.1",host_cpu_model="Xeon' in lines[2]
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:9", "nonsense"])
-def test_a_gateway_that_does_not_answer_is_named(url: str) -> None:
-    with pytest.raises(ExportError, match=r"metrics/job/bitbench/study/study-1 cannot be reached .*check --url"):
-        export(exported_study(), url)
+def test_a_gateway_that_does_not_answer_is_one_sentence(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    said = bitbench(capsys, "export", str(TWINS), "--to", "prometheus", "--url", url)
+    assert said.exit_code == ExitCode.UNAVAILABLE
+    assert said.err.startswith("error: prometheus did not take the figures")
+    assert said.err.count("\n") == 1
 
 
 def test_a_study_is_exported_with_its_intervals_and_facts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,13 +56,10 @@ def test_a_study_is_exported_with_its_intervals_and_facts(tmp_path: Path, capsys
     files = [DATA / "vllm-serve-1.json", DATA / "vllm-serve-2.json", third]  # two starts have no interval
     folder = import_files(files, Tool.VLLM, ImportedStarts.PER_FILE, tmp_path / "out", "nightly")
     records = folder.read()
-    study = exported(StudyReport(folder, default_home()).summary, records.lock)
-    (point,) = study.points
-    (throughput,) = [figure for figure in point.figures if figure.name == "output_throughput"]
-    assert study.name == "nightly"
-    assert throughput.low is not None
-    assert throughput.high is not None
-    assert throughput.low < throughput.value < throughput.high
+    (point,) = exported(StudyReport(folder, default_home()).summary, records.lock)
+    value, low, high = (figure.value for figure in point.figures if figure.name == "output_throughput")
+    assert point.labels["study"] == "nightly"
+    assert low < value < high
     assert point.facts["input_tokens"] == "256"
     assert "itl_p99" not in [figure.name for figure in point.figures]  # of single trials, not of all requests
 
@@ -68,8 +68,8 @@ def test_a_study_is_exported_with_its_intervals_and_facts(tmp_path: Path, capsys
     assert 'bitbench_output_throughput_tokens_per_second{study="nightly"' in printed.out
 
 
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(sys.modules, "wandb", None)
-    monkeypatch.delitem(sys.modules, "bitbench.features.exports.to_wandb", raising=False)
-    with pytest.raises(ExportError, match=r"pip install 'bitbench\[wandb\]'"):
-        exporter_for_command(Target.WANDB)
+    said = bitbench(capsys, "export", str(TWINS), "--to", "wandb")
+    assert said.exit_code == ExitCode.UNAVAILABLE
+    assert "pip install 'bitbench[wandb]'" in said.err

@@ -5,6 +5,6 @@ from bitbench.feature import Command, Feature, Panel
 FEATURE = Feature(
     name="history",
     commands=(
-        Command("history", ".command:history", "Draw one metric over past studies and what changed.", Panel.DECIDE),
+        Command("history", ".command:history", "Show one metric over past studies and what changed.", Panel.DECIDE),
     ),
 )

@@ -140,7 +140,8 @@ def _checked_name(entry: tarfile.TarInfo, known: dict[str, str]) -> str:
 
 def _write(archive: tarfile.TarFile, entry: tarfile.TarInfo, into: SafeFolder, name: str) -> str:
     """Return its SHA-256."""
-    content, found = archive.extractfile(entry), sha256()
+    content = archive.extractfile(entry)
+    found = sha256()
     assert content is not None  # a plain file
     with into.replacing(name) as file:
         while piece := content.read(LARGEST_PIECE):

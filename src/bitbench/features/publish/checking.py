@@ -118,9 +118,8 @@ def _add_figures_of_trials(of: StudyRecords, stated: Figures, computed: Figures)
         except RowsNotKeptError:
             without_rows += 1
             continue
-        objectives = None if trial.objectives is None else trial.objectives.model_dump(mode="json")
         counts = {"requests": trial.requests, "failed": trial.failed_requests}
-        own = dict(_figures({"metrics": known, "objectives": objectives, **counts}, trial.id))
+        own = dict(_figures({"metrics": known, "objectives": _as_json(trial.objectives), **counts}, trial.id))
         stated |= own
         computed |= {place: found.get(place) for place in own}
     return without_rows
@@ -131,18 +130,21 @@ def _figures_of_rows(of: StudyRecords, trial: TrialRecord) -> Figures:
     judged = judge_objectives(sums) if trial.objectives is not None else None
     found = {
         "metrics": metrics_of_trial(sums, trial.energy_j).model_dump(mode="json"),
-        "objectives": None if judged is None else judged.model_dump(mode="json"),
+        "objectives": _as_json(judged),
         "requests": sums.requests,
         "failed": sums.failed,
     }
     return dict(_figures(found, trial.id))
 
 
+def _as_json(record: Record | None) -> Json:
+    return None if record is None else record.model_dump(mode="json")
+
+
 def _missing(of: StudyRecords) -> Iterator[str]:
     """Numbers are given one after the other, so a missing one was taken out by somebody."""
-    trials, quality = [trial.id for trial in of.trials], [record.id for record in of.quality]
-    for noun, ids in (("trial", trials), ("measurement of quality", quality)):
-        if missing := _missing_numbers(ids):
+    for noun, records in (("trial", of.trials), ("measurement of quality", of.quality)):
+        if missing := _missing_numbers(record.id for record in records):
             yield f"{plural(missing, noun)}, by the numbers of the others"
     if of.instances:
         starts = {trial.instance_id for trial in of.trials} - {instance.id for instance in of.instances}

@@ -104,8 +104,11 @@ def _cleaner(of: StudyRecords) -> Clean:
 
 def _machine_names(of: StudyRecords) -> dict[str, str]:
     """Return what each machine is called in the published study; `local` is this machine's."""
-    senders = {node.name for trial in of.trials if trial.client is not None for node in trial.client.nodes}
-    known = {*of.lock.hosts, *senders, *(instance.host for instance in of.instances if instance.host is not None)}
+    known = set(of.lock.hosts)
+    known |= {instance.host for instance in of.instances if instance.host is not None}
+    for trial in of.trials:
+        if trial.client is not None:
+            known |= {node.name for node in trial.client.nodes}
     others = sorted(name for name in known if not re.fullmatch(r"local(-\d+)?", name))
     return {name: f"machine-{place:03d}" for place, name in enumerate(others, start=1)}
 

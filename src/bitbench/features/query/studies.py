@@ -79,10 +79,9 @@ class Studies:
         self._made.add(name)
         if name == "requests":
             self._make("studies")
-            names = dict(self._asked.execute("SELECT folder, study FROM studies").fetchall())
-            self._asked.register(
-                name, _request_rows({self._folders[folder]: (folder, names[folder]) for folder in names})
-            )
+            named = self._asked.execute("SELECT folder, study FROM studies").fetchall()
+            places = {self._folders[folder]: (folder, study) for folder, study in named}
+            self._asked.register(name, _request_rows(places))
         else:
             self._asked.register(name, _study_table(name, self._kept[name], self._parsed[name]))
 
@@ -179,7 +178,8 @@ class _RequestRows(ds.FileSystemDataset):  # type: ignore[misc] # pyarrow has no
 
 def _request_rows(studies: Mapping[Path, tuple[str, str]]) -> _RequestRows:
     """`studies`: what the columns `folder` and `study` say, by the study folder."""
-    parquet, files = ds.ParquetFileFormat(), fs.LocalFileSystem()
+    parquet = ds.ParquetFileFormat()
+    files = fs.LocalFileSystem()
     fragments = []
     for place, (folder, study) in studies.items():
         own = (ds.field("folder") == folder) & (ds.field("study") == study)
