@@ -48,4 +48,3 @@ def test_a_kernel_that_dequantizes_is_named_with_its_time(tmp_path: Path) -> Non
         assert found.roof.read_bytes_per_s.best > 1e9
         assert decode.baseline.roof_share is not None
         assert 0 < decode.baseline.roof_share < 1
-        assert "roof.json" in page

@@ -35,7 +35,7 @@ class ProfileGroup(StrEnum):
     SAMPLING = "sampling"
     OTHER = "other"  # an operator that no pattern knows: shown by its name, never hidden
     FRAMEWORK = "framework"  # the rest of a step, which is in no operator
-    FIRST_CALL = "first_call"  # compilation, autotuning, lazy set-up: what the first step has and no later one
+    FIRST_CALL = "first_call"  # of earlier records: what the first step took beyond a later one; in no sum
 
 
 class Operator(Record):
@@ -96,8 +96,6 @@ class OperatorProfile(Record):
     steps: int  # that were profiled
     profiled: StepTimes
     unprofiled: StepTimes  # the same work in the same instance with the profiler off
-    traced_step_s: float  # mean length of a step by the trace's own clock: what the groups divide
-    first_step_s: float | None = None  # the very first of the instance, with the profiler off
     operators: tuple[Operator, ...]  # the longest self time first
     groups: tuple[GroupTime, ...]
     trace_file: str | None = None  # Chrome trace, relative to the study folder

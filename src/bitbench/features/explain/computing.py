@@ -14,7 +14,7 @@ from math import hypot
 from statistics import median
 
 from bitbench.analysis.absolute import mean_interval, metric_estimates, pooled_variance
-from bitbench.analysis.configs import TRIALS, PhaseSide, Side, Source, config_side, config_variant
+from bitbench.analysis.configs import PhaseSide, Side, config_side, config_variant
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.roofline import phase_side, phase_step_sample, roofline_points
 from bitbench.analysis.summarize import samples_by_point, summarize_speeds
@@ -27,13 +27,10 @@ from bitbench.features.explain.types import (
     Explanation,
     Gap,
     Missing,
-    OtherOperators,
     Part,
     PhaseAccount,
     Profiles,
     Roofline,
-    ShortProfile,
-    WorkloadSpeed,
 )
 from bitbench.records.folder import StudyRecords
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
@@ -73,12 +70,11 @@ def _explain_phase(
     if gain is None:
         return PhaseAccount(phase=phase, own=own, baseline=baseline, speed=speed, expected_gain=None)
     share = 1 / gain
-    expanded = _expanded(own, baseline, share, sides[0])
+    expanded = _expanded(own, baseline, share)
     parts = [expanded] if expanded else []
     if profiles is not None:
         groups = (_seconds(profiles[0], own.step.value), _seconds(profiles[1], baseline.step.value))
-        sources = tuple(Source(file=f"profiles/{profile.id}.json") for profile in profiles)
-        parts = _from_groups(groups, share, sides[0], sources, is_dense=expanded is not None)
+        parts = _from_groups(groups, share, sides[0], is_dense=expanded is not None)
     excess = own.step.value - share * baseline.step.value
     rest = excess - sum(part.excess_s for part in parts)
     return PhaseAccount(
@@ -89,9 +85,9 @@ def _explain_phase(
         expected_gain=gain,
         is_roofline=own.attainable is not None and baseline.attainable is not None,
         parts=tuple(sorted(parts, key=lambda part: -part.excess_s)),
-        unexplained=Part(cause=Cause.UNEXPLAINED, excess_s=rest, sources=tuple(side.trials for side in sides)),
+        unexplained=Part(cause=Cause.UNEXPLAINED, excess_s=rest),
         unexplained_s=_rest(own, baseline, share, rest, confidence),
-        profiler_overheads=(_overhead(profiles[0]), _overhead(profiles[1])) if profiles else None,
+        is_profiled=profiles is not None,
     )
 
 
@@ -120,7 +116,7 @@ def _gain(phase: Phase, own: PhaseSide, baseline: PhaseSide) -> float | None:
     return None
 
 
-def _expanded(own: PhaseSide, baseline: PhaseSide, share: float, side: Side) -> Part | None:
+def _expanded(own: PhaseSide, baseline: PhaseSide, share: float) -> Part | None:
     """What it costs that the weights lie dense in memory: as much of the baseline's time as their bytes are more.
 
     Only as far as memory bounds the step: one that computes all the while does not wait for them.
@@ -132,12 +128,10 @@ def _expanded(own: PhaseSide, baseline: PhaseSide, share: float, side: Side) -> 
         loaded_s = own.attainable.memory_s * own.loaded_cost.size_bytes / own.cost.size_bytes
         loaded = max(loaded_s, own.attainable.arithmetic_s) / baseline.attainable.seconds
     excess = (min(loaded, 1.0) - share) * baseline.step.value
-    return Part(cause=Cause.DEQUANTIZATION, excess_s=excess, sources=(side.instances,)) if excess > 0 else None
+    return Part(cause=Cause.DEQUANTIZATION, excess_s=excess) if excess > 0 else None
 
 
-def _from_groups(
-    groups: tuple[Seconds, Seconds], share: float, side: Side, sources: tuple[Source, ...], *, is_dense: bool
-) -> list[Part]:
+def _from_groups(groups: tuple[Seconds, Seconds], share: float, side: Side, *, is_dense: bool) -> list[Part]:
     """`is_dense`: its weights were expanded while they were loaded."""
     own, baseline = groups
     parts = []
@@ -146,7 +140,7 @@ def _from_groups(
         if before == after == 0:
             continue
         excess = after - share * before
-        part = Part(cause=cause, excess_s=excess, baseline_s=before, own_s=after, sources=sources)
+        part = Part(cause=cause, excess_s=excess, baseline_s=before, own_s=after)
         if cause is Cause.KERNEL and is_dense and excess > 0:
             # The products read dense weights: so far as they take no longer than the baseline's, that is why.
             dense = min(excess, (1 - share) * before)
@@ -156,12 +150,11 @@ def _from_groups(
                     excess_s=dense,
                     baseline_s=before,
                     own_s=after,
-                    sources=(*sources, side.instances),
                 )
             )
             part = part.model_copy(update={"excess_s": excess - dense, "baseline_s": None, "own_s": None})
         elif cause is Cause.CASTS and side.path is KernelPath.DEQUANTIZED and not is_dense and after > before:
-            part = part.model_copy(update={"cause": Cause.DEQUANTIZATION, "sources": (*sources, side.instances)})
+            part = part.model_copy(update={"cause": Cause.DEQUANTIZATION})
         parts.append(part)
     return parts
 
@@ -180,10 +173,6 @@ def _seconds(profile: OperatorProfile, step_s: float) -> Seconds:
     return found
 
 
-def _overhead(profile: OperatorProfile) -> float | None:
-    return profile.overhead if profile.overhead_is_clear else None
-
-
 def _rest(own: PhaseSide, baseline: PhaseSide, share: float, rest: float, confidence: float) -> Estimate | None:
     """As far as the trials vary; how a profile varies from instance to instance is not known."""
     ends = [side.step.interval for side in (own, baseline)]
@@ -199,23 +188,13 @@ OPERATORS_IN_REPORT = 8
 
 def summarize_profiles(of: StudyRecords) -> Profiles | None:
     """What a report shows of the operator profiles; None where there are none."""
-    shown = tuple(summarize_profile(profile, OPERATORS_IN_REPORT) for profile in of.profiles)
+    shown = tuple(shortened_profile(profile, OPERATORS_IN_REPORT) for profile in of.profiles)
     return Profiles(profiles=shown) if shown else None
 
 
-def summarize_profile(profile: OperatorProfile, limit: int | None) -> ShortProfile:
-    """Keep the operators that take the most time of their own; None: all."""
-    kept = profile.operators if limit is None else profile.operators[:limit]
-    rest = profile.operators[len(kept) :]
-    others = OtherOperators(
-        count=len(rest),
-        calls=sum(operator.calls for operator in rest),
-        self_cpu_s=sum(operator.self_cpu_s for operator in rest),
-        self_cpu_share=sum(operator.self_cpu_share for operator in rest),
-    )
-    facts = InstanceFacts(compile_s=profile.facts.compile_s)  # the others have paths of this machine
-    short = profile.model_copy(update={"operators": kept, "facts": facts})
-    return ShortProfile(profile=short, others=others if rest else None)
+def shortened_profile(profile: OperatorProfile, limit: int | None) -> OperatorProfile:
+    """Keep the operators that take the most time of their own (None: all), and no path of this machine."""
+    return profile.model_copy(update={"operators": profile.operators[:limit], "facts": InstanceFacts()})
 
 
 def explain_roofline(of: StudyRecords) -> Roofline | None:
@@ -234,7 +213,6 @@ def compute_explanation(
     pair = (config, baseline)
     figures = metric_estimates(samples_by_point(of), metric, confidence)
     own, other = (figures.get(Point(config=each, workload=workload.name)) for each in pair)
-    speeds = speeds_to_explain(of, config, baseline)
     sides = (config_side(of, config, workload), config_side(of, baseline, workload))
     phases = tuple(_phases(of, pair, workload, sides))
     return Explanation(
@@ -245,10 +223,9 @@ def compute_explanation(
         baseline=sides[1],
         own_primary_metric=own,
         baseline_primary_metric=other,
-        speed=next((speed.speed for speed in speeds if speed.workload == workload.name), None),
+        speed=speeds_to_explain(of, config, baseline).get(workload.name),
         confidence=confidence,
         phases=phases,
-        elsewhere=tuple(speed for speed in speeds if speed.workload != workload.name),
         known_beforehand=next(
             (expectation.why for expectation in plan.expectations if expectation.config == config), None
         ),
@@ -257,16 +234,11 @@ def compute_explanation(
     )
 
 
-def speeds_to_explain(of: StudyRecords, config: Config, baseline: Config) -> list[WorkloadSpeed]:
-    """Every workload at which both have a result, by the primary metric of the study."""
+def speeds_to_explain(of: StudyRecords, config: Config, baseline: Config) -> dict[str, Estimate]:
+    """By every workload at which both have a result, by the primary metric of the study."""
     speeds = summarize_speeds(of, config)
-    found = []
-    for workload in of.plan.study.workloads:
-        points = [Point(config=each, workload=workload.name) for each in (config, baseline)]
-        if (ratio := speeds.between(config, baseline, workload.name)) is not None:
-            sources = tuple(Source(file=TRIALS, ids=tuple(trial.id for trial in of.counted(point))) for point in points)
-            found.append(WorkloadSpeed(workload=workload.name, speed=ratio, sources=sources))
-    return found
+    ratios = {workload.name: speeds.between(config, baseline, workload.name) for workload in of.plan.study.workloads}
+    return {name: ratio for name, ratio in ratios.items() if ratio is not None}
 
 
 def _phases(

@@ -77,8 +77,7 @@ def _baseline(plan: Plan, config: Config) -> Config:
 def _workload(of: StudyRecords, config: Config, baseline: Config, name: str | None) -> Workload:
     """The one that is named, or where the config does worst against the baseline."""
     speeds = speeds_to_explain(of, config, baseline)
-    names = [speed.workload for speed in speeds]
-    if name is not None and name in names:
+    if name is not None and name in speeds:
         return of.plan.study.workload(name)
     if name is not None and name not in [workload.name for workload in of.plan.study.workloads]:
         all_names = ", ".join(workload.name for workload in of.plan.study.workloads)
@@ -88,7 +87,7 @@ def _workload(of: StudyRecords, config: Config, baseline: Config, name: str | No
         raise CannotExplainError(
             f"{config.name} and {baseline.name} do not both have a result {where}; `bitbench report` shows why"
         )
-    return of.plan.study.workload(min(speeds, key=lambda speed: speed.speed.value).workload)
+    return of.plan.study.workload(min(speeds, key=lambda workload: speeds[workload].value))
 
 
 def _measure_roof(folder: StudyFolder, host: HostFacts, home: Path) -> tuple[MachineRoof | None, str]:

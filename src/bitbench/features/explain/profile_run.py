@@ -3,7 +3,7 @@ switch, and stopped.
 
 The same work is done with the profiler off just before and just after, so that its own cost is known; times of steps
 are taken by the client, outside of what the profiler can distort. Prompts wait in line for prefill, so that a step
-begins when the one before it ends; the first batch of the fresh instance is kept apart as its first call.
+begins when the one before it ends.
 """
 
 import dataclasses
@@ -13,8 +13,6 @@ import zlib
 from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
-from statistics import median
-from typing import NamedTuple
 
 from bitbench.analysis.roofline import operator_group_rules
 from bitbench.features.explain.asked import ProfileSpec
@@ -34,7 +32,7 @@ from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.ports import Endpoint, Instance, InstanceFailed, Load, Observer
 from bitbench.records.folder import StudyFolder, Writer
-from bitbench.records.profile import GroupTime, OperatorProfile, Phase, ProfileGroup, StepTimes
+from bitbench.records.profile import OperatorProfile, Phase, StepTimes
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.plan import Config
 from bitbench.study.study import Study
@@ -80,19 +78,6 @@ def _post(endpoint: Endpoint, path: str, body: dict[str, str], limit_s: float) -
 PREFILL_STEPS = 6  # so many full batches count, besides two that begin the line and one that ends it
 
 
-class _Answers(NamedTuple):
-    """What the client saw of one batch: when it was sent, and when each stream's tokens came."""
-
-    sent_s: float
-    streams: list[list[float]]
-
-    def first_step_s(self, phase: Phase) -> float:
-        """Of this batch: until its last prompt is through, or from the first token to the second."""
-        if phase is Phase.PREFILL:
-            return max(times[0] for times in self.streams) - self.sent_s
-        return self.streams[0][1] - self.streams[0][0]
-
-
 @dataclasses.dataclass(frozen=True)
 class ProfileRun:
     config: Config
@@ -133,8 +118,8 @@ class ProfileRun:
         endpoint = dataclasses.replace(endpoint, batch_size=self.batch)
         facts = instance.facts()
         self._note("warming up")
-        first = self._decode(endpoint, 0)
-        usual = [self._decode(endpoint, number) for number in (1, 2)]
+        for number in range(3):
+            self._decode(endpoint, number)
         start_profile_run_recording(endpoint, "warm-up")  # the profiler has a first call of its own
         self._steps(Phase.PREFILL, endpoint, 3)
         stop_profile_run_recording(endpoint, "warm-up", folder)
@@ -145,15 +130,13 @@ class ProfileRun:
             profiled = self._steps(phase, endpoint, 5)
             trace = stop_profile_run_recording(endpoint, phase.value, folder)
             off = StepTimes(seconds=before + self._steps(phase, endpoint, 6))
-            profile = self._profile(phase, StepTimes(seconds=profiled), off, trace, facts)
-            later = [batch.first_step_s(phase) for batch in usual]
-            yield _with_first_call(profile, first.first_step_s(phase), median(later)), trace
+            yield self._profile(phase, StepTimes(seconds=profiled), off, trace, facts), trace
 
     def _steps(self, phase: Phase, endpoint: Endpoint, number: int) -> tuple[float, ...]:
         if phase is Phase.PREFILL:
             line = self._send(endpoint, (PREFILL_STEPS + 3) * self.batch, 1, number)
-            return prefill_seconds_beside_trace([times[0] for times in line.streams], self.batch)
-        return decode_seconds_beside_trace(self._decode(endpoint, number).streams)
+            return prefill_seconds_beside_trace([times[0] for times in line], self.batch)
+        return decode_seconds_beside_trace(self._decode(endpoint, number))
 
     def _profile(
         self, phase: Phase, profiled: StepTimes, unprofiled: StepTimes, path: Path, facts: InstanceFacts
@@ -162,7 +145,7 @@ class ProfileRun:
         spec = self._spec
         trace = read_trace(path)
         steps = steps_in_trace(trace, StepShape(phase, self.batch, spec.input_tokens))
-        operators, groups, step_s = divide_traced_steps(trace, steps, operator_group_rules())
+        operators, groups = divide_traced_steps(trace, steps, operator_group_rules())
         answered = 0 if phase is Phase.PREFILL else spec.output_tokens // 2
         return OperatorProfile(
             id="",
@@ -175,15 +158,15 @@ class ProfileRun:
             steps=len(steps),
             profiled=profiled,
             unprofiled=unprofiled,
-            traced_step_s=step_s,
             operators=tuple(operators),
             groups=tuple(groups),
         )
 
-    def _decode(self, endpoint: Endpoint, number: int) -> _Answers:
+    def _decode(self, endpoint: Endpoint, number: int) -> list[list[float]]:
         return self._send(endpoint, self.batch, self._spec.output_tokens, number)
 
-    def _send(self, endpoint: Endpoint, count: int, output_tokens: int, number: int) -> _Answers:
+    def _send(self, endpoint: Endpoint, count: int, output_tokens: int, number: int) -> list[list[float]]:
+        """When the tokens of each stream came, as the client saw it."""
         study = self.context.plan.study
         workload = Workload(
             name="profile", concurrency=count, input_tokens=self._spec.input_tokens, output_tokens=output_tokens
@@ -200,7 +183,7 @@ class ProfileRun:
             if row["status"] != "ok" or len(row["chunk_s"]) != output_tokens:
                 cause = row["error"] or f"{len(row['chunk_s'])} chunks for {output_tokens} tokens"
                 raise ProfileError(f"{self.config.name}: a request failed while profiling: {cause}")
-        return _Answers(min(row["sent_s"] for row in rows), [row["chunk_s"] for row in rows])
+        return [row["chunk_s"] for row in rows]
 
     def _note(self, what: str) -> None:
         self.context.observer.note(f"profile of {self.config.name}, batch {self.batch}: {what}")
@@ -251,9 +234,3 @@ def run_profiles(context: RunContext, writer: Writer, *, is_all: bool = False) -
                 if is_all:
                     raise
                 observer.warn(f"no operator profile of {config.name} at batch {batch}: {error}")
-
-
-def _with_first_call(profile: OperatorProfile, first_s: float, usual_s: float) -> OperatorProfile:
-    """A row of its own: what the very first step took beyond the same one of later batches."""
-    row = GroupTime(group=ProfileGroup.FIRST_CALL, step_s=max(0.0, first_s - usual_s), calls=0.0)
-    return profile.model_copy(update={"first_step_s": first_s, "groups": (*profile.groups, row)})

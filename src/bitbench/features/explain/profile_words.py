@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.explain.computing import summarize_profile
-from bitbench.features.explain.types import Profiles, ShortProfile
+from bitbench.features.explain.computing import shortened_profile
+from bitbench.features.explain.types import Profiles
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import (
     Operator,
@@ -29,7 +29,7 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import ROUGH, number, percent, seconds, share, size
+from bitbench.reports.document.numbers import ROUGH, percent, seconds, share, size
 from bitbench.reports.document.words import (
     ColumnOf,
     Words,
@@ -69,34 +69,31 @@ EXPLANATION = small_print(
     "From torch's profiler, in starts of their own and after warm-up. A step is one forward pass and everything "
     "until the next one begins; its groups are means over the profiled steps and add up to it. ",
     Emphasis(say("Framework overhead")),
-    " is the time outside of operators that compute or move data: Python, scheduling, views, allocation. ",
-    Emphasis(say("First call")),
-    " is what the very first step took beyond a usual one; no other figure contains it.",
+    " is the time outside of operators that compute or move data: Python, scheduling, views, allocation.",
 )
 
 
 def profile_document(profiles: Sequence[OperatorProfile], limit: int | None = None) -> Document:
-    """A section per profile, with its groups and its operators; `limit`: no more than so many of these."""
-    return Document(
-        TITLE, (), tuple(Section(_title(profile), _blocks(summarize_profile(profile, limit))) for profile in profiles)
-    )
+    """The groups of all profiles side by side, then the operators of each; `limit`: no more than so many of these."""
+    shown = [shortened_profile(profile, limit) for profile in profiles]
+    return Document(TITLE, _groups(shown), tuple(Section(_title(profile), _blocks(profile)) for profile in shown))
 
 
 def profile_section(found: Profiles, _: StudySummary) -> Section:
-    """For the report of a study: the groups of all profiles side by side, then the longest operators of each."""
-    each = [block for profile in found.profiles for block in (Heading(_title(profile.profile)), *_blocks(profile))]
-    return Section(TITLE, (EXPLANATION, _side_by_side([short.profile for short in found.profiles]), *each))
+    """The same for the report of a study."""
+    each = [block for profile in found.profiles for block in (Heading(_title(profile)), *_blocks(profile))]
+    return Section(TITLE, (*_groups(found.profiles), *each))
 
 
 def _title(profile: OperatorProfile) -> Phrase:
     return say(Name(profile.config.name), f", batch {profile.batch}, {profile.phase.value}")
 
 
-def _side_by_side(profiles: Sequence[OperatorProfile]) -> Table:
+def _groups(profiles: Sequence[OperatorProfile]) -> tuple[Block, ...]:
     def column(group: ProfileGroup) -> ColumnOf[OperatorProfile]:
         return number_column(GROUP_NAMES[group], Unit.SECONDS, lambda profile: profile.group_s(group))
 
-    return table(
+    groups = table(
         profiles,
         words_column("Config", lambda profile: Name(profile.config.name)),
         number_column("Batch", Unit.COUNT, lambda profile: profile.batch),
@@ -108,10 +105,11 @@ def _side_by_side(profiles: Sequence[OperatorProfile]) -> Table:
         number_column("Profiler's cost", Unit.SHARE, _cost),
         drop_empty=True,
     )
+    return EXPLANATION, groups
 
 
-def _blocks(shown: ShortProfile) -> tuple[Block, ...]:
-    return (*bullets(_facts(shown.profile)), _groups(shown.profile), *_operators(shown))
+def _blocks(profile: OperatorProfile) -> tuple[Block, ...]:
+    return (*bullets(_facts(profile)), _operator_table(profile.operators))
 
 
 def _facts(profile: OperatorProfile) -> Iterator[Words]:
@@ -125,10 +123,6 @@ def _facts(profile: OperatorProfile) -> Iterator[Words]:
             f"The two differ by more than {percent(ALLOWED_GAP)}: the trace and the client did not see the same steps, "
             "or the machine was busy. Profile again before relying on it."
         )
-    if profile.first_step_s is not None:
-        compiling = seconds(profile.facts.compile_s)
-        compiled = say("; the engine compiled for ", compiling, " before it was ready") if compiling else ()
-        yield say("The first step took ", seconds(profile.first_step_s), compiled, ".")
     if profile.trace_file is not None:
         yield say("Trace, for chrome://tracing or Perfetto: ", Name(profile.trace_file))
 
@@ -142,26 +136,6 @@ def _times(times: StepTimes) -> Quantity:
 def _cost(profile: OperatorProfile) -> Quantity:
     note = "" if profile.overhead_is_clear else "(less than steps vary)"
     return Quantity(profile.overhead, Unit.SHARE, is_signed=True, note=note)
-
-
-def _groups(profile: OperatorProfile) -> Table:
-    """Each time in its own unit: they differ by orders of magnitude."""
-    first = ProfileGroup.FIRST_CALL  # is no part of a step
-    return table(
-        profile.groups,
-        words_column("Group", lambda row: GROUP_NAMES[row.group]),
-        number_column("Time per step", Unit.NONE, lambda row: seconds(row.step_s)),
-        number_column("Share", Unit.SHARE, lambda row: None if row.group is first else row.step_s / profile.groups_s),
-        number_column("Calls per step", Unit.NONE, lambda row: number(row.calls or None, digits=1)),
-    )
-
-
-def _operators(shown: ShortProfile) -> Iterator[Block]:
-    """Those that take the most time of their own; what the others take together stands below."""
-    yield _operator_table(shown.profile.operators)
-    if (rest := shown.others) is not None:
-        time, part, calls = seconds(rest.self_cpu_s), share(rest.self_cpu_share), plural(rest.calls, "call")
-        yield paragraph(f"{rest.count} more: self CPU ", time, " (", part, f"), {calls}.")
 
 
 def _operator_table(operators: Sequence[Operator]) -> Table:

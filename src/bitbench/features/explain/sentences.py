@@ -1,15 +1,29 @@
 """The sentences of an explanation, and the section that says how near each point comes to the roof."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from bitbench.analysis.configs import Side
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.features.explain.types import Cause, Explanation, Gap, Missing, Part, PhaseAccount, Roofline
 from bitbench.records.profile import Phase
-from bitbench.records.roof import Bound, MachineRoof, Readings
+from bitbench.records.roof import Attainable, Bound, MachineRoof, Readings
 from bitbench.records.trial import KernelPath
-from bitbench.reports.document.model import Name, Paragraph, Phrase, Quantity, Section, Unit
+from bitbench.reports.document.model import Block, Name, Paragraph, Phrase, Quantity, Section, Unit
 from bitbench.reports.document.numbers import mean_quantity, number, quantity, seconds, share, size, times
-from bitbench.reports.document.words import Words, joined, number_column, plural, say, small_print, table, words_column
+from bitbench.reports.document.words import (
+    Words,
+    joined,
+    number_column,
+    paragraph,
+    plural,
+    say,
+    small_print,
+    table,
+    words_column,
+)
+from bitbench.study.model_cost import StepCost
 
 COUNTED = (
     "Counted for a step of the whole batch: weights once, keys and values, inputs and outputs of the linear layers, "
@@ -23,22 +37,58 @@ EXPERTS_COUNTED = (
 BOUNDS = {Bound.MEMORY: "reading", Bound.ARITHMETIC: "computing"}
 
 
+class RoofLine(NamedTuple):
+    """A phase of a config at a workload: what a step asks for, and how fast it is."""
+
+    workload: str
+    phase: Phase
+    config: str
+    cost: StepCost
+    attainable: Attainable | None
+    step_s: float
+
+
 def roofline_section(found: Roofline, _: StudySummary) -> Section:
-    points = table(
-        found.points,
-        words_column("Workload", lambda point: Name(point.point.workload)),
-        words_column("Phase", lambda point: point.phase.value),
-        words_column("Config", lambda point: Name(point.point.config.name)),
-        number_column("Traffic", "MB", lambda point: point.cost.size_bytes / 1e6),
-        number_column("Work", "Gflop", lambda point: point.cost.flops / 1e9),
-        number_column("Fastest here", Unit.SECONDS, lambda point: point.attainable.seconds),
-        words_column("Bound by", lambda point: BOUNDS[point.attainable.bound]),
-        number_column("Measured", Unit.SECONDS, lambda point: point.step_s),
-        number_column("Share reached", Unit.SHARE, lambda point: point.share),
+    lines = [
+        RoofLine(point.point.workload, point.phase, point.point.config.name, point.cost, point.attainable, point.step_s)
+        for point in found.points
+    ]
+    return asked_of_step_section("How near to the roof", lines, found.roof)
+
+
+def asked_of_step_section(title: str, lines: Sequence[RoofLine], roof: MachineRoof | None) -> Section:
+    """What steps have to read and compute, how fast that could be here, and how fast it is."""
+    asked = table(
+        lines,
+        words_column("Workload", lambda line: Name(line.workload)),
+        words_column("Phase", lambda line: line.phase.value),
+        words_column("Config", lambda line: Name(line.config)),
+        number_column("Weights", Unit.BYTES, lambda line: line.cost.weight_bytes),
+        number_column("Experts touched", Unit.SHARE, lambda line: line.cost.touched_experts),
+        number_column("KV cache", Unit.BYTES, lambda line: line.cost.kv_bytes),
+        number_column("Activations", Unit.BYTES, lambda line: line.cost.activation_bytes),
+        number_column("Work", "Gflop", lambda line: line.cost.flops / 1e9),
+        number_column("Fastest here", Unit.SECONDS, lambda line: line.attainable.seconds if line.attainable else None),
+        words_column("Bound by", lambda line: BOUNDS[line.attainable.bound] if line.attainable else None),
+        number_column("Measured", Unit.SECONDS, lambda line: line.step_s),
+        number_column(
+            "Share reached",
+            Unit.SHARE,
+            lambda line: line.attainable.seconds / line.step_s if line.attainable else None,
+        ),
+        drop_empty=True,
     )
-    has_experts = any(point.cost.touched_experts is not None for point in found.points)
+    has_experts = any(line.cost.touched_experts is not None for line in lines)
     counted = f"{COUNTED} {EXPERTS_COUNTED}" if has_experts else COUNTED
-    return Section(say("How near to the roof"), (Paragraph(roof_sentence(found.roof)), points, small_print(counted)))
+    blocks: list[Block] = [] if roof is None else [Paragraph(roof_sentence(roof))]
+    if any(line.attainable and line.attainable.seconds > line.step_s for line in lines):
+        blocks.append(
+            paragraph(
+                "More than all of the roof was reached: it was measured while this machine was slower; "
+                "remove roof.json to repeat it."
+            )
+        )
+    return Section(say(title), (*blocks, asked, small_print(counted)))
 
 
 def roof_sentence(roof: MachineRoof) -> Phrase:
@@ -116,9 +166,10 @@ def _standing(of: Explanation) -> str:
 
 
 def expected_sentence(of: Explanation) -> Phrase:
+    """Empty where the size of the weights is not known."""
     own, baseline = of.own.stored_bytes, of.baseline.stored_bytes
-    assert own is not None
-    assert baseline is not None
+    if own is None or baseline is None:
+        return ()
     takes = say("Expected: its weights take ", size(own), " where the baseline's take ", size(baseline))
     parts: list[Words] = [
         say(takes, ", so a step that only reads them would be ", Quantity(baseline / own, Unit.RATIO), " as fast")
@@ -131,23 +182,6 @@ def expected_sentence(of: Explanation) -> Phrase:
             how = f" under this machine's roof, where {BOUNDS[account.own.attainable.bound]} bounds it"
         parts.append(say(f"{account.phase.value} ", Quantity(account.expected_gain, Unit.RATIO), how))
     return say(joined(parts, "; "), ".")
-
-
-def reached_sentence(of: Explanation) -> Phrase:
-    """`Reached: in decode 21.0 % of this machine's roof, the baseline 34.0 %.` Empty where no share is known."""
-    known = [phase for phase in of.phases if phase.own.roof_share is not None and phase.baseline.roof_share is not None]
-    if not known:
-        return ()
-    parts = []
-    for account in known:
-        own, baseline = share(account.own.roof_share), share(account.baseline.roof_share)
-        parts.append(say(f"in {account.phase.value} ", own, " of this machine's roof, the baseline ", baseline))
-    exceeded = ""
-    if any((side.roof_share or 0) > 1 for account in known for side in (account.own, account.baseline)):
-        exceeded = (
-            " More than all of it: the roof was measured while this machine was slower; remove roof.json to repeat it."
-        )
-    return say("Reached: ", joined(parts, "; "), ".", exceeded)
 
 
 def kernel_path_sentence(of: Explanation) -> Phrase:
@@ -214,25 +248,14 @@ def shares_sentence(account: PhaseAccount) -> Phrase:
     """How the lines of a phase's table are made."""
     assert account.expected_gain is not None
     how = "by the roofline" if account.is_roofline else "by bytes alone"
-    said = say(
+    return say(
         "Expected is ",
         share(1 / account.expected_gain),
         f" of the baseline's time ({how}). A line's excess is what it takes beyond that share of the baseline's line: "
         "it did not shrink, or it grew.",
-    )
-    if account.profiler_overheads is None:
-        return said
-    own, baseline = (
-        "by less than they vary" if overhead is None else share(overhead) for overhead in account.profiler_overheads
-    )
-    return say(
-        said,
-        " Lines are the shares of operator profiles, applied to steps with the profiler off; the profiler itself made "
-        "steps longer: ",
-        own,
-        " (variant), ",
-        baseline,
-        " (baseline), and more so with many small operators.",
+        " Lines are the shares of operator profiles, applied to steps with the profiler off."
+        if account.is_profiled
+        else "",
     )
 
 

@@ -23,7 +23,7 @@ from bitbench.util.errors import ProfileError
 _CHUNK = 1 << 20
 _EVENTS = '"traceEvents"'
 _BETWEEN = " \t\r\n,"
-_OPERATOR, _ANNOTATION, _MEMORY = "cpu_op", "user_annotation", "cpu_instant_event"
+_OPERATOR, _ANNOTATION = "cpu_op", "user_annotation"
 # Not yet run on a GPU.
 _DEVICE, _DEVICE_ANNOTATION = ("kernel", "gpu_memcpy", "gpu_memset"), "gpu_user_annotation"
 
@@ -37,12 +37,6 @@ class Span(NamedTuple):
     name: str
     is_operator: bool
     correlation: int | None  # what device kernels that it launched are marked with
-
-
-class MemoryChange(NamedTuple):
-    thread: int
-    at: float
-    size: int  # bytes of host memory; negative where it was freed
 
 
 class DeviceWork(NamedTuple):
@@ -62,14 +56,13 @@ class DeviceMark(NamedTuple):
 
 class ChromeTrace(NamedTuple):
     spans: list[Span]
-    memory: list[MemoryChange]
     device: list[DeviceWork]
     device_marks: list[DeviceMark]
 
 
 def read_trace(path: Path) -> ChromeTrace:
     """What a profile needs of it; events that are damaged or of another kind are passed over."""
-    trace = ChromeTrace([], [], [], [])
+    trace = ChromeTrace([], [], [])
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
         try:
             for event in _events(file):
@@ -130,8 +123,6 @@ def _sort_in(event: Json, trace: ChromeTrace) -> None:
         end = start + float(event.get("dur") or 0.0)
         is_operator = kind == _OPERATOR
         trace.spans.append(Span(thread, start, end, str(event.get("name")), is_operator, arguments.get("External id")))
-    elif kind == _MEMORY and arguments.get("Device Type") == 0:  # the host's
-        trace.memory.append(MemoryChange(thread, start, int(arguments.get("Bytes") or 0)))
 
 
 _MARK = re.compile(r"execute_context_(\d+)\((\d+)\)_generation_(\d+)\((\d+)\)")
@@ -262,7 +253,6 @@ class _Sum:
     self_us: float = 0.0
     total_us: float = 0.0
     device_us: float = 0.0
-    memory: int = 0
 
 
 @dataclass
@@ -273,7 +263,6 @@ class _Open:
     group: ProfileGroup
     owns: bool  # what it calls belongs to its group
     children_us: float = 0.0
-    memory: int = 0
 
 
 _Key = tuple[str, ProfileGroup]
@@ -281,8 +270,8 @@ _Key = tuple[str, ProfileGroup]
 
 def divide_traced_steps(
     trace: ChromeTrace, steps: Sequence[Step], table: GroupTable
-) -> tuple[list[Operator], list[GroupTime], float]:
-    """The operators of these steps, the groups of one step, and the mean length of a step in seconds.
+) -> tuple[list[Operator], list[GroupTime]]:
+    """The operators of these steps, and the groups of one step.
 
     Where device kernels were recorded a group's time is theirs, and the rest of a step is time in which the device
     had nothing to do (not yet run on a GPU); otherwise it is the operators' self time on the thread of the steps.
@@ -308,7 +297,7 @@ def divide_traced_steps(
         for group in ProfileGroup
         if calls[group] or group is ProfileGroup.FRAMEWORK
     ]
-    return operators, groups, step_s
+    return operators, groups
 
 
 def _sums(trace: ChromeTrace, steps: Sequence[Step], table: GroupTable) -> dict[_Key, _Sum]:
@@ -324,7 +313,6 @@ def _sums(trace: ChromeTrace, steps: Sequence[Step], table: GroupTable) -> dict[
             entry.calls += 1
             entry.total_us += total
             entry.self_us += total - ended.children_us
-            entry.memory += ended.memory
             if ended.span.correlation is not None:
                 entry.device_us += device.get(ended.span.correlation, 0.0)
     return sums
@@ -344,20 +332,14 @@ def _walk(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]
         (span for span in trace.spans if span.thread == thread and span.is_operator),
         key=lambda span: (span.start, -span.end),
     )
-    changes = sorted((change for change in trace.memory if change.thread == thread), key=lambda change: change.at)
-    memory = iter(changes)
-    change = next(memory, None)
     stack: list[_Open] = []
 
     def ended_by(moment: float) -> Iterator[_Open]:
-        nonlocal change
         while stack and stack[-1].span.end <= moment:
-            change = _take_memory(stack, memory, change, stack[-1].span.end)
             ended = stack.pop()
             if stack:
                 stack[-1].children_us += ended.span.end - ended.span.start
             yield ended
-        change = _take_memory(stack, memory, change, moment)
 
     for span in spans:
         yield from ended_by(span.start)
@@ -370,20 +352,8 @@ def _walk(trace: ChromeTrace, thread: int, table: GroupTable) -> Iterator[_Open]
     yield from ended_by(float("inf"))
 
 
-def _take_memory(
-    stack: list[_Open], memory: Iterator[MemoryChange], change: MemoryChange | None, until: float
-) -> MemoryChange | None:
-    """Gives what was allocated up to a moment to the innermost operator; returns the next change."""
-    while change is not None and change.at <= until:
-        if stack:
-            stack[-1].memory += change.size
-        change = next(memory, None)
-    return change
-
-
 def _operators(sums: dict[_Key, _Sum], on_device: bool) -> list[Operator]:
     all_self = sum(entry.self_us for entry in sums.values()) or 1.0
-    has_memory = any(entry.memory for entry in sums.values())
     ordered = sorted(sums.items(), key=lambda item: item[1].self_us, reverse=True)
     return [
         Operator(
@@ -394,7 +364,6 @@ def _operators(sums: dict[_Key, _Sum], on_device: bool) -> list[Operator]:
             self_cpu_share=entry.self_us / all_self,
             cpu_total_s=entry.total_us * _MICROSECOND,
             self_device_s=entry.device_us * _MICROSECOND if on_device else None,
-            self_memory_bytes=entry.memory if has_memory else None,
         )
         for (name, group), entry in ordered
     ]

@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from bitbench.analysis.configs import PhaseSide, Side, Source
+from bitbench.analysis.configs import PhaseSide, Side
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.records.profile import OperatorProfile, Phase
@@ -32,7 +32,6 @@ class Part(Record):
     excess_s: float
     baseline_s: float | None = None  # None where no profile tells
     own_s: float | None = None
-    sources: tuple[Source, ...] = ()
 
 
 class PhaseAccount(Record):
@@ -47,14 +46,7 @@ class PhaseAccount(Record):
     parts: tuple[Part, ...] = ()  # the largest excess first; without the unexplained one
     unexplained: Part | None = None
     unexplained_s: Estimate | None = None  # its excess, as far as the trials vary; None where they do not tell
-    # What the profiler itself cost, as a share of a step, of the config and of the baseline; None where it is lost
-    # in the noise. None instead of the pair: not profiled.
-    profiler_overheads: tuple[float | None, float | None] | None = None
-
-    @property
-    def is_profiled(self) -> bool:
-        """The parts are those of operator profiles of both."""
-        return self.profiler_overheads is not None
+    is_profiled: bool = False  # the parts are those of operator profiles of both
 
     @property
     def expected_s(self) -> float | None:
@@ -83,14 +75,6 @@ class Gap(Record):
     detail: str = ""
 
 
-class WorkloadSpeed(Record):
-    """The same two at another workload, by the primary metric."""
-
-    workload: str
-    speed: Estimate
-    sources: tuple[Source, ...]
-
-
 class Explanation(Record):
     study: str
     workload: Workload
@@ -102,32 +86,15 @@ class Explanation(Record):
     speed: Estimate | None  # by the primary metric; more than 1: the config is faster
     confidence: float
     phases: tuple[PhaseAccount, ...] = ()
-    elsewhere: tuple[WorkloadSpeed, ...] = ()  # the other workloads
     known_beforehand: str | None = None
     roof: MachineRoof | None = None
     gaps: tuple[Gap, ...] = ()
 
 
-class OtherOperators(Record):
-    """What operators that are not listed take together."""
-
-    count: int
-    calls: int
-    self_cpu_s: float
-    self_cpu_share: float
-
-
-class ShortProfile(Record):
-    """A profile with its longest operators, and without what its instance says about itself."""
-
-    profile: OperatorProfile
-    others: OtherOperators | None = None  # None: all are listed
-
-
 class Profiles(Record):
-    """Of a study, in the order in which they were taken."""
+    """Of a study, in the order in which they were taken, with their longest operators."""
 
-    profiles: tuple[ShortProfile, ...]
+    profiles: tuple[OperatorProfile, ...]
 
 
 class Roofline(Record):
