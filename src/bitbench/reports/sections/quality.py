@@ -34,7 +34,6 @@ from bitbench.reports.document.words import (
     ColumnOf,
     Words,
     bullets,
-    joined,
     listing,
     name_phrases,
     number_column,
@@ -99,7 +98,7 @@ def _verdict(flips: TaskFlips | None) -> str:
 
 
 def _rows(summary: StudySummary) -> list[TaskRow]:
-    return [(row, task) for row in summary.quality if row.measured_as is None for task in row.tasks]
+    return [(row, task) for row in summary.quality for task in row.tasks]
 
 
 def _task_blocks(summary: StudySummary) -> Iterator[Block]:
@@ -107,7 +106,6 @@ def _task_blocks(summary: StudySummary) -> Iterator[Block]:
     failures = [
         say(Name(row.name), ", ", Name(failure.task), f": {failure.cause}")
         for row in summary.quality
-        if row.measured_as is None
         for failure in row.task_failures
     ]
     if results or failures:
@@ -170,7 +168,6 @@ def _needles(summary: StudySummary) -> Iterator[Block]:
     cells = {
         (row.name, cell.length): {other.depth: other for other in row.needles if other.length == cell.length}
         for row in summary.quality
-        if row.measured_as is None
         for cell in row.needles
     }
     depths = sorted({depth for by_depth in cells.values() for depth in by_depth})
@@ -308,21 +305,7 @@ def _figures(summary: StudySummary) -> Iterator[Block]:
         yield _table(summary, labels)
         if labels.shared:
             yield small_print(labels.shared)
-        yield from _shared(summary, labels)
         yield Details("What the figures of quality mean", bullets(_definitions(summary)))
-
-
-def _shared(summary: StudySummary, labels: Labels) -> Iterator[Block]:
-    rows = [row for row in summary.quality if row.measured_as is not None]
-    if rows:
-        measured = grouped(rows, lambda row: row.measured_as)
-        told = [
-            say(listing(name_phrases(labels[row.config] for row in alike), most=FEW), " as ", Name(labels[config]))
-            for config, alike in measured.items()
-            if config is not None
-        ]
-        reason = "Measured once for settings that change speed and nothing of what a variant says: "
-        yield small_print(reason, joined(told, "; "), ".")
 
 
 def _basis(summary: StudySummary) -> Block:
@@ -417,8 +400,7 @@ def _refused(summary: StudySummary) -> Iterator[Block]:
 
 def _answers(summary: StudySummary) -> Iterator[Block]:
     """By question, so that the answers of all configs stand below each other."""
-    rows = [row for row in summary.quality if row.measured_as is None]
-    answers = [(row, answer) for row in rows for answer in row.answers]
+    answers = [(row, answer) for row in summary.quality for answer in row.answers]
     prompts = list(dict.fromkeys(answer.prompt for _, answer in answers))
     if answers:
         side_by_side = table(
