@@ -12,7 +12,7 @@ from typer.main import get_command, get_group
 
 from bitbench.feature import Command, Offer, Panel
 
-WORDS = {"int": "N", "float": "NUMBER", "path": "PATH"}
+WORDS = {"int": "N", "float": "NUMBER", "path": "PATH", "str": "TEXT"}
 REFERENCE = "docs/cli.md"
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 
@@ -87,8 +87,7 @@ def help_record(parameter: Any, ctx: Any) -> tuple[str, str]:
     names, text = parameter.get_help_record(ctx)
     if isinstance(parameter, TyperArgument):
         names = parameter.metavar or str(parameter.name).upper()
-    choices = "|".join(str(getattr(choice, "value", choice)) for choice in getattr(parameter.type, "choices", ()))
-    names = re.sub(r"<(\w+)[^>]*>", lambda kind: choices or WORDS.get(kind[1], "TEXT"), names)
+    names = re.sub(r"<(?:list\[)?([^>\]]*)\]?>", lambda kind: WORDS.get(kind[1].removesuffix(" range"), kind[1]), names)
     without_range = re.sub(r"(; |  \[(?=[^:]*$))[^;\]]*x[<>][^\]]*", "", text)
     return names, re.sub(r"(?<=\.)\]$", "", " ".join(without_range.split()))
 
