@@ -8,7 +8,7 @@ from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -32,8 +32,6 @@ from bitbench.study.objective import Objectives
 from bitbench.study.quality import Quality
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 
-if TYPE_CHECKING:
-    pass
 
 STUDY_FORMAT: Literal[1] = 1  # 1: first published form
 
