@@ -32,7 +32,6 @@ from bitbench.study.objective import Objectives
 from bitbench.study.quality import Quality
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
 
-
 STUDY_FORMAT: Literal[1] = 1  # 1: first published form
 
 Name = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.+-]*$")]
