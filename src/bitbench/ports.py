@@ -160,9 +160,6 @@ class Engine(Protocol):
     quick_args: Mapping[str, Argument]  # of a setup for `bitbench quick`: what makes it start sooner
     # What `kv_cache` of a study may be, each with the arguments that choose it; empty: there is nothing to choose.
     kv_cache_types: Mapping[str, Mapping[str, Argument]]
-    # Arguments that change how fast a model answers and nothing of what it says but rounding, where requests come one
-    # at a time: a search measures quality once for setups that differ in nothing else. Others may change it.
-    speed_only: frozenset[str]
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         """Why this point is meaningless or impossible, or None. Raises StudyFileError where the setup itself

@@ -141,14 +141,14 @@ def test_help_of_load_has_panels_and_clean_words(monkeypatch: pytest.MonkeyPatch
     assert "--nodes" in rare
     assert "load [OPTIONS] URL\n" in shown
     assert "--input-tokens N " in shown
-    assert "[default: 128]." in shown
+    assert "[default: 128]" in shown
     assert not {"<", "x>=", "{"} & set(shown)
     assert "range" not in shown
 
 
 def test_a_table_in_a_pipe_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    (line,) = [line for line in bitbench("recipes", "--device", "cpu").stdout.splitlines() if "autoround" in line]
+    (line, *_) = [line for line in bitbench("recipes", "--device", "cpu").stdout.splitlines() if "autoround" in line]
     description = "4-bit weights in groups of 128, AutoRound (untested)"
     assert " ".join(line.split()) == f"w4a16-g128-autoround ✓ vllm {description}"
 

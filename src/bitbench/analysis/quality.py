@@ -122,7 +122,7 @@ def _nats(value: float) -> str:
 
 def quality_baseline(config: Config, plan: Plan) -> Config | None:
     """The same weights in the baseline's setting, where settings of an engine are compared; else the same model without
-    quantization on the same engine setup, or on one that shares its quality; else what the study names as its
+    quantization on the same engine setup; else what the study names as its
     baseline, where that is the same model there; None where the study has none.
 
     A quantized KV cache is no setup to be compared in, where the study has the same with a cache that is not: its loss
@@ -150,14 +150,13 @@ def quality_baseline(config: Config, plan: Plan) -> Config | None:
 
 def _with_whole_cache(config: Config, plan: Plan) -> set[str]:
     """Names of setups: those of the same engine with the same arguments and a KV cache that is not quantized, where
-    this one's is and the study has them; else those that share its quality."""
-    alike = {other.engine for other in plan.sharing_quality(config)}
+    this one's is and the study has them; else its own."""
     if not has_quantized_cache(config, plan.study):
-        return alike
+        return {config.engine}
     measured = [plan.study.engine(other.engine) for other in plan.quality if plan.variant(other.variant).is_dense]
     own = _but_cache(plan.study.engine(config.engine))
     whole = {setup.name for setup in measured if not setup.has_quantized_cache and _but_cache(setup) == own}
-    return whole or alike
+    return whole or {config.engine}
 
 
 def has_quantized_cache(config: Config, study: Study) -> bool:
@@ -200,18 +199,9 @@ def divergence_by_position(scores: Scores, baseline: Scores, confidence: float) 
 def summarize_quality(of: StudyRecords) -> tuple[ConfigQuality, ...]:
     """Each config whose quality was measured or tried, in the order of the plan."""
     last = last_quality_by_config(of)
-    known = {config: record for config in of.plan.quality if (record := _record_of(config, last, of.plan)) is not None}
+    known = {config: last[config] for config in of.plan.quality if config in last}
     read = cache(lambda config: quality_scores(of.scores_of(last[config])))  # a baseline is asked for often
     return adjust_task_p_values([_summarize(config, known, of.plan, read) for config in known])
-
-
-def _record_of(config: Config, last: Mapping[Config, QualityRecord], plan: Plan) -> QualityRecord | None:
-    """Its own, or that of one whose quality it shares; one that failed where there is no other."""
-    own = last.get(config)
-    if own is not None and own.outcome is Outcome.OK:
-        return own
-    others = (last[other] for other in plan.sharing_quality(config) if other in last)
-    return next((other for other in others if other.outcome is Outcome.OK), own)
 
 
 def last_quality_by_config(of: StudyRecords) -> dict[Config, QualityRecord]:
@@ -232,7 +222,7 @@ class Losses:
 def losses_of(config: Config, of: StudyRecords) -> Losses | None:
     """None where it has no baseline but itself, or one of the two has no figures."""
     last, other = last_quality_by_config(of), quality_baseline(config, of.plan)
-    own, base = (_record_of(each, last, of.plan) if each else None for each in (config, other))
+    own, base = last.get(config), last.get(other) if other else None
     if own is None or base is None or own is base or not same_text(own, base):
         return None
     if own.outcome is not Outcome.OK or base.outcome is not Outcome.OK:
@@ -256,7 +246,6 @@ def _summarize(
     known = ConfigQuality(
         config=config,
         baseline=baseline,
-        measured_as=None if record.config == config else record.config,
         outcome=record.outcome,
         cause=record.cause,
         windows=record.corpus.windows if record.corpus else 0,

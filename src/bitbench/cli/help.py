@@ -1,12 +1,10 @@
 """What `--help` prints: commands and options in panels, on one screen; and commands that are imported when they are
 called. Without rich, so that it stays quick."""
 
-from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
+import re
+from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
-from textwrap import wrap
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
@@ -14,21 +12,16 @@ from typer.main import get_command, get_group
 
 from bitbench.feature import Command, Offer, Panel
 
-WORDS = {int: "N", float: "NUMBER", Path: "PATH"}
+WORDS = {"int": "N", "float": "NUMBER", "path": "PATH", "str": "TEXT"}
 REFERENCE = "docs/cli.md"
-_COMPLETION = ("install_completion", "show_completion")  # typer's own, in many words
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
-_WIDEST_NAME = 28  # characters before the text of an option; a longer name has a line of its own
 
 
 class PlainCommand(TyperCommand):
     """Options in the panels that they name (`rich_help_panel`); hidden ones are named in the last line."""
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        return [self.options_metavar or "", *help_usages(self)]
-
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        _write_parameters(self, ctx, formatter)
+        _write_panels(self, ctx, formatter)
 
 
 class PlainGroup(TyperGroup):
@@ -36,9 +29,7 @@ class PlainGroup(TyperGroup):
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         self.format_commands(ctx, formatter)
-        _write_parameters(
-            self, ctx, formatter, also=[name for name, command in self.commands.items() if command.hidden]
-        )
+        _write_panels(self, ctx, formatter)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         shown = [(name, command) for name, command in self.commands.items() if not command.hidden]
@@ -62,8 +53,8 @@ class PlainTyper(typer.Typer):
         return super().command(name, **{"cls": PlainCommand, **named})
 
 
-def _panel_of(command: Any) -> str:
-    return str(getattr(command, "rich_help_panel", None) or "")
+def _panel_of(shown: Any) -> str:
+    return str(getattr(shown, "rich_help_panel", None) or "")
 
 
 def help_order(commands: dict[str, Any]) -> dict[str, Any]:
@@ -72,96 +63,33 @@ def help_order(commands: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(commands.items(), key=lambda item: panels.index(_panel_of(item[1]))))
 
 
-def help_usages(command: Any) -> list[str]:
-    """`STUDY_DIR`, and `[NAME]` where it may be left out."""
-    return [_usage_of(parameter) for parameter in command.params if isinstance(parameter, TyperArgument)]
-
-
-def _usage_of(argument: TyperArgument) -> str:
-    name = help_argument_name(argument)
-    return name if argument.required or name.startswith("[") else f"[{name}]"
-
-
-def help_argument_name(argument: TyperArgument) -> str:
-    return str(argument.metavar or (argument.name or "").upper())
-
-
-def help_parameter_types(command: Any) -> dict[str, Any]:
-    """The annotation of each parameter, since typer's own words for it differ from version to version."""
-    return get_type_hints(command.callback) if command.callback else {}
-
-
-def help_values(parameter: Any, kind: Any) -> str:
-    """What follows an option: `cpu|cuda`, or a word that says what kind of thing."""
-    return parameter.metavar or "|".join(help_choices(kind)) or WORDS.get(next(_plain_types(kind), str), "TEXT")
-
-
-def help_choices(kind: Any) -> list[str]:
-    return [_help_text_of(member) for plain in _plain_types(kind) if issubclass(plain, Enum) for member in plain]
-
-
-def _plain_types(kind: Any) -> Iterator[type]:
-    """Fact of list[Fact] | None."""
-    for part in get_args(kind):
-        yield from _plain_types(part)
-    if isinstance(kind, type) and not get_args(kind):
-        yield kind
-
-
-def help_default(parameter: Any) -> str:
-    """What is taken without the option; empty where that is nothing, or is said in its text."""
-    value = parameter.default
-    if (
-        value is None
-        or value is False
-        or callable(value)
-        or value in ((), [])
-        or "[default: " in (parameter.help or "")
-    ):
-        return ""
-    return "on" if value is True else _help_text_of(value)
-
-
-def _help_text_of(value: object) -> str:
-    return str(value.value if isinstance(value, Enum) else value)
-
-
-def _write_parameters(command: Any, ctx: Any, formatter: Any, also: Sequence[str] = ()) -> None:
-    kinds, rare = help_parameter_types(command), list(also)
-    panels: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OPTIONS: []}
-    for parameter in command.get_params(ctx):
-        if parameter.hidden or parameter.name in _COMPLETION:
+def _write_panels(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
+    panels: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: []}
+    rare = [name for name, found in getattr(command, "commands", {}).items() if found.hidden]
+    parameters: list[Any] = command.get_params(ctx)
+    for parameter in parameters:
+        if parameter.hidden:
             rare.append(parameter.opts[0])
-        elif isinstance(parameter, TyperArgument):
-            panels[_ARGUMENTS].append((help_argument_name(parameter), _text(parameter)))
-        else:
-            panel = panels.setdefault(getattr(parameter, "rich_help_panel", None) or _OPTIONS, [])
-            panel.append((_names(parameter, kinds.get(parameter.name, str)), _text(parameter)))
-    panels[_OPTIONS] = panels.pop(_OPTIONS)  # after those that have a name
-    for title, rows in panels.items():
-        if rows:
+            continue
+        usual = _ARGUMENTS if isinstance(parameter, TyperArgument) else _OPTIONS
+        panels.setdefault(_panel_of(parameter) or usual, []).append(help_record(parameter, ctx))
+    for title in sorted(panels, key=lambda title: title == _OPTIONS):
+        if panels[title]:
             with formatter.section(title):
-                formatter.write_dl(rows, col_max=_WIDEST_NAME)
+                formatter.write_dl(panels[title])
     if rare:
         formatter.write_paragraph()
-        also_named = f"Also: {', '.join(rare)}; see {REFERENCE}."
-        formatter.write("\n".join(wrap(also_named, formatter.width, break_on_hyphens=False)) + "\n")
+        formatter.write_text(f"Also: {', '.join(rare)}; see {REFERENCE}.")
 
 
-def _names(option: Any, kind: Any) -> str:
-    names = ", ".join(sorted(option.opts, key=len))
-    if option.secondary_opts:
-        return f"{names} / {', '.join(option.secondary_opts)}"
-    return names if option.is_flag else f"{names} {help_values(option, kind)}"
-
-
-def _text(parameter: Any) -> str:
-    """`Prompt length in tokens [default: 128].`"""
-    text = (parameter.help or "").strip()
-    if not isinstance(parameter, TyperArgument) and parameter.required:
-        return f"{text.removesuffix('.')} (required)."
-    default = help_default(parameter) if getattr(parameter, "show_default", True) else ""
-    return f"{text.removesuffix('.')} [default: {default}]." if default else text
+def help_record(parameter: Any, ctx: Any) -> tuple[str, str]:
+    """Return names and text as typer has them, with our words for types and without ranges."""
+    names, text = parameter.get_help_record(ctx)
+    if isinstance(parameter, TyperArgument):
+        names = parameter.metavar or str(parameter.name).upper()
+    names = re.sub(r"<(?:list\[)?([^>\]]*)\]?>", lambda kind: WORDS.get(kind[1].removesuffix(" range"), kind[1]), names)
+    without_range = re.sub(r"(; |  \[(?=[^:]*$))[^;\]]*x[<>][^\]]*", "", text)
+    return names, re.sub(r"(?<=\.)\]$", "", " ".join(without_range.split()))
 
 
 class LazyCommand(TyperCommand):

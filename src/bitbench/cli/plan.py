@@ -287,11 +287,6 @@ def plan_remarks(plan: Plan, labels: Labels) -> Iterator[RenderableType]:
         yield indented_plan_names(labels[config] for config in configs)
     if plan.quality:
         yield from (Text(plain_text(sentence)) for sentence in quality_rounding_sentences(plan.rounded_before))
-    if len(plan.quality_once) < len(plan.quality):
-        measured = plural(len(plan.quality_once), "measurement")
-        yield Text(
-            f"Settings that change only speed share their quality: {measured} for {len(plan.quality):,} configs."
-        )
 
 
 def indented_plan_names(names: Iterable[str]) -> Padding:

@@ -161,15 +161,6 @@ _SERVER = "llama-server"
 _KV_PAGE = 256
 _PART = re.compile(r"-\d{5}-of-\d{5}$")  # llama.cpp finds the others by the name of the first
 _MAKE_ENVIRONMENT = "create its environment with: bitbench env create llamacpp"
-# Who computes and how many requests run at once. Not `batch-size` and `ubatch-size`: by the length of what it reads at
-# once llama.cpp chooses kernels, and some of them round activations.
-_SPEED_ONLY = frozenset(
-    (
-        *("cache-ram", "cont-batching", "cpu-mask", "cpu-mask-batch", "cpu-range", "cpu-range-batch", "cpu-strict"),
-        *("cpu-strict-batch", "mlock", "numa", "parallel", "poll", "poll-batch", "prio", "prio-batch", "threads"),
-        *("threads-batch", "threads-http", "verbosity", "warmup"),
-    )
-)
 # The same flash attention for all, which quantized values need: so they differ in nothing but the type.
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
     "auto": {},
@@ -205,7 +196,6 @@ class LlamaCppEngine(EngineDefaults):
     start_s = 5.0
     overhead_bytes = 300 * 2**20
     kv_cache_types = _KV_CACHE_TYPES
-    speed_only = _SPEED_ONLY
     metrics: Mapping[str, str] = _METRICS
 
     def __init__(self) -> None:

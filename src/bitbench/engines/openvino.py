@@ -51,8 +51,6 @@ _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
     "auto": {},
     **{name: {"kv-cache-precision": name} for name in ("u8", "u4", "f16", "bf16", "f32")},
 }
-# Not `max_num_batched_tokens`: what is split is rounded otherwise where the cache is quantized.
-_SPEED_ONLY = frozenset({"threads"})
 
 
 class OpenvinoEngine(EngineDefaults):
@@ -71,7 +69,6 @@ class OpenvinoEngine(EngineDefaults):
     start_s = 10.0
     overhead_bytes = 300 * 2**20
     kv_cache_types = _KV_CACHE_TYPES
-    speed_only = _SPEED_ONLY
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         check_arguments(_named(setup), OpenvinoArguments, who="openvino", whose="openvino's")

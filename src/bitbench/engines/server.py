@@ -114,7 +114,6 @@ class EngineDefaults:
     can_profile = False
     quick_args = NO_ARGUMENTS
     kv_cache_types = NO_KV_CACHE_TYPES
-    speed_only = frozenset[str]()
 
     def can_freeze(self, setup: EngineSetup) -> bool:  # noqa: ARG002
         return True

@@ -171,13 +171,6 @@ _PAGE = 128  # tokens; the largest page of its attention backends, and each requ
 # Other names of the same arguments; SGLang knows both.
 _ALIASES = {"tensor-parallel-size": "tp-size", "pipeline-parallel-size": "pp-size", "data-parallel-size": "dp-size"}
 _PARALLEL = tuple(_ALIASES.values())
-# How many requests run at once, in which order, and how much memory waits for them; what is logged and counted.
-_SPEED_ONLY = frozenset(
-    (
-        *("enable-cache-report", "enable-metrics", "max-running-requests", "max-total-tokens", "mem-fraction-static"),
-        *("schedule-conservativeness", "schedule-policy", "skip-server-warmup", "stream-interval", "watchdog-timeout"),
-    )
-)
 # Plain `fp8`, as vLLM spells it, is refused.
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
     name: {"kv-cache-dtype": name} for name in ("auto", "bfloat16", "fp8_e4m3", "fp8_e5m2", "mxfp8", "nvfp4")
@@ -209,7 +202,6 @@ class SglangEngine(EngineDefaults):
     start_s = 60.0  # on two cores: three processes import torch and transformers
     overhead_bytes = 2 * 2**30  # these imports
     kv_cache_types = _KV_CACHE_TYPES
-    speed_only = _SPEED_ONLY
     metrics: Mapping[str, str] = _METRICS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:

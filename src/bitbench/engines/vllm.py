@@ -208,15 +208,6 @@ _KV_BLOCK = 128  # tokens; each request may leave its last block almost empty
 _LEAST_KV_GIB = 1
 _FIRST_WITH_BFLOAT16 = Capability(8, 0)  # vLLM refuses the type on GPUs before Ampere
 _PARALLEL = ("tensor-parallel-size", "pipeline-parallel-size", "data-parallel-size")
-# How many requests run at once, and how much memory waits for them. Not `max-model-len`, by which some models choose
-# how they encode positions, nor what chooses kernels or splits a prompt.
-_SPEED_ONLY = frozenset(
-    (
-        *("disable-log-stats", "gpu-memory-utilization", "kv-cache-memory-bytes", "max-long-partial-prefills"),
-        *("max-num-partial-prefills", "max-num-seqs", "num-gpu-blocks-override", "scheduling-policy", "swap-space"),
-        "uvicorn-log-level",
-    )
-)
 # What it can do with a model while it loads, on a GPU.
 _QUANTIZE = (
     "fp8_per_tensor",
@@ -262,7 +253,6 @@ class VllmEngine(EngineDefaults):
     can_profile = True
     quick_args: Mapping[str, Argument] = MappingProxyType({"enforce-eager": True})
     kv_cache_types = _KV_CACHE_TYPES
-    speed_only = _SPEED_ONLY
     metrics: Mapping[str, str] = _METRICS
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:

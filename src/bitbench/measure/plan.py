@@ -91,8 +91,6 @@ def plan_study_points(
         in_float32=tuple(config for config in in_float32 if config in started),
     )
     _check_baseline(plan)
-    for section in study.sections.values():
-        plan = section.change_plan(plan, engines)
     return plan
 
 

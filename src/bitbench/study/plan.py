@@ -192,19 +192,10 @@ class Plan(Record):
         """What configs compute in because of the processor; of others the engine's default or the study decides."""
         return dict.fromkeys(self.in_float32, "float32")
 
-    def sharing_quality(self, config: Config) -> tuple[Config, ...]:
-        """Those whose quality is its own, itself among them, in the order in which they are to be measured."""
-        alike = next((names for names in self.alike_setups if config.engine in names), (config.engine,))
-        return tuple(Config(variant=config.variant, engine=name) for name in alike)
-
     @property
     def quality_once(self) -> tuple[Config, ...]:
-        """Whose quality is measured where nothing fails: the first of those that share it."""
-        first = {name: names[0] for names in self.alike_setups for name in names}
-        found: dict[tuple[str, str], Config] = {}
-        for config in self.quality:
-            found.setdefault((config.variant, first.get(config.engine, config.engine)), config)
-        return tuple(found.values())
+        """Whose quality is measured."""
+        return self.quality
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)

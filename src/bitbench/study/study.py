@@ -2,13 +2,13 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from enum import StrEnum
 from functools import cache
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -31,10 +31,6 @@ from bitbench.study.metrics import PrimaryMetricName, find_metric
 from bitbench.study.objective import Objectives
 from bitbench.study.quality import Quality
 from bitbench.study.workload import BUILT_IN_WORKLOADS, Workload
-
-if TYPE_CHECKING:
-    from bitbench.ports import Engine
-    from bitbench.study.plan import Plan
 
 STUDY_FORMAT: Literal[1] = 1  # 1: first published form
 
@@ -305,10 +301,6 @@ class StudySection(Spec):
     def refuse(self, study: "Study") -> str | None:  # noqa: ARG002
         """Say why it does not go with the rest of the file; None where it does."""
         return None
-
-    def change_plan(self, plan: "Plan", engines: "Mapping[str, Engine]") -> "Plan":  # noqa: ARG002
-        """Return what the feature makes of the plan of its study."""
-        return plan
 
 
 S = TypeVar("S", bound=StudySection)

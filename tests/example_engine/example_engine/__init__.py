@@ -35,7 +35,6 @@ class ExampleEngine:
     can_profile = False
     quick_args = NO_ARGUMENTS
     kv_cache_types = NO_KV_CACHE_TYPES
-    speed_only = frozenset[str]()
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:
         unknown = sorted(setup.args.keys() - {"word"})

@@ -22,9 +22,9 @@ from bitbench.study.base import Json
 from bitbench.study.study import Count, Measure
 from bitbench.util.errors import StoreError
 from tests.command_line import bitbench
+from tests.support.hostile import HOSTILE
+from tests.support.hostile_documents import assert_every_form_is_harmless, made_hostile
 from tests.support.synthetic import LOCK
-from tests.unit.hostile import HOSTILE
-from tests.unit.hostile_documents import assert_every_form_is_harmless, made_hostile
 from tests.unit.test_compare import side, with_study
 
 MEASURE = Measure(starts=Count(min=4, max=4), trials=Count(min=3, max=3))

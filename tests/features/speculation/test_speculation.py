@@ -1,6 +1,4 @@
-"""What drafts gain: counters, costs and predictions, from studies whose truth is known."""
-
-from pathlib import Path
+"""What drafts gain: from studies whose truth is known."""
 
 import numpy as np
 import pytest
@@ -11,9 +9,7 @@ from bitbench.features.speculation.computing import (
     Counts,
     Speculation,
     Speculations,
-    speculation_arguments,
     speculation_counts,
-    speculation_draft_model,
     summarize_speculation,
 )
 from bitbench.features.speculation.words import speculation_sentences
@@ -114,11 +110,9 @@ def part_of(summary: StudySummary) -> Speculations:
 
 def test_counts_of_a_trial_are_steps_and_tokens() -> None:
     counts = Counts(drafts=100, draft_tokens=300, accepted=150, tokens=450)
-    assert (counts.length, counts.steps, counts.draft_length) == (2.5, 300, 3)
+    assert (counts.length, counts.steps) == (2.5, 300)
     assert counts.drafted_share == pytest.approx(1 / 3)
     assert counts.tokens_per_step == pytest.approx(1.5)
-    assert counts.predicted(verify_cost=1.6, draft_cost=0.0) == pytest.approx(1.5 / 1.2)
-    assert counts.predicted(verify_cost=1.0, draft_cost=0.2) == pytest.approx(1.5 / 1.2)
     assert counts.break_even(1.5 / 1.2) == pytest.approx(1.6)
     assert counts.break_even(1.0) == pytest.approx(counts.length)  # nothing gained: as many tokens as it costs
 
@@ -140,9 +134,6 @@ def test_acceptance_gain_and_break_even_are_the_known_ones() -> None:
         assert one.acceptance_length.interval.low < length < one.acceptance_length.interval.high
         assert one.acceptance_rate == pytest.approx((length - 1) / DRAFT, abs=0.01)
         assert one.drafted_share == pytest.approx(DRAFTED, abs=0.01)
-        assert one.verify_cost == pytest.approx(1.6, rel=0.03)
-        assert one.draft_cost == 0.0
-        assert one.predicted == pytest.approx(per_step / cost, rel=0.02)
         assert one.gain is not None
         assert one.gain.interval is not None
         assert one.gain.interval.low < per_step / cost < one.gain.interval.high
@@ -153,50 +144,6 @@ def test_acceptance_gain_and_break_even_are_the_known_ones() -> None:
     ratio = found["w4"].against_unquantized
     assert ratio is not None
     assert ratio.value == pytest.approx(2.2 / 3.2, rel=0.02)
-
-
-def test_a_cost_that_was_not_measured_is_not_made_up() -> None:
-    alone = found_in(made(streams=(1,)))["w4"]
-    assert (alone.verify_cost, alone.predicted) == (None, None)
-    assert alone.tokens_per_step == pytest.approx(1.6, abs=0.02)
-    at_four = found_in(made(), "at-4")["w4"]
-    assert at_four.verify_cost is None  # sixteen streams are needed
-
-
-def test_a_draft_model_costs_its_own_steps() -> None:
-    """The draft is the study's own 4-bit variant, as fast as the target here: three steps more for each draft."""
-    one = found_in(made(speculative='{"method": "draft_model", "model": "m/w4", "num_speculative_tokens": 3}'))["bf16"]
-    assert one.draft_cost == pytest.approx(1.0, rel=0.02)
-    assert one.predicted == pytest.approx(truth(3.2)[0] / (1 + DRAFTED * (3 * 1.0 + 0.6)), rel=0.03)
-    stranger = found_in(made(speculative='{"method": "draft_model", "model": "other", "num_speculative_tokens": 3}'))[
-        "bf16"
-    ]
-    assert (stranger.draft_cost, stranger.predicted) == (None, None)
-
-
-@pytest.mark.parametrize(
-    ("args", "named"),
-    [
-        ({"speculative_config": NGRAM}, None),
-        ({"speculative-config": '{"method": "eagle", "model": "e"}'}, "e"),
-        ({"speculative-config": '{"method": "mtp"}'}, "mtp"),
-        ({"speculative-config": "{"}, None),
-        ({"spec-type": "ngram-mod", "spec-ngram-mod-n-max": 8}, None),
-        ({"spec-type": "draft-simple", "spec-draft-model": "d.gguf", "threads": 2}, "d.gguf"),
-        ({"spec-type": "draft-mtp"}, "draft-mtp"),
-        ({"draft_tokens": 4}, None),
-    ],
-)
-def test_what_a_draft_comes_from(args: dict[str, str | int], named: str | None) -> None:
-    assert speculation_draft_model(speculation_arguments(args)) == named
-    assert "threads" not in speculation_arguments(args)
-
-
-def test_a_draft_may_be_named_by_its_file() -> None:
-    records = made(speculative='{"model": "/variants/w4/model.gguf"}')
-    variants = tuple(one.model_copy(update={"path": Path(f"/variants/{one.recipe}")}) for one in records.plan.variants)
-    plan = records.plan.model_copy(update={"variants": variants})
-    assert found_in(make_records(plan, records.trials, records.instances))["bf16"].draft_cost is not None
 
 
 def test_a_value_that_says_none_is_without_drafts_and_what_all_share_is_no_axis() -> None:
@@ -247,7 +194,6 @@ def test_the_report_answers_first_and_explains_after() -> None:
     part = text.partition("## What speculation gains")[2].partition("\n## ")[0]
     assert "Break-even" in part
     assert "pays" in part
-    assert "at most" in part  # at four streams, where the cost of a check is unknown
     assert text.index("Speculation on `at-1`") < text.index("## What speculation gains")
 
 

@@ -40,10 +40,8 @@ def test_the_known_figures_come_out(folder: StudyFolder) -> None:
     assert one.drafted_share == pytest.approx(1.0)
     assert one.gain is not None
     assert one.gain.value == pytest.approx(GAIN, rel=0.05)
-    assert one.predicted == pytest.approx(GAIN, rel=0.05)
     assert one.break_even is not None
     assert one.break_even.value == pytest.approx(1.6, rel=0.05)
-    assert found["four"].verify_cost is None  # nobody measured sixteen streams
 
 
 def test_the_report_says_that_it_pays(folder: StudyFolder) -> None:

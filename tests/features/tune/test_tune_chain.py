@@ -58,8 +58,8 @@ def test_the_known_best_wins_and_is_confirmed(
     assert said.exit_code == ExitCode.DONE, said.out + said.err
     text = " ".join(said.out.split())
     assert f"Use {BEST}. In a fresh study, its output throughput is" in text
-    assert "Ruled out: late: ttft" in text
-    assert "Ruled out: broken: no result" in text
+    assert "Ruled out: ttft" in text
+    assert "No result: " in text
     fresh = StudyFolder.existing(place / "out" / "confirmation")
     assert {trial.point.config.engine for trial in fresh.trials()} == {BEST, "null tpot=6ms per_stream=unset"}
     searched = StudyFolder.existing(place / "out" / "search").trials()

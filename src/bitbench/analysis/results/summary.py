@@ -305,7 +305,6 @@ class ConfigQuality(Record):
 
     config: Config
     baseline: Config | None
-    measured_as: Config | None = None  # the one whose quality it shares (`Plan.alike_setups`); None: its own
     outcome: Outcome
     cause: str | None = None
     estimates: dict[str, Estimate] = Field(default_factory=dict)

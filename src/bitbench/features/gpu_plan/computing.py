@@ -258,7 +258,7 @@ class _Times:
         warm_ups_s = sum(self._trial_s(point, workloads[point.workload].warm_up, most=most) for point in points)
         starting_s = sum(self._starting_s(config) for config in timed)
         once_s = sum(self._starting_s(config) for config in set(self._plan.configs) - timed)
-        scoring_s = sum(self._scoring_s(config, most=most) for config in self._plan.quality_once)
+        scoring_s = sum(self._scoring_s(config, most=most) for config in self._plan.quality)
         total_s = starts * (starting_s + warm_ups_s + trials * one_each_s) + once_s + scoring_s
         budget_s = measure.budget
         return total_s if budget_s is None else min(total_s, budget_s)

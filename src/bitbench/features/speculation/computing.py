@@ -1,5 +1,4 @@
-"""What drafting tokens ahead gains, by variant: acceptance, the gain that follows from it, the gain that was
-measured.
+"""What drafting tokens ahead gains, by variant: acceptance, the gain, and the acceptance from which it pays.
 
 Of a trial the engine counts drafts D, drafted tokens and accepted tokens A; the client counts N tokens after the
 first of each answer. A step gives one token and those that it accepts, so there were N − A steps, D of them with a
@@ -9,22 +8,13 @@ draft:
     drafted share      d = D / (N − A)
     tokens per step    S = N / (N − A) = 1 + d·(L − 1)
 
-**Predicted gain.** A drafted step of k tokens costs k draft steps and one step that checks k + 1 tokens at once, each
-relative to a plain step: S / (1 + d·(k·c + v − 1)). c is the draft model's own time per token beside the target's (0
-for n-grams of the text). v is what a step of k + 1 times as many streams takes without drafts, from workloads that
-differ in nothing but their concurrency. Neither is taken from the trials whose gain is predicted.
-
 **Break-even.** From the measured gain G a drafted step costs q = 1 + (S / G − 1) / d plain steps. It pays where it
 gives more tokens than that: L > q.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
-
-import numpy as np
 
 from bitbench.analysis.absolute import mean_interval, sample_of_trials
 from bitbench.analysis.intervals import Sample
@@ -34,17 +24,16 @@ from bitbench.analysis.sequential import PrimaryMetric, pairs_by_workload
 from bitbench.analysis.unpaired import unpaired_ratio, unpaired_speed_ratio
 from bitbench.records.folder import StudyRecords
 from bitbench.records.trial import TrialRecord
-from bitbench.study.base import Json, Record
+from bitbench.study.base import Record
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import Argument, EngineSetup
-from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
 
 
 class Speculation(Record):
     """A config that drafts tokens ahead, beside the same weights and settings without drafts, on one workload.
 
-    None where it is unknown; all about drafts is, where the engine counted none. Costs are relative to a plain step.
+    None where it is unknown; all about drafts is, where the engine counted none.
     """
 
     config: Config
@@ -53,12 +42,7 @@ class Speculation(Record):
     acceptance_length: Estimate | None = None  # tokens of a step that began with a draft
     acceptance_rate: float | None = None  # of drafted tokens
     against_unquantized: Estimate | None = None  # of the acceptance length, under the same settings
-    draft_length: float | None = None  # tokens drafted at a time
     drafted_share: float | None = None  # of steps
-    tokens_per_step: float | None = None
-    verify_cost: float | None = None  # of a step that checks a draft; None: no workload with so many streams
-    draft_cost: float | None = None  # of one step of the draft model; 0 where there is none
-    predicted: float | None = None  # gain; None where a cost is unknown
     gain: Estimate | None = None  # measured, by the time per output token; above 1 where drafting is faster
     break_even: Estimate | None = None  # the acceptance length from which it pays
 
@@ -72,7 +56,6 @@ class Speculations(Record):
 STEP = PrimaryMetric("tpot_s", higher_is_better=False)
 # How arguments about drafts begin, whatever the engine: vLLM's speculative-config, llama.cpp's spec-type and others.
 _ABOUT_DRAFTS = ("spec", "draft", "model-draft")
-_LOOK_UPS = ("ngram", "suffix")  # methods that find a draft in the text, at next to no cost
 _OFF = ("none", "off", False, 0)
 
 
@@ -152,13 +135,6 @@ class Counts:
     def tokens_per_step(self) -> float:
         return 1 + self.drafted_share * (self.length - 1)
 
-    @property
-    def draft_length(self) -> float:
-        return self.draft_tokens / self.drafts
-
-    def predicted(self, verify_cost: float, draft_cost: float) -> float:
-        return self.tokens_per_step / (1 + self.drafted_share * (self.draft_length * draft_cost + verify_cost - 1))
-
     def break_even(self, gain: float) -> float:
         """Of the acceptance length."""
         return 1 + (self.tokens_per_step / gain - 1) / self.drafted_share
@@ -187,12 +163,11 @@ class _Known:
     """The trials that count, and what follows from them."""
 
     def __init__(self, of: StudyRecords) -> None:
-        self._plan, self._study = of.plan, of.study
+        self._plan = of.plan
         self._all = [trial for trial in of.trials if trial.counts]
         self._trials: dict[Point, list[TrialRecord]] = {}
         for trial in self._all:
             self._trials.setdefault(trial.point, []).append(trial)
-        self._setups = {setup.name: setup for setup in of.study.engines}
         self._confidence = of.study.measure.confidence
 
     def trials(self, config: Config, workload: Workload) -> list[TrialRecord]:
@@ -204,8 +179,6 @@ class _Known:
         if counts is None:
             return Speculation(config=config, plain=family.plain, workload=workload.name, gain=gain)
         length = self._length(config, workload)
-        verify = self._verify_cost(family.plain, workload, 1 + counts.draft_length)
-        draft = self._draft_cost(config, family.plain, workload)
         return Speculation(
             config=config,
             plain=family.plain,
@@ -213,12 +186,7 @@ class _Known:
             acceptance_length=mean_interval(length, self._confidence) if length else None,
             acceptance_rate=counts.accepted / counts.draft_tokens if counts.draft_tokens else None,
             against_unquantized=self._against_unquantized(config, workload),
-            draft_length=counts.draft_length,
             drafted_share=counts.drafted_share,
-            tokens_per_step=counts.tokens_per_step,
-            verify_cost=verify,
-            draft_cost=draft,
-            predicted=counts.predicted(verify, draft) if verify is not None and draft is not None else None,
             gain=gain,
             break_even=_turned(counts, gain) if gain else None,
         )
@@ -236,30 +204,6 @@ class _Known:
     @cached_property
     def _pairs(self) -> Mapping[str, PairTable]:
         return pairs_by_workload(self._all, STEP, None)
-
-    def _verify_cost(self, plain: Config | None, workload: Workload, times: float) -> float | None:
-        """Of a step with so many times as many streams, beside one of this workload; never beyond what was measured."""
-        if plain is None or workload.open_loop:
-            return None
-        alike = (other for other in self._study.workloads if _shape(other) == _shape(workload))
-        steps = {other.concurrency: step.mean for other in alike if (step := self._step(plain, other)) is not None}
-        streams, wanted = sorted(steps), workload.concurrency * times
-        if workload.concurrency not in steps or wanted > streams[-1]:
-            return None
-        seconds = [steps[count] for count in streams]
-        return float(np.interp(wanted, streams, seconds)) / steps[workload.concurrency]
-
-    def _draft_cost(self, config: Config, plain: Config | None, workload: Workload) -> float | None:
-        """Of a draft model's step beside the target's; 0 without one, None where it was not measured by itself."""
-        named = speculation_draft_model(speculation_arguments(self._setups[config.engine].args))
-        if named is None:
-            return 0.0
-        drafts = next((variant.name for variant in self._plan.variants if _is_named(variant, named)), None)
-        if drafts is None or plain is None:
-            return None
-        own = self._step(Config(variant=drafts, engine=plain.engine), workload)
-        target = self._step(plain, workload)
-        return own.mean / target.mean if own is not None and target is not None else None
 
     def _against_unquantized(self, config: Config, workload: Workload) -> Estimate | None:
         """Of the acceptance length, under the same settings; None of what is not quantized."""
@@ -284,41 +228,6 @@ class _Known:
     ) -> Sample | None:
         known = [(trial, value) for trial in self.trials(config, workload) if (value := figure(trial)) is not None]
         return sample_of_trials(known)
-
-
-def speculation_draft_model(drafts: Mapping[str, Argument]) -> str | None:
-    """The model, or else the method, that a draft costs steps of; None where it is looked up in the text."""
-    words: list[str] = []
-    for name, value in drafts.items():
-        config = _object(value)
-        if config is not None:
-            method = str(config.get("method") or "")
-            if not method.startswith(_LOOK_UPS):
-                words.append(str(config.get("model") or method))
-        elif "model" in name:
-            words.insert(0, str(value))
-        elif isinstance(value, str) and value.startswith("draft"):
-            words.append(value)
-    return words[0] if words else None
-
-
-def _object(value: Argument) -> dict[str, Json] | None:
-    """An argument that is JSON, as vLLM's."""
-    try:
-        found = json.loads(value) if isinstance(value, str) and value.startswith("{") else None
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _is_named(variant: Variant, word: str) -> bool:
-    """By its name, its folder, or a file in it; an unquantized one by its model as well."""
-    own = {variant.name, *([variant.model] if variant.is_dense else [])}
-    return word in own or (variant.path is not None and variant.path in (Path(word), Path(word).parent))
-
-
-def _shape(workload: Workload) -> str:
-    return workload.model_dump_json(exclude={"name", "concurrency", "requests"})
 
 
 def _turned(counts: Counts, gain: Estimate) -> Estimate:

@@ -1,4 +1,4 @@
-"""What drafting tokens ahead gains, measured and predicted; the acceptance by variant, and from where it pays."""
+"""What drafting tokens ahead gains; the acceptance by variant, and from where it pays."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,6 @@ from bitbench.reports.document.words import (
     number_column,
     ratio_column,
     say,
-    small_print,
     strong,
     table,
     words_column,
@@ -48,17 +47,8 @@ def speculation_sentences(found: Speculations, summary: StudySummary) -> Iterato
 def speculation_section(found: Speculations, summary: StudySummary) -> Section:
     labels = Labels.of(summary, MAX_NAME)
     blocks: list[Block] = [*bullets(speculation_sentences(found, summary)), _table(found, labels)]
-    if any(row.predicted is None and row.tokens_per_step for row in found.rows):
-        blocks.append(small_print(_UNKNOWN_COSTS))
     blocks.append(Details("What the figures of speculation mean", bullets(_definitions())))
     return Section(say("What speculation gains"), tuple(blocks), in_terminal=True)
-
-
-_UNKNOWN_COSTS = (
-    "At most: what follows from the acceptance alone. The cost of checking a draft is known where the study also has "
-    "the same workload with as many streams as a draft and the token after it; that of a draft model where it is a "
-    "config of the study."
-)
 
 
 def _by_variant(found: Speculations, labels: Labels) -> Iterator[Phrase]:
@@ -87,12 +77,9 @@ def _table(found: Speculations, labels: Labels) -> Table:
         number_column("Accepted", Unit.NONE, _accepted, intervals_from=0),
         number_column("Break-even", Unit.NONE, lambda row: quantity(row.break_even, Unit.NONE)),
         ratio_column("Measured gain", lambda row: times(row.gain)),
-        number_column("Predicted", Unit.RATIO, _predicted),
         words_column("Verdict", _verdict),
         number_column("Acceptance", Unit.SHARE, lambda row: row.acceptance_rate, shown_from=WIDE),
         number_column("Drafted", Unit.SHARE, lambda row: row.drafted_share, shown_from=WIDE),
-        number_column("Check", Unit.RATIO, lambda row: row.verify_cost, shown_from=WIDE),
-        number_column("Draft", Unit.RATIO, lambda row: row.draft_cost or None, shown_from=WIDE),
         drop_empty=True,
     )
 
@@ -101,12 +88,6 @@ def _accepted(row: Speculation) -> Quantity | Phrase:
     if row.acceptance_length is None:
         return say("no draft counted")
     return quantity(row.acceptance_length, Unit.NONE) or say(None)
-
-
-def _predicted(row: Speculation) -> Quantity | Phrase | None:
-    if row.predicted is not None:
-        return Quantity(row.predicted, Unit.RATIO)
-    return None if row.tokens_per_step is None else say("at most ", Quantity(row.tokens_per_step, Unit.RATIO))
 
 
 def _definitions() -> Iterator[Phrase]:
@@ -118,15 +99,6 @@ def _definitions() -> Iterator[Phrase]:
     yield say(
         strong("Measured gain"),
         ": time per output token without drafts / with drafts, the same weights and settings in the same blocks.",
-    )
-    yield say(
-        strong("Predicted"),
-        ": tokens per step / cost of a step. A drafted step costs the steps of the draft model (",
-        strong("Draft"),
-        ", of one; none for n-grams) and one that checks the whole draft (",
-        strong("Check"),
-        "), which is what the same config without drafts takes for as many streams at once. Both are measured "
-        "without speculation.",
     )
     yield say(
         strong("Break-even"),

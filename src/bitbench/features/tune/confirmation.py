@@ -25,8 +25,7 @@ from bitbench.features.tune.types import Tune
 from bitbench.measure.budget import STOP_S, TOUCH_S
 from bitbench.measure.estimate import Estimator
 from bitbench.records.folder import StudyRecords
-from bitbench.records.lock import Lock
-from bitbench.study.plan import Config, Plan
+from bitbench.study.plan import Config
 from bitbench.study.quality import MOST_WINDOWS, Quality
 from bitbench.study.study import Count, Measure, Study
 
@@ -50,55 +49,24 @@ QUALITY_SHARE = 0.5  # of the time that is left, at most
 
 
 @dataclass(frozen=True)
-class ConfirmationPlan:
-    """Of the best of a search and its baseline. `scored`: whose quality is measured, beside it what it is compared
-    with; empty where no limit asks for that, or the text has nothing fresh."""
-
-    measure: Measure
-    quality: Quality | None = None
-    scored: tuple[Config, ...] = ()
-
-    @classmethod
-    def begun(cls, lock: Lock) -> "ConfirmationPlan":
-        """One that is under way, or complete, stays as it was planned."""
-        return cls(lock.plan.study.measure, lock.plan.study.quality, lock.plan.quality)
-
-    def part_of(self, plan: Plan, searched: Plan, both: set[Config]) -> Plan:
-        own = plan.only({*both, *self.scored})
-        return own.model_copy(
-            update={
-                "points": tuple(point for point in own.points if point.config in both),
-                "quality": tuple(config for config in own.quality if config in self.scored),
-                "alike_setups": searched.alike_setups,
-            }
-        )
-
-
-@dataclass(frozen=True)
 class ConfirmationPlanner:
+    """Of the best of a search and its baseline. `scored_as`: whose quality the search measured for the best."""
+
     study: Study
     searched: StudyRecords
     estimator: Estimator  # that knows of the search's trials
     chosen: Config
+    scored_as: Config
     baseline: Config
     left_s: float  # of the budget
 
-    def plan(self) -> ConfirmationPlan:
-        quality, scored, takes_s = self._quality()
-        return ConfirmationPlan(self._measure(self.left_s - takes_s), quality, scored)
-
-    def _quality(self) -> tuple[Quality | None, tuple[Config, ...], float]:
-        """The windows, of whom, and how long they take."""
+    def plan(self) -> tuple[Measure, Quality | None]:
+        """No quality where no limit asks for it, or the text has nothing fresh."""
         tune, asked = self.study.section(Tune), self.study.quality
-        if tune is None or tune.max_quality_loss is None or asked is None:
-            return None, (), 0.0
-        losses = losses_of(self.chosen, self.searched)
-        if losses is None:
-            return None, (), 0.0
-        other = losses.baseline.config
-        if self.baseline in self.searched.plan.sharing_quality(other):
-            other = self.baseline
-        start_s = 0.0 if other == self.baseline else self.estimator.first_start_s(other.engine) + STOP_S
+        losses = losses_of(self.scored_as, self.searched)
+        if tune is None or tune.max_quality_loss is None or asked is None or losses is None:
+            return self._measure(self.left_s), None
+        start_s = self.estimator.first_start_s(losses.baseline.config.engine) + STOP_S
         window_s = sum(record.duration_s for record in (losses.record, losses.baseline)) / len(losses.by_window)
         affordable = floor((QUALITY_SHARE * self.left_s - start_s) / max(window_s, 1e-6))
         # So many windows of the text lie between others and touch none of them; 0 where no text was scored.
@@ -110,8 +78,8 @@ class ConfirmationPlanner:
             min(room, max(affordable, len(losses.by_window)), MOST_WINDOWS),
         )
         if windows == 0:
-            return None, (), 0.0
-        return _fresh(asked, windows), (self.chosen, other), start_s + windows * window_s
+            return self._measure(self.left_s), None
+        return self._measure(self.left_s - start_s - windows * window_s), _fresh(asked, windows)
 
     def _measure(self, left_s: float) -> Measure:
         """No look ends it early, so that nothing bends its figures."""

@@ -1,11 +1,10 @@
 """A search for the best config under limits: who is drawn, who is out, who leads, and how much better another could
 still be.
 
-After each block there is a look, and it may spend a part of the allowed error (`looks`). At a look with α_k, among C
-configs that were searched:
+The study's own claims decide (`claims`): after each block there is a look, and a config is out when another may be
+claimed to be better at this look's α_k / (C − 1), among C configs that were searched. A limit changes who may beat
+others: only one whose figures meet the limits does, and leads; one that misses a limit is out by that alone.
 
-- a config is **beaten** when another that meets the limits is above it at a one-sided α_k / (C − 1), as in the
-  family "may be the best" of `families`;
 - the **leader** is the one that meets the limits, is not beaten and has the best mean;
 - the **shortfall** is what the others that are left could be better than it by: the largest upper end of their ratios
   to it, one-sided at α_k / (C − 1).
@@ -14,17 +13,17 @@ The best of those that meet the limits is wrongly beaten, or better than the lea
 if one of its C − 1 ratios is off by more than its bound at one of the looks. The bounds of all looks spend α
 together, so both hold with 1 − α at once, whichever look the search ends with.
 
-Whether a config meets the limits is known better with each block. It is judged anew at each look, and the race is
-then run again from the first: a config that turns out to miss a limit has beaten no other.
+Whether a config meets the limits is known better with each block. It is judged anew at each look, and the claims are
+then made again from the first: a config that turns out to miss a limit has beaten no other.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import exp
 from random import Random
 
-from bitbench.analysis.claims import Look, claimable_pair
-from bitbench.analysis.pairs import PairTable
+from bitbench.analysis.claims import Look, claim, claimable_pair, nothing_claimed
+from bitbench.analysis.pairs import PairedRatio, PairTable
 from bitbench.analysis.results.estimate import Finding, Verdict
 from bitbench.analysis.results.recommendation import Judged
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, looks_taken, pairs_by_workload
@@ -41,25 +40,21 @@ def draw_race_configs(
     seconds_of: Callable[[Config], float],
     budget_s: float,
     begun: Collection[Config] = (),
-) -> Plan:
+) -> tuple[Config, ...]:
     """All where the time is enough; else the baseline, and of the others as many as it pays for, in an order that
-    follows from the seed. What was `begun` before stays, whatever is known of its time by now; what was refused stays
-    in the plan with its reason."""
+    follows from the seed. What was `begun` before stays, whatever is known of its time by now."""
     configs = list(dict.fromkeys(point.config for point in plan.points))
     order = [config for config in configs if config != baseline]
     Random(f"{plan.study.seed}/draw").shuffle(order)
     first = [baseline] if baseline in configs else []
-    drawn: list[Config] = []
+    drawn: set[Config] = set()
     spent_s = 0.0
     for config in [*first, *order]:
         spent_s += seconds_of(config)
         if spent_s > budget_s and len(drawn) >= FEWEST:
             break
-        drawn.append(config)
-    drawn += [config for config in configs if config in begun and config not in drawn]
-    if len(drawn) == len(configs):
-        return plan
-    return plan.only({*drawn, *(refusal.point.config for refusal in plan.refusals)})
+        drawn.add(config)
+    return tuple(config for config in configs if config in drawn or config in begun)
 
 
 @dataclass(frozen=True)
@@ -75,7 +70,6 @@ class Race:
     """What is known after the last look. Without a look no config is beaten, and the leader is not known."""
 
     left: tuple[Config, ...]  # may be the best of those that meet the limits
-    beaten_by: Mapping[Config, Config]  # the first that was found above it
     leader: Config | None
     shortfall: float | None  # 0.03: with confidence, none that is left is more than 3 % better; None: not known
     end: RaceEnd | None  # None: it goes on
@@ -112,32 +106,26 @@ def race(
     within: float,
 ) -> Race:
     """`configs`: all that are searched, with a result or not. `within`: a shortfall that is small enough to end."""
-    beaten_by: dict[Config, Config] = {}
-    able = [config for config in configs if config in admission.able]
+    able = tuple(config for config in configs if config in admission.able)
+    claims = nothing_claimed(tuple(configs), None)
     for look, table in looked:
-        level = _level(look, len(configs))
-        for config in [config for config in able if config not in beaten_by]:
-            above = [other for other in able if other in admission.fit and _is_above(table, other, config, level)]
-            if above:
-                beaten_by[config] = max(above, key=lambda other: _log_ratio(table, other, config))
+        raced = PairTable(table.configs, tuple(pair for pair in table.pairs if _decides(pair, admission)))
+        claims = claim(raced, None, look.alpha, earlier=claims)
     if not looked:
-        return Race(tuple(able), {}, None, None, None)
+        return Race(able, None, None, None)
     look, table = looked[-1]
-    # Claims of two looks may contradict each other, once in a while; there always is a best.
-    left = tuple(config for config in able if config not in beaten_by) or tuple(able)
+    left = tuple(config for config in able if config in claims.possible_bests) or able
     measured = [config for config in left if config in table.configs]
     leader = _leader(table, [config for config in measured if config in admission.fit])
-    shortfall = None if leader is None else _shortfall(table, leader, measured, _level(look, len(configs)))
-    return Race(left, beaten_by, leader, shortfall, _end(look, left, leader, shortfall, within))
+    level = look.alpha / max(len(configs) - 1, 1)
+    shortfall = None if leader is None else _shortfall(table, leader, measured, level)
+    return Race(left, leader, shortfall, _end(look, left, leader, shortfall, within))
 
 
-def _level(look: Look, configs: int) -> float:
-    return look.alpha / max(configs - 1, 1)
-
-
-def _is_above(table: PairTable, config: Config, other: Config, level: float) -> bool:
-    pair = claimable_pair(table, config, other)
-    return pair is not None and pair.log_mean > 0 and pair.p_value / 2 < level
+def _decides(pair: PairedRatio, admission: Admission) -> bool:
+    """Whether the better of the two may beat the other."""
+    better = pair.first if pair.log_mean > 0 else pair.second
+    return better in admission.fit and {pair.first, pair.second} <= admission.able
 
 
 def _log_ratio(table: PairTable, config: Config, other: Config) -> float:

@@ -1,13 +1,12 @@
 """`bitbench tune`: a race among the configs of a study, then a fresh study of its best against the baseline."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 
 from bitbench.analysis.elapsed import block_ends
-from bitbench.analysis.pairs import PairTable
 from bitbench.analysis.quality import quality_baseline
 from bitbench.analysis.recommend import MEMORIES, recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
@@ -16,7 +15,7 @@ from bitbench.analysis.results.summary import MetricDefinition, StudySummary
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_by_workload, primary_metric_of
 from bitbench.analysis.summarize import summarize
 from bitbench.api.recommend import recommended_deployment
-from bitbench.features.tune.confirmation import ConfirmationPlan, ConfirmationPlanner
+from bitbench.features.tune.confirmation import ConfirmationPlanner
 from bitbench.features.tune.race import Race, draw_race_configs, race_of
 from bitbench.features.tune.types import Confirmed, Fate, Goal, Tried, Tune, Tuning
 from bitbench.measure import runner
@@ -35,6 +34,7 @@ from bitbench.study.study_file import StudySource
 from bitbench.util.errors import StudyFileError, UsageError
 
 SCREENINGS = FEWEST_BLOCKS  # of every config before one may be dropped
+CONFIRMATION_SHARE = 0.3  # of the budget, for measuring the best against the baseline anew
 _FATES = list(Fate)
 
 
@@ -59,18 +59,9 @@ class _Searched:
     """The search as its records tell it."""
 
     records: StudyRecords
-    summary: StudySummary
     judged: Mapping[Config, Judged]
     race: Race
     primary_metric: PrimaryMetric
-
-    @property
-    def plan(self) -> Plan:
-        return self.records.plan
-
-    @property
-    def table(self) -> PairTable | None:
-        return _table(self.records, self.primary_metric)
 
 
 @dataclass(frozen=True)
@@ -108,22 +99,20 @@ class _TuneRun:
         space = {point.config for point in plan.points}
         if len(space) < 2:
             raise UsageError("there is nothing to search: of the file's configs fewer than two can run here")
-        _require_baseline(plan)
+        baseline = _require_baseline(plan)
         self._warn_of_unknown_quality(plan)
-        folder = runner.measure_study(
-            self._search_source(),
-            self.place / "search",
-            self.observer,
-            self.at,
-            part=StudyPart(self._drawn, self._going_on),
-        )
+        measure = self._study.measure.with_budget((1 - CONFIRMATION_SHARE) * self._budget_s)
+        source = replace(self.source, study=self._study.model_copy(update={"measure": measure}))
+        part = StudyPart(self._drawn, self._going_on)
+        folder = runner.measure_study(source, self.place / "search", self.observer, self.at, part=part)
         StudyReport(folder, self.at.home).write()
         found = self._searched(folder.read())
-        baseline, chosen = _require_baseline(found.plan), found.race.leader
-        confirmed, confirmation_s = None, 0.0
+        chosen, took_s = found.race.leader, _elapsed_s(found.records)
+        confirmed = None
         if chosen is not None and chosen != baseline:
             fresh = self._confirm(found, chosen, baseline)
-            confirmed, confirmation_s = self._confirmed(fresh, found, chosen, baseline), _elapsed_s(fresh.read())
+            confirmed = self._confirmed(fresh, found, chosen, baseline)
+            took_s += _elapsed_s(fresh.read())
         return Tuning(
             name=self._study.name,
             goal=self._tune.goal,
@@ -131,23 +120,20 @@ class _TuneRun:
                 next(metric for metric in METRICS.values() if metric.column == found.primary_metric.metric)
             ),
             limits=self._limits,
-            price_per_hour=self._tune.price_per_hour,
             workload=self._study.workloads[0].name,
             baseline=baseline,
             space=len(space),
             tried=tuple(_tried(found, baseline)),
-            refused=found.plan.refusals,
+            refused=found.records.plan.refusals,
             end=found.race.end,
             chosen=chosen,
             shortfall=found.race.shortfall,
-            within=self._tune.within,
             confidence=self._study.measure.confidence,
             confirmed=confirmed,
             deploy=() if chosen is None else recommended_deployment(found.records, chosen, self.at.home),
             search_folder=str(folder.path),
             budget_s=self._budget_s,
-            search_s=_elapsed_s(found.records),
-            confirmation_s=confirmation_s,
+            took_s=took_s,
         )
 
     def _warn_of_unknown_quality(self, plan: Plan) -> None:
@@ -163,12 +149,9 @@ class _TuneRun:
                 "variant there to compare with; add the recipe bf16, or gguf-bf16 for llama.cpp"
             )
 
-    def _search_source(self) -> StudySource:
-        """Three starts of everybody, then only those that may be the best, in the search's share of the budget."""
-        measure = self._study.measure.with_budget((1 - self._tune.confirm) * self._budget_s)
-        return replace(self.source, study=self._study.model_copy(update={"measure": measure}))
-
     def _drawn(self, plan: Plan) -> Plan:
+        """As many configs as the search's share of the budget pays for; quality once for each variant, on each engine
+        and with each KV cache."""
         estimator = estimator_of(plan, self.at)
         points = {point.config: point for point in plan.points}
 
@@ -180,7 +163,11 @@ class _TuneRun:
 
         lock = StudyFolder(self.place / "search").lock()
         begun = {point.config for point in lock.plan.points} if lock else set()
-        return draw_race_configs(plan, baseline_of(plan), screening_s, (1 - self._tune.confirm) * self._budget_s, begun)
+        budget_s = (1 - CONFIRMATION_SHARE) * self._budget_s
+        drawn = set(draw_race_configs(plan, baseline_of(plan), screening_s, budget_s, begun))
+        spoken_for = {_scored_as(config, plan) for config in plan.quality if config in drawn}
+        baselines = {quality_baseline(config, plan) for config in spoken_for} - {None}
+        return _part_of(plan, drawn, spoken_for | baselines)
 
     def _going_on(self, folder: StudyFolder, blocks: int) -> frozenset[Point]:
         records = folder.read()
@@ -198,10 +185,17 @@ class _TuneRun:
 
     def _searched(self, records: StudyRecords) -> _Searched:
         summary = summarize(records)
+        known = {row.config: row for row in summary.quality}
+        shared = [
+            known[scored].model_copy(update={"config": point.config})
+            for point in records.plan.points
+            if point.config not in known and (scored := _scored_as(point.config, records.plan)) in known
+        ]
+        summary = summary.model_copy(update={"quality": (*summary.quality, *shared)})
         judged = {entry.config: entry for entry in _judged(summary, self._limits)}
         primary_metric = self._primary_metric(records)
         race = race_of(records, judged.values(), primary_metric, self._tune.within)
-        return _Searched(records, summary, judged, race, primary_metric)
+        return _Searched(records, judged, race, primary_metric)
 
     def _primary_metric(self, records: StudyRecords) -> PrimaryMetric:
         if self._tune.goal is not Goal.MEMORY:
@@ -217,60 +211,52 @@ class _TuneRun:
             lock = folder.lock()
             if lock is None or {point.config for point in lock.plan.points} == both:
                 break
-        fresh = ConfirmationPlan.begun(lock) if lock else self._planner(found, chosen, baseline).plan()
-        used = {each.engine for each in (*both, *fresh.scored)}
+        if lock is None:
+            measure, quality = self._planner(found, chosen, baseline).plan()
+        else:  # one that is under way, or complete, stays as it was planned
+            measure, quality = lock.plan.study.measure, lock.plan.study.quality
         study = self._study.model_copy(
             update={
                 **dict.fromkeys(self._study.sections),
-                "quality": fresh.quality,
+                "quality": quality,
                 "baseline": baseline.name,
-                "engines": tuple(setup for setup in self._study.engines if setup.name in used),
-                "measure": fresh.measure,
+                "measure": measure,
             }
         )
-        starts, rounds = fresh.measure.starts.min, fresh.measure.trials.min
-        quality = f", and the quality of {fresh.quality.windows} fresh windows" if fresh.quality else ""
-        size = f"{plural(starts, 'start')} × {plural(rounds, 'round')}"
-        self.observer.note(f"confirming {chosen.name}: {size} beside the baseline{quality}")
+        self.observer.note(f"confirming {chosen.name}: {plural(measure.starts.min, 'start')} beside the baseline")
+        part = StudyPart(lambda plan: _part_of(plan, both, {chosen, quality_baseline(chosen, plan)}))
         source = StudySource.of(study, self.source.folder)
-        part = StudyPart(lambda plan: fresh.part_of(plan, found.plan, both))
         runner.measure_study(source, folder.path, self.observer, self.at, part=part)
         StudyReport(folder, self.at.home).write()
         return folder
 
     def _planner(self, found: _Searched, chosen: Config, baseline: Config) -> ConfirmationPlanner:
-        estimator = estimator_of(found.plan, self.at)
+        estimator = estimator_of(found.records.plan, self.at)
         for instance in found.records.instances:
             estimator.add(instance)
         for trial in found.records.trials:
             estimator.add(trial)
         left_s = self._budget_s - _elapsed_s(found.records)
-        return ConfirmationPlanner(self._study, found.records, estimator, chosen, baseline, left_s)
+        scored_as = _scored_as(chosen, found.records.plan)
+        return ConfirmationPlanner(self._study, found.records, estimator, chosen, scored_as, baseline, left_s)
 
     def _confirmed(self, folder: StudyFolder, found: _Searched, chosen: Config, baseline: Config) -> Confirmed:
         records = folder.read()
         summary = summarize(records)
-        windows = next((row.windows for row in summary.quality if row.config == chosen), None)
         scored = records.plan.quality
         limits = self._limits if scored else self._limits.model_copy(update={"quality_loss": None})
-        judged = {entry.config: entry for entry in _judged(summary, limits, self._tune.price_per_hour)}
+        best = next(entry for entry in _judged(summary, limits) if entry.config == chosen)
         kept = () if scored else found.judged[chosen].findings
-        ratio = _ratio(_table(records, found.primary_metric), chosen, baseline, records)
-        best, other = judged[chosen], judged[baseline]
-        measure = records.study.measure
+        ratio = _ratio(records, found.primary_metric, chosen, baseline)
         return Confirmed(
             folder=str(folder.path),
-            starts=measure.starts.min,
-            rounds=measure.trials.min,
+            starts=records.study.measure.starts.min,
+            rounds=records.study.measure.trials.min,
             ratio=ratio,
             is_gain=ratio is not None and ratio.is_above(1),
             figure=_figure(best, found.primary_metric),
-            baseline_figure=_figure(other, found.primary_metric),
-            memory=best.memory,
-            cost=best.cost,
-            baseline_cost=other.cost,
             findings=(*best.findings, *(finding for finding in kept if finding.name == QUALITY_LOSS)),
-            windows=windows or None,
+            windows=next((row.windows for row in summary.quality if row.config == chosen), None) or None,
         )
 
 
@@ -284,12 +270,31 @@ def _require_baseline(plan: Plan) -> Config:
     return baseline
 
 
-def _judged(summary: StudySummary, limits: Limits, price: float | None = None) -> tuple[Judged, ...]:
-    return recommend(summary, limits, price_per_hour=price).choices[0].judged
+def _scored_as(config: Config, plan: Plan) -> Config:
+    """Return whose quality stands for a config's in the search: the first with its variant, engine and KV cache."""
+
+    def kind(one: Config) -> tuple[str, str, str | None]:
+        setup = plan.study.engine(one.engine)
+        return one.variant, setup.engine, setup.kv_cache
+
+    return next((other for other in plan.quality if kind(other) == kind(config)), config)
 
 
-def _table(records: StudyRecords, primary_metric: PrimaryMetric) -> PairTable | None:
-    return next(iter(pairs_by_workload(records.trials, primary_metric, baseline_of(records.plan)).values()), None)
+def _part_of(plan: Plan, timed: Collection[Config], scored: Collection[Config | None]) -> Plan:
+    """The plan with the speed of some configs and the quality of others; what was refused stays, with its reason."""
+    refused = {refusal.point.config for refusal in plan.refusals}
+    wanted = {config for config in plan.configs if config in timed or config in scored}
+    part = plan.only(wanted | refused)
+    return part.model_copy(
+        update={
+            "points": tuple(point for point in part.points if point.config in timed),
+            "quality": tuple(config for config in part.quality if config in scored),
+        }
+    )
+
+
+def _judged(summary: StudySummary, limits: Limits) -> tuple[Judged, ...]:
+    return recommend(summary, limits).choices[0].judged
 
 
 def _elapsed_s(records: StudyRecords) -> float:
@@ -301,54 +306,48 @@ def _figure(judged: Judged, primary_metric: PrimaryMetric) -> Estimate | None:
 
 
 def _tried(found: _Searched, baseline: Config) -> list[Tried]:
-    """The best first, then by what became of them and by their ratios."""
-    table = found.table
-    blocks = {(trial.point.config, trial.block) for trial in found.records.trials if trial.counts}
+    """By what became of them, then the best first."""
+    records, metric = found.records, found.primary_metric
+    blocks = {(trial.point.config, trial.block) for trial in records.trials if trial.counts}
     starts = Counter(config for config, _ in blocks)
     tried = []
-    for config in dict.fromkeys(point.config for point in found.plan.points):
+    for config in dict.fromkeys(point.config for point in records.plan.points):
         judged = found.judged[config]
-        ratio = None
-        if config != baseline:
-            ratio = _ratio(table, config, baseline, found.records)
-        fate = _fate(found, judged)
         tried.append(
             Tried(
                 config=config,
-                fate=fate,
+                fate=_fate(found.race, judged),
                 starts=starts[config],
-                figure=_figure(judged, found.primary_metric),
-                ratio_to_baseline=ratio,
+                figure=_figure(judged, metric),
+                ratio_to_baseline=None if config == baseline else _ratio(records, metric, config, baseline),
                 memory=judged.memory,
                 findings=judged.findings,
-                beaten_by=found.race.beaten_by.get(config) if fate is Fate.BEATEN else None,
                 reason=_reason(judged),
             )
         )
-    return sorted(tried, key=lambda entry: (_FATES.index(entry.fate), _place(entry, found.primary_metric)))
+    best_first = -1 if metric.higher_is_better else 1
+    return sorted(
+        tried,
+        key=lambda entry: (_FATES.index(entry.fate), best_first * (entry.figure.value if entry.figure else 0.0)),
+    )
 
 
-def _place(tried: Tried, primary_metric: PrimaryMetric) -> float:
-    if tried.figure is None:
-        return 0.0
-    return -tried.figure.value if primary_metric.higher_is_better else tried.figure.value
-
-
-def _ratio(table: PairTable | None, config: Config, other: Config, records: StudyRecords) -> Estimate | None:
+def _ratio(records: StudyRecords, metric: PrimaryMetric, config: Config, other: Config) -> Estimate | None:
     """Above 1 where `config` is better."""
-    pair = table.between(config, other) if table else None
-    return pair.ratio(records.study.measure.confidence) if pair else None
+    for table in pairs_by_workload(records.trials, metric, baseline_of(records.plan)).values():
+        if pair := table.between(config, other):
+            return pair.ratio(records.study.measure.confidence)
+    return None
 
 
-def _fate(found: _Searched, judged: Judged) -> Fate:
-    config = judged.config
+def _fate(race: Race, judged: Judged) -> Fate:
     if judged.figure is None:
         return Fate.NO_RESULT
-    if config == found.race.leader:
+    if judged.config == race.leader:
         return Fate.BEST
     if judged.failed_trials or judged.verdict is Verdict.MISSED:
         return Fate.RULED_OUT
-    return Fate.BEATEN if config in found.race.beaten_by else Fate.LEFT
+    return Fate.LEFT if judged.config in race.left else Fate.BEATEN
 
 
 def _reason(judged: Judged) -> str:

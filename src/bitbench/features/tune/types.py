@@ -1,8 +1,6 @@
 """The key `tune` of a study file, and what `bitbench tune` found: what was searched, what was ruled out and why,
 what a fresh study says of the best."""
 
-import json
-from collections.abc import Mapping
 from enum import StrEnum
 
 from pydantic import Field
@@ -10,33 +8,14 @@ from pydantic import Field
 from bitbench.analysis.results.estimate import Estimate, Finding, Verdict, worst_limit_check
 from bitbench.analysis.results.recommendation import Limits, recommendation_verdict
 from bitbench.analysis.results.summary import MetricDefinition
-from bitbench.measure.plan import planned_engine_setup
-from bitbench.ports import Engine
 from bitbench.study.base import Bytes, Fraction, Record
-from bitbench.study.plan import Config, Plan, Refusal
-from bitbench.study.study import EngineSetup, Study, StudySection
+from bitbench.study.plan import Config, Refusal
+from bitbench.study.study import Study, StudySection
 from bitbench.util.errors import ExitCode
-
-
-def alike_tune_setups(study: Study, engines: Mapping[str, Engine]) -> tuple[tuple[str, ...], ...]:
-    """Names, in the order of the study; a setup that is like no other is in none of them."""
-    found: dict[str, list[str]] = {}
-    for index, setup in enumerate(study.engines):
-        engine = engines[setup.engine]
-        found.setdefault(_deciding(planned_engine_setup(setup, engine, index), engine), []).append(setup.name)
-    return tuple(tuple(names) for names in found.values() if len(names) > 1)
-
-
-def _deciding(setup: EngineSetup, engine: Engine) -> str:
-    """All of a setup that may change what a model says: whatever the engine does not know to change only its speed."""
-    spelled = {name.lstrip("-").replace("_", "-"): value for name, value in setup.args.items()}
-    args = {name: value for name, value in spelled.items() if name not in engine.speed_only}
-    return json.dumps([setup.engine, setup.python, setup.version, args, setup.env], sort_keys=True)
 
 
 class Goal(StrEnum):
     THROUGHPUT = "throughput"  # the best primary metric of the study
-    COST = "cost"  # on one machine the order is that of the throughput
     MEMORY = "memory"  # the least at its peak
 
 
@@ -47,29 +26,19 @@ class Tune(StudySection):
     run_by = "tune"
     may_change = True
 
-    goal: Goal = Field(default=Goal.THROUGHPUT, description="throughput, cost or memory")
+    goal: Goal = Field(default=Goal.THROUGHPUT, description="throughput or memory")
     max_memory: Bytes | None = Field(default=None, gt=0, description="peak memory as run, reserved KV cache included")
     max_quality_loss: Fraction | None = Field(default=None, ge=0, description="rise of perplexity; needs `quality`")
-    price_per_hour: float | None = Field(default=None, ge=0, description="of the machine, for costs")
     within: Fraction = Field(
         default=0.02, ge=0, lt=1, description="the search ends early once nothing is better than its best by more"
-    )
-    confirm: Fraction = Field(
-        default=0.3, gt=0, lt=0.9, description="share of the budget for measuring the best against the baseline anew"
     )
 
     def refuse(self, study: Study) -> str | None:
         if len(study.workloads) != 1 or len(study.models) > 1:
             return "what is best differs by workload and model; give one of each"
-        if self.goal is Goal.COST and self.price_per_hour is None:
-            return "the goal cost needs `price_per_hour`"
         if self.max_quality_loss is not None and study.quality is None:
             return "max_quality_loss needs quality to be measured; add `quality: {}`"
         return None
-
-    def change_plan(self, plan: Plan, engines: Mapping[str, Engine]) -> Plan:
-        """Let setups that cannot differ in what a model says share a measurement of its quality."""
-        return plan.model_copy(update={"alike_setups": alike_tune_setups(plan.study, engines)})
 
 
 class RaceEnd(StrEnum):
@@ -100,7 +69,6 @@ class Tried(Record):
     ratio_to_baseline: Estimate | None = None  # above 1 is better
     memory: Estimate | None = None
     findings: tuple[Finding, ...] = ()
-    beaten_by: Config | None = None
     reason: str = ""  # why it was ruled out, where that is no limit, or has no result
 
 
@@ -113,10 +81,6 @@ class Confirmed(Record):
     ratio: Estimate | None  # above 1: the best is better; None where one of the two has too few results
     is_gain: bool  # the whole interval of the ratio is above 1
     figure: Estimate | None
-    baseline_figure: Estimate | None
-    memory: Estimate | None = None
-    cost: Estimate | None = None
-    baseline_cost: Estimate | None = None
     findings: tuple[Finding, ...] = ()
     windows: int | None = None  # of fresh text, that quality was judged by; None: it was not, or by the search's
 
@@ -133,7 +97,6 @@ class Tuning(Record):
     goal: Goal
     primary_metric: MetricDefinition  # the figure that is raced by
     limits: Limits
-    price_per_hour: float | None
     workload: str
     baseline: Config
     space: int
@@ -142,22 +105,25 @@ class Tuning(Record):
     end: RaceEnd | None  # None: it was interrupted
     chosen: Config | None
     shortfall: float | None  # no other that was searched is better than the chosen one by more, with confidence
-    within: float
     confidence: float
     confirmed: Confirmed | None  # None: nothing to confirm, since none was chosen, or the baseline itself
     deploy: tuple[str, ...]  # the command that serves the chosen one, as words for a shell; empty: its engine has none
     search_folder: str
     budget_s: float
-    search_s: float
-    confirmation_s: float
+    took_s: float
 
     @property
     def chosen_verdict(self) -> Verdict:
         """Of the chosen one and its limits: as confirmed, or as searched where it is the baseline."""
         if self.confirmed is not None:
             return self.confirmed.verdict
-        found = next((tried for tried in self.tried if tried.config == self.chosen), None)
-        return worst_limit_check(finding.verdict for finding in found.findings) if found else Verdict.MET
+        return worst_limit_check(finding.verdict for finding in self.chosen_findings)
+
+    @property
+    def chosen_findings(self) -> tuple[Finding, ...]:
+        if self.confirmed is not None:
+            return self.confirmed.findings
+        return next((tried.findings for tried in self.tried if tried.config == self.chosen), ())
 
     @property
     def exit_code(self) -> ExitCode:

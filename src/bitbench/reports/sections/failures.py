@@ -86,7 +86,7 @@ def failures_section(summary: StudySummary) -> Section:
     blocks += bullets(
         _sentence(row.outcome.value, "", say("quality of ", Name(labels[row.config])), row.cause or "no cause is known")
         for row in summary.quality
-        if row.outcome is not Outcome.OK and row.measured_as is None
+        if row.outcome is not Outcome.OK
     )
     shown = tuple(blocks) or (small_print("Nothing failed."),)
     return Section(say("What failed, and why"), shown, in_terminal=bool(blocks))

@@ -94,7 +94,7 @@ def _verdict(flips: TaskFlips | None) -> str:
 
 
 def _rows(summary: StudySummary) -> list[TaskRow]:
-    return [(row, task) for row in summary.quality if row.measured_as is None for task in row.tasks]
+    return [(row, task) for row in summary.quality for task in row.tasks]
 
 
 def _task_blocks(summary: StudySummary) -> Iterator[Block]:
@@ -102,7 +102,6 @@ def _task_blocks(summary: StudySummary) -> Iterator[Block]:
     failures = [
         say(Name(row.name), ", ", Name(failure.task), f": {failure.cause}")
         for row in summary.quality
-        if row.measured_as is None
         for failure in row.task_failures
     ]
     if results or failures:
@@ -165,7 +164,6 @@ def _needles(summary: StudySummary) -> Iterator[Block]:
     cells = {
         (row.name, cell.length): {other.depth: other for other in row.needles if other.length == cell.length}
         for row in summary.quality
-        if row.measured_as is None
         for cell in row.needles
     }
     depths = sorted({depth for by_depth in cells.values() for depth in by_depth})
@@ -299,10 +297,6 @@ def _figures(summary: StudySummary) -> Iterator[Block]:
         yield _table(summary, labels)
         if labels.shared:
             yield small_print(labels.shared)
-        if shared := [labels[row.config] for row in summary.quality if row.measured_as is not None]:
-            names = listing(name_phrases(shared), most=FEW)
-            why = "Measured once for settings that change speed and nothing of what a variant says: "
-            yield small_print(why, names, ".")
         yield Details("What the figures of quality mean", bullets(_definitions(summary)))
 
 
