@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bitbench.engines.endpoint import EndpointUnusable, offered_models
-from bitbench.loadgen import dispatch, row_writer
+from bitbench.loadgen import dispatch
 from bitbench.loadgen.client import run_job
 from bitbench.loadgen.verdict import load_verdict
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
@@ -89,10 +89,3 @@ def test_streams_that_fill_the_memory_together_are_given_up(native: bool, monkey
     rows = result.requests.to_pylist()
     assert {row["status"] for row in rows} == {"oversized"}
     assert "the answers of this trial take more than" in rows[0]["error"]
-
-
-def test_a_trial_has_a_limit_of_decoding_beside_those_of_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_writer, "responses_decoding_s", lambda _: -1.0)
-    with serving(STREAMS["one interim head"].answer) as server:
-        (row,) = run_job(job(server.url)).requests.to_pylist()
-    assert (row["status"], row["error"]) == ("oversized", "the answers took too long to decode")

@@ -6,7 +6,7 @@ import pytest
 
 from bitbench.loadgen.answer import read_answer
 from bitbench.util.http.connection import error_in_answer
-from bitbench.util.http.response import AnswerLimits, ResponseReader
+from bitbench.util.http.response import ResponseReader
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
 
@@ -19,7 +19,7 @@ def answer_to(*messages: object, done: bool = True) -> tuple[object, ...]:
         reader.feed(b"data: " + json.dumps(message).encode() + b"\n\n", float(second))
     if done:
         reader.feed(b"data: [DONE]\n\n", 99.0)
-    return read_answer(reader, AnswerLimits.of(1_000, 0), key="")
+    return read_answer(reader, key="")
 
 
 def token(text: str, finish_reason: str | None = None) -> dict[str, object]:

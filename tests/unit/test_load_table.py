@@ -11,7 +11,7 @@ from bitbench.loadgen.connection import Exchange
 from bitbench.loadgen.requests import PlannedRequest
 from bitbench.records.tables import REQUEST_STATUSES
 from bitbench.study.base import Json
-from bitbench.util.http.response import AnswerLimits, ResponseReader
+from bitbench.util.http.response import ResponseReader
 
 
 @dataclass
@@ -23,7 +23,6 @@ class Came:
     sent: float | None = 100.0
     end: float | None = 103.0
     response: ResponseReader = field(default_factory=ResponseReader)
-    limits: AnswerLimits = field(default_factory=lambda: AnswerLimits.of(2, 0))
     failure: tuple[str, str] | None = None
 
 
@@ -32,7 +31,7 @@ def row_of(*data: bytes, at_s: float | None = 0.0, asked: int | None = 7) -> dic
     for second, part in enumerate(data):
         came.response.feed(part, 101.0 + second)
     came.response.close()
-    steps = request_row(cast(Exchange, came), zero=100.0, most_decoding_s=10.0, key="")
+    steps = request_row(cast(Exchange, came), zero=100.0, key="")
     with pytest.raises(StopIteration) as end:
         next(steps)
     (row,) = pa.Table.from_pylist([end.value.value], schema=REQUEST_SCHEMA).to_pylist()

@@ -13,7 +13,7 @@ from bitbench.util.http.response import PLAIN_BYTES, PythonParts, ResponseReader
 from tests.length import by_length
 from tests.support.native_or_python import HAS_NATIVE
 from tests.support.read_socket import SocketReading
-from tests.unit.test_load_response import LIMITS, VALID, chunked, read, record, split
+from tests.unit.test_load_response import VALID, chunked, read, record, split
 
 TOKEN = b'data: {"choices":[{"text":" x","finish_reason":null}],"usage":null}\n\n'
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":4,"completion_tokens":3}}\n\n'
@@ -85,7 +85,7 @@ def test_the_same_bytes_give_the_same_record_in_every_case() -> None:
             reader = read([part for part in parts if part], close=close, kept_in=kept_in)
             assert record(reader) == whole, (parts, close)
             assert_times_fit(reader, len(parts))
-        outcomes.add((reader.complete, reader.malformed is None, read_answer(reader, LIMITS, key="").problem is None))
+        outcomes.add((reader.complete, reader.malformed is None, read_answer(reader, key="").problem is None))
     assert (True, True, True) in outcomes
     assert (False, False, False) in outcomes
     assert (False, True, False) in outcomes

@@ -28,7 +28,7 @@ from bitbench.measure.load_study import (
 from bitbench.measure.offers import load_client
 from bitbench.measure.workplace import Workplace
 from bitbench.records.quality import QualityRecord
-from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, LoadProgress, Outcome, Percentiles, TrialRecord
+from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, LoadProgress, Outcome, TrialRecord
 from bitbench.reports.document.words import plural
 from bitbench.study import plan as points
 from bitbench.study.base import Record
@@ -304,8 +304,8 @@ class LoadDisplay:
             ("running", f"{progress.running:,}"),
             ("tokens", f"{progress.chunks_per_s:,.0f}/s"),
             ("errors", _errors(progress.failed)),
-            ("TTFT", _percentiles(progress.ttft)),
-            ("ITL", _percentiles(progress.itl)),
+            ("TTFT p50", show_seconds(progress.ttft_p50_s)),
+            ("ITL p50", show_seconds(progress.itl_p50_s)),
             ("client", late),
             ("CPU", show_percent(client.cpu_share)),
         ]
@@ -352,7 +352,3 @@ def load_trial_line(record: TrialRecord, number: str, holds: bool | None, *, is_
 
 def _errors(count: int) -> Text:
     return Text(f"{count:,}", style="bold red" if count else "")
-
-
-def _percentiles(times: Percentiles | None) -> str:
-    return "–" if times is None else f"p50 {show_seconds(times.p50_s)}, p99 {show_seconds(times.p99_s)}"

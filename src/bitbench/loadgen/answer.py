@@ -1,7 +1,6 @@
 """What came back, read after it was timed: the events of a stream, what it said, and the rows of requests/*.parquet."""
 
 import re
-import time
 from bisect import bisect_left
 from collections.abc import Generator, Iterator, Sequence
 from enum import Enum, auto
@@ -14,13 +13,12 @@ from bitbench.loadgen.connection import Exchange
 from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.study.base import Json
 from bitbench.util.http.connection import REDIRECTS, error_in_answer, error_sentence, json_object, redirection
-from bitbench.util.http.response import EVENT_BYTES, AnswerLimits, ResponseReader
+from bitbench.util.http.response import EVENT_BYTES, ResponseReader
 from bitbench.util.text import quote
 from bitbench.util.units import show_bytes
 
 # A line ends with CRLF, LF or CR, and an empty line ends an event.
 _EVENT_END = re.compile(rb"(?:\r\n|\n|\r(?!\n)){2}")
-_CLOCK_EACH = 64  # events between two looks at the clock
 _STEP = 32  # events that are decoded without a pause
 
 
@@ -30,23 +28,18 @@ class Event(NamedTuple):
 
 
 class TooMuch(Exception):
-    """The body holds more than its limits allow; says what."""
+    """An event is larger than one may be."""
 
 
-def events(response: ResponseReader, limits: AnswerLimits) -> Iterator[Event]:
+def events(response: ResponseReader) -> Iterator[Event]:
     """The events that carry data, in order. Comments, pings and other fields are passed over.
 
     An event that the end of the body cut off before its empty line counts too: some servers end with a bare
-    `data: [DONE]`, and one that is really cut does not parse. Raises TooMuch; events without data count, too.
+    `data: [DONE]`, and one that is really cut does not parse. Raises TooMuch.
     """
     body, part_ends, times = response.body, response.part_ends, response.times
-    until = time.thread_time() + limits.decoding_s
     start = 0
-    for number, (end, following) in enumerate(_boundaries(body)):
-        if number >= limits.events:
-            raise TooMuch(f"the stream has more than {limits.events:,} events")
-        if number % _CLOCK_EACH == 0 and time.thread_time() > until:
-            raise TooMuch("the answers took too long to decode")
+    for end, following in _boundaries(body):
         data = _data(body[start:end])
         if data is not None:
             yield Event(data, times[bisect_left(part_ends, following)])
@@ -91,9 +84,9 @@ class StreamedAnswer(NamedTuple):
     timed_tokens: int | None  # of the output, that came after the first chunk; 0: not known
 
 
-def read_answer(response: ResponseReader, limits: AnswerLimits, key: str) -> StreamedAnswer:
+def read_answer(response: ResponseReader, key: str) -> StreamedAnswer:
     """Times of the chunks, token counts from `usage`, and what is missing. The key is in none of its words."""
-    steps = _answer_steps(response, limits, key)
+    steps = _answer_steps(response, key)
     while True:
         try:
             next(steps)
@@ -102,10 +95,10 @@ def read_answer(response: ResponseReader, limits: AnswerLimits, key: str) -> Str
             return answer
 
 
-def _answer_steps(response: ResponseReader, limits: AnswerLimits, key: str) -> Generator[None, None, StreamedAnswer]:
+def _answer_steps(response: ResponseReader, key: str) -> Generator[None, None, StreamedAnswer]:
     stream = _Stream(key)
     try:
-        for number, event in enumerate(events(response, limits), start=1):
+        for number, event in enumerate(events(response), start=1):
             stream.take(event)
             if number % _STEP == 0:
                 yield
@@ -280,13 +273,10 @@ _SHOWN = 80  # characters of a header
 REQUEST_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.arrow_type]) for column in REQUEST_COLUMNS])
 
 
-def request_row(
-    exchange: Exchange, zero: float, most_decoding_s: float, key: str
-) -> Generator[None, None, dict[str, Json]]:
+def request_row(exchange: Exchange, zero: float, key: str) -> Generator[None, None, dict[str, Json]]:
     """Return the row of a request, in steps of a few events; times count from `zero`. The key is in none of them."""
     request = exchange.request
-    decoding_s = min(exchange.limits.decoding_s, most_decoding_s)
-    answer = yield from _answer_steps(exchange.response, exchange.limits._replace(decoding_s=decoding_s), key)
+    answer = yield from _answer_steps(exchange.response, key)
     status, error = _status(exchange, answer, key)
     chunk_times = [arrived - zero for arrived in answer.chunk_times]
     return {
@@ -315,7 +305,7 @@ def _status(exchange: Exchange, answer: StreamedAnswer, key: str) -> tuple[str, 
     """One of REQUEST_STATUSES and, but for ok, a sentence."""
     response = exchange.response
     if response.oversized:
-        limit, tokens = show_bytes(exchange.limits.body_bytes), exchange.request.most_output_tokens
+        limit, tokens = show_bytes(response.parts.limit_bytes), exchange.request.most_output_tokens
         return "oversized", f"the answer is larger than {limit}, several times what {tokens:,} output tokens take"
     if response.malformed is not None:
         return "broken", f"the answer is not HTTP: {response.malformed.show(key)}"

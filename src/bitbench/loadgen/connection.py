@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from bitbench.loadgen.requests import PlannedRequest
 from bitbench.ports import Endpoint
 from bitbench.util.http.connection import connection_address
-from bitbench.util.http.response import AnswerLimits, Parts, ResponseReader, new_response_parts
+from bitbench.util.http.response import Parts, ResponseReader, answer_limit_bytes, new_response_parts
 from bitbench.util.timerfd import Timer
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ class Exchange:
     ready: float  # when it could be: `planned`, or later, the end of the request before it on its stream
     sent: float | None = None
     end: float | None = None
-    limits: AnswerLimits = field(init=False)
     response: ResponseReader = field(init=False)
     # How long the first part of the answer lay in the kernel until this process came to read it.
     unread_s: float | None = None
@@ -126,8 +125,8 @@ class Exchange:
     failure: tuple[str, str] | None = None
 
     def __post_init__(self) -> None:
-        self.limits = AnswerLimits.of(self.request.most_output_tokens, len(self.request.data))
-        self.response = ResponseReader(new_response_parts(self.limits.body_bytes))
+        limit_bytes = answer_limit_bytes(self.request.most_output_tokens, len(self.request.data))
+        self.response = ResponseReader(new_response_parts(limit_bytes))
 
     @property
     def number(self) -> int:

@@ -1,19 +1,19 @@
-"""What a worker says while its trial runs, with latencies in sketches of a few kilobytes, and the sum of what all of
-them say."""
+"""What a worker says while its trial runs, and the sum of what all of them say."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, pairwise
+from statistics import median
 from time import monotonic
 from typing import NamedTuple
 
-import numpy as np
-
 from bitbench.loadgen.connection import Connection, Exchange
 from bitbench.loadgen.health import HealthMonitor, worst_health
-from bitbench.records.request_sums import TimeSketch
-from bitbench.records.trial import LoadProgress, Percentiles, WorkerHealth
+from bitbench.records.trial import LoadProgress, WorkerHealth
 
 INTERVAL_S = 0.25  # between two messages
+LATEST = 500  # times of each kind that a message has
 
 
 class Snapshot(NamedTuple):
@@ -26,8 +26,8 @@ class Snapshot(NamedTuple):
     succeeded: int
     failed: int
     chunks: int
-    ttft: TimeSketch
-    itl: TimeSketch
+    ttft_s: tuple[float, ...]  # the latest
+    itl_s: tuple[float, ...]
     health: WorkerHealth
 
 
@@ -40,12 +40,13 @@ class RunningFigures:
         self._report = report
         self._zero = 0.0
         self._in_flight: dict[int, tuple[Exchange, Connection | None]] = {}
-        self._ttft, self._itl = TimeSketch(kept=0), TimeSketch(kept=0)
+        self._ttft_s = deque[float](maxlen=LATEST)
+        self._itl_s = deque[float](maxlen=LATEST)
         self._succeeded = self._failed = self._chunks = 0
         self._next: asyncio.TimerHandle | None = None
 
     def answer_began(self, exchange: Exchange) -> None:
-        self._ttft.add_one(exchange.response.times[0] - exchange.planned)
+        self._ttft_s.append(exchange.response.times[0] - exchange.planned)
 
     def ended(self, exchange: Exchange) -> None:
         if exchange.succeeded:
@@ -53,7 +54,8 @@ class RunningFigures:
         else:
             self._failed += 1
         self._chunks += len(exchange.response.parts)
-        self._itl.add(np.diff(np.asarray(exchange.response.times, dtype=np.float64)))
+        latest = exchange.response.times[-LATEST:]
+        self._itl_s.extend(later - earlier for earlier, later in pairwise(latest))
 
     def start(self, zero: float, in_flight: dict[int, tuple[Exchange, Connection | None]]) -> None:
         """Report at once and from then on, until stopped."""
@@ -80,8 +82,8 @@ class RunningFigures:
             succeeded=self._succeeded,
             failed=self._failed,
             chunks=self._chunks + sum(len(exchange.response.parts) for exchange in running),
-            ttft=self._ttft,
-            itl=self._itl,
+            ttft_s=tuple(self._ttft_s),
+            itl_s=tuple(self._itl_s),
             health=self._monitor.so_far(),
         )
 
@@ -105,17 +107,12 @@ def sum_progress_snapshots(snapshots: Sequence[Snapshot], before: LoadProgress |
         chunks=chunks,
         chunks_per_s=new_chunks / passed_s if passed_s > 0 else 0.0,
         requests_per_s=new_ends / passed_s if passed_s > 0 else 0.0,
-        ttft=_percentiles([snapshot.ttft for snapshot in snapshots]),
-        itl=_percentiles([snapshot.itl for snapshot in snapshots]),
+        ttft_p50_s=_median(snapshot.ttft_s for snapshot in snapshots),
+        itl_p50_s=_median(snapshot.itl_s for snapshot in snapshots),
         client=worst_health([snapshot.health for snapshot in snapshots]),
     )
 
 
-def _percentiles(sketches: Sequence[TimeSketch]) -> Percentiles | None:
-    sketch = TimeSketch(kept=0)
-    for part in sketches:
-        sketch.merge(part)
-    p50_s, p90_s, p99_s = (sketch.quantile(share) for share in (0.50, 0.90, 0.99))
-    if p50_s is None or p90_s is None or p99_s is None:
-        return None
-    return Percentiles(p50_s=p50_s, p90_s=p90_s, p99_s=p99_s)
+def _median(latest: Iterable[Sequence[float]]) -> float | None:
+    times = list(chain.from_iterable(latest))
+    return median(times) if times else None

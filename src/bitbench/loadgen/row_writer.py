@@ -18,12 +18,11 @@ from bitbench.loadgen.connection import Exchange
 from bitbench.ports import LoadJob
 from bitbench.records.request_sums import RequestSums
 from bitbench.study.base import Json
-from bitbench.util.http.response import ResponseReader, responses_decoding_s
+from bitbench.study.workload import longest_length
 
 ROW_GROUP = 65_536  # requests
-# Bytes of answers that are kept as they came: a million events of 200 bytes. What comes after them is compressed, in a
-# thread, to a seventieth: that took 1.5 µs of a core for each event, so short trials do without.
-AS_THEY_CAME_BYTES = 256_000_000
+# Output tokens of a trial whose answers are kept as they came until it ends: a gigabyte of events of 200 bytes.
+KEPT_TOKENS = 5_000_000
 _BATCH = 64  # rows that become columns at once, in some 0.3 ms
 # Processor time of decoding between two looks of the event loop at its sockets, and as much again for so many answers
 # that wait: where they come faster than they are decoded, the client slows down and says so, and memory does not grow.
@@ -31,19 +30,17 @@ _PIECE_S, _PIECE_ANSWERS = 0.0002, 64
 
 
 class RequestRowWriter:
-    """Holds what a process knows of its requests. A trial of more than one row group is written to a file while it
-    runs, so that answers do not pile up."""
+    """Holds what a process knows of its requests. A long trial is written to a file while it runs, so that answers do
+    not pile up."""
 
     def __init__(self, job: LoadJob, requests: int) -> None:
         self.zero = 0.0  # known when all is prepared; times in rows count from it
         self._job = job
-        self._is_long = requests > ROW_GROUP
+        tokens = requests * longest_length(job.workload.output_tokens)
+        self._is_long = requests > ROW_GROUP or tokens > KEPT_TOKENS
         self._sums = RequestSums(job.objectives)
         self._ended: deque[Exchange] = deque()  # not decoded yet
-        self._added_bytes = 0
-        self._saved_bytes = 0  # written by the compressor's thread alone
-        self._tokens = 0  # that all answers may have
-        self._decoding_s = 0.0
+        self.held_bytes = 0  # of answers that have ended
         self._piece: Iterator[None] | None = None  # the answer that is being decoded
         self._rows: list[dict[str, Json]] = []
         self._batches: list[pa.RecordBatch] = []
@@ -53,21 +50,13 @@ class RequestRowWriter:
         self._sink: Path | pa.BufferOutputStream = _new_file(job.rows_folder) if self._is_long else _memory()
         self._file = pq.ParquetWriter(self._sink, REQUEST_SCHEMA, compression="zstd")
 
-    @property
-    def held_bytes(self) -> int:
-        return self._added_bytes - self._saved_bytes
-
     def add(self, exchange: Exchange) -> None:
         """One that has ended."""
         self._ended.append(exchange)
-        self._tokens += exchange.request.most_output_tokens
-        self._added_bytes += exchange.response.held_bytes
-        if self._is_long:
-            if self._piece is None:
-                self._piece = self._decode_all()
-                asyncio.get_running_loop().call_soon(self._decode_a_piece)
-        elif self._added_bytes >= AS_THEY_CAME_BYTES:
-            self._thread.submit(self._compress, exchange.response)
+        self.held_bytes += exchange.response.held_bytes
+        if self._is_long and self._piece is None:
+            self._piece = self._decode_all()
+            asyncio.get_running_loop().call_soon(self._decode_a_piece)
 
     def finish(self) -> tuple[RequestSums, bytes | Path]:
         """Return what all requests add up to, and their rows. Nothing is sent any more."""
@@ -87,11 +76,6 @@ class RequestRowWriter:
         if isinstance(self._sink, Path):
             self._sink.unlink()
 
-    def _compress(self, response: ResponseReader) -> None:
-        before = response.held_bytes
-        response.compress()
-        self._saved_bytes += before - response.held_bytes
-
     def _decode_a_piece(self) -> None:
         """And come back where more is left, after the sockets were looked at."""
         until = thread_time() + _PIECE_S * (1 + len(self._ended) // _PIECE_ANSWERS)
@@ -107,13 +91,8 @@ class RequestRowWriter:
             self._ended = deque(sorted(self._ended, key=lambda exchange: exchange.number))
         while self._ended:
             exchange = self._ended.popleft()
-            held_bytes = exchange.response.held_bytes
-            began = thread_time()
-            left_s = responses_decoding_s(self._tokens) - self._decoding_s
-            self._rows.append((yield from request_row(exchange, self.zero, left_s, self._job.endpoint.api_key)))
-            self._decoding_s += thread_time() - began
-            if self._is_long:
-                self._added_bytes -= held_bytes
+            self._rows.append((yield from request_row(exchange, self.zero, self._job.endpoint.api_key)))
+            self.held_bytes -= exchange.response.held_bytes
             if len(self._rows) == _BATCH:
                 self._begin_batch()
             yield

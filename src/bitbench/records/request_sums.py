@@ -50,9 +50,6 @@ class TimeSketch:
         self._values.append(known)
         self._count_values()
 
-    def add_one(self, seconds: float) -> None:
-        self.add(np.array([seconds]))
-
     def merge(self, other: Self) -> None:
         self.count += other.count
         self._total_s += other._total_s

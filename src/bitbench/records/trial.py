@@ -279,14 +279,6 @@ def mark_lost_trial_outcomes(trials: Sequence[TrialRecord], instances: Iterable[
     ]
 
 
-class Percentiles(Record):
-    """Within 1 % of the values that they stand for."""
-
-    p50_s: float
-    p90_s: float
-    p99_s: float
-
-
 class LoadProgress(Record):
     """Sums over the client's processes, from the trial's start unless said otherwise."""
 
@@ -299,6 +291,6 @@ class LoadProgress(Record):
     chunks: int  # parts of answers that came in a read of their own; most carry one token
     chunks_per_s: float  # since the last message
     requests_per_s: float  # that ended, since the last message
-    ttft: Percentiles | None  # from the planned time to the first part of an answer
-    itl: Percentiles | None  # gaps between parts, of the answers that have ended
+    ttft_p50_s: float | None  # of the latest, from the planned time to the first part of an answer
+    itl_p50_s: float | None  # of the latest gaps between parts, of the answers that have ended
     client: WorkerHealth  # the worst of each figure

@@ -1,5 +1,6 @@
 """YAML that a person wrote, read into a frozen type; every mistake gets its line, its field and what is allowed."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from itertools import islice
@@ -24,6 +25,7 @@ MOST_MISTAKES = 50  # that are told at once; a file with more is of another kind
 LARGEST_FILE_BYTES = 2**20
 MOST_NODES = 50_000
 DEEPEST = 50
+_ENDLESS_NUMBER = re.compile(r"[-+0-9_:.]{100,}")
 
 
 def read_yaml_text(path: Path, *, missing: str, error: type[Exception]) -> str:
@@ -92,6 +94,8 @@ def _refuse_too_much(text: str) -> None:
         elif isinstance(event, yaml.NodeEvent):
             values += 1
             sizes[event.anchor] = 1
+            if isinstance(event, yaml.ScalarEvent) and event.implicit[0] and _ENDLESS_NUMBER.fullmatch(event.value):
+                raise _too_much("a number without end", event)
         if isinstance(event, yaml.CollectionStartEvent):
             begun.append((event.anchor, values))
             sizes[event.anchor] = MOST_NODES  # until it ends: one that contains itself has no end

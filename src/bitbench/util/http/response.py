@@ -5,8 +5,6 @@ that sends without end is given up while this machine is still well.
 """
 
 import re
-import zlib
-from array import array
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
@@ -27,40 +25,18 @@ MODEL_NAMES = 10_000
 # An event of one token takes 150 to 400 bytes, with a gateway's filter results 1,000; error bodies may repeat the
 # request with every character escaped.
 _STREAM_BYTES, _BYTES_PER_TOKEN, _REQUEST_REPEATED = 1_000_000, 4_096, 2
-# Beside tokens there are a role, an end, a usage and pings, one in several seconds; some gateways cut a token in parts.
-_EVENTS, _EVENTS_PER_TOKEN = 1_000, 4
 # A megabyte of the densest JSON becomes 30 MB of objects; no event of a token comes near.
 EVENT_BYTES = 1_000_000
-# An event takes 5 to 10 µs of a core to decode. In processor time: a busy machine makes no answer too large.
-_DECODING_S, _DECODING_S_PER_TOKEN = 10.0, 100e-6
-_TRIAL_DECODING_S = 60.0
 # What one worker holds of a trial's answers, in flight and kept: 1,024 streams with 8,000 tokens of 250 bytes each.
 TRIAL_BYTES = 2 * 2**30
 
 
-class AnswerLimits(NamedTuple):
-    """Of one streamed answer."""
-
-    body_bytes: int
-    events: int
-    decoding_s: float
-
-    @classmethod
-    def of(cls, output_tokens: int, request_bytes: int) -> "AnswerLimits":
-        return cls(
-            _STREAM_BYTES + _BYTES_PER_TOKEN * output_tokens + _REQUEST_REPEATED * request_bytes,
-            _EVENTS + _EVENTS_PER_TOKEN * output_tokens,
-            _DECODING_S + _DECODING_S_PER_TOKEN * output_tokens,
-        )
-
-
-def responses_decoding_s(output_tokens: int) -> float:
-    """For all answers of a trial together."""
-    return _TRIAL_DECODING_S + _DECODING_S_PER_TOKEN * output_tokens
+def answer_limit_bytes(output_tokens: int, request_bytes: int) -> int:
+    """Return how long the body of a streamed answer may be."""
+    return _STREAM_BYTES + _BYTES_PER_TOKEN * output_tokens + _REQUEST_REPEATED * request_bytes
 
 
 _BYTES_PER_READ = 33 + 24 + 2 * 8  # of memory besides its bytes: two objects and their places in lists
-_COMPRESSION = 1  # events of one stream differ by a few bytes: the quickest level makes them twenty times smaller
 
 
 class PythonParts:
@@ -118,25 +94,6 @@ class PythonParts:
         self.body_bytes += len(content)
 
 
-class CompressedParts:
-    """Of a response to which nothing more comes. Half of making it needs no interpreter lock: a thread can do it."""
-
-    __slots__ = ("_body", "lengths", "times")
-
-    def __init__(self, parts: "Parts | CompressedParts") -> None:
-        self.times: Sequence[float] = array("d", parts.times)
-        self.lengths: Sequence[int] = array("I", parts.lengths)
-        self._body = zlib.compress(parts.body, _COMPRESSION)
-
-    @property
-    def body(self) -> bytes:
-        return zlib.decompress(self._body)
-
-    @property
-    def about_bytes(self) -> int:
-        return len(self._body) + len(self.times) * (8 + 4)
-
-
 try:
     from bitbench._native import Parts as NativeParts
 except ImportError:  # no compiler when it was installed
@@ -181,13 +138,12 @@ class ResponseReader:
     `oversized`.
     """
 
-    __slots__ = ("_after_data", "_extra_lines", "_held", "_last_byte", "_left", "_pending", "_state", "between_chunks",
+    __slots__ = ("_after_data", "_extra_lines", "_last_byte", "_left", "_pending", "_state", "between_chunks",
                  "headers", "http_status", "malformed", "oversized", "parts", "persistent")  # fmt: skip
 
     def __init__(self, parts: Parts | None = None) -> None:
         # Whoever sees a whole chunk while `between_chunks` may put it here himself.
         self.parts = new_response_parts(PLAIN_BYTES) if parts is None else parts
-        self._held: Parts | CompressedParts = self.parts
         self.between_chunks = False
         self._state = _HEAD
         self._pending = b""  # an unfinished head or line
@@ -214,16 +170,16 @@ class ResponseReader:
     @property
     def times(self) -> Sequence[float]:
         """When each part of the body came."""
-        return self._held.times
+        return self.parts.times
 
     @property
     def body(self) -> bytes:
-        return self._held.body
+        return self.parts.body
 
     @property
     def part_ends(self) -> list[int]:
         """How long the body was at each of `times`."""
-        return list(accumulate(self._held.lengths))
+        return list(accumulate(self.parts.lengths))
 
     def feed(self, data: bytes, now: float) -> bool:
         """Take what one read returned; True once nothing more belongs to this response."""
@@ -244,14 +200,10 @@ class ResponseReader:
         self.between_chunks = self._state == _CHUNK_SIZE and not self._pending
         return self._state in (_COMPLETE, _GIVEN_UP)
 
-    def compress(self) -> None:
-        """Nothing more comes: hold it in less memory."""
-        self._held, self.parts = CompressedParts(self._held), new_response_parts(self.parts.limit_bytes)
-
     @property
     def held_bytes(self) -> int:
         """The memory that it takes."""
-        return self._held.about_bytes
+        return self.parts.about_bytes
 
     def close(self) -> None:
         """The other side has closed the connection. That completes a body without a length."""
