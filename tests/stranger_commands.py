@@ -186,15 +186,6 @@ def profile_table(place: Path) -> None:
     write_profile_document(StudyFolder(place / "study"))
 
 
-def history(place: Path) -> None:
-    cli(
-        "history",
-        place / "study",
-        "--point",
-        "steady · interactive",
-    )
-
-
 def import_runs(place: Path) -> None:
     cli("import", DATA / "vllm-serve-1.json", "--from", "vllm", "--into", place / "study")
 
@@ -214,7 +205,6 @@ COMMANDS = (
     command("kernels", nothing, kernels_command),
     command("profile", a_whole_study, profile_table),
     command("quality", nothing, quality_command),
-    command("history --output", a_study, history),
     command("import", nothing, import_runs),
     command("import of kernels", nothing, import_kernels),
     command("init", nothing, lambda place: cli("init", place / "study" / "study.yaml")),

@@ -65,6 +65,8 @@ def writing(tree: ast.AST) -> Iterator[str]:
     """Calls that make, change or delete files by path. `open` counts where it has a mode to write."""
     for node in ast.walk(tree):
         match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="formatter"))):
+                pass  # of click: it writes the text of --help
             case ast.Call(func=ast.Attribute(attr=name)) if name in WRITING_CALLS:
                 yield f"{name}, line {node.lineno}"
             case ast.Call(func=ast.Attribute(attr="open"), args=[ast.Constant(str(mode)), *_]) if {*mode} & {*"wax+"}:

@@ -122,7 +122,7 @@ def test_help_has_panels_on_one_screen_and_names_what_is_rare(monkeypatch: pytes
     assert begins["Measure"] == "quick"
     assert begins["Decide"] == "recommend"
     assert begins["Quantize"] == "recipes"
-    assert begins["Share"] == "publish"
+    assert begins["Share"] == "export"
     shown, _, rare = "\n".join(lines).partition("Also: ")
     assert "  Set up   doctor " in shown
     assert "schema" in rare

@@ -69,7 +69,7 @@ def study_differences(
 def _facts(
     before: StudyRecords, after: StudyRecords, pairs: Sequence[tuple[Config, Config]]
 ) -> Iterator[tuple[Fact, str, Shown, Shown]]:
-    yield Fact.TOOL, "", compared_tool(before), compared_tool(after)
+    yield Fact.TOOL, "", _compared_tool(before), _compared_tool(after)
     hosts = (before.lock.host, after.lock.host)
     differing = hosts[0].differences(hosts[1])
     for name in TELLING_FACTS:  # memory differs a little from boot to boot
@@ -80,12 +80,12 @@ def _facts(
             first, second = (side[environment].get(package) for side in packages)
             yield Fact.ENVIRONMENT, f"{environment}: {package}", first, second
     for config, other in pairs:
-        yield Fact.KERNEL, other.name, compared_kernels(before, config), compared_kernels(after, other)
+        yield Fact.KERNEL, other.name, _compared_kernels(before, config), _compared_kernels(after, other)
         for fact, read in CONFIG_FACTS.items():
             yield fact, other.name, read(before, config), read(after, other)
 
 
-def compared_tool(side: StudyRecords) -> str:
+def _compared_tool(side: StudyRecords) -> str:
     """With our version: the client is part of what is measured."""
     origin = side.plan.imported_from
     return origin.tool if origin else f"bitbench {side.lock.bitbench or ''}".strip()
@@ -101,7 +101,7 @@ def _of_instances(read: Callable[[InstanceRecord], Iterable[str]]) -> Callable[[
     return shown
 
 
-def compared_kernels(side: StudyRecords, config: Config) -> Shown:
+def _compared_kernels(side: StudyRecords, config: Config) -> Shown:
     """The kernel of each kind of layers, or the engine's words where it does not tell them apart."""
     return _CHOICES(side, config) or _WORDS(side, config)
 

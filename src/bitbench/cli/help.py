@@ -20,6 +20,10 @@ _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 class PlainCommand(TyperCommand):
     """Options in the panels that they name (`rich_help_panel`); hidden ones are named in the last line."""
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return what follows the command's name, with arguments as they stand in the list below: URL, not {URL}."""
+        return [re.sub(r"\{(\w+)\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_panels(self, ctx, formatter)
 

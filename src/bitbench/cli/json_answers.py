@@ -35,13 +35,13 @@ def answers_by_command() -> dict[str, Offer]:
     }
 
 
-def answer_type(command: str) -> type[Printed[Any]]:
+def _answer_type(command: str) -> type[Printed[Any]]:
     return cast("type[Printed[Any]]", Printed[answers_by_command()[command].load()])  # type: ignore[misc]
 
 
 def answer_schema(command: str) -> dict[str, Any]:
     """Without a word about further fields: a later version may add some."""
-    schema = answer_type(command).model_json_schema(mode="serialization")
+    schema = _answer_type(command).model_json_schema(mode="serialization")
     for definition in schema["$defs"].values():
         definition.pop("additionalProperties", None)
     title = f"bitbench {command} --json"
@@ -50,7 +50,7 @@ def answer_schema(command: str) -> dict[str, Any]:
 
 def json_answer_text(command: str, answer: Record | None, exit_code: ExitCode, error: str | None = None) -> str:
     """In ASCII: names come from files and servers, and what they hold must not reach a terminal as it is."""
-    printed = answer_type(command)(
+    printed = _answer_type(command)(
         command=command, exit_code=exit_code, meaning=exit_code.meaning, error=error, answer=answer
     )
     return json.dumps(json.loads(printed.model_dump_json()), indent=2)

@@ -29,9 +29,9 @@ def recipes(
     name: Annotated[str | None, typer.Argument(help="Print this recipe as YAML, to copy and change.")] = None,
     device: OnDevice = None,
 ) -> None:
-    """List recipes and the engines that run them, with what does not run, or not faster, and why.
+    """List recipes and the engines that run them.
 
-    With a name: print that recipe as YAML, to copy and change.
+    It names what does not run, or not faster, and why. With a name: print that recipe as YAML, to copy and change.
     """
     if name is not None:
         typer.echo(catalog.built_in_recipe_file(name).read_text(encoding="utf-8"), nl=False)

@@ -100,7 +100,7 @@ class SafeFolder:
             return path.open("ab")
 
     def append(self, name: str, content: bytes) -> None:
-        """Write behind what is there; it is on disk when this returns."""
+        """Append to the file; what is written is on disk when this returns."""
         with self.open_to_append(name) as file, _plainly(self.root / name):
             file.write(content)
             file.flush()

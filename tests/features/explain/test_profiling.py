@@ -202,7 +202,7 @@ def test_a_trace_that_is_not_whole_is_named_and_odd_events_are_passed_over(tmp_p
         {"cat": "cpu_op", "ts": 1, "tid": "a name"},
         {"cat": "cpu_op", "ph": "B", "ts": 1, "tid": 1},
     ]
-    assert read_trace(written(tmp_path, odd)) == ChromeTrace([], [], [], [])
+    assert read_trace(written(tmp_path, odd)) == ChromeTrace([], [], [])
 
 
 def test_no_step_of_the_asked_shape_says_what_is_there(tmp_path: Path) -> None:

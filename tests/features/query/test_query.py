@@ -260,18 +260,6 @@ def test_damaged_rows_are_named(tmp_path: Path) -> None:
         Studies(tmp_path).query("SELECT max(end_s) FROM requests")
 
 
-def test_a_line_that_is_there_twice_counts_once(place: Path, tmp_path: Path) -> None:
-    shutil.copytree(place / "one", tmp_path / "one")
-    lines = tmp_path / "one" / "trials.jsonl"
-    whole = lines.read_text().splitlines(keepends=True)[:3]
-    lines.write_text("".join([*whole, whole[1]]))
-    assert Studies(tmp_path).count("trials") == 3
-    lines.write_text("".join([*whole, whole[1].replace('"measured"', '"warmup"')]))
-    studies = Studies(tmp_path)
-    assert studies.count("trials") == 0
-    assert "with different content" in studies.left_out[0]
-
-
 def test_sql_sees_what_a_lost_machine_took_back(tmp_path: Path) -> None:
     plan, folder = plan_of(), StudyFolder(tmp_path / "study")
     point = plan.points[0]

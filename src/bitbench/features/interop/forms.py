@@ -319,7 +319,10 @@ def _machine(host: HostFacts) -> Iterator[str]:
 def _rows(summary: StudySummary) -> list[_Row]:
     """All points that were asked for, by input length and then in the order of the study."""
     measured = {point.point: point for point in summary.points}
-    reasons = {point: "" if "output_throughput" in one.metrics else _why_not(one) for point, one in measured.items()}
+    reasons = {
+        point: "" if "output_throughput" in summary.metrics else _why_not(summary)
+        for point, summary in measured.items()
+    }
     for refusal in summary.refusals:
         word = "not made" if refusal.was_tried else "refused"
         reasons.setdefault(refusal.point, f"{word}: {refusal.reason}")

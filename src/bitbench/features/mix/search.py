@@ -177,7 +177,7 @@ class _MixRun:
         mix_side = self._side(summary, recipe)
         entries = summary.rankings[0].entries if summary.rankings else ()
         speed = next((row.ratio_to_baseline for row in entries if row.config == self._config(recipe)), None)
-        configs = [self._config(one) for one in (recipe, reference, catalog.find_recipe(DENSE))]
+        configs = [self._config(compared) for compared in (recipe, reference, catalog.find_recipe(DENSE))]
         difference = chosen_mix_divergence_difference(records, *configs)
         return ConfirmedMix(
             folder=str(folder.path),

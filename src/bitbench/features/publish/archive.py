@@ -36,7 +36,7 @@ _NAME = re.compile(
 _REMARK = "# Written by `bitbench publish`: it can be reported and compared, not run.\n"
 
 
-class Manifest(Record):
+class StudyManifest(Record):
     format: int = MANIFEST_FORMAT
     bitbench: str  # the version that published
     study: str
@@ -47,7 +47,7 @@ class Published(Record):
     file: str
     size: int  # bytes
     sha256: str
-    manifest: Manifest
+    manifest: StudyManifest
 
 
 def publish_study(folder: Path, output: Path | None = None) -> Published:
@@ -66,7 +66,7 @@ def publish_study(folder: Path, output: Path | None = None) -> Published:
     return Published(file=str(path), size=len(content), sha256=sha256(content).hexdigest(), manifest=manifest)
 
 
-def _write_folder(records: StudyRecords, into: Path) -> Manifest:
+def _write_folder(records: StudyRecords, into: Path) -> StudyManifest:
     """Figures are computed from the records as they are written."""
     folder = StudyFolder(into)
     with folder.writing() as writer:
@@ -78,7 +78,7 @@ def _write_folder(records: StudyRecords, into: Path) -> Manifest:
     hashes = {name: sha256(read_bytes(path)).hexdigest() for name, path in paths.items() if _NAME.fullmatch(name)}
     if sum(paths[name].stat().st_size for name in hashes) > LARGEST_BYTES or len(hashes) >= MOST_FILES:
         raise StoreError("its records are more than `bitbench verify` takes (1 GiB, 100,000 files)")
-    manifest = Manifest(bitbench=__version__, study=records.study.name, files=hashes)
+    manifest = StudyManifest(bitbench=__version__, study=records.study.name, files=hashes)
     files.write(MANIFEST, manifest.model_dump_json(indent=1) + "\n")
     return manifest
 
@@ -103,7 +103,7 @@ class _BoundedReader(gzip.GzipFile):
         return super().read(size)
 
 
-def unpack_study(file: Path, into: Path) -> Manifest:
+def unpack_study(file: Path, into: Path) -> StudyManifest:
     """Write the files of a published study into an empty folder. Raises StoreError where one is not what was packed."""
     hashes: dict[str, str] = {}
     try:
@@ -115,7 +115,7 @@ def unpack_study(file: Path, into: Path) -> Manifest:
             for entry in archive:
                 name = _checked_name(entry, hashes)
                 hashes[name] = _write(archive, entry, SafeFolder(into), name)
-        manifest = Manifest.model_validate_json(read_bytes(into / MANIFEST))
+        manifest = StudyManifest.model_validate_json(read_bytes(into / MANIFEST))
     except (tarfile.TarError, zlib.error, OSError, EOFError, ValueError, RecursionError, StoreError) as error:
         cause = str(error).strip().partition("\n")[0]
         raise StoreError(f"{file} is not a published study, or is damaged: {cause}; ask for the file again") from None

@@ -88,7 +88,7 @@ def _families(plan: Plan) -> Iterator[_Family]:
         if config.engine in setups:
             alike.setdefault((config.variant, _but_for_drafts(setups[config.engine])), []).append(config)
     for configs in alike.values():
-        drafts = {config: speculation_arguments(setups[config.engine].args) for config in configs}
+        drafts = {config: _speculation_arguments(setups[config.engine].args) for config in configs}
         names = {name for own in drafts.values() for name in own}
         axis = {name for name in names if len({repr(own.get(name)) for own in drafts.values()}) > 1}
         plain = [config for config, own in drafts.items() if all(own.get(name, False) in _OFF for name in axis)]
@@ -97,14 +97,14 @@ def _families(plan: Plan) -> Iterator[_Family]:
             yield _Family(plain[0] if plain else None, drafting)
 
 
-def speculation_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
+def _speculation_arguments(args: Mapping[str, Argument]) -> dict[str, Argument]:
     """Under one spelling."""
     spelled = {name.lstrip("-").replace("_", "-"): value for name, value in args.items()}
     return {name: value for name, value in spelled.items() if name.startswith(_ABOUT_DRAFTS)}
 
 
 def _but_for_drafts(setup: EngineSetup) -> str:
-    drafts = speculation_arguments(setup.args)
+    drafts = _speculation_arguments(setup.args)
     args = {name: value for name, value in setup.args.items() if name.lstrip("-").replace("_", "-") not in drafts}
     return setup.model_copy(update={"args": args, "name": setup.engine}).model_dump_json()
 

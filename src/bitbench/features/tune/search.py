@@ -273,9 +273,9 @@ def _require_baseline(plan: Plan) -> Config:
 def _scored_as(config: Config, plan: Plan) -> Config:
     """Return whose quality stands for a config's in the search: the first with its variant, engine and KV cache."""
 
-    def kind(one: Config) -> tuple[str, str, str | None]:
-        setup = plan.study.engine(one.engine)
-        return one.variant, setup.engine, setup.kv_cache
+    def kind(config: Config) -> tuple[str, str, str | None]:
+        setup = plan.study.engine(config.engine)
+        return config.variant, setup.engine, setup.kv_cache
 
     return next((other for other in plan.quality if kind(other) == kind(config)), config)
 

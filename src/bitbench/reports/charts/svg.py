@@ -23,11 +23,11 @@ def figure_svg(figure: Figure, width: int = WIDTH) -> str:
         raise StoreError("a figure as a file needs vl-convert; `pip install 'bitbench[figures]'` installs it")
     import vl_convert
 
-    specification = json.dumps(figure_file_spec(figure, width), sort_keys=True)
+    specification = json.dumps(_figure_file_spec(figure, width), sort_keys=True)
     return str(vl_convert.vegalite_to_svg(specification, vl_version=VEGA_LITE)) + "\n"
 
 
-def figure_file_spec(figure: Figure, width: int = WIDTH) -> dict[str, Json]:
+def _figure_file_spec(figure: Figure, width: int = WIDTH) -> dict[str, Json]:
     """Return its specification with all that a page gives it."""
     return {
         **figure.spec,

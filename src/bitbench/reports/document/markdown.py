@@ -49,7 +49,7 @@ def _is_harmless(char: str, before: str, after: str) -> bool:
     return False
 
 
-def markdown_code(text: str, limit: int = MAX_NAME) -> str:
+def _markdown_code(text: str, limit: int = MAX_NAME) -> str:
     """A name in code type, or escaped where it could break out of it."""
     line = plain_words(text, limit)
     is_tame = bool(line) and all(char.isalnum() or char in _TAME for char in line)
@@ -70,7 +70,7 @@ def _part(part: doc.Part) -> str:
         case str():
             return _escape_markdown(part)
         case doc.Name(text):
-            return markdown_code(text)
+            return _markdown_code(text)
         case doc.Strong(inner):
             return f"**{markdown_phrase(inner)}**"
         case doc.Emphasis(inner):

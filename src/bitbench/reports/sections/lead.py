@@ -41,7 +41,6 @@ from bitbench.study.plan import Config
 from bitbench.study.study import FEWEST_BLOCKS
 
 MAX_NAMED = 4  # in a sentence or a point
-NOTABLE = 0.005  # a smaller gain is shown as 1.00×
 NOT_CONFIRMED = "Leading, not confirmed: "
 
 
@@ -317,11 +316,11 @@ def _no_winner(found: _Found) -> Lead:
 
 
 def _looks(found: _Found) -> Iterator[Phrase]:
-    """Who is ahead so far, and how many starts a decision needs."""
+    """Who is ahead so far by more than the interval, and how many starts a decision needs."""
     for ranking in found.compared[:MAX_NAMED]:
         first = ranking.entries[0]
         ratio = first.ratio_to_baseline
-        if ranking.baseline is not None and ratio is not None and abs(ratio.value - 1) >= NOTABLE:
+        if ranking.baseline is not None and ratio is not None and ratio.interval and ratio.interval[0] > 1:
             gain = _gain(found, ranking, first.config)
             yield say(found.name(first.config), " looks faster, not yet decided: ", gain, " ", _on([ranking]), ".")
     precision = found.summary.precision

@@ -57,7 +57,7 @@ def read(text: str) -> Reading:
             repeated += [name for name, count in Counter(name for name, _ in runs).items() if count > 1]
             metrics = [_metrics(figures) for _, figures in runs]
             variant = model.removesuffix(ending)
-            reading.runs += [ImportedRun(variant, engine, shape, one, requests=concurrency) for one in metrics]
+            reading.runs += [ImportedRun(variant, engine, shape, figures, requests=concurrency) for figures in metrics]
     if repeated:
         examples = ", ".join(repeated[:SHOWN_REPEATS])
         reading.notes.append(
