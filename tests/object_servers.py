@@ -1,8 +1,10 @@
 """An object store to test with: SeaweedFS as a process of its own."""
 
+import contextlib
 import hashlib
 import hmac
 import json
+import random
 import shutil
 import socket
 import subprocess
@@ -19,7 +21,7 @@ BUCKET = "studies"
 START_S = 90
 SEAWEED_PORTS = (  # each of those for gRPC would else be 10,000 above its own, which may be no port
     "master.port", "volume.port", "filer.port", "master.port.grpc", "volume.port.grpc", "filer.port.grpc",
-    "s3.port.grpc", "s3.port.iceberg",
+    "s3.port.grpc", "s3.port.iceberg", "s3.port.lance",
 )  # fmt: skip
 
 
@@ -97,9 +99,10 @@ def signed_put(endpoint: str, path: str) -> None:
 
 
 def _free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [one.getsockname()[1] for one in held]
-    finally:
-        for one in held:
-            one.close()
+    """Return ports below those that Linux gives to connections, so that none of them takes one before the server."""
+    found: list[int] = []
+    while len(found) < count:
+        port = random.randrange(16_384, 32_768)
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found += [port] if port not in found else []
+    return found

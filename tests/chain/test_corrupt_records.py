@@ -140,26 +140,24 @@ CORRUPTIONS = {
     "a list": Corruption(TRIAL, line("[]"), "it is not a JSON object", is_skipped_by_query=True),
     "a number": Corruption(TRIAL, line("5"), "it is not a JSON object", is_skipped_by_query=True),
     "nothing but braces": Corruption(TRIAL, line("{}"), "`id`: Field required", is_skipped_by_query=True),
-    "an empty line": Corruption(TRIAL, line(""), "it is not valid JSON"),
-    "zeros": Corruption(TRIAL, line(b"\0" * 200), "it is not valid JSON"),
-    "no UTF-8": Corruption(TRIAL, line(b'{"id": "\xff\xfe"}'), "it is not UTF-8 text"),
-    "half a character": Corruption(TRIAL, fields(cause="\ud800"), "it is not UTF-8 text"),
-    "too deep": Corruption(TRIAL, line(DEEP), "it is nested too deeply"),
+    "an empty line": Corruption(TRIAL, line(""), LINE),
+    "zeros": Corruption(TRIAL, line(b"\0" * 200), LINE),
+    "no UTF-8": Corruption(TRIAL, line(b'{"id": "\xff\xfe"}'), LINE),
+    "half a character": Corruption(TRIAL, fields(cause="\ud800"), LINE),
+    "too deep": Corruption(TRIAL, line(DEEP), LINE),
     "a word for a number": Corruption(TRIAL, fields(block="three"), "`block`: Input should be a valid integer"),
     "a number for a point": Corruption(TRIAL, fields(point=5), "`point`: "),
-    "not a number": Corruption(TRIAL, fields(duration_s=float("nan")), "NaN is not a finite number"),
-    "infinite": Corruption(TRIAL, fields(duration_s=float("inf")), "Infinity is not a finite number"),
-    "too large for a float": Corruption(TRIAL, text('"block":0', '"block":1e400'), "1e400 is not a finite number"),
-    "too large for 64 bits": Corruption(TRIAL, fields(block=10**30), "a number of 31 digits is too large"),
-    "thousands of digits": Corruption(TRIAL, text('"block":0', f'"block":{"9" * 5000}'), "5000 digits is too large"),
+    "not a number": Corruption(TRIAL, fields(duration_s=float("nan")), LINE),
+    "infinite": Corruption(TRIAL, fields(duration_s=float("inf")), LINE),
+    "too large for a float": Corruption(TRIAL, text('"block":0', '"block":1e400'), LINE),
+    "thousands of digits": Corruption(TRIAL, text('"block":0', f'"block":{"9" * 5000}'), LINE),
     "a newer version": Corruption(TRIAL, fields(format=99), "update bitbench"),
     "a word for a version": Corruption(TRIAL, fields(format="one"), "`format` is not a whole number"),
     "without its outcome": Corruption(TRIAL, fields(outcome=...), "`outcome`: Field required"),
     "an unknown outcome": Corruption(TRIAL, fields(outcome="fine"), "`outcome`: Input should be"),
     "a word for a time": Corruption(TRIAL, fields(started_at="yesterday"), "Invalid isoformat string"),
     "another trial of the same id": Corruption(
-        TRIAL, lambda path: path.write_text(path.read_text().replace('"t00002"', '"t00001"', 1)),
-        "with different content", ("report", "recommend", "history", "run"), is_skipped_by_query=True,
+        TRIAL, lambda path: path.write_text(path.read_text().replace('"t00002"', '"t00001"', 1)), "`t00001` occurs twice"
     ),
     "a workload of another study": Corruption(
         TRIAL, text('"workload":"one"', '"workload":"two"'), "· two, which the study", ("report", "compare", "history"),
@@ -170,8 +168,8 @@ CORRUPTIONS = {
     "half a measurement": Corruption("quality.jsonl", put('{"id": "q0001", "out\n'), "quality.jsonl:1 in "),
     "an empty lock": Corruption(LOCK, put(""), DAMAGED),
     "half a lock": Corruption(LOCK, half, DAMAGED),
-    "a deep lock": Corruption(LOCK, put(DEEP), "it is nested too deeply"),
-    "a lock that is no UTF-8": Corruption(LOCK, put(b"\xff" * 20), "it is not UTF-8 text"),
+    "a deep lock": Corruption(LOCK, put(DEEP), DAMAGED),
+    "a lock that is no UTF-8": Corruption(LOCK, put(b"\xff" * 20), DAMAGED),
     "a newer lock": Corruption(LOCK, document(format=99), "update bitbench"),
     "a lock without a plan": Corruption(LOCK, document(plan=...), "`plan`: Field required"),
     "a lock with a stranger": Corruption(LOCK, strange_point, "is about ghost · one", ("report", "compare", "history")),
@@ -190,7 +188,6 @@ CORRUPTIONS = {
     "half a profile": Corruption("profiles/p0001.json", put('{"format": 1'), DAMAGED),
 }  # fmt: skip
 HARMLESS: dict[str, Callable[[StudyFolder], None]] = {
-    "the same line twice": lambda folder: _append(folder, _lines(folder)[1]),
     "a torn last line": lambda folder: _append(folder, b'{"format": 1, "id": "t0'),
     "missing rows": lambda folder: next(folder.requests.iterdir()).unlink(),
     "no quality": lambda folder: (folder.path / "quality.jsonl").unlink(missing_ok=True),
@@ -205,10 +202,6 @@ def in_turn(readers: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
     return [
         (name, command) for name, by, turn in turns for command in dict.fromkeys((by[turn], by[turn - len(by) // 2]))
     ]
-
-
-def _lines(folder: StudyFolder) -> list[bytes]:
-    return (folder.path / TRIAL).read_bytes().splitlines(keepends=True)
 
 
 def _append(folder: StudyFolder, raw: bytes) -> None:

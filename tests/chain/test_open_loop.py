@@ -25,7 +25,7 @@ workloads:
   - name: replay
     input_tokens: 400
     output_tokens: 9
-    arrival: {kind: trace, file: trace.csv, speed: 10}
+    arrival: {kind: trace, file: trace.jsonl, speed: 10}
     duration: 1s
   - name: talk
     input_tokens: 16
@@ -35,10 +35,9 @@ workloads:
     conversation: {turns: 3, think: 150ms}
 measure: {starts: 1, trials: 1, metric: ttft}
 """
-TRACE = """Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type
-100,ChatGPT,472,18,490,Conversation log
-103,ChatGPT,10,5,15,Conversation log
-111,ChatGPT,20,5,25,Conversation log
+TRACE = """{"timestamp": 100000, "input_length": 472, "output_length": 18}
+{"timestamp": 103000, "input_length": 10, "output_length": 5}
+{"timestamp": 111000, "input_length": 20, "output_length": 5}
 """
 
 
@@ -54,7 +53,7 @@ def rows_of(folder: StudyFolder, workload: str) -> list[pa.Table]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> StudyFolder:
-    (tmp_path / "trace.csv").write_text(TRACE)
+    (tmp_path / "trace.jsonl").write_text(TRACE)
     return run_study_file(STUDY, tmp_path)
 
 

@@ -37,12 +37,16 @@ _ARROW_TYPES = {
 
 
 def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
-    """Return every record of a file, in its order; none where the file does not exist."""
+    """Return every record of a file, in its order; none where the file does not exist. An id occurs once."""
     advice = "remove that line to continue without it"
-    return [
-        parse_record(raw, kind, newest, f"{path.name}:{number} in {path.parent}", advice)
-        for number, raw in _complete_lines(path)
-    ]
+    found: dict[str, Line] = {}
+    for number, raw in _complete_lines(path):
+        where = f"{path.name}:{number} in {path.parent}"
+        record = parse_record(raw, kind, newest, where, advice)
+        if record.id in found:
+            raise StoreError(f"{where} is damaged and cannot be read: `{record.id}` occurs twice; {advice}")
+        found[record.id] = record
+    return [*found.values()]
 
 
 def parse_next_record_number(ids: Iterable[str]) -> int:

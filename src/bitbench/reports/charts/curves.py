@@ -112,7 +112,7 @@ def load_curve_figures(summary: StudySummary, labels: Labels) -> list[Figure]:
     limits of the study and what a search found."""
     found: list[Figure | None] = []
     for group in curves_by_load(summary.study.workloads):
-        if len(summary.configs) > 1:
+        if len(summary.configs) != 1:
             found.append(_load_figure(summary, group, labels))
             continue
         config = summary.configs[0].config
