@@ -44,7 +44,7 @@ def main(count: int) -> None:
     common = {"include_dashboard": False, "object_store_memory": 80 * 2**20}
     cluster: Any = Cluster(initialize_head=True, head_node_args={**common, "num_cpus": 0, "node_name": "head"})
     for number in range(count):
-        cluster.add_node(**common, num_cpus=1, node_name=f"n{number}", labels={"class": "a"})
+        cluster.add_node(**common, num_cpus=1, node_name=f"n{number}")
     sys.stdout.write(f"{cluster.address}\n")
     sys.stdout.flush()
     sys.stdin.read()

@@ -23,9 +23,9 @@ from tests.unit.test_pace import planned
 def test_addresses() -> None:
     assert parse_cluster_address("gpus") == ClusterAddress(None, per_gpu=True)
     assert parse_cluster_address("ray://h:1") == ClusterAddress("h:1")
-    assert parse_cluster_address("ray://h:1?label=a=b&per=gpu") == ClusterAddress("h:1", ("a", "b"), None, True)
+    assert parse_cluster_address("ray://h:1?resource=a&per=gpu") == ClusterAddress("h:1", "a", True)
     assert parse_cluster_address("ray://h:1?resource=a100").resource == "a100"
-    for wrong in ("ray://", "ray://h:1?label=a", "ray://h:1?per=cow", "ray://h:1?x=1", "gpus:2"):
+    for wrong in ("ray://", "ray://h:1?per=cow", "ray://h:1?x=1", "gpus:2"):
         with pytest.raises(UsageError, match="--on"):
             parse_cluster_address(wrong)
 
@@ -34,10 +34,10 @@ class FakeRay:
     """Two nodes, one of them with two GPUs, and the head without processors."""
 
     def nodes(self) -> list[dict[str, object]]:
-        def node(name: str, labels: dict[str, str], **resources: float) -> dict[str, object]:
-            return {"NodeName": name, "NodeID": name, "Alive": True, "Resources": resources, "Labels": labels}
+        def node(name: str, **resources: float) -> dict[str, object]:
+            return {"NodeName": name, "NodeID": name, "Alive": True, "Resources": resources}
 
-        return [node("head", {}), node("n0", {"class": "a"}, CPU=8), node("n1", {"class": "b"}, CPU=8, GPU=2)]
+        return [node("head"), node("n0", CPU=8), node("n1", CPU=8, GPU=2)]
 
 
 def test_places_take_whole_nodes_or_a_gpu_each() -> None:
@@ -45,7 +45,6 @@ def test_places_take_whole_nodes_or_a_gpu_each() -> None:
     assert [(place.name, place.cpus, place.gpus) for place in by_node] == [("n0", 8, 0), ("n1", 8, 2)]
     by_gpu = list_places(FakeRay(), ClusterAddress("h:1", per_gpu=True))
     assert [(place.name, place.cpus, place.gpus) for place in by_gpu] == [("n1:0", 4, 1), ("n1:1", 4, 1)]
-    assert [place.name for place in list_places(FakeRay(), ClusterAddress("h:1", ("class", "a")))] == ["n0"]
     assert [place.name for place in list_places(FakeRay(), ClusterAddress("h:1", resource="GPU"))] == ["n1"]
 
 

@@ -166,7 +166,7 @@ def test_another_token_and_another_class_are_refused(cluster: Cluster, tmp_path:
     run = Run(tmp_path, cluster, RAY_AUTH_TOKEN_PATH=str(tmp_path / "token"))
     assert run.wait() == ExitCode.UNAVAILABLE
     assert "cannot be used" in run.said.read_text()
-    nobody = Cluster(f"{cluster.on}?label=class=b", cluster.environment)
+    nobody = Cluster(f"{cluster.on}?resource=b", cluster.environment)
     assert Run(tmp_path, nobody).wait() == ExitCode.UNAVAILABLE
     assert not run.folder.trials()
 

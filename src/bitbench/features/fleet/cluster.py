@@ -42,7 +42,6 @@ class ClusterAddress:
     """`ray://HEAD:PORT`, with a class of nodes; without a place: `gpus`, a cluster of this machine alone."""
 
     place: str | None
-    label: tuple[str, str] | None = None
     resource: str | None = None
     per_gpu: bool = False
 
@@ -64,16 +63,12 @@ def parse_cluster_address(where: str) -> ClusterAddress:
         return ClusterAddress(None, per_gpu=True)
     place, _, selection = where.removeprefix("ray://").partition("?")
     fields = parse_qs(selection, keep_blank_values=True)
-    label = fields.pop("label", [""])[0]
     resource = fields.pop("resource", [""])[0]
     per = fields.pop("per", ["node"])[0]
-    is_valid = not fields and per in ("node", "gpu") and (not label or "=" in label)
+    is_valid = not fields and per in ("node", "gpu")
     if not where.startswith("ray://") or not place or not is_valid:
-        raise UsageError(
-            f"--on {where}: give gpus, or ray://HEAD:PORT with ?label=NAME=VALUE, ?resource=NAME or ?per=gpu"
-        )
-    name, _, value = label.partition("=")
-    return ClusterAddress(place, (name, value) if label else None, resource or None, per == "gpu")
+        raise UsageError(f"--on {where}: give gpus, or ray://HEAD:PORT with ?resource=NAME or ?per=gpu")
+    return ClusterAddress(place, resource or None, per == "gpu")
 
 
 @contextlib.contextmanager
@@ -146,9 +141,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _is_wanted(node: Mapping[str, Any], address: ClusterAddress) -> bool:
-    if address.resource and not node["Resources"].get(address.resource):
-        return False
-    return address.label is None or node.get("Labels", {}).get(address.label[0]) == address.label[1]
+    return not address.resource or bool(node["Resources"].get(address.resource))
 
 
 def _start_options(address: ClusterAddress) -> dict[str, object]:
