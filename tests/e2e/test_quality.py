@@ -108,7 +108,7 @@ def test_the_report_has_speed_memory_and_quality_side_by_side(recipes_study: Stu
         assert column in header
     section = quality_section(recipes_study)
     header = next(line for line in section.splitlines() if line.startswith("| Config"))
-    for column in ("Weights (MiB)", "Perplexity", "Rise", "KL mean", "Same top token"):
+    for column in ("Perplexity", "Rise", "KL mean", "Mass", "Same top token"):
         assert column in header
     assert "### Answers side by side" in section
 
