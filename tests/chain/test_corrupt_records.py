@@ -157,7 +157,7 @@ CORRUPTIONS = {
     "an unknown outcome": Corruption(TRIAL, fields(outcome="fine"), "`outcome`: Input should be"),
     "a word for a time": Corruption(TRIAL, fields(started_at="yesterday"), "Invalid isoformat string"),
     "another trial of the same id": Corruption(
-        TRIAL, lambda path: path.write_text(path.read_text().replace('"t00002"', '"t00001"', 1)), "`t00001` occurs twice"
+        TRIAL, lambda path: path.write_text(path.read_text().replace('"t00002"', '"t00001"', 1)), "occurs twice"
     ),
     "a workload of another study": Corruption(
         TRIAL, text('"workload":"one"', '"workload":"two"'), "· two, which the study", ("report", "compare", "history"),

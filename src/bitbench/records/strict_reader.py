@@ -46,7 +46,7 @@ def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
         if record.id in found:
             raise StoreError(f"{where} is damaged and cannot be read: `{record.id}` occurs twice; {advice}")
         found[record.id] = record
-    return [*found.values()]
+    return list(found.values())
 
 
 def parse_next_record_number(ids: Iterable[str]) -> int:
