@@ -1,7 +1,9 @@
 """A Ray cluster of several nodes on this machine: `python -m tests.features.fleet.ray_nodes N` until its input ends."""
 
+import json
 import os
 import secrets
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -9,7 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from bitbench.engines.null import NullArguments
+from bitbench.engines.processes import free_port
 from bitbench.features.fleet.cluster import _LOCAL_VARIABLES, NOTICE_VARIABLES
+from tests.busy_machine import wait_for
 from tests.left_behind import marked
 
 
@@ -36,6 +41,25 @@ def ray_nodes(folder: Path, count: int) -> Iterator[str]:
             yield f"ray://{cluster.stdout.readline().strip()}"
         finally:
             cluster.communicate()
+
+
+@contextmanager
+def open_server(place: Path, *, ttft: float, tpot: float) -> Iterator[str]:
+    """Yield the URL of a null server that asks for no key: one would be refused on a cluster without TLS."""
+    port = free_port()
+    behaviour = json.dumps({**NullArguments(ttft=ttft, tpot=tpot).model_dump(), "seed": 0})
+    command = [sys.executable, "-m", "bitbench.engines.workers.null_server", str(port), behaviour]
+    with subprocess.Popen(command, env={**marked(place), "BITBENCH_NULL_KEY": ""}) as server:
+        try:
+            assert wait_for(lambda: _listens(port))
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.kill()
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def main(count: int) -> None:

@@ -1,31 +1,26 @@
 """Studies on a real Ray cluster of two nodes on this machine: everything is measured once, whoever dies."""
 
-import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 import pytest
 
-from bitbench.engines.null import NullArguments
-from bitbench.engines.processes import free_port
 from bitbench.measure.offers import load_client
 from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder
 from bitbench.records.trial import NOT_THE_ENGINES, Outcome
 from bitbench.util.errors import ExitCode, UsageError
-from tests.busy_machine import LEFT_OVER_S, wait_for
-from tests.features.fleet.ray_nodes import ray_nodes, variables
+from tests.busy_machine import LEFT_OVER_S
+from tests.features.fleet.ray_nodes import open_server, ray_nodes, variables
 from tests.left_behind import alive_in, marked
 
 pytest.importorskip("ray", reason="Ray is in the group dev; this environment was made before")
@@ -171,30 +166,11 @@ def test_another_token_and_another_class_are_refused(cluster: Cluster, tmp_path:
     assert not run.folder.trials()
 
 
-@contextmanager
-def open_server(place: Path) -> Iterator[str]:
-    """A null server that asks for no key: one would be refused on a cluster without TLS."""
-    port = free_port()
-    behaviour = json.dumps({**NullArguments(ttft=0.2, tpot=0.02).model_dump(), "seed": 0})
-    command = [sys.executable, "-m", "bitbench.engines.workers.null_server", str(port), behaviour]
-    with subprocess.Popen(command, env={**marked(place), "BITBENCH_NULL_KEY": ""}) as server:
-        try:
-            assert wait_for(lambda: _listens(port))
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.kill()
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as client:
-        return client.connect_ex(("127.0.0.1", port)) == 0
-
-
 def test_two_machines_send_one_plan(cluster: Cluster, tmp_path: Path) -> None:
     options = ["--concurrency", "4", "--requests", "20", "--output-tokens", "8", "--trials", "1", "--into", "out"]
     environment = {**marked(tmp_path), **cluster.environment}
     environment.pop("OPENAI_API_KEY", None)
-    with open_server(tmp_path) as url:
+    with open_server(tmp_path, ttft=0.2, tpot=0.02) as url:
         command = [sys.executable, "-m", "bitbench", "load", url, "--on", cluster.on, *options]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     folder = StudyFolder(tmp_path / "out")
