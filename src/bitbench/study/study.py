@@ -56,7 +56,7 @@ Version = Annotated[str, BeforeValidator(_quoted), Field(pattern=f"^{VERSION}$",
 Versions = Annotated[tuple[Version, ...], Field(min_length=1)]
 PythonPath = Annotated[str, AfterValidator(_full_path)]
 KvCacheTypes = Annotated[tuple[str, ...], Field(min_length=1)]
-MOST_POINTS = 200_000  # of a study: each is planned, and at a second each they take two days
+MOST_POINTS = 2_000  # of a study: at five starts of a minute each they take a machine a week
 MOST_SETUPS = 1_000  # of one engine, by the lists in its arguments
 
 
@@ -371,7 +371,10 @@ class Study(Spec):
         variants = max(len(self.models), 1) * len(self.recipes) + len(self.variants)
         points = variants * len(self.engines) * max(len(self.workloads), 1)
         if points > MOST_POINTS:
-            raise ValueError(f"models × recipes × engines × workloads are {points:,} points; at most {MOST_POINTS:,}")
+            raise ValueError(
+                f"models × recipes × engines × workloads are {points:,} points; at most {MOST_POINTS:,}, which take "
+                "one machine a week: make several studies of it"
+            )
         return self
 
     @model_validator(mode="after")
