@@ -12,7 +12,7 @@ from typer.main import get_command, get_group
 
 from bitbench.feature import Command, Offer, Panel
 
-WORDS = {"int": "N", "float": "NUMBER", "path": "PATH", "str": "TEXT"}
+WORDS = {"int": "N", "INTEGER": "N", "float": "NUMBER", "FLOAT": "NUMBER", "path": "PATH", "str": "TEXT"}
 REFERENCE = "docs/cli.md"
 _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 
@@ -91,6 +91,7 @@ def help_record(parameter: Any, ctx: Any) -> tuple[str, str]:
     names, text = parameter.get_help_record(ctx)
     if isinstance(parameter, TyperArgument):
         names = parameter.metavar or str(parameter.name).upper()
+    names = re.sub(r"\b(INTEGER|FLOAT)(?: RANGE)?\b", r"<\1>", names)  # as older versions of typer have them
     names = re.sub(r"<(?:list\[)?([^>\]]*)\]?>", lambda kind: WORDS.get(kind[1].removesuffix(" range"), kind[1]), names)
     without_range = re.sub(r"(; |  \[(?=[^:]*$))[^;\]]*x[<>][^\]]*", "", text)
     return names, re.sub(r"(?<=\.)\]$", "", " ".join(without_range.split()))
