@@ -21,6 +21,7 @@ from bitbench.study.base import RECORDED, Record
 from bitbench.study.plan import Plan
 from bitbench.util.errors import NotComparableError, RowsNotKeptError, StoreError
 from bitbench.util.files import open_to_read
+from bitbench.util.text import printable
 from bitbench.util.units import show_bytes
 
 R = TypeVar("R", bound=Record)
@@ -44,7 +45,7 @@ def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
         where = f"{path.name}:{number} in {path.parent}"
         record = parse_record(raw, kind, newest, where, advice)
         if record.id in found:
-            raise StoreError(f"{where} is damaged and cannot be read: `{record.id}` occurs twice; {advice}")
+            raise StoreError(f"{where} is damaged and cannot be read: the id {printable(record.id)} occurs twice; {advice}")
         found[record.id] = record
     return list(found.values())
 

@@ -49,10 +49,9 @@ def test_every_run_is_there_and_its_statistics_are_not_taken_for_a_run(runs: Imp
 
 
 def test_the_slow_run_is_flagged(runs: Imported) -> None:
-    _, summary, report = runs
+    _, summary, _ = runs
     sparse = next(point for point in summary.points if point.point.config.variant == "w8a16_sparse_awq")
     assert [outlier.value for outlier in sparse.outliers] == [1526.74]
-    assert "1 trial flagged" in report
 
 
 def test_equal_variants_are_a_tie_where_each_run_was_a_start(separate: Imported) -> None:
