@@ -74,16 +74,18 @@ class StudyDriver:
         self._hosts: dict[tuple[str, int], Host] = {}
         self._lock: Lock | None = None
         self._schedule: Schedule | None = None
-        self._looked = 0.0
+        self._looked = self._heard = 0.0
 
     def run(self) -> None:
         require_places(self._ray, self._address)
         while self._schedule is None or self._give_out(self._schedule):
             self._take_results()
-            self._look_at_nodes()
-            for host in self._hosts.values():
-                self._hear(host)
-            self._require_hosts()
+            if time.monotonic() > self._heard + _WAIT_S:  # not after each result: every question to Ray takes time
+                self._heard = time.monotonic()
+                self._look_at_nodes()
+                for host in self._hosts.values():
+                    self._hear(host)
+                self._require_hosts()
 
     def _require_hosts(self) -> None:
         """Raises FleetError where no node can work any more."""
