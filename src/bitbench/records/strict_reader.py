@@ -45,7 +45,8 @@ def read_lines(path: Path, kind: type[Line], newest: int) -> list[Line]:
         where = f"{path.name}:{number} in {path.parent}"
         record = parse_record(raw, kind, newest, where, advice)
         if record.id in found:
-            raise StoreError(f"{where} is damaged and cannot be read: the id {printable(record.id)} occurs twice; {advice}")
+            cause = f"the id {printable(record.id)} occurs twice"
+            raise StoreError(f"{where} is damaged and cannot be read: {cause}; {advice}")
         found[record.id] = record
     return list(found.values())
 
