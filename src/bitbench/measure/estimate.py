@@ -178,7 +178,7 @@ class Estimator:
         self._start_s = {setup.name: _Starts(engines[setup.engine].start_s) for setup in plan.study.engines}
         timed = {point.config for point in plan.points}
         self._timed = Counter(config.engine for config in timed)
-        self._only_quality = Counter(config.engine for config in set(plan.quality_once) - timed)  # started once
+        self._only_quality = Counter(config.engine for config in set(plan.quality) - timed)  # started once
         self._quality_s = _all_quality_s(plan, engines, estimate_assumptions(level))
         self.one_each_s = sum(mean.value for mean in self._trial_s.values())  # a trial of each point
         self.warm_ups_s = sum(mean.value for mean in self._warm_up_s.values())
@@ -288,8 +288,7 @@ def _all_quality_s(plan: Plan, engines: Mapping[str, Engine], speed: Assumed) ->
     variants = {variant.name: variant for variant in plan.variants}
     scoring = {setup.name: engines[setup.engine].scoring for setup in plan.study.engines}
     return sum(
-        guess_quality_s(variants[config.variant], quality, scoring[config.engine], speed)
-        for config in plan.quality_once
+        guess_quality_s(variants[config.variant], quality, scoring[config.engine], speed) for config in plan.quality
     )
 
 

@@ -93,7 +93,6 @@ class Progress:
         self._scored_in: dict[Config, str] = {}  # the instance that told its quality
         self._restarted: set[Config] = set()  # scored in a second start, or tried
         self._scored = frozenset(plan.quality)
-        self._alike = {name: names for names in plan.alike_setups for name in names}
         self._workloads = {workload.name: workload for workload in plan.study.workloads}
         self._lost: Counter[int] = Counter()  # machines that went away, by block
         self._block = first_block  # the first that may not be complete
@@ -168,27 +167,16 @@ class Progress:
         return Condition.RESTARTED if is_second else None
 
     def wants_quality(self, config: Config) -> bool:
-        """Once for all that share it: by the first of them, or by whichever comes next where that one fails. A failure
-        that may be bad luck is tried again, in another instance."""
+        """Return whether nothing says it yet. A failure that may be bad luck is tried again, in another instance."""
         if config not in self._scored:
             return False
         outcomes = self._quality[config]
-        if any(self._measures_for(config, setup) for setup in self._alike.get(config.engine, ())):
-            return False
         if Outcome.OK in outcomes or FINAL_OUTCOMES & set(outcomes):
             return False
         disturbed, lost = outcomes.count(Outcome.DISTURBED), outcomes.count(Outcome.LOST)
         if disturbed > DISTURBED_REPEATS or lost > LOST_REPEATS:
             return False
         return len(outcomes) - disturbed - lost < FAILED_BLOCKS_BEFORE_GIVING_UP
-
-    def _measures_for(self, config: Config, setup: str) -> bool:
-        """Whether the same variant in another setup has, or will have, the quality of this config."""
-        other = Config(variant=config.variant, engine=setup)
-        if other == config or other not in self._scored:
-            return False
-        outcomes, names = self._quality[other], self._alike[setup]
-        return Outcome.OK in outcomes or (not outcomes and names.index(setup) < names.index(config.engine))
 
     def next_block(self, under_way: Collection[int] = ()) -> int | None:
         """The first block with work that no machine has yet; None where there is none, or where blocks that are under

@@ -132,9 +132,6 @@ class Plan(Record):
     expectations: tuple[Expectation, ...] = ()
     quality: tuple[Config, ...] = ()  # whose quality is measured: also of some whose speed would mean nothing
     quality_refusals: tuple[QualityRefusal, ...] = ()
-    # Names of setups with which every variant says the same: its quality with one is its quality with all of them.
-    # Empty: each config's is measured.
-    alike_setups: tuple[tuple[str, ...], ...] = ()
     level: Level | None = None  # of the processor that it was planned for; None: not known, or not computed on
     in_float32: tuple[Config, ...] = ()  # since this processor would emulate bf16, and the study names no type
 
@@ -191,11 +188,6 @@ class Plan(Record):
     def chosen_dtypes(self) -> dict[Config, str]:
         """What configs compute in because of the processor; of others the engine's default or the study decides."""
         return dict.fromkeys(self.in_float32, "float32")
-
-    @property
-    def quality_once(self) -> tuple[Config, ...]:
-        """Whose quality is measured."""
-        return self.quality
 
     def variant(self, name: str) -> Variant:
         return next(variant for variant in self.variants if variant.name == name)
