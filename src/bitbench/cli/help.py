@@ -20,9 +20,8 @@ _ARGUMENTS, _OPTIONS = "Arguments", "Options"
 class PlainCommand(TyperCommand):
     """Options in the panels that they name (`rich_help_panel`); hidden ones are named in the last line."""
 
-    def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return what follows the command's name, with arguments as they stand in the list below: URL, not {URL}."""
-        return [re.sub(r"\{(\w+)\}", r"\1", piece) for piece in super().collect_usage_pieces(ctx)]
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: ARG002
+        return [self.options_metavar or "", *help_usages(self)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         _write_panels(self, ctx, formatter)
@@ -67,6 +66,17 @@ def help_order(commands: dict[str, Any]) -> dict[str, Any]:
     return dict(sorted(commands.items(), key=lambda item: panels.index(_panel_of(item[1]))))
 
 
+def help_usages(command: TyperCommand) -> list[str]:
+    """Return `STUDY_DIR`, and `[NAME]` where it may be left out, however the version of typer shows them."""
+    arguments = [parameter for parameter in command.params if isinstance(parameter, TyperArgument)]
+    names = [(argument.required, _argument_name(argument)) for argument in arguments]
+    return [name if required or name.startswith("[") else f"[{name}]" for required, name in names]
+
+
+def _argument_name(argument: TyperArgument) -> str:
+    return argument.metavar or str(argument.name).upper()
+
+
 def _write_panels(command: TyperCommand | TyperGroup, ctx: Any, formatter: Any) -> None:
     panels: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: []}
     rare = [name for name, found in getattr(command, "commands", {}).items() if found.hidden]
@@ -90,11 +100,11 @@ def help_record(parameter: Any, ctx: Any) -> tuple[str, str]:
     """Return names and text as typer has them, with our words for types and without ranges."""
     names, text = parameter.get_help_record(ctx)
     if isinstance(parameter, TyperArgument):
-        names = parameter.metavar or str(parameter.name).upper()
+        names = _argument_name(parameter)
     names = re.sub(r"\b(INTEGER|FLOAT)(?: RANGE)?\b", r"<\1>", names)  # as older versions of typer have them
     names = re.sub(r"<(?:list\[)?([^>\]]*)\]?>", lambda kind: WORDS.get(kind[1].removesuffix(" range"), kind[1]), names)
-    without_range = re.sub(r"(; |  \[(?=[^:]*$))[^;\]]*x[<>][^\]]*", "", text)
-    return names, re.sub(r"(?<=\.)\]$", "", " ".join(without_range.split()))
+    without_range = re.sub(r"  \[[^;\[\]]*x[<>][^;\]]*\]$|; [^;\[\]]*x[<>][^;\]]*(?=[;\]])", "", text)
+    return names, " ".join(without_range.split())
 
 
 class LazyCommand(TyperCommand):
