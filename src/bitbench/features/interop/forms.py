@@ -320,8 +320,8 @@ def _rows(summary: StudySummary) -> list[_Row]:
     """All points that were asked for, by input length and then in the order of the study."""
     measured = {point.point: point for point in summary.points}
     reasons = {
-        point: "" if "output_throughput" in summary.metrics else _why_not(summary)
-        for point, summary in measured.items()
+        point: "" if "output_throughput" in measurement.metrics else _why_not(measurement)
+        for point, measurement in measured.items()
     }
     for refusal in summary.refusals:
         word = "not made" if refusal.was_tried else "refused"
