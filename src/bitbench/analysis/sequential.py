@@ -17,7 +17,7 @@ from bitbench.analysis.claims import (
     nothing_claimed,
     spend,
 )
-from bitbench.analysis.elapsed import Elapsed
+from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.intervals import Sample
 from bitbench.analysis.pairs import (
     LogSpeeds,
@@ -132,10 +132,7 @@ def looks_taken(
     """Each look at a study, with the trials that it could see."""
     counted = _counted(plan, trials)
     blocks = sorted({trial.block for trial in counted})
-    elapsed = Elapsed()
-    for record in (*trials, *others):
-        elapsed.add(record)
-    taken = _looks(plan, blocks, elapsed)
+    taken = _looks(plan, blocks, block_ends(trials, others))
     known = [set(blocks[: look.blocks]) for look in taken]
     return [
         (look, [trial for trial in counted if trial.block in seen]) for look, seen in zip(taken, known, strict=True)
@@ -154,7 +151,7 @@ def pairs_by_workload(
     return paired_ratios(_speeds([trial for trial in trials if trial.counts], primary_metric), baseline)
 
 
-def open_points(found: SequentialAnalysis, baseline: Config | None) -> set[Point]:
+def points_with_open_claims(found: SequentialAnalysis, baseline: Config | None) -> set[Point]:
     """Those with an undecided question; before the first look all of them."""
     points: set[Point] = set()
     for workload, speeds in found.speeds.items():
@@ -164,7 +161,7 @@ def open_points(found: SequentialAnalysis, baseline: Config | None) -> set[Point
     return points
 
 
-def _looks(plan: Plan, blocks: Sequence[int], elapsed: Elapsed) -> list[Look]:
+def _looks(plan: Plan, blocks: Sequence[int], ends: Mapping[int, float]) -> list[Look]:
     measure = plan.study.measure
     starts = measure.starts
     alpha = 1 - measure.confidence
@@ -173,8 +170,7 @@ def _looks(plan: Plan, blocks: Sequence[int], elapsed: Elapsed) -> list[Look]:
     if measure.budget is None:  # that of starts is what looks have to share
         first = min(max(FIRST_LOOK, starts.min), max(starts.max, 2))
         return spend(alpha, ((done, done / starts.max, done >= starts.max) for done in range(first, len(blocks) + 1)))
-    found = elapsed.block_ends()
-    ends_s = [found[block] for block in blocks if block in found]
+    ends_s = [ends[block] for block in blocks if block in ends]
     return claim_looks(ends_s, measure.budget, alpha, fewest_blocks=starts.min, most_blocks=starts.max)
 
 

@@ -11,7 +11,7 @@ from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.results.summary import StudySummary
 from bitbench.cli.options import Format
 from bitbench.loadgen.verdict import STOLEN_SHARE
-from bitbench.measure.progress import progress_excuses
+from bitbench.measure.progress import repeatable_rejections
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.trial import Outcome
 from bitbench.reports.document.markdown import markdown
@@ -93,6 +93,6 @@ def outcome_advice(records: StudyRecords) -> str | None:
     # A point that was given up ends with a rejection.
     newest = {(trial.point, trial.block): trial for trial in measured}
     given_up = {trial.id for trial in newest.values() if trial.outcome is Outcome.CLIENT_BOUND}
-    if given_up.isdisjoint(progress_excuses(measured)):
+    if given_up.isdisjoint(repeatable_rejections(measured)):
         return f"{late} Nothing is missing: what they should show was measured again."
     return f"{late} {remedy}, then measure again with the same command; or lower the concurrency."

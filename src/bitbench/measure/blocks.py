@@ -8,23 +8,24 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from bitbench.engines.registry import registered_engines_of
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.budget import StudyPace
+from bitbench.measure.estimate import Estimator
 from bitbench.measure.loop import THIS_HOST, Schedule, run_study
-from bitbench.measure.machine.host import available_memory
 from bitbench.measure.plan import estimator_of
-from bitbench.measure.runner import StudyRun, refuse_other_facts, refuse_other_study
+from bitbench.measure.progress import BlockTask, Progress, Recorded
+from bitbench.measure.residence import Residence
+from bitbench.measure.runner import StudyRun, refuse_other_facts, refuse_other_study, study_residence
 from bitbench.measure.trial import now
-from bitbench.measure.workplace import Workplace
+from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import StudyFolder, StudyRecords, Writer
+from bitbench.records.quality import QualityRecord
 from bitbench.records.request_rows import RequestParts
-from bitbench.records.trial import InstanceRecord, Outcome
-from bitbench.study.plan import Plan, Point
+from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.study.plan import Plan
 from bitbench.study.study_file import study_file_text
 from bitbench.util.errors import StoreError, UsageError
 from bitbench.util.files import read_bytes
@@ -32,36 +33,29 @@ from bitbench.util.files import read_bytes
 MACHINE_VARIABLE = "BITBENCH_MACHINE"  # this machine's name in records, where its host name is not its own
 
 
-@dataclass(frozen=True)
-class BlockTask:
-    """A block that was decided elsewhere: its number, its rounds, and the points that run in it."""
+class OneBlockPlanner:
+    """A `measure.loop.Planner` for one block whose size was decided elsewhere."""
 
-    block: int
-    rounds: int
-    points: frozenset[Point]
+    def __init__(self, task: BlockTask, estimator: Estimator, residence: Residence) -> None:
+        self._task, self._estimator, self._residence = task, estimator, residence
 
+    def add(self, record: Recorded) -> None:
+        if isinstance(record, TrialRecord):
+            self._residence.add(record)
+        if not isinstance(record, QualityRecord):
+            self._estimator.add(record)
 
-class BlockPace(StudyPace):
-    """A pace for one block whose size was decided elsewhere. Which configs fit into memory is decided here."""
+    def begin(self, task: BlockTask) -> None:
+        """Do nothing: the task is known."""
 
-    def __init__(self, task: BlockTask, plan: Plan, workplace: Workplace) -> None:
-        self._task = task
-        super().__init__(
-            plan,
-            registered_engines_of(plan.study),
-            estimator_of(plan, workplace),
-            available_bytes=available_memory(),
-            on_device=workplace.device != "cpu",
-        )
+    def decide(self, block: int) -> BlockTask | None:
+        return self._task if block == self._task.block else None
 
-    def rounds(self, block: int) -> int:
-        return self._task.rounds if block == self._task.block else 0
+    def rounds_by_the_clock(self, task: BlockTask, progress: Progress) -> int:  # noqa: ARG002
+        return task.rounds
 
-    def is_open(self, point: Point, block: int) -> bool:  # noqa: ARG002
-        return point in self._task.points
-
-    def basis(self, block: int) -> int:
-        return block
+    def remaining_s(self) -> float:
+        return self._estimator.remaining_s()
 
 
 def measure_block(block: int, study: StudyRun) -> None:
@@ -74,34 +68,39 @@ def measure_block(block: int, study: StudyRun) -> None:
     plan = study.plan if block == 0 else study.plan.model_copy(update={"quality": ()})
     part, machine = replace(study, plan=plan), _machine_name()
     task = BlockTask(block, plan.study.measure.trials.min, frozenset(plan.points))
+    residence = study_residence(plan, study.at)
     with study.folder.writing() as writer, LoadWorkers() as load:
         _refuse_other_blocks(block, study.folder)
         study.begin(writer, name=machine)
         run = replace(part.context(load), quality=part.quality_kits(writer))
         schedule = Schedule(
-            plan, lambda: BlockPace(task, plan, study.at), study.folder, host=machine, first_block=block
+            plan,
+            lambda _: OneBlockPlanner(task, estimator_of(plan, study.at), residence),
+            residence,
+            study.folder,
+            host=machine,
+            first_block=block,
         )
-        begun_on = schedule.hosts.get(block, machine)
-        if begun_on != machine:
-            void_block(
-                block, begun_on, f"{begun_on} was lost in this block, which {machine} repeats.", schedule, writer
-            )
+        line = schedule.lines.newest.get(block)
+        if line is not None and line.event == "begun" and line.host != machine:
+            void_block(line, f"{line.host} was lost in this block, which {machine} repeats.", schedule, writer)
         study.observer.study_started(plan, schedule.measured)
         run_study(run, schedule, writer, study.copy_records)
 
 
-def void_block(block: int, host: str, cause: str, schedule: Schedule, writer: Writer) -> None:
+def void_block(line: BlockLine, cause: str, schedule: Schedule, writer: Writer) -> None:
     """Take back what a block has so far, where something is missing from it: its machine was lost."""
-    members = schedule.progress.whole_block(block).members
-    if not members:
+    left = schedule.progress.configs_left(line.block)
+    if not left:
         return
+    schedule.lines.void(line, cause)
     instance_id, log_file = writer.new_instance()
     writer.append_instance(
         InstanceRecord(
             id=instance_id,
-            config=members[0].config,
-            block=block,
-            host=host,
+            config=left[0],
+            block=line.block,
+            host=line.host,
             started_at=now(),
             outcome=Outcome.LOST,
             cause=cause,
@@ -193,6 +192,7 @@ def _join(part: StudyRecords, writer: Writer) -> None:
     _refuse_double(part, study)
     writer.write_study(study_file_text(part.study))
     writer.write_lock(part.lock if lock is None else lock.resumed(part.lock))
+    BlockLines(study).take(BlockLines(StudyFolder(source)))
     ids = _join_instances(part, source, writer)
     have = Counter(trial.instance_id for trial in study.trials())
     for trial in part.trials:

@@ -12,7 +12,6 @@ from random import Random
 from bitbench.analysis.objectives import objectives_hold
 from bitbench.analysis.rate_search import NextRate, next_rate, rate_trials
 from bitbench.engines.endpoint import EndpointUnusable, endpoint_api_key, endpoint_url, offered_models
-from bitbench.measure.budget import OneBlock
 from bitbench.measure.group import is_steady, wants_warm_up_round
 from bitbench.measure.load_study import (
     API_KEY_ENV,
@@ -29,7 +28,7 @@ from bitbench.measure.load_study import (
     seeded_load_study_options,
 )
 from bitbench.measure.machine.watches import MemoryWatch
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress, progress_excuses
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS, BlockTask, Progress, repeatable_rejections
 from bitbench.measure.trial import ReadyInstance, RunContext, TrialDraft, TrialKind, now, run_trial
 from bitbench.ports import Endpoint, Instance, InstanceFailed, LoadClient
 from bitbench.records.folder import Writer
@@ -66,8 +65,8 @@ class EndpointRun:
         self._visit = len(writer.folder.instances())  # what earlier runs sent last may not be recorded
         # By this run, with the metrics of its last round: the server may have been started again since the last.
         self._warm: dict[Point, tuple[TrialMetrics, ...]] = {}
-        pace = OneBlock(run.plan.study.measure.trials.min)
-        self._progress = Progress(run.plan, pace, excused=progress_excuses(self._trials))
+        self._progress = Progress(run.plan, repeatable_rejections(self._trials))
+        self._progress.begin(BlockTask(BLOCK, run.plan.study.measure.trials.min, frozenset(run.plan.points)))
         self._progress.add(self._trials)
 
     @property

@@ -1,13 +1,11 @@
-"""How long a study will take, from what was measured or else from rough figures; and how many rounds of a block that
-leaves time for."""
+"""How long a study will take, from what was measured or else from rough figures."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bitbench.analysis.elapsed import ended_s
 from bitbench.ports import Engine
-from bitbench.records.trial import NOT_THE_ENGINES, InstanceRecord, Outcome, TrialRecord
+from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.study.hardware import Level
 from bitbench.study.model_cost import active_weight_bytes
 from bitbench.study.plan import Plan, Point
@@ -157,19 +155,11 @@ class _Starts:
 
 
 class Estimator:
-    """Seconds for starts and trials; measured figures replace guesses as they come in.
-
-    It is asked after every group, of studies with many thousand points: sums over all of them are kept up to date with
-    each record instead of being computed again.
-    """
+    """Seconds for starts and trials; measured figures replace guesses as they come in."""
 
     def __init__(self, plan: Plan, engines: Mapping[str, Engine], level: Level | None = None) -> None:
         """`level`: of the processor that computes."""
-        self._plan = plan
-        self._engines = engines
-        self._level = level
-        measure = plan.study.measure
-        self._needed = measure.starts.min * measure.trials.min
+        self._measure = plan.study.measure
         self._workloads = {workload.name: workload for workload in plan.study.workloads}
         guesses = _guesses(plan, estimate_assumptions(level))
         of_points = {point: guesses[point.config.variant, point.workload] for point in plan.points}
@@ -180,34 +170,21 @@ class Estimator:
         self._timed = Counter(config.engine for config in timed)
         self._only_quality = Counter(config.engine for config in set(plan.quality) - timed)  # started once
         self._quality_s = _all_quality_s(plan, engines, estimate_assumptions(level))
-        self.one_each_s = sum(mean.value for mean in self._trial_s.values())  # a trial of each point
-        self.warm_ups_s = sum(mean.value for mean in self._warm_up_s.values())
         self._done: Counter[Point] = Counter()
-        self._left_s = self._needed * self.one_each_s + measure.starts.min * self.warm_ups_s
         self._starts_done = 0
-
-    def anew(self) -> "Estimator":
-        """One that knows of no record yet."""
-        return Estimator(self._plan, self._engines, self._level)
 
     def add(self, record: TrialRecord | InstanceRecord) -> None:
         if isinstance(record, InstanceRecord):
             self._starts_done += 1
             if record.ready_s is not None and record.config.engine in self._start_s:
                 self._start_s[record.config.engine].add(record.block, record.ready_s)
-        elif (mean := self._trial_s.get(record.point)) is not None:
-            point, warm_up = record.point, self._warm_up_s[record.point]
-            self._left_s -= self._point_left_s(point)
-            self.one_each_s -= mean.value
-            self.warm_ups_s -= warm_up.value
+        elif record.point in self._trial_s:
+            point = record.point
             self._done[point] += record.kind == "measured" and record.turn == 0
             if record.duration_s:  # 0: it never ran
-                mean.add(_whole_trial_s(record, self._workloads[point.workload]))
+                self._trial_s[point].add(_whole_trial_s(record, self._workloads[point.workload]))
                 if record.kind == "warmup":
-                    warm_up.add(record.duration_s)
-            self.one_each_s += mean.value
-            self.warm_ups_s += warm_up.value
-            self._left_s += self._point_left_s(point)
+                    self._warm_up_s[point].add(record.duration_s)
 
     def trial_s(self, point: Point) -> float:
         return self._trial_s[point].value
@@ -232,41 +209,35 @@ class Estimator:
 
     def remaining_s(self) -> float:
         """Time for the minimum that is left."""
-        instances = self._plan.study.measure.starts.min
-        starts = instances * self._timed.total() + self._only_quality.total()
+        blocks = self._measure.starts.min
+        left_s = 0.0
+        for point in self._trial_s:
+            missing = blocks * self._measure.trials.min - self._done[point]
+            if missing > 0:
+                left_s += missing * self.trial_s(point) + blocks * self.warm_up_s(point)
+        starts = blocks * self._timed.total() + self._only_quality.total()
         left = max(starts - self._starts_done, 0) / starts if starts else 0.0
-        return max(self._left_s, 0.0) + (self.starts_s(instances) + self._quality_s) * left
+        return left_s + (self.starts_s(blocks) + self._quality_s) * left
 
     def range_s(self) -> tuple[float, float]:
         """The whole study: with the minimum of trials and instances, and with the maximum."""
-        measure = self._plan.study.measure
-        low, high = (
-            self.starts_s(instances) + instances * (trials * self.one_each_s + self.warm_ups_s) + self._quality_s
-            for instances, trials in (
-                (measure.starts.min, measure.trials.min),
-                (measure.starts.max, measure.trials.max),
-            )
-        )
+        measure = self._measure
+        low = self._blocks_s(measure.starts.min, measure.trials.min) + self.quality_s
         if measure.budget is None:
-            return low, high
-        in_any_case_s = max(self._blocks_s(measure.starts.min), measure.budget)
-        return min(self._blocks_s(FEWEST_BLOCKS), in_any_case_s) + self.quality_s, in_any_case_s + self.quality_s
+            return low, self._blocks_s(measure.starts.max, measure.trials.max) + self.quality_s
+        in_any_case_s = max(self._blocks_s(measure.starts.min, 1), measure.budget)
+        return min(self._blocks_s(FEWEST_BLOCKS, 1), in_any_case_s) + self.quality_s, in_any_case_s + self.quality_s
 
-    def _blocks_s(self, blocks: int) -> float:
-        """So many of one round, with warm-ups."""
-        return self.starts_s(blocks) - self.starts_s(0) + blocks * (self.one_each_s + self.warm_ups_s)
+    def _blocks_s(self, blocks: int, rounds: int) -> float:
+        """So many blocks of so many rounds, with starts and warm-ups."""
+        trials_s = sum(mean.value for mean in self._trial_s.values())  # one of each point
+        warm_ups_s = sum(mean.value for mean in self._warm_up_s.values())
+        return self.starts_s(blocks) - self.starts_s(0) + blocks * (rounds * trials_s + warm_ups_s)
 
     @property
     def quality_s(self) -> float:
         """Beside a budget, with the starts for quality alone."""
         return self.starts_s(0) + self._quality_s
-
-    def _point_left_s(self, point: Point) -> float:
-        """For the trials that it needs, and its warm-ups."""
-        missing = self._needed - self._done[point]
-        if missing <= 0:
-            return 0.0
-        return missing * self.trial_s(point) + self._plan.study.measure.starts.min * self.warm_up_s(point)
 
 
 def _guesses(plan: Plan, speed: Assumed) -> dict[tuple[str, str], tuple[float, float]]:
@@ -290,125 +261,3 @@ def _all_quality_s(plan: Plan, engines: Mapping[str, Engine], speed: Assumed) ->
     return sum(
         guess_quality_s(variants[config.variant], quality, scoring[config.engine], speed) for config in plan.quality
     )
-
-
-@dataclass(frozen=True)
-class Room:
-    """What is left of the budget after a round."""
-
-    left_s: float
-    is_last: bool  # no other block fits
-
-
-class BlockRounds:
-    """Planned are the fewest that were right after any of the block's starts and, of the first block, trials: what
-    these took is a better estimate than what was known before, but may only shorten the block.
-
-    After each round that all have, the clock is looked at, and nothing else: a round that would not end in time is not
-    begun, and where no other block fits, the rounds go on while they do. Records are read in the order in which they
-    ended: a run that was interrupted, which finds them in another order, must come to the same.
-    """
-
-    def __init__(
-        self,
-        points: Collection[Point],
-        gone: Collection[Point],
-        known: Callable[[], Estimator],
-        rounds_for: Callable[[Estimator], int],
-        room_at: Callable[[float], Room],
-        *,
-        most: int,
-    ) -> None:
-        """`points`: all that are open in this block; `gone`: those of them that failed before it. `known`: an estimator
-        with what was known before this block. `room_at`: a time of the wall clock. `most`: rounds, whatever
-        is left."""
-        self._points, self._gone = points, gone
-        self._known, self._rounds_for, self._room_at = known, rounds_for, room_at
-        self._most = most
-        self._read: list[TrialRecord | InstanceRecord] = []
-        self._new: list[TrialRecord | InstanceRecord] = []
-        self._begin()
-
-    def _begin(self) -> None:
-        self._estimator = self._known()
-        self._rounds = self._rounds_for(self._estimator)
-        self._turns = _Turns(self._points, self._gone)
-        self._complete = 0  # rounds that all have
-
-    def add(self, record: TrialRecord | InstanceRecord) -> None:
-        self._new.append(record)
-
-    def rounds(self) -> int:
-        if self._new:
-            self._new.sort(key=ended_s)
-            if self._read and ended_s(self._new[0]) < ended_s(self._read[-1]):
-                self._new = sorted([*self._read, *self._new], key=ended_s)
-                self._read = []
-                self._begin()
-            for record in self._new:
-                self._continue_with(record)
-            self._read += self._new
-            self._new = []
-        return self._rounds
-
-    def _continue_with(self, record: TrialRecord | InstanceRecord) -> None:
-        # Trials of later blocks hardly change what is known of trials, and cost a plan each.
-        if record.block == 0 or isinstance(record, InstanceRecord):
-            self._estimator.add(record)
-            self._rounds = min(self._rounds, max(self._complete, self._rounds_for(self._estimator)))
-        if isinstance(record, TrialRecord) and record.kind == "measured":
-            self._turns.add(record)
-            if self._complete < self._rounds and self._turns.all_have(self._complete + 1):
-                self._complete += 1
-                room = self._room_at(ended_s(record))
-                fits = self._turns.round_s <= room.left_s
-                if not fits:
-                    self._rounds = self._complete
-                elif room.is_last and self._complete == self._rounds < self._most:
-                    self._rounds += 1
-
-
-class _Turns:
-    """The measured trials of a block, as they came."""
-
-    def __init__(self, points: Collection[Point], gone: Collection[Point]) -> None:
-        self._points, self._gone = points, gone
-        self._last: dict[Point, TrialRecord] = {}
-        self._failed: set[Point] = set()  # by their last trial
-        self._counted: Counter[Point] = Counter()
-        self._having: Counter[int] = Counter()  # points with at least so many that count
-        self._began_s: float | None = None
-        self._ended_s = 0.0
-
-    def add(self, trial: TrialRecord) -> None:
-        point = trial.point
-        is_check = trial.turn > 0 and trial.outcome in (Outcome.OK, *NOT_THE_ENGINES)
-        if point not in self._points or is_check:
-            return
-        self._last[point] = trial
-        self._ended_s = ended_s(trial)
-        if self._began_s is None:
-            self._began_s = self._ended_s - (trial.duration_s or 0.0)
-        if trial.outcome is not Outcome.OK:
-            self._failed.add(point)
-            return
-        self._failed.discard(point)
-        self._counted[point] += 1
-        self._having[self._counted[point]] += 1
-
-    @property
-    def round_s(self) -> float:
-        """With all that lies between trials, and with those that had to be repeated."""
-        return (self._ended_s - (self._began_s or 0.0)) / max(self._counted.values())
-
-    def all_have(self, rounds: int) -> bool:
-        """Whether each point that did not fail has so many, and could have one more without a start: all of them had a
-        trial in the same round, or belong to one config. Those of another shift, or visit, are gone."""
-        if self._having[rounds] + len(self._failed) + len(self._gone) < len(self._points):
-            return False  # as after most trials
-        present = [point for point in self._points if point in self._last or point not in self._gone]
-        going = [point for point in present if point not in self._failed]
-        if not going or any(self._counted[point] < rounds for point in going):
-            return False
-        latest = {self._last[point].round for point in going}
-        return len(latest) == 1 and (None not in latest or len({point.config for point in going}) == 1)

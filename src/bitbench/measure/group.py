@@ -91,7 +91,7 @@ class Residents:
         self._present[ready.id] = ready
 
     def leave(self, ready: ReadyInstance) -> None:
-        """Its shift is over, or it cannot be trusted any more: it is ended, and the others go on."""
+        """It cannot be trusted any more: it is ended, and the others go on."""
         if self._present.pop(ready.id, None) is not None:
             ready.instance.stop()
 
@@ -125,23 +125,15 @@ NewInstance = Callable[[], tuple[str, Path]]  # an id and a log file
 def run_group(
     group: Group, run: RunContext, progress: Progress, new_instance: NewInstance
 ) -> Generator[Draft, None, None]:
-    """Start, warm up, take turns, measure quality, end: all at once, or in shifts beside the one that stays."""
+    """Start all members, warm them up, let them take turns, measure their quality, and end them."""
     with ExitStack() as stack:
         setups = {member.config: run.plan.study.engine(member.config.engine) for member in group.members}
         can_freeze = {config: run.engine_of(config).can_freeze(setup) for config, setup in setups.items()}
         residents = stack.enter_context(Residents(can_freeze))
         servers = _Servers(group, run, progress, residents, new_instance)
-        stays = yield from servers.start([group.stays] if group.stays else [], stack)
-        for shift in group.shifts_of_members:
-            if group.stays and not servers.left(stays):
-                return  # what is left has nothing to be compared through: the schedule says how it goes on
-            with ExitStack() as own:
-                members = yield from servers.start(shift, own)
-                yield from servers.take_turns(members, stays)
-                yield from servers.measure_quality(members)
-                for _, ready in members:
-                    residents.leave(ready)
-        yield from servers.measure_quality(stays)
+        present = yield from servers.start(stack)
+        yield from servers.take_turns(present)
+        yield from servers.measure_quality(present)
 
 
 @dataclass(frozen=True)
@@ -155,13 +147,10 @@ class _Servers:
     new_instance: NewInstance
     warm: dict[tuple[str, str], TrialMetrics] = field(default_factory=dict)  # last warm-up, by instance and workload
 
-    def left(self, present: Sequence[Present]) -> list[Present]:
-        return [(member, ready) for member, ready in present if ready.id in self.residents]
-
-    def start(self, members: Sequence[Member], stack: ExitStack) -> Generator[Draft, None, list[Present]]:
+    def start(self, stack: ExitStack) -> Generator[Draft, None, list[Present]]:
         """Return those that came up, warm. They end with the stack."""
         present: list[Present] = []
-        for member in members:
+        for member in self.group.members:
             ready = yield from self._start(member, stack)
             if ready is not None:
                 self.residents.join(ready)
@@ -169,17 +158,15 @@ class _Servers:
                 present.append((member, ready))
         return present
 
-    def take_turns(self, members: Sequence[Present], stays: Sequence[Present]) -> Iterator[Draft]:
+    def take_turns(self, present: Sequence[Present]) -> Iterator[Draft]:
         """Every point that wants a trial gets one in each round, in a new order; what others spoiled is repeated.
 
         In its first turn of a block a config has a second trial right after the first, without freezing between them:
         `analysis.turns` compares the two.
-
-        One that is alone has no rounds, unless it is measured again in a block that has: not beside the others of it.
         """
         number = self.progress.rounds_begun(self.group.block)
-        in_rounds = len(self.group.members) > 1 or (number > 0 and self.progress.is_taken_up_again(self.group.block))
-        while wanted := self._wanted(members, stays):
+        in_rounds = len(self.group.members) > 1
+        while wanted := self._wanted(present):
             for ready, workload in self._shuffled(wanted, number):
                 while self._can(ready, workload):
                     place = 0
@@ -209,7 +196,9 @@ class _Servers:
 
     def measure_quality(self, present: Sequence[Present]) -> Iterator[Draft]:
         """After their speed: so that it can disturb nothing."""
-        for member, ready in self.left(present):
+        for member, ready in present:
+            if ready.id not in self.residents:
+                continue
             condition = self.progress.wanted_score(member.config, ready.id)
             if condition is not None:
                 with self.residents.turn(ready):
@@ -284,25 +273,20 @@ class _Servers:
                     rounds.append(draft.record)
                     self.warm[ready.id, workload.name] = draft.record.metrics
 
-    def _wanted(self, members: Sequence[Present], stays: Sequence[Present]) -> list[Turn]:
-        """One that stays has a turn wherever another has one."""
-        wanted = self._wanting(members)
-        asked = {workload.name for _, workload in wanted}
-        beside = [
-            (ready, workload)
-            for member, ready in stays
-            for workload in member.workloads
-            if workload.name in asked and self._can(ready, workload)
-        ]
-        return [*wanted, *(beside or self._wanting(stays))]
+    def _wanted(self, present: Sequence[Present]) -> list[Turn]:
+        """Those that want a trial, and the baseline wherever another has one."""
+        here = [(member, ready) for member, ready in present if ready.id in self.residents]
+        turns = [(ready, workload) for member, ready in here for workload in member.workloads]
+        wanted = [turn for turn in turns if self._wants(*turn)]
+        asked = {workload.name for ready, workload in wanted if ready.config != self.group.baseline}
+        for ready, workload in turns:
+            is_beside = ready.config == self.group.baseline and workload.name in asked
+            if is_beside and not self._wants(ready, workload) and self._can(ready, workload):
+                wanted.append((ready, workload))
+        return wanted
 
-    def _wanting(self, present: Sequence[Present]) -> list[Turn]:
-        return [
-            (ready, workload)
-            for member, ready in self.left(present)
-            for workload in member.workloads
-            if self.progress.wants_trial(_point(ready, workload), ready.block)
-        ]
+    def _wants(self, ready: ReadyInstance, workload: Workload) -> bool:
+        return self.progress.wants_trial(_point(ready, workload), ready.block)
 
     def _can(self, ready: ReadyInstance, workload: Workload) -> bool:
         return ready.id in self.residents and self.progress.accepts_trial(_point(ready, workload), ready.block)

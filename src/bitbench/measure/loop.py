@@ -1,24 +1,25 @@
-"""The loop of a study on this machine: what its records leave to do, run group by group, each result on disk before
-the next one begins.
+"""The loop of a study on this machine: each block is decided, written down and measured, group by group, and each
+result is on disk before the next one begins.
 
-There is no other state, so a study that was killed at any moment is resumed by the same call.
+A study that was killed at any moment is resumed by the same call: its records say what was measured, its
+`blocks.jsonl` what was decided.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from itertools import groupby
+from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
-from bitbench.analysis.ranking import baselines_of
-from bitbench.measure.budget import StudyPace
 from bitbench.measure.group import Draft, run_group
-from bitbench.measure.progress import Progress, Recorded, progress_excuses
+from bitbench.measure.progress import BlockTask, Progress, Recorded, repeatable_rejections
 from bitbench.measure.quality import QualityDraft
+from bitbench.measure.residence import Residence
 from bitbench.measure.trial import RunContext, TrialDraft
 from bitbench.ports import Observer
+from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import StudyFolder, Writer
-from bitbench.records.quality import QualityRecord
-from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
+from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.reports.document.words import plural
 from bitbench.study.plan import Group, Plan
 from bitbench.util.errors import BusyMachineError, StoreError
@@ -26,53 +27,112 @@ from bitbench.util.errors import BusyMachineError, StoreError
 THIS_HOST = "local"  # what records call the machine of a study that runs on one
 
 
+class Planner(Protocol):
+    """Decides what each block measures."""
+
+    def add(self, record: Recorded) -> None: ...
+
+    def begin(self, task: BlockTask) -> None: ...
+
+    def decide(self, block: int) -> BlockTask | None: ...
+
+    def rounds_by_the_clock(self, task: BlockTask, progress: Progress) -> int: ...
+
+    def remaining_s(self) -> float: ...
+
+
 class Schedule:
-    """What is recorded, and what that leaves to do."""
+    """What is recorded and decided of a study, and what that leaves to do."""
 
     def __init__(
         self,
         plan: Plan,
-        make_pace: Callable[[], StudyPace],
+        make_planner: Callable[[BlockLines], Planner],
+        residence: Residence,
         folder: StudyFolder,
         *,
         host: str = THIS_HOST,
         first_block: int = 0,
     ) -> None:
         """`host`: the name of this machine in records. `first_block`: other runs measure the blocks before it."""
-        self._plan, self._make_pace, self._folder = plan, make_pace, folder
+        self._plan, self._make_planner, self._folder = plan, make_planner, folder
         self._first_block = first_block
+        self.residence = residence
         self.host = host
+        self.lines = BlockLines(folder)
         recorded = self._recorded()
-        self.excused = progress_excuses(recorded)  # what an earlier call gave up, this one measures
+        self.repeatable = repeatable_rejections(recorded)  # what an earlier call gave up, this one measures
         self._begin_with(recorded)
 
     def reload(self) -> None:
-        """From the folder alone: also after a machine was lost, since that takes back what its block had."""
+        """From the folder alone: after a machine was lost, since that takes back what its block had."""
         self._begin_with(self._recorded())
 
     def _begin_with(self, recorded: Sequence[Recorded]) -> None:
         self.trials: list[TrialRecord] = []
-        self.hosts: dict[int, str] = {}  # on which each block was begun
-        self.pace = self._make_pace()
-        baselines = baselines_of(self._plan)
-        self.progress = Progress(self._plan, self.pace, baselines, self._first_block, self.excused)
+        self.results = 0  # trials and scores; a start is none
+        self.planner = self._make_planner(self.lines)
+        self.progress = Progress(self._plan, self.repeatable)
+        for line in self.lines.newest.values():
+            if line.event != "void":
+                self.begin(self.task_of(line))
         for record in recorded:
             self.add(record)
 
     def _recorded(self) -> list[Recorded]:
         return [*self._folder.trials(), *self._folder.quality_records(), *self._folder.instances()]
 
+    def task_of(self, line: BlockLine) -> BlockTask:
+        return BlockTask(line.block, line.rounds, frozenset(self._plan.points) - set(line.decided))
+
+    def begin(self, task: BlockTask) -> None:
+        self.planner.begin(task)
+        self.progress.begin(task)
+
+    def begin_new(self, task: BlockTask, host: str) -> BlockLine:
+        """Write down what was decided about a block before it begins."""
+        self.begin(task)
+        decided = [point for point in self._plan.points if point not in task.points]
+        return self.lines.begin(task.block, host, task.rounds, tuple(decided))
+
     def add(self, record: Recorded) -> None:
         self.progress.add([record])
-        self.pace.add(record)
-        if isinstance(record, QualityRecord):
-            return
+        self.planner.add(record)
+        self.results += not isinstance(record, InstanceRecord)
         if isinstance(record, TrialRecord):
             self.trials.append(record)
-        elif record.outcome is Outcome.LOST:
-            self.hosts.pop(record.block, None)
-        else:
-            self.hosts.setdefault(record.block, record.host or self.host)
+
+    def blocks(self) -> Iterator[int]:
+        """Yield each block to measure: those that were begun, then new ones while the planner wants another.
+
+        Raises StoreError for a block that was begun on another machine and lacks trials.
+        """
+        block = self._first_block
+        while True:
+            line = self.lines.newest.get(block)
+            if line is None or line.event == "void":
+                task = self.planner.decide(block)
+                if task is None:
+                    return
+                self.begin_new(task, self.host)
+            elif line.event == "begun" and line.host != self.host and self.progress.configs_left(block):
+                raise StoreError(f"block {block} was begun on {line.host}; resume it there, or resume with --on")
+            if line is None or line.event != "ended":
+                yield block
+            block += 1
+
+    def next_group(self, block: int) -> Group | None:
+        configs = {point.config for point in self.task_of(self.lines.newest[block]).points}
+        chunks = self.residence.chunks([config for config in self._plan.configs if config in configs])
+        return self.progress.next_group(block, chunks)
+
+    def watch_the_clock(self, block: int) -> None:
+        """Give a block under way fewer or more rounds where its budget asks for that."""
+        task = self.task_of(self.lines.newest[block])
+        rounds = self.planner.rounds_by_the_clock(task, self.progress)
+        if rounds != task.rounds:
+            self.lines.change_rounds(block, rounds)
+            self.begin(replace(task, rounds=rounds))
 
     @property
     def measured(self) -> int:
@@ -114,22 +174,31 @@ def run_study(
 ) -> None:
     """Run what is left; `after_group` is called between groups. Raises StoreError where a block was begun on another
     machine or a group leaves no result, and BusyMachineError where all of a block is rejected."""
-    for block, groups in groupby(iter(schedule.progress.next_group, None), key=lambda group: group.block):
+    for block in schedule.blocks():
         rejections = _Rejections(block, schedule, writer.folder.path)
-        for group in groups:
-            if group.rounds and (host := schedule.hosts.get(block, schedule.host)) != schedule.host:
-                raise StoreError(f"block {block} was begun on {host}; resume it there, or resume with --on")
-            run.observer.group_started(group, schedule.pace.remaining_s())
-            results = 0  # a start is none
-            with closing(run_group(group, run, schedule.progress, writer.new_instance)) as drafts:
-                for draft in drafts:
-                    record_loop_result(draft, schedule, writer, run.observer)
-                    rejections.add(draft, group)
-                    results += not isinstance(draft, InstanceRecord)
-            if results == 0 and schedule.progress.next_group() == group:
-                raise StoreError(f"{group.name} left no trial; see the logs in {writer.folder.logs}")
+        while (group := schedule.next_group(block)) is not None:
+            for draft in _run_one_group(group, run, schedule, writer):
+                rejections.add(draft, group)
             after_group()
         rejections.end()
+    while (group := schedule.progress.next_quality()) is not None:
+        for _ in _run_one_group(group, run, schedule, writer):
+            pass
+        after_group()
+
+
+def _run_one_group(group: Group, run: RunContext, schedule: Schedule, writer: Writer) -> Iterator[Draft]:
+    """Yield what a group brings, once it is written down. Raises StoreError where it brings no result."""
+    run.observer.group_started(group, schedule.planner.remaining_s())
+    before = schedule.results
+    with closing(run_group(group, run, schedule.progress, writer.new_instance)) as drafts:
+        for draft in drafts:
+            record_loop_result(draft, schedule, writer, run.observer)
+            if isinstance(draft, TrialDraft) and draft.record.kind == "measured":
+                schedule.watch_the_clock(group.block)
+            yield draft
+    if schedule.results == before:
+        raise StoreError(f"{group.name} left no result; see the logs in {writer.folder.logs}")
 
 
 def record_loop_result(draft: Draft, schedule: Schedule, writer: Writer, observer: Observer) -> None:

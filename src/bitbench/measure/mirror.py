@@ -28,7 +28,8 @@ COPIES_AT_ONCE = 8
 LARGEST_LINES_BYTES = 2**30
 REST = 10  # times as long as the last failure took, before the next attempt: a server that hangs costs no more
 _DOCUMENTS = ("study.yaml", "lock.json", "roof.json")
-_LINES = ("blocks.jsonl", "instances.jsonl", "quality.jsonl", "trials.jsonl")  # in the order in which they are copied
+# In the order in which they are copied: a block that has ended has all of its trials there.
+_LINES = ("instances.jsonl", "quality.jsonl", "trials.jsonl", "blocks.jsonl")
 _FOLDERS = ("logs", "requests", "quality", "profiles", "tables")
 _ROWS = re.compile(rb'"((?:requests|quality)/[^"\\]+)"')  # as a line names them
 _AWS_ERROR = re.compile(r"AWS Error [A-Z_0-9]+")

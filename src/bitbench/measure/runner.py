@@ -16,7 +16,7 @@ from bitbench.engines.registry import registered_engines_of
 from bitbench.feature import offered, study_keys_of_features
 from bitbench.loadgen.inputs import hash_input_files
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.budget import OpenPoints, StudyPace
+from bitbench.measure.block_planner import BlockPlanner, OpenPoints
 from bitbench.measure.compatibility import look_up_compatibility
 from bitbench.measure.endpoint import EndpointRun
 from bitbench.measure.load_study import PreparedLoad
@@ -27,6 +27,7 @@ from bitbench.measure.offers import Executor
 from bitbench.measure.plan import estimator_of, no_quality_of_random_weights, plan_study_source, ready_plan
 from bitbench.measure.quality import KitMaker, QualityKit
 from bitbench.measure.readiness import readiness_environments
+from bitbench.measure.residence import Residence
 from bitbench.measure.trial import RunContext, now
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
@@ -34,6 +35,7 @@ from bitbench.models import library
 from bitbench.ports import LoadClient, Observer
 from bitbench.quality.material import hash_quality_files
 from bitbench.quantize.catalog import built_in_recipes, is_recipe_file_name
+from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.kept_tables import write_kept_tables
 from bitbench.records.lock import HostFacts, Lock
@@ -229,10 +231,18 @@ class StudyRun:
         maker = run_kit_maker(self.plan.study, self.store, self.source.folder, self.at.home)
         return maker.kits(self.plan, writer, self.observer.note)
 
-    def schedule(self, at_once: Callable[[], int] = lambda: 1, search: OpenPoints | None = None) -> Schedule:
-        """What the folder lacks, told to the observer. `at_once`: how many blocks are measured."""
-        schedule = Schedule(self.plan, lambda: run_pace(self.plan, self.at, at_once(), search), self.folder)
-        _announce(self.plan, schedule, self.observer, estimator_of(self.plan, self.at).quality_s)
+    def schedule(self, search: OpenPoints | None = None) -> Schedule:
+        """What the folder lacks, told to the observer."""
+        residence = study_residence(self.plan, self.at)
+
+        def make_planner(_: BlockLines) -> BlockPlanner:
+            estimator = estimator_of(self.plan, self.at)
+            return BlockPlanner(self.plan, estimator, residence, search=search)
+
+        schedule = Schedule(self.plan, make_planner, residence, self.folder)
+        self.observer.study_started(self.plan, schedule.measured)
+        assert isinstance(schedule.planner, BlockPlanner)
+        _announce_budget(self.plan, schedule.planner, self.observer, estimator_of(self.plan, self.at).quality_s)
         return schedule
 
 
@@ -268,15 +278,12 @@ def run_kit_maker(study: Study, store: VariantStore, folder: Path, home: Path) -
     )
 
 
-def run_pace(plan: Plan, at: Workplace, at_once: int = 1, search: OpenPoints | None = None) -> StudyPace:
-    return StudyPace(
+def study_residence(plan: Plan, at: Workplace) -> Residence:
+    return Residence(
         plan,
         registered_engines_of(plan.study),
-        estimator_of(plan, at),
         available_bytes=available_memory(),
         on_device=at.device != "cpu",
-        at_once=at_once,
-        search=search,
     )
 
 
@@ -360,9 +367,9 @@ def refuse_other_facts(lock: Lock, found: Lock, folder: StudyFolder) -> None:
         )
 
 
-def _announce(plan: Plan, schedule: Schedule, observer: Observer, quality_s: float) -> None:
-    observer.study_started(plan, schedule.measured)
-    if (planned := schedule.pace.planned()) is not None:
+def _announce_budget(plan: Plan, planner: BlockPlanner, observer: Observer, quality_s: float) -> None:
+    """Say what the budget buys, if there is one."""
+    if (planned := planner.planned()) is not None:
         besides = f"; quality takes about {show_duration(quality_s)} besides" if quality_s else ""
         observer.note(f"the budget buys {_bought(planned)}{besides}")
     elif plan.study.measure.budget is not None:

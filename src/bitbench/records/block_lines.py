@@ -7,6 +7,7 @@ from typing import Literal
 from bitbench.records.folder import StudyFolder
 from bitbench.records.strict_reader import parse_record
 from bitbench.study.base import Record
+from bitbench.study.plan import Point
 from bitbench.util.files import SafeFolder, read_bytes
 
 BLOCK_FORMAT: Literal[1] = 1
@@ -25,7 +26,7 @@ class BlockLine(Record):
     host: str
     at: str  # wall clock, ISO 8601 in UTC
     rounds: int  # that it is to have; ended: that it has
-    points: tuple[int, ...]  # places in the plan's points that run in it
+    decided: tuple[Point, ...] = ()  # what was known well enough before it, and does not run in it
     seconds: float | None = None  # ended: how long it took there
     cause: str | None = None  # void: how the host was lost
 
@@ -49,19 +50,31 @@ class BlockLines:
     def newest(self) -> Mapping[int, BlockLine]:
         return self._newest
 
-    def begin(self, block: int, host: str, rounds: int, points: tuple[int, ...]) -> BlockLine:
+    def begin(self, block: int, host: str, rounds: int, decided: tuple[Point, ...]) -> BlockLine:
         earlier = self._newest.get(block)
         attempt = 1 if earlier is None else earlier.attempt + 1
         line = BlockLine(
-            block=block, attempt=attempt, event="begun", host=host, at=_now(), rounds=rounds, points=points
+            block=block, attempt=attempt, event="begun", host=host, at=_now(), rounds=rounds, decided=decided
         )
         return self._append(line)
 
-    def end(self, line: BlockLine, rounds: int, seconds: float) -> None:
-        self._append(line.model_copy(update={"event": "ended", "at": _now(), "rounds": rounds, "seconds": seconds}))
+    def change_rounds(self, block: int, rounds: int) -> None:
+        """Write down that a block under way gets so many rounds after all."""
+        self._append(self._newest[block].model_copy(update={"at": _now(), "rounds": rounds}))
+
+    def end(self, line: BlockLine, rounds: int, seconds: float) -> BlockLine:
+        return self._append(
+            line.model_copy(update={"event": "ended", "at": _now(), "rounds": rounds, "seconds": seconds})
+        )
 
     def void(self, line: BlockLine, cause: str) -> None:
         self._append(line.model_copy(update={"event": "void", "at": _now(), "cause": cause}))
+
+    def take(self, others: "BlockLines") -> None:
+        """Add what another folder says of its blocks."""
+        for block, line in others.newest.items():
+            if self._newest.get(block) != line:
+                self._append(line)
 
     def _append(self, line: BlockLine) -> BlockLine:
         self._files.append(_NAME, line.model_dump_json().encode() + b"\n")

@@ -90,31 +90,14 @@ class Member(Record):
 class Group(Record):
     """Configs of a block that are started together and take turns: one round after the other, in random order.
 
-    A block holds one fresh start of each config. Where memory allows it, one group is all of it, at once or in
-    shifts beside the baseline; else each config is a group of its own. It says all that another machine would need
-    to know to run it.
+    A block holds one fresh start of each config. Where they do not fit into memory at once, it has several groups, each
+    with a start of the baseline; or each config is a group of its own.
     """
 
     block: int
     members: tuple[Member, ...]
     rounds: int  # trials of each workload that a member has in this block, those of an interrupted run included
-    # Who is resident together, one shift after the other; the member in none of them, the baseline, stays beside each.
-    # Empty: all at once.
-    shifts: tuple[tuple[Config, ...], ...] = ()
-
-    @property
-    def stays(self) -> Member | None:
-        """Has a turn in every round of every shift, so that each config meets it in all of its rounds."""
-        comes = {config for shift in self.shifts for config in shift}
-        return next((member for member in self.members if self.shifts and member.config not in comes), None)
-
-    @property
-    def shifts_of_members(self) -> tuple[tuple[Member, ...], ...]:
-        """Without the one that stays."""
-        if not self.shifts:
-            return (self.members,)
-        member = {member.config: member for member in self.members}
-        return tuple(tuple(member[config] for config in shift) for shift in self.shifts)
+    baseline: Config | None = None  # has a turn wherever another member has one
 
     @property
     def name(self) -> str:

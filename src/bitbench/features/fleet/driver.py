@@ -10,6 +10,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 from bitbench.engines.registry import registered_engines_of
@@ -23,13 +24,14 @@ from bitbench.features.fleet.cluster import (
     parse_cluster_address,
     require_places,
 )
-from bitbench.features.fleet.pace import ClusterPace
-from bitbench.measure.blocks import BlockTask, refuse_sections_of_one_machine, void_block
+from bitbench.features.fleet.pace import ClusterPlanner
+from bitbench.measure.blocks import refuse_sections_of_one_machine, void_block
 from bitbench.measure.group import Draft
 from bitbench.measure.loop import Schedule, record_loop_result
 from bitbench.measure.offers import Executor
+from bitbench.measure.progress import BlockTask
 from bitbench.measure.quality import QualityDraft
-from bitbench.measure.runner import StudyRun
+from bitbench.measure.runner import StudyRun, study_residence
 from bitbench.measure.trial import TrialDraft
 from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import Writer
@@ -70,7 +72,6 @@ class StudyDriver:
 
     def __init__(self, ray: Any, address: ClusterAddress, study: StudyRun, writer: Writer) -> None:
         self._ray, self._address, self._study, self._writer = ray, address, study, writer
-        self._lines = BlockLines(study.folder)
         self._hosts: dict[tuple[str, int], Host] = {}
         self._lock: Lock | None = None
         self._schedule: Schedule | None = None
@@ -102,32 +103,46 @@ class StudyDriver:
                 if line is not None:
                     self._order(schedule, host, line)
         is_busy = any(host.line is not None for host in self._hosts.values())
-        return is_busy or schedule.progress.next_block() is not None or bool(self._wanted_quality(schedule))
+        return is_busy or self._has_more(schedule)
+
+    def _has_more(self, schedule: Schedule) -> bool:
+        newest = schedule.lines.newest
+        if self._wanted_quality(schedule) or any(self._is_left(schedule, line) for line in newest.values()):
+            return True
+        first_new = next(block for block in count() if block not in newest or newest[block].event == "void")
+        return schedule.planner.decide(first_new) is not None
+
+    def _is_left(self, schedule: Schedule, line: BlockLine) -> bool:
+        return line.event == "begun" and bool(schedule.progress.configs_left(line.block))
 
     def _next_line(self, schedule: Schedule, name: str) -> BlockLine | None:
         """A block for this host. One that was interrupted goes on where it was begun, as it was decided then; where
         that host is gone, it is voided and begun again."""
+        assert isinstance(schedule.planner, ClusterPlanner)
         names = {host.name for host in self._hosts.values() if host.state != "out"}
         is_complete = all(host.state != "asked" for host in self._hosts.values())  # by GPU, names come with the facts
-        taken = {host.line.block for host in self._hosts.values() if host.line is not None}
-        while (block := schedule.progress.next_block(taken)) is not None:
-            line = self._lines.newest.get(block)
-            if line is None or line.event != "begun":
-                return self._begin(schedule, block, name)
-            if line.host == name:
-                return line
-            if line.host in names or not is_complete:
-                taken.add(block)
-            else:
-                self._void(schedule, line, f"{line.host} is not among the nodes any more")
-        if taken or not self._wanted_quality(schedule):
+        under_way = {host.line.block for host in self._hosts.values() if host.line is not None}
+        first_open: int | None = None
+        for block in count():
+            line = schedule.lines.newest.get(block)
+            if line is not None and self._is_left(schedule, line) and block not in under_way:
+                if line.host == name:
+                    return line
+                if line.host not in names and is_complete:
+                    self._void(schedule, line, f"{line.host} is not among the nodes any more")
+                    line = None
+            if line is None or line.event == "void":
+                if first_open is not None and schedule.planner.basis(block) > first_open:
+                    return None
+                task = schedule.planner.decide(block)
+                if task is not None:
+                    return schedule.begin_new(task, name)
+                break
+            if first_open is None and self._is_left(schedule, line):
+                first_open = block
+        if first_open is not None or not self._wanted_quality(schedule):
             return None
-        return BlockLine(block=0, attempt=0, event="begun", host=name, at="", rounds=0, points=())
-
-    def _begin(self, schedule: Schedule, block: int, name: str) -> BlockLine:
-        pace, points = schedule.pace, self._study.plan.points
-        is_open = [number for number, point in enumerate(points) if pace.is_open(point, block)]
-        return self._lines.begin(block, name, pace.rounds(block), tuple(is_open))
+        return BlockLine(block=0, attempt=0, event="begun", host=name, at="", rounds=0)
 
     def _wanted_quality(self, schedule: Schedule) -> tuple[Config, ...]:
         return tuple(filter(schedule.progress.wants_quality, self._study.plan.quality))
@@ -135,16 +150,16 @@ class StudyDriver:
     def _order(self, schedule: Schedule, host: Host, line: BlockLine) -> None:
         from bitbench.features.fleet.host import BlockOrder
 
-        assert isinstance(schedule.pace, ClusterPace)
-        points = frozenset(self._study.plan.points[number] for number in line.points)
+        assert isinstance(schedule.planner, ClusterPlanner)
+        task = schedule.task_of(line) if line.rounds else BlockTask(0, 0, frozenset())
         quality = self._wanted_quality(schedule) if line.block == 0 else ()
         order = BlockOrder(
-            task=BlockTask(line.block, line.rounds, points),
-            seconds=schedule.pace.seconds(),
+            task=task,
+            seconds=schedule.planner.seconds(),
             quality=quality,
             materials=self._materials_of(quality),
             history=_list_history(schedule.trials, line.block),
-            excused=schedule.excused,
+            repeatable=schedule.repeatable,
         )
         host.line, host.ids = line, {}
         host.results = host.actor.run.remote(order)
@@ -157,8 +172,7 @@ class StudyDriver:
 
     def _void(self, schedule: Schedule, line: BlockLine, cause: str) -> None:
         if line.rounds:
-            self._lines.void(line, cause)
-            void_block(line.block, line.host, cause, schedule, self._writer)
+            void_block(line, cause, schedule, self._writer)
 
     # Results
 
@@ -187,7 +201,9 @@ class StudyDriver:
         assert host.line is not None
         if isinstance(result, BlockEnd):
             if host.line.rounds:
-                self._lines.end(host.line, self._count_rounds(host.line.block), result.seconds)
+                rounds = self._count_rounds(host.line.block)
+                ended = self._schedule.lines.end(host.line, rounds, result.seconds)
+                self._schedule.begin(self._schedule.task_of(ended))
             host.line, host.losses = None, 0
             self._study.copy_records()
             return
@@ -275,10 +291,10 @@ class StudyDriver:
         study = self._study
         study.quality_kits(self._writer)
 
-        def make_pace() -> ClusterPace:
-            return ClusterPace(study.plan, study.at, max(1, len(self._hosts)), self._lines.newest)
+        def make_planner(lines: BlockLines) -> ClusterPlanner:
+            return ClusterPlanner(study.plan, study.at, max(1, len(self._hosts)), lines)
 
-        self._schedule = Schedule(study.plan, make_pace, study.folder)
+        self._schedule = Schedule(study.plan, make_planner, study_residence(study.plan, study.at), study.folder)
         study.observer.study_started(study.plan, self._schedule.measured)
 
     def _lose(self, host: Host, cause: str, *, for_good: bool = False) -> None:

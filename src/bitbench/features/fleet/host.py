@@ -11,17 +11,15 @@ from threading import Thread
 
 import ray
 
-from bitbench.analysis.ranking import baselines_of
 from bitbench.engines.left_over import end_left_over
-from bitbench.features.fleet.pace import TimedPace
+from bitbench.features.fleet.pace import TimedBlock
 from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.blocks import BlockTask
 from bitbench.measure.group import Draft, run_group
 from bitbench.measure.offers import LogObserver
 from bitbench.measure.plan import ready_plan
-from bitbench.measure.progress import Progress
+from bitbench.measure.progress import BlockTask, Progress, Recorded
 from bitbench.measure.quality import QualityKit
-from bitbench.measure.runner import resolve_run, run_context, run_kit_maker
+from bitbench.measure.runner import resolve_run, run_context, run_kit_maker, study_residence
 from bitbench.measure.trial import RunContext, TrialDraft
 from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
@@ -48,7 +46,7 @@ class BlockOrder:
     materials: dict[str, QualityMaterial]  # by the name of a model
     # All trials of this block, and of others those that failed or show the most memory of their config.
     history: tuple[TrialRecord, ...]
-    excused: frozenset[str]
+    repeatable: frozenset[str]
 
 
 @dataclass(frozen=True)
@@ -105,22 +103,34 @@ class BlockHost:
         yield BlockEnd(time.monotonic() - began), {}
 
     def _drafts(self, order: BlockOrder, logs: "_Logs") -> Iterator[Draft]:
+        """Yield the results of a block, then those of quality."""
         run = self._context_for(order)
-        pace = TimedPace(order.task, run.plan, self._workplace, order.seconds)
-        progress = Progress(run.plan, pace, baselines_of(run.plan), order.task.block, order.excused)
+        progress = Progress(run.plan, order.repeatable)
+        residence = study_residence(run.plan, self._workplace)
+        timed = TimedBlock(order.task, order.seconds)
+
+        def add(record: Recorded) -> None:
+            progress.add([record])
+            if isinstance(record, TrialRecord):
+                residence.add(record)
+                timed.add(record)
+            progress.begin(timed.task)
+
         for trial in order.history:
-            progress.add([trial])
-            pace.add(trial)
-        while (group := progress.next_group()) is not None and group.block == order.task.block:
+            add(trial)
+        progress.begin(timed.task)
+        present = {point.config for point in order.task.points}
+        configs = [config for config in run.plan.configs if config in present]
+        block = order.task.block
+        while group := progress.next_group(block, residence.chunks(configs)) or progress.next_quality():
             results = 0
             for draft in run_group(group, run, progress, logs.new_instance):
                 record = draft if isinstance(draft, InstanceRecord) else draft.record
-                progress.add([record])
-                pace.add(record)
+                add(record)
                 results += record is not draft
                 yield _without_files(draft)
-            if results == 0 and progress.next_group() == group:
-                raise StoreError(f"{group.name} left no trial")
+            if results == 0:
+                raise StoreError(f"{group.name} left no result")
 
     def _context_for(self, order: BlockOrder) -> RunContext:
         plan = self._plan.model_copy(update={"quality": order.quality})

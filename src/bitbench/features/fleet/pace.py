@@ -5,55 +5,43 @@ its share is over. Later blocks are begun only while the longest block so far fi
 """
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from dataclasses import replace
 from math import ceil
 
-from bitbench.engines.registry import registered_engines_of
-from bitbench.measure.blocks import BlockPace, BlockTask
-from bitbench.measure.budget import StudyPace
-from bitbench.measure.machine.host import available_memory
+from bitbench.measure.block_planner import BlockPlanner
 from bitbench.measure.plan import estimator_of
+from bitbench.measure.progress import BlockTask
+from bitbench.measure.runner import study_residence
 from bitbench.measure.workplace import Workplace
-from bitbench.records.block_lines import BlockLine
-from bitbench.records.quality import QualityRecord
-from bitbench.records.trial import InstanceRecord, TrialRecord
+from bitbench.records.block_lines import BlockLines
+from bitbench.records.trial import TrialRecord
 from bitbench.study.plan import Config, Plan, Point
 
 LEAST_WAVES = 2  # so that a study can drop what is decided halfway
 
 
-class ClusterPace(StudyPace):
-    """The pace of a study whose blocks run on so many nodes at once. `lines`: the newest of each block."""
+class ClusterPlanner(BlockPlanner):
+    """The planner of a study whose blocks run on so many nodes at once."""
 
-    def __init__(self, plan: Plan, workplace: Workplace, nodes: int, lines: Mapping[int, BlockLine]) -> None:
-        super().__init__(
-            plan,
-            registered_engines_of(plan.study),
-            estimator_of(plan, workplace),
-            available_bytes=available_memory(),
-            on_device=workplace.device != "cpu",
-            at_once=nodes,
-        )
-        self._measure, self._points, self._nodes, self._lines = plan.study.measure, plan.points, nodes, lines
-        earlier = [line.seconds for line in lines.values() if line.seconds is not None]
-        self._wall_began = time.monotonic() - sum(earlier) / nodes
+    def __init__(self, plan: Plan, workplace: Workplace, nodes: int, lines: BlockLines) -> None:
+        super().__init__(plan, estimator_of(plan, workplace), study_residence(plan, workplace), at_once=nodes)
+        self._nodes, self._lines = nodes, lines
+        self._wall_began = time.monotonic() - sum(self._block_seconds()) / nodes
 
-    def rounds(self, block: int) -> int:
-        """Without a budget as on one machine; with one, the most that a block may have."""
-        if self._measure.budget is None:
-            return super().rounds(block)
-        line = self._lines.get(block)
-        if line is not None and line.event == "ended":
-            return max(1, line.rounds)  # its time was over
+    def decide(self, block: int) -> BlockTask | None:
+        """Decide as on one machine without a budget; with one, give each block the most rounds that it may have."""
         starts = self._measure.starts
-        first = min(starts.max, max(starts.min, LEAST_WAVES * self._nodes))
-        if block < first:
-            return self._measure.trials.max
-        longest_s = max((line.seconds or 0.0 for line in self._lines.values()), default=0.0)
-        is_decided = not any(self.is_open(point, block) for point in self._points)
-        if block >= starts.max or is_decided or self._wall_left_s() < longest_s:
-            return 0
-        return self._measure.trials.max
+        if self._measure.budget is None:
+            return super().decide(block)
+        if block >= starts.max:
+            return None
+        points = self.open_points(block)
+        is_in_any_case = block < max(starts.min, LEAST_WAVES * self._nodes)
+        fits = max(self._block_seconds(), default=0.0) <= self._wall_left_s()
+        if not is_in_any_case and not (points and fits):
+            return None
+        return BlockTask(block, self._measure.trials.max, points)
 
     def seconds(self) -> float | None:
         """What a block that begins now may take; None without a budget."""
@@ -62,50 +50,45 @@ class ClusterPace(StudyPace):
         waves = max(LEAST_WAVES, ceil(self._measure.starts.min / self._nodes))
         return max(0.0, min(self._measure.budget / waves, self._wall_left_s()))
 
+    def _block_seconds(self) -> list[float]:
+        return [line.seconds for line in self._lines.newest.values() if line.seconds is not None]
+
     def _wall_left_s(self) -> float:
         return (self._measure.budget or 0.0) - (time.monotonic() - self._wall_began)
 
 
-class TimedPace(BlockPace):
-    """The pace of one block on its node: rounds until the time is over, at least one."""
+class TimedBlock:
+    """The rounds of one block on its node: as many as its time allows, and at least one."""
 
-    def __init__(self, task: BlockTask, plan: Plan, workplace: Workplace, seconds: float | None) -> None:
-        super().__init__(task, plan, workplace)
-        self._seconds, self._wall_began = seconds, time.monotonic()
-        self._allowed = 1
-        self._counts: dict[Point, int] = {}
+    def __init__(self, task: BlockTask, seconds: float | None) -> None:
+        self._most, self._seconds, self._wall_began = task.rounds, seconds, time.monotonic()
+        self.task = task if seconds is None else replace(task, rounds=min(task.rounds, 1))
+        self._counts: Counter[Point] = Counter()
         self._first_trial: float | None = None  # when it began
         self._trials_done = 0
         self._configs_begun: set[Config] = set()
         self._config_count = len({point.config for point in task.points})
 
-    def add(self, record: TrialRecord | InstanceRecord | QualityRecord) -> None:
-        super().add(record)
-        if not isinstance(record, TrialRecord) or record.block != self._task.block:
-            return
-        self._configs_begun.add(record.point.config)
-        if record.kind == "measured":
-            if self._first_trial is None:
-                self._first_trial = time.monotonic() - (record.duration_s or 0.0)
-            self._trials_done += 1
-        if record.counts:
-            self._counts[record.point] = self._counts.get(record.point, 0) + 1
-            self._allow_more()
-
-    def rounds(self, block: int) -> int:
-        most = super().rounds(block)
-        return most if self._seconds is None else min(most, self._allowed)
-
-    def _allow_more(self) -> None:
+    def add(self, trial: TrialRecord) -> None:
         """Allow another round once some point has had all of them, and the rest of this one and another fit.
 
         Configs that come one after the other share the time; those after the first have as many rounds as it had.
         """
-        done = max(self._counts.values())
-        if self._seconds is None or self._first_trial is None or done < self._allowed:
+        if trial.block != self.task.block:
+            return
+        self._configs_begun.add(trial.point.config)
+        if trial.kind == "measured":
+            if self._first_trial is None:
+                self._first_trial = time.monotonic() - (trial.duration_s or 0.0)
+            self._trials_done += 1
+        if not trial.counts:
+            return
+        self._counts[trial.point] += 1
+        done = self._counts[trial.point]
+        if self._seconds is None or self._first_trial is None or not self.task.rounds <= done < self._most:
             return
         moment = time.monotonic()
-        round_s = len(self._task.points) * (moment - self._first_trial) / self._trials_done
+        round_s = len(self.task.points) * (moment - self._first_trial) / self._trials_done
         share = len(self._configs_begun) / max(1, self._config_count)
         if moment - self._wall_began + 2 * round_s * share <= self._seconds * share:
-            self._allowed = done + 1
+            self.task = replace(self.task, rounds=done + 1)

@@ -22,7 +22,7 @@ from bitbench.analysis.precision import TARGET_PRECISION
 from bitbench.analysis.quality import losses_of
 from bitbench.analysis.ranking import model_group_speeds, ranking_model_groups
 from bitbench.features.tune.types import Tune
-from bitbench.measure.budget import STOP_S, TOUCH_S
+from bitbench.measure.block_planner import STOP_S, TOUCH_S
 from bitbench.measure.estimate import Estimator
 from bitbench.records.folder import StudyRecords
 from bitbench.study.plan import Config

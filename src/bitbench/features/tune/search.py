@@ -19,7 +19,7 @@ from bitbench.features.tune.confirmation import ConfirmationPlanner
 from bitbench.features.tune.race import Race, draw_race_configs, race_of
 from bitbench.features.tune.types import Confirmed, Fate, Goal, Tried, Tune, Tuning
 from bitbench.measure import runner
-from bitbench.measure.budget import STOP_S, TOUCH_S
+from bitbench.measure.block_planner import STOP_S, TOUCH_S
 from bitbench.measure.plan import estimator_of, plan_study
 from bitbench.measure.runner import StudyPart
 from bitbench.measure.workplace import Workplace
