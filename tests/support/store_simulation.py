@@ -22,10 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from bitbench.analysis import ranking
-from bitbench.engines.null import NullEngine
-from bitbench.measure.budget import StudyPace
-from bitbench.measure.estimate import Estimator
-from bitbench.measure.progress import CLIENT_BOUND_REPEATS, Progress
+from bitbench.measure.progress import CLIENT_BOUND_REPEATS
 from bitbench.records import strict_reader as records
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.request_rows import RequestParts
@@ -34,6 +31,7 @@ from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Measure
 from bitbench.study.workload import Workload
 from tests.in_memory import MEMORY
+from tests.support.paper_study import PaperStudy
 from tests.support.synthetic import make_instance, make_lock, make_plan, make_trial
 
 STEPS = 60  # of a study: enough for most to reach its end
@@ -51,7 +49,6 @@ PLANS = {
     for schedule in ("rounds", "visits")
 }
 SCHEDULES = sorted(PLANS)
-ENGINES = {"null": NullEngine()}
 WRITTEN_ROWS: dict[int, bytes] = {}  # by their only number
 READ_ROWS: dict[bytes, pa.Table] = {}
 # What can happen, how often in a walk, and with which arguments.
@@ -116,7 +113,7 @@ class SimulatedStore:
     def die(self) -> None:
         """What is next follows from the records alone: the next process, which knows nothing else, does what this one
         would have done."""
-        would_have_done = self.progress.next_group() if self.has_added else self.group
+        would_have_done = self.study.next_group() if self.has_added else self.group
         self.writer.__exit__(None, None, None)
         self._open()
         assert self.group == would_have_done
@@ -140,25 +137,23 @@ class SimulatedStore:
         """A new process: all that it knows are the records."""
         self.writer: Writer = self.folder.writing().__enter__()
         self._check_records()
-        self.pace = StudyPace(self.plan, ENGINES, Estimator(self.plan, ENGINES), available_bytes=2**40, on_device=False)
-        self.progress = Progress(self.plan, self.pace)
+        self.study = PaperStudy(self.plan, available_bytes=2**40)
         for record in (*self.ended, *self.started):
             self._add(record)
         self.has_added = False
-        self.group = self.progress.next_group()
+        self.group = self.study.next_group()
         self._check_counts()
 
     def _add(self, record: TrialRecord | InstanceRecord) -> None:
         """To what this process knows."""
-        self.pace.add(record)
-        self.progress.add([record])
+        self.study.add([record])
         self.has_added = True
 
     def _wanted(self) -> list[Point]:
         """What the group that runs now still lacks; a new group is asked for where there is none."""
         for _ in range(2):
             if self.group is None:
-                self.group = self.progress.next_group()
+                self.group = self.study.next_group()
             if self.group is None:
                 return []
             points = [
@@ -166,7 +161,7 @@ class SimulatedStore:
                 for member in self.group.members
                 for workload in member.workloads
             ]
-            if left := [point for point in points if self.progress.wants_trial(point, self.group.block)]:
+            if left := [point for point in points if self.study.progress.wants_trial(point, self.group.block)]:
                 return left
             self.group = None
         return []
@@ -174,7 +169,7 @@ class SimulatedStore:
     def _draft(self, point: Point, outcome: Outcome) -> TrialRecord:
         assert self.group is not None
         self.clock += 1
-        index = len(self.progress.trials_of(point, self.group.block))
+        index = len(self.study.progress.trials_of(point, self.group.block))
         metrics = TrialMetrics(output_throughput=100.0 + self.clock % 7) if outcome is Outcome.OK else TrialMetrics()
         started_at = f"2026-11-02T{self.clock // 3600:02d}:{self.clock // 60 % 60:02d}:{self.clock % 60:02d}+00:00"
         return make_trial(point, self.group.block, index, started_at=started_at, outcome=outcome, metrics=metrics)
@@ -194,7 +189,7 @@ class SimulatedStore:
     def _check_counts(self) -> None:
         """No point has more than it needs."""
         for (_, block, outcome), count in self.counts.items():
-            most = {Outcome.OK: self.pace.rounds(block), Outcome.CLIENT_BOUND: CLIENT_BOUND_REPEATS + 1}
+            most = {Outcome.OK: self.study.rounds(block), Outcome.CLIENT_BOUND: CLIENT_BOUND_REPEATS + 1}
             assert count <= most.get(outcome, 1)
 
 

@@ -4,17 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.engines.null import NullEngine
-from bitbench.measure.budget import StudyPace
-from bitbench.measure.estimate import Estimator
 from bitbench.measure.plan import plan_study
-from bitbench.measure.progress import Progress
 from bitbench.measure.workplace import Workplace
 from bitbench.records.trial import Memory, TrialMetrics
 from bitbench.study.plan import Plan, Point
 from bitbench.study.study import Study
 from tests.command_line import Answer, bitbench
 from tests.growth import null_study, processor_s, write_null_study
+from tests.support.paper_study import PaperStudy
 from tests.support.synthetic import make_instance, make_trial
 
 NOISE = 3.0  # a ratio of processor times may be off by so much on a shared machine; a square would make it 4
@@ -51,14 +48,12 @@ def test_planning_grows_with_the_points(tmp_path: Path, capsys: pytest.CaptureFi
 def run_on_paper(study: Study) -> int:
     """All groups of a study and their trials, without an engine. How many trials."""
     plan: Plan = plan_study(study, Workplace())
-    engines = {"null": NullEngine()}
-    pace = StudyPace(plan, engines, Estimator(plan, engines), available_bytes=2**30, on_device=False)
-    progress = Progress(plan, pace)
-    count = 0
-    while (group := progress.next_group()) is not None:
-        pace.remaining_s()
+    paper, count = PaperStudy(plan, available_bytes=2**30), 0
+    progress = paper.progress
+    while (group := paper.next_group()) is not None:
+        paper.planner.remaining_s()
         for member in group.members:
-            pace.add(make_instance(member.config, group.block, started_at=None))
+            paper.measure(make_instance(member.config, group.block, started_at=None))
         for member in group.members:
             for workload in member.workloads:
                 point = Point(config=member.config, workload=workload.name)
@@ -66,8 +61,7 @@ def run_on_paper(study: Study) -> int:
                     index = len(progress.trials_of(point, group.block))
                     metrics, memory = TrialMetrics(output_throughput=100.0 + index), Memory(peak_bytes=2**29)
                     record = make_trial(point, group.block, index, started_at=None, metrics=metrics, memory=memory)
-                    pace.add(record)
-                    progress.add([record])
+                    paper.measure(record)
                     count += 1
     return count
 

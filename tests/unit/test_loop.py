@@ -9,27 +9,19 @@ import pytest
 from bitbench.measure.loop import THIS_HOST, Schedule, run_study
 from bitbench.measure.trial import TOUCH, RunContext
 from bitbench.ports import LoadJob, LoadResult
+from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder
-from bitbench.records.trial import InstanceRecord, Outcome
+from bitbench.records.trial import Outcome
 from bitbench.study.plan import Plan
 from bitbench.util.errors import BusyMachineError, ExitCode, StoreError
+from tests.support.paper_study import FixedPlanner, FixedResidence
 from tests.support.synthetic import load_result, make_lock, request_rows
 from tests.unit.test_group import Engine, Load, Silent, Tape
-from tests.unit.test_schedule import FixedPace, plan_of
+from tests.unit.test_schedule import plan_of
 
 
 class Killed(Exception):
     pass
-
-
-class Pace(FixedPace):
-    """Of a study that is not planned by time."""
-
-    def add(self, record: object) -> None:
-        pass
-
-    def remaining_s(self) -> float:
-        return 0.0
 
 
 @dataclass
@@ -56,7 +48,7 @@ def run(folder: StudyFolder, plan: Plan, results: int = 10_000, load: Load | Non
     context = RunContext(plan, {"null": Engine(Tape())}, lambda _: Path(), client, Watch(results))  # type: ignore[dict-item,arg-type]
     with folder.writing() as writer:
         writer.write_lock(make_lock(plan))
-        schedule = Schedule(plan, lambda: Pace(together=True), folder)  # type: ignore[arg-type,return-value]
+        schedule = Schedule(plan, lambda _: FixedPlanner(plan), FixedResidence(together=True), folder)  # type: ignore[arg-type]
         run_study(context, schedule, writer)
 
 
@@ -118,17 +110,8 @@ def test_a_block_with_a_result_goes_on_however_many_trials_are_rejected_after_it
 
 def test_a_block_of_another_machine_is_not_taken_over(tmp_path: Path) -> None:
     plan, folder = plan_of(engines=1, workloads=1), StudyFolder(tmp_path / "s")
-    elsewhere = InstanceRecord(
-        id="i0001",
-        config=plan.configs[0],
-        block=0,
-        host="node-2",
-        started_at="2026-11-02T10:00:00.000+00:00",
-        outcome=Outcome.OK,
-        log_file="logs/i0001.log",
-    )
     with folder.writing() as writer:
         writer.write_lock(make_lock(plan))
-        writer.append_instance(elsewhere)
+        BlockLines(folder).begin(0, "node-2", 2, ())
     with pytest.raises(StoreError, match="block 0 was begun on node-2"):
         run(folder, plan)

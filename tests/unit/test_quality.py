@@ -17,7 +17,6 @@ from bitbench.engines.vllm import VllmEngine
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.group import run_group
 from bitbench.measure.plan import plan_study_points, planned_engine_loads
-from bitbench.measure.progress import Progress
 from bitbench.measure.quality import QualityDraft, QualityKit
 from bitbench.measure.runner import QualityOptions, quality_study
 from bitbench.measure.trial import RunContext
@@ -36,10 +35,10 @@ from bitbench.study.study import EngineSetup, Measure, Study
 from bitbench.study.variant import Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
 from bitbench.util.errors import QualityError, StudyFileError
+from tests.support.paper_study import PaperStudy
 from tests.support.quality_server import QualityServer, logprob
 from tests.support.synthetic import make_instance, make_lock, make_plan
 from tests.unit.test_group import NoLoad, Silent
-from tests.unit.test_schedule import progress_of
 
 WINDOWS = ((1, 5, 9, 2), (3, 3, 60, 4))
 MATERIAL = QualityMaterial(
@@ -312,20 +311,20 @@ STARTS = count(1)
 
 
 def drafts(
-    plan: Plan, group: Group, server: QualityServer, tmp_path: Path, progress: Progress | None = None
+    plan: Plan, group: Group, server: QualityServer, tmp_path: Path, study: PaperStudy | None = None
 ) -> list[QualityDraft]:
     kits = {"m": QualityKit(MATERIAL, None)}
     engines = {"transformers": Ready(server.endpoint)}
     context = RunContext(plan, engines, lambda _: tmp_path, NoLoad(), Silent(), quality=kits)  # type: ignore[arg-type]
     start = f"i{next(STARTS)}"
-    found = run_group(group, context, progress or progress_of(plan), lambda: (start, tmp_path / "log"))
+    found = run_group(group, context, (study or PaperStudy(plan)).progress, lambda: (start, tmp_path / "log"))
     return [draft for draft in found if isinstance(draft, QualityDraft)]
 
 
 def test_a_group_measures_quality_once_and_its_records_say_so(server: QualityServer, tmp_path: Path) -> None:
     plan = planned("bf16", top_tokens=3, answer_tokens=5)
-    progress = progress_of(plan)
-    group = progress.next_group()
+    study = PaperStudy(plan)
+    group = study.next_group()
     assert group == Group(block=0, members=(Member(config=plan.quality[0], workloads=()),), rounds=0)
     (draft,) = drafts(plan, group, server, tmp_path)
     folder = StudyFolder(tmp_path / "s")
@@ -334,22 +333,22 @@ def test_a_group_measures_quality_once_and_its_records_say_so(server: QualitySer
     assert (record.id, record.outcome, record.tokens, len(record.answers)) == ("q0001", Outcome.OK, 6, 1)
     assert folder.quality_records() == [record]
     assert folder.scores_of(record).num_rows == 6
-    progress.add([record])
-    assert progress.next_group() is None
+    study.add([record])
+    assert study.next_group() is None
 
 
 def test_quality_that_fails_is_a_record_and_tried_once_more(server: QualityServer, tmp_path: Path) -> None:
     plan = planned("bf16")
-    progress, attempts = progress_of(plan), 0
+    study, attempts = PaperStudy(plan), 0
     server.answers_with = (500, b"no")
-    while (group := progress.next_group()) is not None:
+    while (group := study.next_group()) is not None:
         (draft,) = drafts(plan, group, server, tmp_path)
         assert draft.record.outcome is Outcome.INVALID
         assert draft.scores is None
-        progress.add([draft.record])
+        study.add([draft.record])
         attempts += 1
     assert attempts == 2
-    unsupported = progress_of(plan)
+    unsupported = PaperStudy(plan)
     unsupported.add([draft.record.model_copy(update={"outcome": Outcome.UNSUPPORTED})])
     assert unsupported.next_group() is None
 
@@ -426,12 +425,12 @@ def test_the_baseline_alone_gets_a_floor_and_its_quality_stays_one_measurement(
     tmp_path: Path,
 ) -> None:
     asked = planned("bf16", "w8a8-rtn", top_tokens=3, answer_tokens=5, noise_floor=True)
-    progress = progress_of(asked)
+    study = PaperStudy(asked)
     seen: list[tuple[str, Condition]] = []
-    while (group := progress.next_group()) is not None:
-        made = drafts(asked, group, server, tmp_path, progress)
+    while (group := study.next_group()) is not None:
+        made = drafts(asked, group, server, tmp_path, study)
         seen += [(draft.record.config.variant, draft.record.condition) for draft in made]
-        progress.add([draft.record for draft in made])
+        study.add([draft.record for draft in made])
     assert sorted(seen) == [
         ("m/bf16", Condition.ALONE),
         ("m/bf16", Condition.RESTARTED),
@@ -442,20 +441,20 @@ def test_the_baseline_alone_gets_a_floor_and_its_quality_stays_one_measurement(
 
 def test_a_second_start_scores_some_windows_again_once(server: QualityServer, tmp_path: Path) -> None:
     asked = planned("bf16", top_tokens=3, answer_tokens=0)
-    config, progress = asked.quality[0], progress_of(asked)
+    config, study = asked.quality[0], PaperStudy(asked)
     group = Group(block=0, members=(Member(config=config, workloads=()),), rounds=0)
-    assert progress.wanted_score(config, "any") is Condition.ALONE
-    (first,) = drafts(asked, group, server, tmp_path, progress)
-    progress.add([first.record])
-    assert progress.wanted_score(config, first.record.instance_id) is None
-    assert progress.next_group() is None  # no start is made for that alone
-    (second,) = drafts(asked, group, server, tmp_path, progress)
+    assert study.progress.wanted_score(config, "any") is Condition.ALONE
+    (first,) = drafts(asked, group, server, tmp_path, study)
+    study.add([first.record])
+    assert study.progress.wanted_score(config, first.record.instance_id) is None
+    assert study.next_group() is None  # no start is made for that alone
+    (second,) = drafts(asked, group, server, tmp_path, study)
     assert second.record.condition is Condition.RESTARTED
     assert second.scores is not None
     assert first.scores is not None
     assert second.scores.equals(first.scores)  # of fewer than eight windows, all
-    progress.add([second.record])
-    assert drafts(asked, group, server, tmp_path, progress) == []
+    study.add([second.record])
+    assert drafts(asked, group, server, tmp_path, study) == []
 
 
 def test_some_windows_keep_their_numbers(server: QualityServer) -> None:

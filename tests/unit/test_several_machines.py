@@ -4,44 +4,43 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.measure.progress import LOST_REPEATS, Progress, progress_excuses
-from bitbench.measure.runner import run_pace
-from bitbench.measure.workplace import Workplace
+from bitbench.measure.block_planner import BlockPlanner
+from bitbench.measure.estimate import Estimator
+from bitbench.measure.progress import LOST_REPEATS, repeatable_rejections
+from bitbench.measure.residence import Residence
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts, Lock
-from bitbench.records.trial import NOT_THE_ENGINES, Outcome, TrialMetrics, mark_lost_trial_outcomes
+from bitbench.records.trial import NOT_THE_ENGINES, Outcome, mark_lost_trial_outcomes
 from bitbench.util.errors import NotComparableError
+from tests.support.paper_study import ENGINES
 from tests.support.synthetic import make_instance, make_trial
 from tests.unit.test_pace import planned
-from tests.unit.test_schedule import FixedPace, plan_of, trial
+from tests.unit.test_schedule import plan_of, study_of, trial
 
 
-def test_blocks_that_are_run_in_any_case_run_at_once() -> None:
-    plan, _, _ = planned(starts={"min": 3, "max": 8}, trials=1)
-    pace = run_pace(plan, Workplace(), at_once=4)
-    progress = Progress(plan, pace)
-    assert [progress.next_block(set(range(taken))) for taken in range(4)] == [0, 1, 2, None]
-    for block in range(3):
-        for point in plan.points:
-            speed = 100.0 if point.config.engine == "a" else (90.0, 112.0, 97.0)[block]
-            record = make_trial(point, block, 0, metrics=TrialMetrics(output_throughput=speed))
-            progress.add([record])
-            pace.add(record)
-    assert pace.basis(3) == pace.basis(6) == 3  # decided at once for as many as there are machines
-    assert pace.basis(7) == 7
-    assert progress.next_block() == 3
-    assert progress.next_block({3, 4, 5, 6}) is None
+def planner_of(at_once: int, **measure: object) -> BlockPlanner:
+    plan = planned(**measure).plan
+    residence = Residence(plan, ENGINES, available_bytes=2**34, on_device=False)
+    return BlockPlanner(plan, Estimator(plan, ENGINES), residence, at_once=at_once)
+
+
+def test_blocks_are_decided_for_as_many_machines_as_there_are() -> None:
+    planner = planner_of(4, starts={"min": 3, "max": 8}, trials=1)
+    assert planner.blocks_in_any_case == 3
+    assert [planner.basis(block) for block in range(8)] == [0, 0, 0, 3, 3, 3, 3, 7]
 
 
 def test_one_machine_decides_after_each_block() -> None:
-    _, pace, _ = planned(starts={"min": 2, "max": 8}, trials=1)
-    assert [pace.basis(block) for block in range(5)] == [0, 0, 2, 3, 4]
+    planner = planner_of(1, starts={"min": 2, "max": 8}, trials=1)
+    assert [planner.basis(block) for block in range(5)] == [0, 0, 2, 3, 4]
 
 
 def test_a_lost_machine_is_not_the_engines_fault() -> None:
     assert Outcome.LOST in NOT_THE_ENGINES
     plan = plan_of()
-    progress, point = Progress(plan, FixedPace()), plan.points[0]  # type: ignore[arg-type]
+    study, point = study_of(plan), plan.points[0]
+    study.next_group()
+    progress = study.progress
     lost = make_instance(point.config, 0, outcome=Outcome.LOST)
     for _ in range(LOST_REPEATS):
         progress.add([lost, trial(point, 0, Outcome.LOST)])
@@ -49,9 +48,9 @@ def test_a_lost_machine_is_not_the_engines_fault() -> None:
     progress.add([lost])
     assert not progress.accepts_trial(point, 0)  # whatever is wrong there, it is not chance
     assert progress.accepts_trial(point, 1)
-    later = Progress(plan, FixedPace(), excused=progress_excuses([lost]))  # type: ignore[arg-type]
+    later = study_of(plan, repeatable=repeatable_rejections([lost]))
     later.add([lost] * (LOST_REPEATS + 1))
-    assert later.accepts_trial(point, 0)  # another call, with other machines
+    assert later.progress.accepts_trial(point, 0)  # another call, with other machines
 
 
 def test_what_a_lost_block_had_before_does_not_count() -> None:

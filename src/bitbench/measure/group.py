@@ -163,9 +163,11 @@ class _Servers:
 
         In its first turn of a block a config has a second trial right after the first, without freezing between them:
         `analysis.turns` compares the two.
+
+        One that is alone has no rounds; but in a block that has, it has some of its own, in which it meets nobody.
         """
         number = self.progress.rounds_begun(self.group.block)
-        in_rounds = len(self.group.members) > 1
+        in_rounds = len(self.group.members) > 1 or number > 0
         while wanted := self._wanted(present):
             for ready, workload in self._shuffled(wanted, number):
                 while self._can(ready, workload):

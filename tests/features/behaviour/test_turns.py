@@ -139,11 +139,11 @@ def test_conversations_are_on_disk_and_in_the_report(
     asked = test_quality.planned(
         "bf16", "w8a8-rtn", top_tokens=3, answer_tokens=0, turns={"conversations": 8, "turns": 3}
     )
-    progress, folder = test_quality.progress_of(asked), StudyFolder(tmp_path / "s")
+    study, folder = test_quality.PaperStudy(asked), StudyFolder(tmp_path / "s")
     with folder.writing() as writer:
-        while (group := progress.next_group()) is not None:
+        while (group := study.next_group()) is not None:
             for draft in test_quality.drafts(asked, group, server, tmp_path):
-                progress.add([writer.append_quality(draft.record, draft.scores)])
+                study.add([writer.append_quality(draft.record, draft.scores)])
     kept = folder.quality_records()
     assert [[one.broke_at for one in record.conversations] for record in kept] == [[None, 3] * 4] * 2
     summary = summarize(asked, [], [], quality=kept, scores_of=folder.scores_of)

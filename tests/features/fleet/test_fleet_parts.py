@@ -8,10 +8,10 @@ import pytest
 from bitbench.features.fleet.cluster import ClusterAddress, connected_cluster, list_places, parse_cluster_address
 from bitbench.features.fleet.computing import summarize_fleet_speeds
 from bitbench.features.fleet.load import ClockComparison
-from bitbench.features.fleet.pace import ClusterPace, TimedPace
-from bitbench.measure.blocks import BlockTask
+from bitbench.features.fleet.pace import ClusterPlanner, TimedBlock
+from bitbench.measure.progress import BlockTask
 from bitbench.measure.workplace import Workplace
-from bitbench.records.block_lines import BlockLine, BlockLines
+from bitbench.records.block_lines import BlockLines
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.lock import Lock
 from bitbench.records.trial import TrialMetrics
@@ -59,9 +59,9 @@ def test_an_open_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_block_lines_survive_a_kill(tmp_path: Path) -> None:
     lines = BlockLines(StudyFolder(tmp_path))
-    lines.void(lines.begin(0, "n0", 3, (0, 1)), "n0 was lost")
-    second = lines.begin(0, "n1", 3, (0, 1))
-    lines.end(lines.begin(1, "n0", 3, (0,)), 2, 1.5)
+    lines.void(lines.begin(0, "n0", 3, ()), "n0 was lost")
+    second = lines.begin(0, "n1", 3, ())
+    lines.end(lines.begin(1, "n0", 3, ()), 2, 1.5)
     with (tmp_path / "blocks.jsonl").open("ab") as file:
         file.write(b'{"block": 2, "att')  # nobody acted on it
     again = BlockLines(StudyFolder(tmp_path)).newest
@@ -74,31 +74,29 @@ def test_block_lines_survive_a_kill(tmp_path: Path) -> None:
         BlockLines(StudyFolder(tmp_path))
 
 
-def test_a_budget_keeps_all_nodes_busy_and_ends() -> None:
-    plan, _, _ = planned(budget="100s", starts={"min": 2, "max": 12}, trials={"min": 1, "max": 20})
-    lines: dict[int, BlockLine] = {}
-    pace = ClusterPace(plan, Workplace(), 4, lines)
-    assert [pace.rounds(block) for block in range(8)] == [20] * 8  # four nodes, two blocks each
-    assert pace.seconds() == pytest.approx(50, abs=1)
-    line = BlockLine(block=0, attempt=1, event="ended", host="n", at="", rounds=7, points=(0,), seconds=49.0)
-    lines[0] = line
-    assert pace.rounds(0) == 7  # it is complete, whatever it might have had
-    spent = {block: line.model_copy(update={"block": block}) for block in range(8)}
-    assert ClusterPace(plan, Workplace(), 4, spent).rounds(8) == 0  # 2 s are left, and a block took 49
+def test_a_budget_keeps_all_nodes_busy_and_ends(tmp_path: Path) -> None:
+    plan = planned(budget="100s", starts={"min": 2, "max": 12}, trials={"min": 1, "max": 20}).plan
+    lines = BlockLines(StudyFolder(tmp_path))
+    planner = ClusterPlanner(plan, Workplace(), 4, lines)
+    tasks = [planner.decide(block) for block in range(8)]
+    assert [task.rounds for task in tasks if task] == [20] * 8  # four nodes, two blocks each
+    assert planner.seconds() == pytest.approx(50, abs=1)
+    for block in range(8):
+        lines.end(lines.begin(block, "n", 20, ()), 7, 49.0)
+    assert ClusterPlanner(plan, Workplace(), 4, lines).decide(8) is None  # 2 s are left, and a block took 49
 
 
 def test_a_block_ends_when_its_share_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan, _, _ = planned(starts=2, trials={"min": 1, "max": 20}, budget="100s")
+    plan = planned(starts=2, trials={"min": 1, "max": 20}, budget="100s").plan
     moment = 1000.0
     monkeypatch.setattr(time, "monotonic", lambda: moment)
-    pace = TimedPace(BlockTask(0, 20, frozenset(plan.points)), plan, Workplace(), 30.0)
+    timed = TimedBlock(BlockTask(0, 20, frozenset(plan.points)), 30.0)
     rounds = 0
-    while pace.rounds(0) > rounds:
+    while timed.task.rounds > rounds:
         for point in plan.points:
             moment += 2.0
-            pace.add(make_trial(point, 0, rounds, duration_s=2.0))
+            timed.add(make_trial(point, 0, rounds, duration_s=2.0))
         rounds += 1
-    assert pace.rounds(1) == 0
     assert 30.0 - 2 * 2.0 * len(plan.points) <= rounds * 2.0 * len(plan.points) <= 30.0
 
 
@@ -112,7 +110,7 @@ def test_a_clock_is_bounded_whatever_the_way_takes() -> None:
 
 
 def test_a_machine_that_is_faster_is_so_over_all_points() -> None:
-    plan, _, _ = planned(starts=4, trials=1)
+    plan = planned(starts=4, trials=1).plan
     instances = [make_instance(plan.configs[0], block, id=f"i{block}", host="nm"[block % 2]) for block in range(4)]
     trials = []
     for block in range(4):

@@ -17,7 +17,6 @@ from bitbench.features.tune.search import tune, tune_search_source
 from bitbench.features.tune.types import Fate, Tuning
 from bitbench.features.tune.words import tuning_document
 from bitbench.measure import runner
-from bitbench.measure.budget import OneBlock
 from bitbench.measure.offers import LogObserver
 from bitbench.measure.plan import plan_study_points
 from bitbench.measure.progress import Progress
@@ -93,7 +92,7 @@ class World:
         with folder.writing() as writer:
             writer.write_study(study.text)
             writer.write_lock(make_lock(plan))
-            progress = Progress(plan, OneBlock(1))
+            progress = Progress(plan)
             while left := [one for one in plan.quality if progress.wants_quality(one)]:
                 self.scored.append((into.name, left[0]))
                 progress.add([writer.append_quality(*self._scored(plan, left[0]))])
