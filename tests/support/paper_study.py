@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import count
 
 from bitbench.engines.null import NullEngine
+from bitbench.engines.registry import registered_engines_of
 from bitbench.measure.block_planner import BlockPlanner
 from bitbench.measure.estimate import Estimator
 from bitbench.measure.loop import Planner
@@ -35,7 +36,7 @@ class FixedPlanner:
         points = frozenset(self.plan.points) - (set(self.closed) if block else set())
         return BlockTask(block, self.trials, points) if block < self.blocks else None
 
-    def rounds_by_the_clock(self, task: BlockTask, progress: Progress) -> int:
+    def rounds_by_the_clock(self, task: BlockTask, point: Point, progress: Progress) -> int:
         return task.rounds
 
     def remaining_s(self) -> float:
@@ -76,10 +77,11 @@ class PaperStudy:
         tasks: Iterable[BlockTask] = (),
     ) -> None:
         """`tasks`: what an earlier call decided."""
-        own = Residence(plan, ENGINES, available_bytes=available_bytes, on_device=False)
+        engines = registered_engines_of(plan.study)
+        own = Residence(plan, engines, available_bytes=available_bytes, on_device=False)
         self.plan = plan
         self.residence = residence or own
-        self.planner = planner or BlockPlanner(plan, Estimator(plan, ENGINES), own)
+        self.planner = planner or BlockPlanner(plan, Estimator(plan, engines), own)
         self.progress = Progress(plan, repeatable)
         self.tasks: list[BlockTask] = []
         for task in tasks:
@@ -101,7 +103,7 @@ class PaperStudy:
         self.add([record])
         if isinstance(record, TrialRecord) and record.kind == "measured":
             task = self.tasks[record.block]
-            self._begin(replace(task, rounds=self.planner.rounds_by_the_clock(task, self.progress)))
+            self._begin(replace(task, rounds=self.planner.rounds_by_the_clock(task, record.point, self.progress)))
 
     def rounds(self, block: int) -> int:
         """Of a block that was begun; of the next one as it would be decided now."""

@@ -273,11 +273,13 @@ def test_a_baseline_that_a_later_call_measures_alone_meets_nobody_of_its_block(t
 
 
 def test_each_chunk_takes_its_turns_beside_a_start_of_the_baseline(tmp_path: Path) -> None:
-    plan, tape = plan_of(engines=5, workloads=1), Tape()
+    plan = plan_of(engines=5, workloads=1)
     study = study_of(plan, most=3, trials=3)
-    trials = [*run(plan, tape, study, tmp_path), *run(plan, tape, study, tmp_path)]
+    trials, tapes = [], [Tape(), Tape()]
+    for tape in tapes:
+        trials += run(plan, tape, study, tmp_path)
     measured = [trial for trial in trials if trial.kind == "measured" and trial.turn == 0]
-    starts = Counter(who for what, who in tape.events if what == "ready")
+    starts = Counter(who for tape in tapes for what, who in tape.events if what == "ready")
     assert starts == {"e0": 2, "e1": 1, "e2": 1, "e3": 1, "e4": 1}
     by_round: dict[int | None, set[str]] = {}
     for trial in measured:
@@ -286,7 +288,7 @@ def test_each_chunk_takes_its_turns_beside_a_start_of_the_baseline(tmp_path: Pat
     assert all("e0" in engines and len(engines) == 3 for engines in by_round.values())
     assert Counter(trial.point.config.engine for trial in measured) == {"e0": 6, "e1": 3, "e2": 3, "e3": 3, "e4": 3}
     assert all(trial.residents == 2 for trial in measured)
-    assert all(len(awake) == 1 for awake in tape.running())
+    assert all(len(awake) == 1 for tape in tapes for awake in tape.running())
     following = study.next_group()
     assert following is not None
     assert following.block == 1

@@ -88,8 +88,8 @@ class BlockPlanner:
             return self._points
         return self._undecided(self.basis(block))
 
-    def rounds_by_the_clock(self, task: BlockTask, progress: Progress) -> int:
-        """Return the rounds of a block with a budget, after one of its trials.
+    def rounds_by_the_clock(self, task: BlockTask, point: Point, progress: Progress) -> int:
+        """Return the rounds of a block with a budget, after a trial of this point.
 
         In the first block each trial makes the estimate better, which may only shorten it. After a round that all have,
         another is not begun if it would not end in time. Where no other block fits, the rounds go on while they do.
@@ -97,17 +97,16 @@ class BlockPlanner:
         budget_s = self._measure.budget
         if budget_s is None:
             return task.rounds
-        complete = progress.complete_rounds(task.block)
-        rounds = task.rounds
+        done, rounds = progress.rounds_of(point, task.block), task.rounds
         if task.block == 0:
-            rounds = min(rounds, max(complete, self._rounds(0, task.points)))
-        if complete == 0:
+            rounds = min(rounds, max(done, self._rounds(0, task.points)))
+        if done == 0 or not progress.is_round_complete(task.block, done):
             return rounds
         ends_s = self._block_ends()
         left_s = budget_s - ends_s[task.block]
         if self._design(task.points).round_s > left_s:
-            return min(rounds, complete)
-        if complete == rounds < self._measure.trials.max and self._is_last(task.block, ends_s, budget_s):
+            return min(rounds, done)
+        if done == rounds < self._measure.trials.max and self._is_last(task.block, ends_s, budget_s):
             return rounds + 1
         return rounds
 
@@ -181,7 +180,9 @@ class BlockPlanner:
         if self._measure.budget is None:
             return self._measure.trials.min
         done = [task.rounds for task in self._tasks.values() if task.block < block]
-        left_s = self._measure.budget - _end_before(block, self._block_ends())
+        left_s = self._measure.budget
+        if block > 0:
+            left_s -= _end_before(block, self._block_ends())
         planned = self._plan_blocks(points, left_s, self._components(block), done)
         return planned.rounds if planned else 1
 

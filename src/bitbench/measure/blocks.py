@@ -25,7 +25,7 @@ from bitbench.records.folder import StudyFolder, StudyRecords, Writer
 from bitbench.records.quality import QualityRecord
 from bitbench.records.request_rows import RequestParts
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
-from bitbench.study.plan import Plan
+from bitbench.study.plan import Plan, Point
 from bitbench.study.study_file import study_file_text
 from bitbench.util.errors import StoreError, UsageError
 from bitbench.util.files import read_bytes
@@ -51,7 +51,7 @@ class OneBlockPlanner:
     def decide(self, block: int) -> BlockTask | None:
         return self._task if block == self._task.block else None
 
-    def rounds_by_the_clock(self, task: BlockTask, progress: Progress) -> int:  # noqa: ARG002
+    def rounds_by_the_clock(self, task: BlockTask, point: Point, progress: Progress) -> int:  # noqa: ARG002
         return task.rounds
 
     def remaining_s(self) -> float:

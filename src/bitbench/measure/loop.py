@@ -21,7 +21,7 @@ from bitbench.records.block_lines import BlockLine, BlockLines
 from bitbench.records.folder import StudyFolder, Writer
 from bitbench.records.trial import InstanceRecord, TrialRecord
 from bitbench.reports.document.words import plural
-from bitbench.study.plan import Group, Plan
+from bitbench.study.plan import Group, Plan, Point
 from bitbench.util.errors import BusyMachineError, StoreError
 
 THIS_HOST = "local"  # what records call the machine of a study that runs on one
@@ -36,7 +36,7 @@ class Planner(Protocol):
 
     def decide(self, block: int) -> BlockTask | None: ...
 
-    def rounds_by_the_clock(self, task: BlockTask, progress: Progress) -> int: ...
+    def rounds_by_the_clock(self, task: BlockTask, point: Point, progress: Progress) -> int: ...
 
     def remaining_s(self) -> float: ...
 
@@ -126,12 +126,12 @@ class Schedule:
         chunks = self.residence.chunks([config for config in self._plan.configs if config in configs])
         return self.progress.next_group(block, chunks)
 
-    def watch_the_clock(self, block: int) -> None:
-        """Give a block under way fewer or more rounds where its budget asks for that."""
-        task = self.task_of(self.lines.newest[block])
-        rounds = self.planner.rounds_by_the_clock(task, self.progress)
+    def watch_the_clock(self, trial: TrialRecord) -> None:
+        """Give a block under way fewer or more rounds where its budget asks for that after a trial."""
+        task = self.task_of(self.lines.newest[trial.block])
+        rounds = self.planner.rounds_by_the_clock(task, trial.point, self.progress)
         if rounds != task.rounds:
-            self.lines.change_rounds(block, rounds)
+            self.lines.change_rounds(trial.block, rounds)
             self.begin(replace(task, rounds=rounds))
 
     @property
@@ -195,7 +195,7 @@ def _run_one_group(group: Group, run: RunContext, schedule: Schedule, writer: Wr
         for draft in drafts:
             record_loop_result(draft, schedule, writer, run.observer)
             if isinstance(draft, TrialDraft) and draft.record.kind == "measured":
-                schedule.watch_the_clock(group.block)
+                schedule.watch_the_clock(draft.record)
             yield draft
     if schedule.results == before:
         raise StoreError(f"{group.name} left no result; see the logs in {writer.folder.logs}")

@@ -135,16 +135,17 @@ class Progress:
         rounds = [trial.round for blocks in self._trials.values() for trial in blocks[block]]
         return max((number + 1 for number in rounds if number is not None), default=0)
 
-    def complete_rounds(self, block: int) -> int:
-        """Return how many rounds all points have that can still have a trial; 0 unless one more needs no start."""
-        points = [point for point in self._tasks[block].points if self.accepts_trial(point, block)]
-        fewest = min((self.rounds_of(point, block) for point in points), default=0)
-        if fewest == 0:
-            return 0
-        last_rounds = {self._trials[point][block][-1].round for point in points}
-        is_one_config = len({point.config for point in points}) == 1
-        is_present = len(last_rounds) == 1 and (None not in last_rounds or is_one_config)
-        return fewest if is_present else 0
+    def is_round_complete(self, block: int, rounds: int) -> bool:
+        """Return whether all points have so many rounds that can have a trial, and one more needs no start."""
+        last_rounds: set[int | None] = set()
+        configs: set[Config] = set()
+        for point in self._tasks[block].points:
+            if self.rounds_of(point, block) >= rounds:
+                last_rounds.add(self._trials[point][block][-1].round)
+                configs.add(point.config)
+            elif self.accepts_trial(point, block):
+                return False
+        return len(last_rounds) == 1 and (None not in last_rounds or len(configs) == 1)
 
     def wanted_score(self, config: Config, instance_id: str | None) -> Condition | None:
         """How this instance, or any new one, is to be asked about quality; None: not at all. The second start of a
@@ -175,8 +176,8 @@ class Progress:
         """Return the configs of a chunk that lack trials, beside their baseline; None where the block is complete."""
         wanted = {member.config: member for member in self._members(block)}
         for chunk in self._shuffled(chunks, block, "chunks"):
-            members = [member for config, member in wanted.items() if config in chunk]
-            if members:
+            if not wanted.keys().isdisjoint(chunk):
+                members = [member for config, member in wanted.items() if config in chunk]
                 return self._group(block, chunk, members)
         return None
 
