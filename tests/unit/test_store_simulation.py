@@ -19,7 +19,7 @@ from tests.support.store_simulation import KINDS, STEPS, explore, walk, walk_one
 
 EXAMPLES = 60
 FEWEST_EXPLORED = 1_500  # steps; of the 3,600 that the examples may have
-WALKED = by_length(6_000, 50_000)
+WALKED = by_length(4_000, 50_000)
 SEED = 1
 SEEDS = range(SEED, SEED + by_length(1, 20))
 

@@ -1,4 +1,4 @@
-"""`blocks.jsonl` of a study: what was decided about each block, written before anybody acts on it."""
+"""`blocks.jsonl` of a study: what was decided about each block, written before it begins and read by a later call."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -17,7 +17,7 @@ _NAME = "blocks.jsonl"
 
 
 class BlockLine(Record):
-    """A block was begun on a host, has ended there, or is void: its host was lost, and another one repeats it."""
+    """A block was begun on a host, has ended on a node of a cluster, or is void: its host was lost."""
 
     format: int = BLOCK_FORMAT
     block: int

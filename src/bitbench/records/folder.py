@@ -2,6 +2,7 @@
 loses at most the trial that was running.
 
 study.yaml  lock.json     what was asked; what it was resolved to
+blocks.jsonl              what was decided about each block, before it began (`records.block_lines`)
 instances.jsonl           one line per engine start
 trials.jsonl              one line per trial, appended and synced when it ends
 requests/ID.parquet       one row per request of that trial; ID.1.parquet and so on of further load processes
@@ -9,7 +10,6 @@ quality.jsonl             one line per measurement of a config's quality, append
 quality/ID.parquet        one row per scored token of that measurement
 quality/windows-MODEL.json  what every variant of that model is asked, as token ids
 logs/                     one file per engine instance
-blocks.jsonl              of several machines: a line for each block begun, ended or void (`records.block_lines`)
 profiles/ID.json          one operator profile; ID.trace.json.gz is the Chrome trace it was made from
 tables/TABLE-HASH.parquet the records as columns, for `bitbench query`; the hash is that of the records' files
 roof.json                 what the machine can do at most, once `bitbench explain` has measured it
