@@ -2,7 +2,7 @@
 missing before it can run."""
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bitbench.engines.registry import registered_engines_of
@@ -47,51 +47,76 @@ def plan_study_points(
     _check_environments(study, engines)
     with_model = list(_variants(study, resolve))
     without = Variant(name=NO_MODEL, model=NO_MODEL, recipe=NO_MODEL)
-    points, refusals, expectations = [], [], []
-    in_float32: list[Config] = []
-    quality: list[Config] = []
-    quality_refusals: list[QualityRefusal] = []
+    found = _Verdicts()
     for index, written in enumerate(study.engines):
         engine = engines[written.engine]
         setup = planned_engine_setup(written, engine, index)
         for variant in with_model if engine.needs_model else [without]:
-            config = Config(variant=variant.name, engine=setup.name)
             row = _known(variant, setup, device, capability)
-            for workload in study.workloads:
-                point = Point(config=config, workload=workload.name)
-                reason = row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
-                if reason is not None:
-                    refusals.append(Refusal(point=point, reason=reason))
-                else:
-                    points.append(point)
-            if study.quality is not None:
-                reason = _no_quality(study.quality, engine, setup, variant, row, index=index)
-                if reason is None:
-                    quality.append(config)
-                else:
-                    quality_refusals.append(QualityRefusal(config=config, reason=reason))
-            if row and not row.refuse and row.verdict is not Support.RUNS:
-                expectations.append(Expectation(config=config, verdict=row.verdict, why=row.why))
+            found.add(study, engine, setup, variant, row=row, index=index)
             if level is not None and not level.has_bf16 and _wants_float32(setup, row):
-                in_float32.append(config)
-    asked = [*(point.config for point in points), *(refusal.point.config for refusal in refusals), *quality]
-    used = {config.variant for config in (*asked, *(refusal.config for refusal in quality_refusals))}
-    variants = tuple(variant for variant in (*with_model, without) if variant.name in used)
-    tried = {point.config for point in points}
-    started = {*tried, *quality}
+                found.in_float32.append(Config(variant=variant.name, engine=setup.name))
+    used = {config.variant for config in found.configs}
+    tried = {point.config for point in found.points}
+    started = {*tried, *found.quality}
     plan = Plan(
         study=study,
-        variants=variants,
-        points=tuple(points),
-        refusals=tuple(refusals),
-        expectations=tuple(expectation for expectation in expectations if expectation.config in tried),
-        quality=tuple(quality),
-        quality_refusals=tuple(quality_refusals),
+        variants=tuple(variant for variant in (*with_model, without) if variant.name in used),
+        points=tuple(found.points),
+        refusals=tuple(found.refusals),
+        expectations=tuple(expectation for expectation in found.expectations if expectation.config in tried),
+        quality=tuple(found.quality),
+        quality_refusals=tuple(found.quality_refusals),
         level=level,
-        in_float32=tuple(config for config in in_float32 if config in started),
+        in_float32=tuple(config for config in found.in_float32 if config in started),
     )
     _check_baseline(plan)
     return plan
+
+
+@dataclass
+class _Verdicts:
+    """What is tried and what is refused, config by config."""
+
+    points: list[Point] = field(default_factory=list)
+    refusals: list[Refusal] = field(default_factory=list)
+    expectations: list[Expectation] = field(default_factory=list)
+    quality: list[Config] = field(default_factory=list)
+    quality_refusals: list[QualityRefusal] = field(default_factory=list)
+    in_float32: list[Config] = field(default_factory=list)
+
+    @property
+    def configs(self) -> list[Config]:
+        speed = [asked.config for asked in (*self.points, *(refusal.point for refusal in self.refusals))]
+        return [*speed, *self.quality, *(refusal.config for refusal in self.quality_refusals)]
+
+    def add(
+        self,
+        study: Study,
+        engine: Engine,
+        setup: EngineSetup,
+        variant: Variant,
+        *,
+        row: CompatibilityRow | None,
+        index: int,
+    ) -> None:
+        """Judge a variant on an engine, number `index` of the study."""
+        config = Config(variant=variant.name, engine=setup.name)
+        for workload in study.workloads:
+            point = Point(config=config, workload=workload.name)
+            reason = row.why if row and row.refuse else _refused(engine, setup, variant, workload, index)
+            if reason is None:
+                self.points.append(point)
+            else:
+                self.refusals.append(Refusal(point=point, reason=reason))
+        if study.quality is not None:
+            reason = _no_quality(study.quality, engine, setup, variant, row, index=index)
+            if reason is None:
+                self.quality.append(config)
+            else:
+                self.quality_refusals.append(QualityRefusal(config=config, reason=reason))
+        if row and not row.refuse and row.verdict is not Support.RUNS:
+            self.expectations.append(Expectation(config=config, verdict=row.verdict, why=row.why))
 
 
 def _no_quality(
