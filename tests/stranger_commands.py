@@ -190,10 +190,6 @@ def import_runs(place: Path) -> None:
     cli("import", DATA / "vllm-serve-1.json", "--from", "vllm", "--into", place / "study")
 
 
-def import_kernels(place: Path) -> None:
-    cli("import", DATA / "seed-kernels.md", "--from", "vendor-table", "--into", place / "study")
-
-
 COMMANDS = (
     command("run", nothing, write_records),
     command("run, resumed", a_whole_study, write_records),
@@ -206,7 +202,6 @@ COMMANDS = (
     command("profile", a_whole_study, profile_table),
     command("quality", nothing, quality_command),
     command("import", nothing, import_runs),
-    command("import of kernels", nothing, import_kernels),
     command("init", nothing, lambda place: cli("init", place / "study" / "study.yaml")),
     command("quantize", a_model, quantize),
     command("quantize, failing", a_model, quantize_in_vain),

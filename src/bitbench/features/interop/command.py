@@ -10,9 +10,7 @@ from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.terminal import Terminal
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.measure.offers import folder_report
 from bitbench.measure.workplace import default_home
-from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.document.words import plain_words
 from bitbench.util.errors import ExitCode
 
@@ -37,18 +35,8 @@ def import_results(
     """
     console = Terminal()
     folder = import_files(files, tool, starts, into, name)
-    if not folder.study_file.exists():
-        _show_tables(folder.path)
-        return
     reported = write_outcome(folder, default_home())
     show_outcome(reported, console, ExitCode.DONE)
     summary = reported.summary
     for note in summary.imported_from.notes if summary.imported_from else ():
         console.print(Text(f"• {plain_words(note)}", style="dim"))
-
-
-def _show_tables(folder: Path) -> None:
-    """The answer and what was assumed, of tables that are no study."""
-    if (found := folder_report(folder)) is not None:
-        render_in_terminal(found.document, Terminal())
-        typer.echo(f"\n{found.ending}")

@@ -8,10 +8,7 @@ FEATURE = Feature(
     offers={
         "environments": {"triton": ".environment:TRITON"},
         "folder_formats": {"kernel-md": ".folders:kernel_markdown"},
-        "folders": {
-            "records.json": ".folders:kernel_report",
-            "published/kernels.json": ".folders:published_kernel_folder_report",
-        },
+        "folders": {"records.json": ".folders:kernel_report"},
         "kernel_cases": {
             "torch-linear": ".torch_cases:TorchLinear",
             "torch-linear-f32": ".torch_cases:TorchLinearFloat32",

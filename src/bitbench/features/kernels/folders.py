@@ -1,12 +1,11 @@
-"""Folders that `bitbench kernels` filled, or `bitbench import` from a published kernel table."""
+"""Folders that `bitbench kernels` filled."""
 
 from pathlib import Path
 
 from bitbench.features.kernels.bench import RECORDS_FILE, find_bench_records, read_bench_records
 from bitbench.features.kernels.computing import KernelSummary
-from bitbench.features.kernels.words import kernel_document, kernel_document_as_published
+from bitbench.features.kernels.words import kernel_document
 from bitbench.measure.offers import FolderReport
-from bitbench.records.profile import PublishedKernels, read_published_profile
 from bitbench.reports.document.markdown import FIGURES, markdown
 from bitbench.reports.document.model import Document
 from bitbench.util.errors import StoreError
@@ -37,18 +36,12 @@ def write_kernels(summary: KernelSummary, folder: Path) -> Document:
     return document
 
 
-def published_kernel_folder_report(folder: Path) -> FolderReport:
-    return FolderReport(_document(folder), f"kernel table: bitbench report {folder} --format kernel-md")
-
-
 def kernel_markdown(folder: Path) -> str:
     """Raises StoreError where the folder has no kernels."""
     return markdown(_document(folder))
 
 
 def _document(folder: Path) -> Document:
-    if (published := read_published_profile(folder, PublishedKernels)) is not None:
-        return kernel_document_as_published(published)
     if (records := find_bench_records(folder)) is not None:
         return kernel_document(read_bench_records(records))
     raise StoreError(
