@@ -117,11 +117,6 @@ def quality_command(place: Path) -> None:
         measure_quality_study(Workplace(place / "home"), options, place / "study", None)  # type: ignore[arg-type]
 
 
-def kernel_records(place: Path) -> None:
-    (place / "study").mkdir()
-    (place / "study" / "records.json").write_text(a_run().model_dump_json())
-
-
 def kernels_command(place: Path) -> None:
     """`bitbench kernels`, without the measurement."""
     with (
@@ -197,7 +192,6 @@ COMMANDS = (
     command("report, repeated", a_reported_study, report),
     command("report --output", a_study, report_table),
     command("report --format html", a_study, report_page),
-    command("report of kernels", kernel_records, report),
     command("kernels", nothing, kernels_command),
     command("profile", a_whole_study, profile_table),
     command("quality", nothing, quality_command),

@@ -29,7 +29,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     **{f"report: {form}": ("report", "records", "--format", form) for form in formats()},
     "report: unknown format": ("report", "records", "--format", CANARY),
     "report: missing": ("report", NAMED),
-    "report: kernels": ("report", "kernels"),
     "report: kernel-md": ("report", "kernels", "--format", "kernel-md"),
     "recommend": ("recommend", "records"),
     "recommend: markdown": ("recommend", "records", "--format", "markdown"),

@@ -56,7 +56,7 @@ class StudyReport:
 
     @cached_property
     def records(self) -> StudyRecords:
-        return self.folder.read()
+        return StudyFolder.existing(self.folder.path).read()
 
     @cached_property
     def summary(self) -> StudySummary:

@@ -2,7 +2,6 @@
 
 import warnings
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
@@ -10,7 +9,6 @@ from bitbench import feature
 from bitbench.feature import Feature
 from bitbench.features.kernels import bench, runner
 from bitbench.features.kernels.case import KernelShape
-from bitbench.features.kernels.chart import WIDTH, speedup_figure
 from bitbench.features.kernels.computing import (
     KernelMachine,
     KernelRun,
@@ -23,7 +21,6 @@ from bitbench.features.kernels.computing import (
 from bitbench.features.kernels.runner import kernel_runner_shapes
 from bitbench.features.kernels.words import kernel_document
 from bitbench.measure.machine.gpus import GpuSurvey
-from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.document.markdown import markdown
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import ExitCode, KernelError
@@ -212,31 +209,6 @@ def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(
 def test_the_gpus_cases_cover_the_codebooks_of_the_seed() -> None:
     names = {source.name for source in runner.case_sources()}
     assert {f"vptq-triton-{main}-{residual}" for main in (4096, 8192) for residual in (256, 512)} <= names
-
-
-def test_the_figure_shows_each_case_against_the_first_baseline() -> None:
-    figure = speedup_figure(summarize_kernels(a_run(), ["torch-linear"]))
-    assert figure is not None
-    words = ElementTree.fromstring(figure_svg(figure, WIDTH)).itertext()
-    assert {"vptq-4096-256", "torch-mv"} <= set(words)
-
-
-def test_nothing_timed_is_no_figure() -> None:
-    run = a_run()
-    untimed = run.model_copy(update={"timings": run.timings[-1:]})
-    assert speedup_figure(summarize_kernels(untimed, [])) is None
-
-
-def test_a_report_of_the_records_makes_table_and_figure_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "records.json").write_text(a_run().model_dump_json())
-    said = bitbench(capsys, "report", str(tmp_path))
-    assert said.exit_code == 0
-    assert "vptq-4096-256" in said.out
-    assert "torch-int8 was not timed" in said.out
-    assert "](figures/answer-speedups.svg)" in (tmp_path / "kernels.md").read_text()
-    ElementTree.fromstring((tmp_path / "figures" / "answer-speedups.svg").read_text())
 
 
 def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,7 +33,7 @@ FEATURE = Feature(
     ),
     offers={
         "after_trials": {"profile": ".profile_run:run_profiles"},
-        "folder_formats": {"profile-md": ".profile_words:profile_markdown"},
+        "formats": {"profile-md": ".profile_words:profile_markdown"},
         "python": {"Explanation": ".types:Explanation", "explain": ".explanation:explain"},
     },
 )

@@ -39,6 +39,7 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
+from bitbench.reports.write import StudyReport
 from bitbench.util.errors import StoreError
 from bitbench.util.files import SafeFolder
 
@@ -152,10 +153,11 @@ def _operator_table(operators: Sequence[Operator]) -> Table:
     )
 
 
-def profile_markdown(folder: Path) -> str:
+def profile_markdown(of: StudyReport) -> str:
     """Raises StoreError where the folder has no profile."""
-    if profiles := StudyFolder(folder).profiles():
+    if profiles := of.folder.profiles():
         return markdown(profile_document(profiles))
+    folder = of.folder.path
     raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` creates one")
 
 

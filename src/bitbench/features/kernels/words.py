@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from bitbench.features.kernels.computing import KernelFigures, KernelMachine, KernelSummary
-from bitbench.reports.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.model import Block, Document, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.reports.document.numbers import median_quantity, number
 from bitbench.reports.document.words import (
     ColumnOf,
@@ -25,15 +24,11 @@ from bitbench.reports.labels import grouped
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.units import UNKNOWN
 
-if TYPE_CHECKING:
-    from bitbench.reports.document.model import Figure
-
-
 TIME_DECIMALS, RATIO_DECIMALS = 4, 2
 RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median
 
 
-def kernel_document(summary: KernelSummary, figure: "Figure | None" = None) -> Document:
+def kernel_document(summary: KernelSummary) -> Document:
     """Which kernel is the fastest, and each case in a row; then, folded, every shape and what did not run."""
     timed = [row for row in summary.figures if row.seconds]
     sections = []
@@ -42,12 +37,11 @@ def kernel_document(summary: KernelSummary, figure: "Figure | None" = None) -> D
         sections.append(Section(say("Every shape"), (_shape_table(timed, summary.baselines),), is_folded=True))
     if causes := tuple(bullets(_not_timed(summary.figures))):
         sections.append(Section(say("Not timed"), causes, in_terminal=True, is_folded=True))
-    charts = (Chart(figure),) if figure is not None else ()
-    answer = (*_fastest(summary, timed), *charts, *_conditions(summary.machine))
+    answer = (*_fastest(summary, timed), *_conditions(summary.machine))
     return Document(say("Kernel timings"), answer, tuple(sections))
 
 
-def kernel_speedup_quantities(summary: KernelSummary) -> dict[tuple[str, int], Quantity]:
+def _speedup_quantities(summary: KernelSummary) -> dict[tuple[str, int], Quantity]:
     """Of each case at each batch against the first baseline: the middle, least and largest of its shapes."""
     timed = [row for row in summary.figures if row.seconds and summary.baselines[0] in row.speedups]
     groups = grouped(timed, lambda row: (row.timing.case, row.timing.batch))
@@ -63,7 +57,7 @@ def _fastest(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator
     if not timed:
         yield paragraph(strong("No kernel was timed."))
         return
-    speedups = kernel_speedup_quantities(summary) if summary.baselines else {}
+    speedups = _speedup_quantities(summary) if summary.baselines else {}
     others = {key: speedup for key, speedup in speedups.items() if key[0] not in summary.baselines} or speedups
     best: dict[int, Phrase] = {}
     for (case, batch), speedup in sorted(others.items(), key=lambda item: item[1].value or 0.0):
