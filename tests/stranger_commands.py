@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from bitbench.cli.app import app
 from bitbench.engines import processes
-from bitbench.features.explain.profile_words import write_profile_document
 from bitbench.measure import runner
 from bitbench.measure.runner import QualityOptions, measure_quality_study
 from bitbench.measure.workplace import Workplace
@@ -177,10 +176,6 @@ def report_page(place: Path) -> None:
     cli("report", place / "study", "--format", "html", "-o", place / "page.html")
 
 
-def profile_table(place: Path) -> None:
-    write_profile_document(StudyFolder(place / "study"))
-
-
 def import_runs(place: Path) -> None:
     cli("import", DATA / "vllm-serve-1.json", "--from", "vllm", "--into", place / "study")
 
@@ -193,7 +188,6 @@ COMMANDS = (
     command("report --output", a_study, report_table),
     command("report --format html", a_study, report_page),
     command("kernels", nothing, kernels_command),
-    command("profile", a_whole_study, profile_table),
     command("quality", nothing, quality_command),
     command("import", nothing, import_runs),
     command("init", nothing, lambda place: cli("init", place / "study" / "study.yaml")),

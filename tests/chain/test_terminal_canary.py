@@ -53,8 +53,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "quantize: model": ("quantize", CANARY, "-r", "w8a8-rtn"),
     "quantize: recipe": ("quantize", "smollm2-135m", "-r", CANARY),
     "quality": ("quality", NAMED, "--recipes", "bf16"),
-    "profile": ("profile", CANARY),
-    "profile: argument": ("profile", "smollm2-135m", "--arg", CANARY),
     "kernels": ("kernels", "--quick", "--cases", CANARY),
     "model get": ("model", "get", CANARY),
     "env list": ("env", "list"),

@@ -12,7 +12,6 @@ FEATURE = Feature(
             Panel.DECIDE,
             answer=".types:Explanation",
         ),
-        Command("profile", ".command:profile", "Show where the time of a step goes, operator by operator."),
     ),
     study_keys={"profile": ".asked:ProfileSpec"},
     report_parts=(

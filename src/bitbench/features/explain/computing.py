@@ -188,13 +188,13 @@ OPERATORS_IN_REPORT = 8
 
 def summarize_profiles(of: StudyRecords) -> Profiles | None:
     """What a report shows of the operator profiles; None where there are none."""
-    shown = tuple(shortened_profile(profile, OPERATORS_IN_REPORT) for profile in of.profiles)
+    shown = tuple(map(_shortened, of.profiles))
     return Profiles(profiles=shown) if shown else None
 
 
-def shortened_profile(profile: OperatorProfile, limit: int | None) -> OperatorProfile:
-    """Keep the operators that take the most time of their own (None: all), and no path of this machine."""
-    return profile.model_copy(update={"operators": profile.operators[:limit], "facts": InstanceFacts()})
+def _shortened(profile: OperatorProfile) -> OperatorProfile:
+    """Keep the operators that take the most time of their own, and no path of this machine."""
+    return profile.model_copy(update={"operators": profile.operators[:OPERATORS_IN_REPORT], "facts": InstanceFacts()})
 
 
 def explain_roofline(of: StudyRecords) -> Roofline | None:

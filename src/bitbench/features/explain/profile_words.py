@@ -1,12 +1,9 @@
 """Operator profiles as pages and sections: what a step consists of."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.explain.computing import shortened_profile
 from bitbench.features.explain.types import Profiles
-from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import (
     Operator,
     OperatorProfile,
@@ -41,7 +38,6 @@ from bitbench.reports.document.words import (
 )
 from bitbench.reports.write import StudyReport
 from bitbench.util.errors import StoreError
-from bitbench.util.files import SafeFolder
 
 GROUP_NAMES = {
     ProfileGroup.QUANTIZED_MATMUL: "quantized matmul",
@@ -67,10 +63,10 @@ EXPLANATION = small_print(
 )
 
 
-def profile_document(profiles: Sequence[OperatorProfile], limit: int | None = None) -> Document:
-    """The groups of all profiles side by side, then the operators of each; `limit`: no more than so many of these."""
-    shown = [shortened_profile(profile, limit) for profile in profiles]
-    return Document(TITLE, _groups(shown), tuple(Section(_title(profile), _blocks(profile)) for profile in shown))
+def profile_document(profiles: Sequence[OperatorProfile]) -> Document:
+    """Show the groups of all profiles side by side, then the operators of each."""
+    each = (Section(_title(profile), _blocks(profile)) for profile in profiles)
+    return Document(TITLE, _groups(profiles), tuple(each))
 
 
 def profile_section(found: Profiles, _: StudySummary) -> Section:
@@ -157,10 +153,6 @@ def profile_markdown(of: StudyReport) -> str:
     """Raises StoreError where the folder has no profile."""
     if profiles := of.folder.profiles():
         return markdown(profile_document(profiles))
-    folder = of.folder.path
-    raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` creates one")
-
-
-def write_profile_document(folder: StudyFolder) -> Path:
-    """report/profile.md: every operator of every profile."""
-    return SafeFolder(folder.path).write("report/profile.md", markdown(profile_document(folder.profiles())))
+    raise StoreError(
+        f"{of.folder.path} has no operator profile; add `profile: {{}}` to its study file and run it again"
+    )
