@@ -1,12 +1,9 @@
 """The kernel bench without torch: what is asked, what the rounds come to, and what a reader sees."""
 
-import warnings
 from pathlib import Path
 
 import pytest
 
-from bitbench import feature
-from bitbench.feature import Feature
 from bitbench.features.kernels import bench, runner
 from bitbench.features.kernels.case import KernelShape
 from bitbench.features.kernels.computing import (
@@ -111,7 +108,7 @@ def test_a_model_gives_the_shapes_of_its_linear_layers(tmp_path: Path) -> None:
 
 def test_a_case_that_nobody_offers_is_named() -> None:
     with pytest.raises(KernelError, match="Unknown kernel case warp-drive"):
-        runner.case_sources(["warp-drive"])
+        runner.case_targets(["warp-drive"])
 
 
 def test_the_interval_of_a_median_encloses_it_and_needs_enough_rounds() -> None:
@@ -207,8 +204,8 @@ def test_a_gpu_that_is_not_there_is_one_sentence_with_what_to_do(
 
 
 def test_the_gpus_cases_cover_the_codebooks_of_the_seed() -> None:
-    names = {source.name for source in runner.case_sources()}
-    assert {f"vptq-triton-{main}-{residual}" for main in (4096, 8192) for residual in (256, 512)} <= names
+    names = {name for _, name in runner.case_targets()}
+    assert {f"T{main}_{residual}" for main in (4096, 8192) for residual in (256, 512)} <= names
 
 
 def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,22 +237,3 @@ def test_a_case_that_is_wrong_in_one_pass_is_wrong_and_spoils_no_ratio(monkeypat
         ("now-and-then", "wrong: relative error 0.5", (), ()),
     ]
     assert all(row.speedups == {} for row in summarize_kernels(run, ["right"]).figures)
-
-
-def test_a_case_whose_package_is_gone_is_left_out_unless_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    lost = Feature(
-        "lost",
-        offers={"kernel_cases": {"lost": "nowhere_to_be_found.cases:A", "lost-too": "nowhere_to_be_found.cases:B"}},
-        package="lost_feature",
-    )
-    known = {**feature.features(), "lost": lost}
-    monkeypatch.setattr(feature, "features", lambda: known)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        names = [source.name for source in runner.case_sources()]
-    (warning,) = {str(one.message) for one in seen}
-    assert warning.startswith("Kernel cases of the feature lost (lost_feature) cannot be loaded: nowhere_to_be_found")
-    assert "torch-linear" in names
-    assert "lost" not in names
-    with pytest.raises(KernelError, match="nowhere_to_be_found, which offers a kernel case, cannot be imported"):
-        runner.kernel_runner_packages(runner.case_sources(["lost"]))

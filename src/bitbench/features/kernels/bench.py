@@ -31,7 +31,7 @@ def bench_kernels(
 ) -> KernelSummary:
     """Time them, and keep the records in `into`. Raises KernelError before anything runs where a name is unknown."""
     job = _job(options, home)
-    runner.case_sources(options.against)  # a baseline that nobody offers is named before anything is measured
+    runner.case_targets(options.against)  # a baseline that nobody offers is named before anything is measured
     python = environment_python(ENVIRONMENT, home)
     run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
     summary = summarize_kernels(run, options.against)
@@ -67,5 +67,5 @@ def _job(options: KernelOptions, home: Path) -> KernelJob:
         )
     named = None if options.cases is None else [*options.against, *options.cases]
     shapes = kernel_runner_shapes(options.shapes, lambda name: library.resolve(name, home).path, quick=options.quick)
-    cases = runner.case_sources(named)
+    cases = runner.case_targets(named)
     return KernelJob(options, shapes, cases, runner.BRIEF if options.quick else runner.FULL)
