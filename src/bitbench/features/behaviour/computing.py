@@ -2,7 +2,7 @@
 
 The **noise floor** is the divergence of a baseline from itself on the same engine when only what should not matter is
 changed: another start, else several requests at once. Without either it counts as 0, which makes a variant look worse
-and never better. The same weights on another engine are shown beside it and used for no verdict.
+and never better.
 
 A variant is *equivalent* if its divergence exceeds the floor by less than the study's margin, with the study's
 confidence and whatever the missing probability mass may add: the upper bound of the variant less the lower bound of
@@ -155,23 +155,11 @@ class _Known:
                 yield config, baseline
 
     def _floors(self, config: Config) -> Iterator[_Floor]:
-        own = self._alone[config]
         for changed, records in self._changed.items():
-            if config in records:
-                yield from self._floor(own, records[config], changed)
-        if not self._is_baseline(config):
-            return
-        model = self._plan.variant(config.variant).model
-        for other, record in self._alone.items():
-            is_same = self._is_baseline(other) and self._plan.variant(other.variant).model == model
-            if other != config and is_same:
-                yield from self._floor(own, record, other.name)
-
-    def _floor(self, own: QualityRecord, other: QualityRecord, changed: str) -> Iterator[_Floor]:
-        found = self._divergence(own, other)
-        if found is not None:
-            divergence = found.estimate(self._confidence)
-            yield _Floor(NoiseFloor(config=own.config, changed=changed, divergence=divergence), found)
+            found = self._divergence(self._alone[config], records[config]) if config in records else None
+            if found is not None:
+                divergence = found.estimate(self._confidence)
+                yield _Floor(NoiseFloor(config=config, changed=changed, divergence=divergence), found)
 
     def _divergence(self, own: QualityRecord, other: QualityRecord) -> _WindowDivergence | None:
         """Return it in the windows of the second; None where they cannot be compared."""
@@ -182,9 +170,6 @@ class _Known:
         if not (first.is_finite and changed.is_finite):
             return None
         return _WindowDivergence.of(first.window, bound_divergence(first, changed))
-
-    def _is_baseline(self, config: Config) -> bool:
-        return quality_baseline(config, self._plan) == config
 
 
 def _own_floor(baseline: Config, floors: Sequence[_Floor]) -> _Floor | None:

@@ -12,7 +12,7 @@ class NoiseFloor(Record):
     """How far a config lies from itself when only what should not matter is changed."""
 
     config: Config  # a baseline; of other configs, what another start changes
-    changed: str  # `several requests at once`, `another start`, or the name of the same weights on another engine
+    changed: str  # `several requests at once` or `another start`
     divergence: Estimate
 
 

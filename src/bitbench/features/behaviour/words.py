@@ -91,7 +91,7 @@ def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
     alike = [row for row, judged in judged_rows if judged.verdict == "equivalent"]
     different = sum(judged.verdict == "different" for _, judged in judged_rows)
     open_ones = len(judged_rows) - len(alike) - different
-    others = [*_others(different, is_rest=bool(alike) and not open_ones), *_open(open_ones)]
+    others = [*_different(different), *_open(open_ones)]
     if not alike:
         return Lead(say("No variant is shown to be equivalent to ", of, f" {_within(summary)}."), tuple(others))
     shown = listing(name_phrases(labels[row.config] for row in alike))
@@ -100,16 +100,10 @@ def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
     return Lead(verdict, tuple(others))
 
 
-NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}
-
-
-def _others(different: int, *, is_rest: bool) -> Iterator[Phrase]:
-    """`The other four are not.`"""
-    count = NUMBERS.get(different, str(different))
-    if different == 1:
-        yield say("The other is not." if is_rest else "One is not equivalent.")
-    elif different:
-        yield say(f"The other {count} are not." if is_rest else f"{count.capitalize()} are not equivalent.")
+def _different(count: int) -> Iterator[Phrase]:
+    if count:
+        verb = "is" if count == 1 else "are"
+        yield say(f"{plural(count, 'variant')} {verb} not equivalent.")
 
 
 def _open(count: int) -> Iterator[Phrase]:
