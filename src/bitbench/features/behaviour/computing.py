@@ -14,7 +14,6 @@ unquantized model breaks some conversations, too: the exact test of pairs (McNem
 on one side alone, corrected for all variants of the study (Holm).
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -49,7 +48,6 @@ from bitbench.features.behaviour.types import (
     EquivalenceVerdict,
     NoiseFloor,
     TurnComparison,
-    TurnFault,
     TurnVerdict,
 )
 from bitbench.records.folder import StudyRecords
@@ -187,7 +185,6 @@ FEWEST = 8  # conversations; fewer tell nothing
 # Of the baseline's conversations, valid to the end. With 6 of 24 left, a variant that breaks all of them is just told
 # apart (p = 0.03); with fewer, not even that is.
 LEAST_VALID = 0.25
-MOST_FAULTS = 3  # kinds that are told
 
 Records = Sequence[ConversationRecord]
 
@@ -223,8 +220,6 @@ def _share(config: Config, own: Records, against: TurnComparison | None) -> Conv
         turns=max(conversation.turns for conversation in own),
         conversations=len(own),
         valid=_valid(own),
-        valid_turns=float(np.mean([conversation.valid_turns for conversation in own])),
-        faults=tuple(_faults(own)),
         against=against,
     )
 
@@ -258,12 +253,3 @@ def _turn_verdict(flips: TaskFlips, alpha: float) -> TurnVerdict:
 def _same(own: Records, other: Records) -> bool:
     """The same scripts: what is compared conversation by conversation."""
     return {(script.name, script.turns) for script in own} == {(script.name, script.turns) for script in other}
-
-
-def _faults(conversations: Records) -> Iterator[TurnFault]:
-    answers = (answer for conversation in conversations for answer in conversation.answers)
-    broken = [(answer.fault, answer.text) for answer in answers if answer.fault is not None]
-    counted = Counter(fault for fault, _ in broken)
-    for fault, count in counted.most_common(MOST_FAULTS):
-        example = next(text for found, text in broken if found == fault)
-        yield TurnFault(fault=fault, conversations=count, example=example)

@@ -19,7 +19,6 @@ from bitbench.reports.document.words import (
     name_phrases,
     number_column,
     paragraph,
-    plain_words,
     plural,
     say,
     small_print,
@@ -159,14 +158,12 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
     )
 
 
-TURNS = "turns"
 VERDICTS = {
     "more": "breaks more",
     "fewer": "breaks fewer",
     "no difference found": "no difference found",
     "inconclusive": "inconclusive",
 }
-LONGEST_EXAMPLE = 80  # characters of an answer that broke a conversation
 
 
 def turn_behaviour_sentences(found: Conversations, summary: StudySummary) -> Iterator[Phrase]:
@@ -205,7 +202,6 @@ def turn_behaviour_section(found: Conversations, summary: StudySummary) -> Secti
         *bullets(turn_behaviour_sentences(found, summary)),
         _turn_table(found.rows, labels),
         basis,
-        Details("Why conversations broke", (_faults(found.rows, labels),)),
         Details("What the figures of turns mean", bullets(_turn_definitions())),
     )
     return Section(say("Turns until invalid JSON"), blocks, in_terminal=True)
@@ -220,7 +216,6 @@ def _turn_table(rows: tuple[ConversationShare, ...], labels: Labels) -> Table:
         rows,
         words_column("Config", lambda row: Name(labels[row.config])),
         words_column("Never broke", _valid),
-        number_column("Valid turns", TURNS, lambda row: row.valid_turns),
         number_column("Broken here alone", Unit.COUNT, lambda row: row.against.flips.lost if row.against else None),
         number_column("Valid here alone", Unit.COUNT, lambda row: row.against.flips.gained if row.against else None),
         words_column("p", lambda row: f"{row.against.flips.p_value:.2g}" if row.against else None),
@@ -245,14 +240,4 @@ def _turn_definitions() -> Iterator[Phrase]:
         strong("Verdict"),
         ": no difference found does not prove that there is none. Inconclusive: fewer than a quarter of the "
         "unquantized model's own conversations are valid to the end.",
-    )
-
-
-def _faults(rows: tuple[ConversationShare, ...], labels: Labels) -> Table:
-    return table(
-        [(row, fault) for row in rows for fault in row.faults],
-        words_column("Config", lambda row: Name(labels[row[0].config])),
-        words_column("Fault", lambda row: row[1].fault),
-        number_column("Conversations", Unit.COUNT, lambda row: row[1].conversations),
-        words_column("Such an answer", lambda row: Name(plain_words(row[1].example, LONGEST_EXAMPLE) or "nothing")),
     )
