@@ -19,10 +19,7 @@ def import_results(
     files: Annotated[list[Path], typer.Argument(help="Result files of one tool.", metavar="FILE...")],
     tool: Annotated[Tool, typer.Option("--from", help="The tool that wrote them.")],
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME].")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Name of the study [default: that of the file].")
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the file].")
     ] = None,
     starts: Annotated[
         ImportedStarts,
@@ -34,7 +31,7 @@ def import_results(
     Values missing from a file are shown as –. The report lists what was assumed or skipped.
     """
     console = Terminal()
-    folder = import_files(files, tool, starts, into, name)
+    folder = import_files(files, tool, starts, into)
     reported = write_outcome(folder, default_home())
     show_outcome(reported, console, ExitCode.DONE)
     summary = reported.summary

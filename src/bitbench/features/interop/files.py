@@ -11,7 +11,6 @@ from typing import Generic, TypeVar
 from bitbench import __version__
 from bitbench.features.interop.readers import vendor_table
 from bitbench.features.interop.readers.reading import (
-    LONGEST_NAME,
     ImportedRun,
     ImportedStarts,
     ImportFileError,
@@ -169,14 +168,12 @@ REMARK = "Written by `bitbench import`: it can be reported, not run."
 LARGEST_FILE_BYTES = 10**9  # a detailed result of a million requests; beyond it, memory would be the first limit
 
 
-def import_files(
-    paths: Sequence[Path], tool: Tool, starts: ImportedStarts, into: Path | None, name: str | None = None
-) -> StudyFolder:
-    """Fill a new folder; it and the study are called `name`, or like the first file. Raises ImportFileError.
+def import_files(paths: Sequence[Path], tool: Tool, starts: ImportedStarts, into: Path | None) -> StudyFolder:
+    """Fill a new folder; it and the study are called like the first file. Raises ImportFileError.
 
     Nothing is written before all of it is understood.
     """
-    name = _study_name(name) if name is not None else imported_name(paths[0].stem, "imported")
+    name = imported_name(paths[0].stem, "imported")
     contents = [_content(path) for path in paths]
     readings, files = list[Reading](), list[ImportedFile]()
     for path, content in zip(paths, contents, strict=True):
@@ -193,15 +190,6 @@ def import_files(
         host = _host(readings)
     _write(folder, study, host)
     return folder
-
-
-def _study_name(asked_for: str) -> str:
-    if not asked_for or imported_name(asked_for, "") != asked_for:
-        raise ImportFileError(
-            f"--name {plain_words(asked_for, LONGEST_NAME)} cannot be a study's name: use up to {LONGEST_NAME} "
-            "letters, digits and - _ . +, beginning and ending with a letter or digit."
-        )
-    return asked_for
 
 
 def _content(path: Path) -> bytes:
