@@ -28,7 +28,6 @@ class ProfileGroup(StrEnum):
     SAMPLING = "sampling"
     OTHER = "other"  # an operator that no pattern knows: shown by its name, never hidden
     FRAMEWORK = "framework"  # the rest of a step, which is in no operator
-    FIRST_CALL = "first_call"  # of earlier records: what the first step took beyond a later one; in no sum
 
 
 class Operator(Record):
@@ -44,7 +43,7 @@ class Operator(Record):
 
 
 class GroupTime(Record):
-    """What a group takes of one step, on average. All but FIRST_CALL add up to a step."""
+    """What a group takes of one step, on average. All groups add up to a step."""
 
     group: ProfileGroup
     step_s: float
@@ -95,7 +94,7 @@ class OperatorProfile(Record):
     @property
     def groups_s(self) -> float:
         """The sum of what makes a step: to be held against `profiled.mean_s`."""
-        return sum(group.step_s for group in self.groups if group.group is not ProfileGroup.FIRST_CALL)
+        return sum(group.step_s for group in self.groups)
 
     @property
     def overhead(self) -> float:

@@ -48,7 +48,6 @@ GROUP_NAMES = {
     ProfileGroup.SAMPLING: "sampling",
     ProfileGroup.OTHER: "other operators",
     ProfileGroup.FRAMEWORK: "framework overhead",
-    ProfileGroup.FIRST_CALL: "first call",
 }
 # The sum of the groups and the step time that the client measured are from two clocks; further apart than this, one of
 # them did not see what the other saw, and the reader is told.

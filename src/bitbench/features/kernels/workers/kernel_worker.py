@@ -145,10 +145,10 @@ class KernelBench:
         return cause
 
     def _machine(self, readings: dict[str, list[float]]) -> Json:
-        facts = {"torch": self._torch.__version__, "threads": self._threads, "openmp": None, "isa": None}
+        facts = {"torch": self._torch.__version__, "threads": self._threads, "isa": None}
         facts |= {"cold_bytes": self._cold_bytes, **self._device.facts()}
         if native := sys.modules.get("bitbench._native"):
-            facts |= {"openmp": Path(native.openmp_runtime()).name or None, "isa": native.vptq_isas()[0]}
+            facts["isa"] = native.vptq_isas()[0]
         best = {name: max(readings[name]) for name in ("read_bytes_per_s", "flops_per_s")}
         return facts | best | {"readings": readings}
 
