@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from bitbench.cli.app import app
 from bitbench.engines import processes
-from bitbench.features.explain.profile_words import write_profile_document
 from bitbench.measure import runner
 from bitbench.measure.runner import QualityOptions, measure_quality_study
 from bitbench.measure.workplace import Workplace
@@ -117,11 +116,6 @@ def quality_command(place: Path) -> None:
         measure_quality_study(Workplace(place / "home"), options, place / "study", None)  # type: ignore[arg-type]
 
 
-def kernel_records(place: Path) -> None:
-    (place / "study").mkdir()
-    (place / "study" / "records.json").write_text(a_run().model_dump_json())
-
-
 def kernels_command(place: Path) -> None:
     """`bitbench kernels`, without the measurement."""
     with (
@@ -182,16 +176,8 @@ def report_page(place: Path) -> None:
     cli("report", place / "study", "--format", "html", "-o", place / "page.html")
 
 
-def profile_table(place: Path) -> None:
-    write_profile_document(StudyFolder(place / "study"))
-
-
 def import_runs(place: Path) -> None:
     cli("import", DATA / "vllm-serve-1.json", "--from", "vllm", "--into", place / "study")
-
-
-def import_kernels(place: Path) -> None:
-    cli("import", DATA / "seed-kernels.md", "--from", "vendor-table", "--into", place / "study")
 
 
 COMMANDS = (
@@ -201,12 +187,9 @@ COMMANDS = (
     command("report, repeated", a_reported_study, report),
     command("report --output", a_study, report_table),
     command("report --format html", a_study, report_page),
-    command("report of kernels", kernel_records, report),
     command("kernels", nothing, kernels_command),
-    command("profile", a_whole_study, profile_table),
     command("quality", nothing, quality_command),
     command("import", nothing, import_runs),
-    command("import of kernels", nothing, import_kernels),
     command("init", nothing, lambda place: cli("init", place / "study" / "study.yaml")),
     command("quantize", a_model, quantize),
     command("quantize, failing", a_model, quantize_in_vain),

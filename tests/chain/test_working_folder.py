@@ -72,7 +72,6 @@ COMMANDS = {
     "quantize": "quantize TINY -r w8a16-rtn",
     "mix": "mix TINY --limit bits=4.8 --into mixed",
     "quality": "quality TINY --recipes w8a16-rtn --into quality",
-    "profile": "profile TINY --engine transformers --into profile",
     "explain": "explain out b",
     "kernels": "kernels --quick --into kernels",
     "env create": "env create lmeval --installer pip --index-url file:///nowhere",
@@ -86,7 +85,7 @@ COMMANDS = {
 }
 # The others start no Python, or the same as these do: `load` has the workers of `run`.
 STARTING = {
-    *("run", "quantize", "quality", "profile", "kernels"),
+    *("run", "quantize", "quality", "kernels"),
     *("env create", "model get", "model get, a hub"),
 }
 TRIED = by_length([name for name in COMMANDS if name in STARTING], [*COMMANDS])

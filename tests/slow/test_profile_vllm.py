@@ -1,20 +1,26 @@
-"""`bitbench profile` with vLLM's own profiler hook, for each kind of weights that its CPU backend runs."""
+"""Profiles by vLLM's own profiler hook, for each kind of weights that its CPU backend runs."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from bitbench.measure.machine.host import host_processor_level
-from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import Phase, ProfileGroup
 from bitbench.records.trial import KernelPath
 from bitbench.study.hardware import Level
+from tests.busy_machine import run_study
 
 pytestmark = pytest.mark.timeout(900)
 
-ROOT = Path(__file__).parents[2]
+STUDY = """
+name: profile
+models: [smollm2-135m]
+recipes: [RECIPE]
+engines: [{engine: vllm, args: {enforce-eager: true}}]
+workloads: [{name: one, concurrency: 1, input_tokens: 128, output_tokens: 32}]
+measure: {starts: 1, trials: 1}
+profile: {batch: 1}
+"""
 ALLOWED = 0.05  # between the sum of the groups and the step that the client measured
 
 
@@ -32,10 +38,8 @@ HAS_AMX = (
     ],
 )
 def test_the_products_are_what_the_kernel_says(recipe: str, path: KernelPath, kernel: str, tmp_path: Path) -> None:
-    into = tmp_path / "profile"
-    command = [sys.executable, "-m", "bitbench", "profile", "smollm2-135m", "--recipe", recipe, "--engine", "vllm"]
-    subprocess.run([*command, "--arg", "enforce-eager=true", "--into", str(into)], cwd=ROOT, check=True)
-    profiles = StudyFolder(into).profiles()
+    (tmp_path / "profile.yaml").write_text(STUDY.replace("RECIPE", recipe), encoding="utf-8")
+    profiles = run_study(tmp_path, "profile.yaml", timeout_s=900).profiles()
     assert [one.phase for one in profiles] == list(Phase)
     for one in profiles:
         assert abs(one.agreement) < ALLOWED, one.phase

@@ -27,7 +27,6 @@ TOOLS = {
     "vllm-serve-1.json": Tool.VLLM,
     "seed-backends.md": Tool.VENDOR_TABLE,
     "seed-grids.rst": Tool.VENDOR_TABLE,
-    "seed-kernels.md": Tool.VENDOR_TABLE,
     "seed-runs.md": Tool.VENDOR_TABLE,
 }
 TENSORS = {"model.layers.0.up.weight": ("BF16", (8, 6)), "norm": ("I32", (3,)), "scalar": ("I8", ())}

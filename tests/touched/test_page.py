@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from bitbench.features.kernels.computing import summarize_kernels
-from bitbench.features.kernels.folders import write_kernels
 from bitbench.measure.workplace import default_home
 from bitbench.reports.document.model import Document
 from bitbench.reports.files import PAGE, make_report_files
@@ -19,7 +17,6 @@ from bitbench.reports.write import StudyReport
 from bitbench.study.base import Json
 from tests.big_study import big_study
 from tests.browser import Browser
-from tests.features.kernels.test_kernels import a_run
 from tests.support.hostile import HOSTILE, hostile_study
 from tests.support.study_folders import write_folder
 from tests.support.synthetic import demo_study, summarize
@@ -53,16 +50,13 @@ def open_all(browser: Browser) -> None:
     browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
 
 
-@pytest.fixture(scope="module", params=["study", "load", "kernels"])
+@pytest.fixture(scope="module", params=["study", "load"])
 def report(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, demo: Path) -> Path:
     """A page of each kind."""
     folder = tmp_path_factory.mktemp(request.param)
     match request.param:
         case "study":
             return demo
-        case "kernels":
-            write_kernels(summarize_kernels(a_run(), ["torch-linear", "torch-mv"]), folder)
-            return folder / PAGE
         case _:
             return write_page(StudyReport(write_folder("sweep", folder / "study"), folder).document, folder)
 

@@ -1,9 +1,7 @@
-"""`bitbench profile` with real transformers and the real small model: the groups add up to what the client measured."""
+"""Profiles of real transformers and the real small model: the groups add up to what the client measured."""
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,10 +9,21 @@ import pytest
 from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.records.trial import KernelPath
+from tests.busy_machine import run_study
 
 pytestmark = pytest.mark.timeout(1800)  # seconds for one test, with what its fixtures run
 
-ROOT = Path(__file__).parents[2]
+# One thread: on a busy machine two of them wait for each other in every product, far longer than it takes.
+# Short prompts: 36 of them are read, one after the other.
+STUDY = """
+name: profile
+models: [smollm2-135m]
+recipes: [bf16]
+engines: [{engine: transformers, args: {threads: 1}}]
+workloads: [{name: one, concurrency: 1, input_tokens: 32, output_tokens: 16}]
+measure: {starts: 1, trials: 1}
+profile: {batch: 1, input_tokens: 32, output_tokens: 16}
+"""
 ALLOWED = 0.05  # between the sum of the groups and the step that the client measured
 LOOKS = 3  # other work may delay the client at either end of a line of steps
 
@@ -29,15 +38,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> StudyFolder:
     return found
 
 
-def profiled(into: Path) -> StudyFolder:
-    # One thread: on a busy machine two of them wait for each other in every product, far longer than it takes.
-    # Short prompts: 36 of them are read, one after the other.
-    options = ["--engine", "transformers", "--arg", "threads=1", "--input", "32", "--output", "16", "--into", str(into)]
-    command = [sys.executable, "-m", "bitbench", "profile", "smollm2-135m", *options]
-    shown = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert "the profiler costs" in shown
-    assert "aten::mm" in shown
-    return StudyFolder(into)
+def profiled(place: Path) -> StudyFolder:
+    place.mkdir()
+    (place / "profile.yaml").write_text(STUDY, encoding="utf-8")
+    return run_study(place, "profile.yaml", timeout_s=900)
 
 
 @pytest.fixture(scope="module", params=list(Phase))

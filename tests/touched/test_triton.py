@@ -154,7 +154,7 @@ def bench(
     job = runner.KernelJob(
         runner.KernelOptions(batches=batches, cases=tuple(names) if named else None, device=device),
         shapes=(KernelShape(72, 200),),
-        cases=runner.case_sources(names),
+        cases=runner.case_targets(names),
         effort=runner.Effort(passes=1, point_s=0.0, least_rounds=2, most_rounds=2),
     )
     python = environment_python("triton", default_home())

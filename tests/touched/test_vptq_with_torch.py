@@ -5,13 +5,14 @@ Needs: bitbench env create transformers.
 
 import json
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import bitbench
 from bitbench.engines.environments import environment_python
-from bitbench.features.kernels import runner
-from bitbench.features.kernels.runner import SEED_INPUTS
+from bitbench.features.kernels.runner import SEED_INPUTS, native_module
 from bitbench.measure.workplace import default_home
 
 pytest.importorskip("bitbench._native", reason="the native part was not built: no C++ compiler here")
@@ -108,7 +109,7 @@ print(json.dumps({"wrong": len(wrong)}))
 
 def in_torch(script: str, asked: object = None) -> Any:
     python = environment_python("transformers", default_home())
-    folder, native = runner.kernel_runner_packages(())["bitbench"], runner.kernel_runner_native()
+    folder, native = str(Path(bitbench.__file__).parent), native_module()
     assert native is not None
     done = subprocess.run(
         [python, "-I", "-c", LOAD + script, folder, native, json.dumps(asked)],

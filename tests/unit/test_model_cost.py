@@ -7,7 +7,6 @@ from bitbench.models.shapes import SHAPES
 from bitbench.records.roof import Bound, MachineRoof, Readings, attainable_under_roof
 from bitbench.study.model_cost import (
     active_weight_bytes,
-    communication_cost_bytes,
     decode_cost,
     expected_weight_bytes,
     prefill_cost,
@@ -151,8 +150,3 @@ def test_a_token_of_qwen3_30b_a3b_reads_what_its_name_says() -> None:
     assert active is not None
     assert active / 2 + embedding == pytest.approx(3.3e9, rel=0.02)  # as its card says, embeddings included
     assert active_weight_bytes(SMOLLM2, WEIGHTS) is None
-
-
-def test_tensor_parallelism_sums_a_row_for_each_token_twice_per_layer() -> None:
-    assert communication_cost_bytes(SMOLLM2, tokens=8) == 2 * 30 * 8 * 576 * 2
-    assert communication_cost_bytes(ModelFacts(), tokens=8) is None

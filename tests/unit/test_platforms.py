@@ -83,7 +83,6 @@ def test_commands_that_read_need_no_linux(place: Path, command: str) -> None:
         "run null-tour.yaml",
         "load http://127.0.0.1:9",
         "quick",
-        "profile smollm2-135m",
         "env create transformers",
     ],
 )

@@ -184,10 +184,10 @@ def test_a_conversation_ends_at_its_first_fault() -> None:
     asker = Scripted(1)
     (found,) = ask_conversations(asker, [script_of("a")], (0,), lambda _: None)
     assert asker.asked == [0, 1]
-    assert (found.broke_at, found.valid_turns, found.turns) == (2, 1, 3)
+    assert (found.broke_at, found.turns) == (2, 3)
     assert found.answers[1] == TurnAnswer(text="Ada\\x07", fault="it is not JSON (Expecting value)")
     (whole,) = ask_conversations(Scripted(9), [script_of("a")], (0,), lambda _: None)
-    assert (whole.broke_at, whole.valid_turns) == (None, 3)
+    assert whole.broke_at is None
 
 
 def test_servers_are_asked_to_stop_at_the_end_of_a_line(server: QualityServer) -> None:  # noqa: F811

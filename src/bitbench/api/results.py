@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 from bitbench.analysis.results.estimate import Estimate
 from bitbench.analysis.results.summary import PointSummary, StudySummary
 from bitbench.feature import offered
-from bitbench.measure.offers import folder_report
 from bitbench.records.folder import StudyFolder, StudyRecords
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
@@ -180,24 +179,12 @@ def _shown(name: str, point: PointSummary) -> Estimate:
     return point.metrics[name] if tail is None else tail
 
 
-def form_text(path: Path, form: str, home: Path) -> str:
-    """One of the `formats` of what a folder holds. Raises StoreError where it holds nothing that it could show."""
-    if form in (offers := offered("folder_formats")):
-        return str(offers[form].load()(path))
-    if form == Form.HTML and (found := folder_report(path)) is not None:
-        from bitbench.reports.document.html import html_page, vega_bundle
-
-        return html_page(found.document, vega_bundle())
-    of = StudyReport(StudyFolder.existing(path), home)
-    if form == Form.HTML:  # the page is made by the report itself, with its figures; this is a copy of it
-        of.write()
-        return of.page.read_text(encoding="utf-8")
-    return study_text(of, form)
-
-
 def study_text(of: StudyReport, form: str) -> str:
-    """One of the `formats` of a study."""
+    """Return one of the `formats` of what a folder holds. Raises StoreError if it holds nothing to show."""
     match form:
+        case Form.HTML:  # the page is made by the report itself, with its figures; this is a copy of it
+            of.write()
+            return of.page.read_text(encoding="utf-8")
         case Form.CSV:
             return csv_text(of.summary, of.records.trials)
         case Form.JSON:

@@ -5,15 +5,14 @@ from typing import Annotated
 
 import typer
 
-from bitbench.api.results import form_text
+from bitbench.api.results import study_text
 from bitbench.cli.options import AllowInconclusive
 from bitbench.cli.outcome import end_with_outcome
 from bitbench.cli.terminal import Terminal
-from bitbench.measure.offers import folder_report
 from bitbench.measure.workplace import default_home
 from bitbench.records.folder import StudyFolder
-from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.formats import formats
+from bitbench.reports.write import StudyReport
 from bitbench.util.errors import UsageError
 from bitbench.util.files import SafeFolder
 
@@ -45,30 +44,23 @@ def report(
 ) -> None:
     """Write the report of a study from its records.
 
-    For a folder filled by `bitbench kernels`: its table and chart. With --format: one of the published table formats,
-    or the records as data. Without it the exit code is that of `bitbench run`.
+    With --format: one of the published table formats, or the records as data. Without it the exit code is that of
+    `bitbench run`.
     """
     if form is None and output is not None:
         raise UsageError("--output needs --format; without it the report is written to STUDY_DIR/report")
     if form is None:
-        _report(folder, allow_inconclusive=allow_inconclusive)
+        study = StudyFolder.existing(folder)
+        end_with_outcome(study, default_home(), Terminal(), allow_inconclusive=allow_inconclusive)
     else:
         _write_form(folder, form, output)
 
 
 def _write_form(folder: Path, form: str, output: Path | None) -> None:
-    text = form_text(folder, form, default_home())
+    text = study_text(StudyReport(StudyFolder(folder), default_home()), form)
     if output is None:
         typer.echo(text, nl=False)
         return
     files, name = SafeFolder.around(output, folder)
     files.write(name, text)
     typer.echo(f"{form}: {output}")
-
-
-def _report(folder: Path, *, allow_inconclusive: bool) -> None:
-    if (found := folder_report(folder)) is not None:
-        render_in_terminal(found.document, Terminal())
-        typer.echo(f"\n{found.ending}")
-        return
-    end_with_outcome(StudyFolder.existing(folder), default_home(), Terminal(), allow_inconclusive=allow_inconclusive)

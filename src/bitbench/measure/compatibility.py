@@ -1,4 +1,4 @@
-"""What runs where, as data: a recipe's form × engine × device, in `compatibility.yaml` here and in features."""
+"""What runs where, as data: a recipe's form × engine × device, in `compatibility.yaml`."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -7,7 +7,6 @@ from pathlib import Path
 
 from pydantic import Field, field_validator, model_validator
 
-from bitbench.feature import loaded_from_features
 from bitbench.study.base import Spec
 from bitbench.study.environment import Device
 from bitbench.study.hardware import Capability, CapabilityRange, parse_capability_range
@@ -105,19 +104,10 @@ class CompatibilityTable(Spec):
 
 @cache
 def compatibility_rows() -> tuple[CompatibilityRow, ...]:
-    """Those of the core and of features."""
-    return CompatibilityTable(
-        rows=tuple(
-            row for file in (_FILE, *loaded_from_features("compatibility").values()) for row in _table(file).rows
-        )
-    ).rows
-
-
-def _table(file: Path) -> CompatibilityTable:
-    text = file.read_text(encoding="utf-8")
+    text = _FILE.read_text(encoding="utf-8")
     return yaml_file.parse_yaml(
-        text, CompatibilityTable, name=file.name, outline="`rows:` and a list", error=ValueError
-    )
+        text, CompatibilityTable, name=_FILE.name, outline="`rows:` and a list", error=ValueError
+    ).rows
 
 
 def look_up_compatibility(

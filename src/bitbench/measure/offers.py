@@ -1,19 +1,14 @@
-"""What features offer to a run (other machines, folders that hold no study), and the
-log that listens to one from Python."""
+"""What features offer to a run: other machines. And the log that listens to a run from Python."""
 
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bitbench.feature import offered
 from bitbench.ports import LoadClient
-from bitbench.records.folder import StudyFolder
 from bitbench.records.quality import QualityRecord
 from bitbench.records.trial import InstanceRecord, LoadProgress, TrialRecord
-from bitbench.reports.document.model import Document
 from bitbench.study.plan import Config, Group, Plan, Point
 from bitbench.util.errors import UsageError
 from bitbench.util.text import visible
@@ -23,25 +18,6 @@ if TYPE_CHECKING:
 
 
 Executor = Callable[["StudyRun"], None]  # fills the folder of a study, as `bitbench.measure.loop` does on this machine
-
-
-@dataclass(frozen=True)
-class FolderReport:
-    """What is shown of a folder that holds no study, and the line that ends it."""
-
-    document: Document
-    ending: str
-
-
-def folder_report(folder: Path) -> FolderReport | None:
-    """By a file in it that a feature knows. None for a study, and for a folder that no feature knows."""
-    if StudyFolder(folder).study_file.is_file():
-        return None
-    for marker, offer in offered("folders").items():
-        if (folder / marker).is_file():
-            report: FolderReport = offer.load()(folder)
-            return report
-    return None
 
 
 def executor_at(where: str) -> Executor:

@@ -1,18 +1,11 @@
-"""Where the time of a step goes, operator by operator: as torch's profiler saw it, and as others publish it beside
-tables of kernels."""
+"""Where the time of a step goes, operator by operator, as torch's profiler saw it."""
 
 from enum import StrEnum
-from pathlib import Path
 from statistics import fmean, median, quantiles
-from typing import TypeVar
-
-from pydantic import Field, ValidationError
 
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.base import Record
-from bitbench.study.plan import Config, ImportSource
-from bitbench.util.errors import StoreError
-from bitbench.util.files import SafeFolder, read_bytes
+from bitbench.study.plan import Config
 
 PROFILE_FORMAT = 1
 # History of PROFILE_FORMAT, the version in each file of profiles/:
@@ -35,7 +28,6 @@ class ProfileGroup(StrEnum):
     SAMPLING = "sampling"
     OTHER = "other"  # an operator that no pattern knows: shown by its name, never hidden
     FRAMEWORK = "framework"  # the rest of a step, which is in no operator
-    FIRST_CALL = "first_call"  # of earlier records: what the first step took beyond a later one; in no sum
 
 
 class Operator(Record):
@@ -48,11 +40,10 @@ class Operator(Record):
     self_cpu_share: float  # of the self time of all operators
     cpu_total_s: float  # with them
     self_device_s: float | None = None  # of the device kernels it launched; None where there is no device
-    self_memory_bytes: int | None = None  # host memory it allocated minus freed; None where it was not recorded
 
 
 class GroupTime(Record):
-    """What a group takes of one step, on average. All but FIRST_CALL add up to a step."""
+    """What a group takes of one step, on average. All groups add up to a step."""
 
     group: ProfileGroup
     step_s: float
@@ -103,7 +94,7 @@ class OperatorProfile(Record):
     @property
     def groups_s(self) -> float:
         """The sum of what makes a step: to be held against `profiled.mean_s`."""
-        return sum(group.step_s for group in self.groups if group.group is not ProfileGroup.FIRST_CALL)
+        return sum(group.step_s for group in self.groups)
 
     @property
     def overhead(self) -> float:
@@ -124,55 +115,3 @@ class OperatorProfile(Record):
     def group_s(self, group: ProfileGroup) -> float | None:
         """Seconds per step; None where the profile has no such row."""
         return next((row.step_s for row in self.groups if row.group is group), None)
-
-
-PUBLISHED_FORMAT = 1  # of published/*.json; 1: first published form
-
-
-class PublishedKernel(Record):
-    """One row: `seconds` by the kernel's column, `ratio` as it is printed."""
-
-    batch: int
-    in_features: int
-    out_features: int
-    labels: dict[str, int] = Field(default_factory=dict)
-    seconds: dict[str, float] = Field(default_factory=dict)
-    ratio: float | None = None
-
-
-class PublishedKernels(Record):
-    format: int = PUBLISHED_FORMAT
-    source: ImportSource
-    rows: tuple[PublishedKernel, ...]
-
-
-class PublishedProfile(Record):
-    """`self_cpu_s` and `self_device_s` are the totals that stand below the table."""
-
-    format: int = PUBLISHED_FORMAT
-    source: ImportSource
-    device: str | None
-    operators: tuple[Operator, ...]
-    self_cpu_s: float | None = None
-    self_device_s: float | None = None
-
-
-P = TypeVar("P", PublishedKernels, PublishedProfile)
-_FILES = {PublishedKernels: "published/kernels.json", PublishedProfile: "published/profile.json"}
-
-
-def write_published_profile(folder: Path, content: PublishedKernels | PublishedProfile) -> Path:
-    return SafeFolder(folder).write(_FILES[type(content)], content.model_dump_json(indent=1) + "\n")
-
-
-def read_published_profile(folder: Path, kind: type[P]) -> P | None:
-    """None where nothing of this kind was imported into the folder."""
-    path = folder / _FILES[kind]
-    if not path.is_file():
-        return None
-    try:
-        return kind.model_validate_json(read_bytes(path))
-    except ValidationError as error:
-        raise StoreError(
-            f"{path} is damaged and cannot be read: {error.errors()[0]['msg']}; import it again"
-        ) from error

@@ -127,10 +127,6 @@ class ConversationRecord(Record):
     answers: tuple[TurnAnswer, ...]
 
     @property
-    def valid_turns(self) -> int:
-        return sum(answer.fault is None for answer in self.answers)
-
-    @property
     def broke_at(self) -> int | None:
         """The turn with the first fault, counted from 1; None where there was none to the end."""
         return next((turn for turn, answer in enumerate(self.answers, start=1) if answer.fault is not None), None)

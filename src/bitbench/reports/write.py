@@ -56,7 +56,7 @@ class StudyReport:
 
     @cached_property
     def records(self) -> StudyRecords:
-        return self.folder.read()
+        return StudyFolder.existing(self.folder.path).read()
 
     @cached_property
     def summary(self) -> StudySummary:
@@ -81,9 +81,6 @@ class StudyReport:
         return make_report_files(self.document, self.folder.path)
 
     def exit_code(self, *, allow_inconclusive: bool = False) -> ExitCode:
-        """A folder of operator profiles alone has no trial, and is no failure."""
-        if self.records.profiles and not self.records.trials:
-            return ExitCode.DONE
         return self.summary.exit_code(allow_inconclusive=allow_inconclusive)
 
     @cached_property

@@ -146,14 +146,6 @@ def active_weight_bytes(facts: ModelFacts, weight_bytes: int, tokens: int = 1) -
     return _touched(facts, _shape(facts), weight_bytes, tokens)[0]
 
 
-def communication_cost_bytes(facts: ModelFacts, tokens: float) -> int | None:
-    """What each device of tensor parallelism has to sum with the others in a step of so many tokens: after attention
-    and after the rest of each layer a row for each token. At least: embedding and output head may add theirs."""
-    if facts.layers is None or facts.hidden_size is None:
-        return None
-    return round(2 * facts.layers * tokens * facts.hidden_size * VALUE_BYTES)
-
-
 def _touched(facts: ModelFacts, shape: _Shape, weight_bytes: int, tokens: float) -> tuple[int, float | None]:
     """Bytes that a step of so many tokens reads, and the share of experts. Layers are taken to have the same bits,
     the output head 16."""

@@ -13,8 +13,6 @@ from bitbench.records.quality import Condition
 from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.study import study_document
-from bitbench.study.plan import Config
-from bitbench.study.study import EngineSetup
 from tests.support.synthetic import demo_study, make_lock, summarize
 from tests.unit.test_statistics_quality import TOP, VOCABULARY, logits, noisy, plan, record, rows
 
@@ -91,40 +89,22 @@ def test_what_a_restart_changes_is_taken_off_a_loss() -> None:
     assert (exact.verdict, exact.excess.interval) == ("equivalent", (0.0, 0.0))
 
 
-def on_two_engines(top: int = TOP) -> StudySummary:
-    """The baseline on another engine is far off; on its own it was asked for several windows at once."""
+def asked_together(top: int = TOP) -> StudySummary:
+    """Return a study whose baseline was also asked for several windows at once."""
     known = {
         "bf16": rows(logits(1), top),
         "together": rows(noisy(0.02, seed=4), top),
         "w8": rows(noisy(0.05, seed=5), top),
-        "elsewhere": rows(noisy(0.8, seed=6), top),
     }
-    asked = plan("bf16", "w8")
-    other = Config(variant="m/bf16", engine="llamacpp")
-    setups = (*asked.study.engines, EngineSetup(name="llamacpp", engine="llamacpp"))
-    study = asked.study.model_copy(update={"engines": setups})
-    asked = asked.model_copy(update={"study": study, "quality": (*asked.quality, other)})
     base = record("bf16")
-    records = [
-        base,
-        base.model_copy(update={"id": "together", "condition": Condition.TOGETHER}),
-        base.model_copy(update={"id": "elsewhere", "config": other}),
-        record("w8"),
-    ]
-    return summarize(asked, [], [], quality=records, scores_of=lambda one: known[one.id])
-
-
-def test_the_floor_of_another_engine_excuses_nothing() -> None:
-    found = behaviour_of(on_two_engines())
-    assert {floor.changed for floor in found.floors} > {TOGETHER}  # the other engine's is shown
-    (judged,) = found.equivalence.values()
-    assert judged.floor is not None
-    assert (judged.floor.changed, judged.floor.config.engine) == (TOGETHER, "vllm")
+    together = base.model_copy(update={"id": "together", "condition": Condition.TOGETHER})
+    records = [base, together, record("w8")]
+    return summarize(plan("bf16", "w8"), [], [], quality=records, scores_of=lambda one: known[one.id])
 
 
 def test_a_margin_that_only_the_missing_mass_may_exceed_is_no_pass() -> None:
-    (some,) = behaviour_of(on_two_engines()).equivalence.values()
-    (every,) = behaviour_of(on_two_engines(VOCABULARY)).equivalence.values()
+    (some,) = behaviour_of(asked_together()).equivalence.values()
+    (every,) = behaviour_of(asked_together(VOCABULARY)).equivalence.values()
     assert some.excess.interval is not None
     assert every.excess.interval is not None
     assert some.excess.interval.high > every.excess.interval.high  # the rest of the vocabulary counts
@@ -146,7 +126,7 @@ def test_a_study_of_quality_alone_leads_with_behaviour() -> None:
     assert found is not None
     assert markdown_phrase(found.verdict) == "`w8` is equivalent to the unquantized model within the 0.01-nat margin."
     (others,) = (markdown_phrase(one) for one in found.reasons)
-    assert others == "The other is not."
+    assert others == "1 variant is not equivalent."
     assert lead(alone.model_copy(update={"parts": {}})) is None
 
 

@@ -148,12 +148,6 @@ def test_a_mixture_is_expected_to_read_the_experts_that_a_batch_touches() -> Non
     assert "if its router sends them evenly" in page
 
 
-def test_the_communication_of_devices_is_named_and_not_in_what_is_expected() -> None:
-    _, decode, page = explained(evidence(lambda _one, _at: 0.030, args={"tensor-parallel-size": 4}))
-    assert decode.expected_gain == explained(slower_by(1.0))[1].expected_gain
-    assert page.count("4 devices sum at least 67.5 KiB in a decode step") == 1  # 2 · 30 layers · 576 · 2 bytes
-
-
 def test_a_warning_of_the_engine_about_its_speed_is_in_the_answer() -> None:
     said = "Using default MoE config. Performance might be sub-optimal!"
     _, _, page = explained(evidence(lambda _one, _at: 0.030, warnings=(said,)))

@@ -117,7 +117,6 @@ def test_backends(tmp_path: Path) -> None:
     assert kernels["vLLM (awq_marlin)"] == (("awq_marlin",), ("0.12.0",))
     assert kernels["transformers"] == ((), ("4.51.3",))
     assert "Concurrency –, input – tokens, output – tokens, arrival –, – requests per trial." in report
-    assert "Its operator profile (4 rows) is kept beside the study" in report
     assert [one.name for one in folder.read().lock.host.accelerators] == ["A100-SXM4-80GB"]
 
 
@@ -142,40 +141,6 @@ def test_grids(tmp_path: Path) -> None:
         "max_model_len": "32768",
         "enforce_eager": "False",
     }
-
-
-def test_a_kernel_table_becomes_kernel_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = str(tmp_path / "out")
-    said = bitbench(capsys, "import", str(DATA / "seed-kernels.md"), "--from", "vendor-table", "--into", out)
-    assert said.exit_code == 0, said.err
-    assert "vptq is slower than torch at 2 of 2 points" in said.out
-    table = bitbench(capsys, "report", out, "--format", "kernel-md").out
-    assert "| batch_size | in_features | out_features | main_centroids | residual_centroids | vptq (ms) |" in table
-    assert "|          1 |        2048 |         1024 |           4096 |                256 |    0.0277 |" in table
-    assert "One time per point: its spread is unknown" in table
-    again = bitbench(capsys, "import", str(DATA / "seed-kernels.md"), "--from", "vendor-table", "--into", out)
-    assert "already contains a study" in again.err
-
-
-def test_ratios_that_do_not_follow_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = (DATA / "seed-kernels.md").read_text().replace("| 1.02  |", "| 2.50  |", 1)
-    (tmp_path / "wrong.md").write_text(text)
-    said = bitbench(
-        capsys, "import", str(tmp_path / "wrong.md"), "--from", "vendor-table", "--into", str(tmp_path / "out")
-    )
-    assert "1 printed ratio does not follow from the times, such as at 1024 × 1024." in " ".join(said.out.split())
-
-
-def test_a_profile_is_kept_with_its_doubts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    imported("seed-backends.md", tmp_path / "out")
-    text = bitbench(capsys, "report", str(tmp_path / "out"), "--format", "profile-md").out
-    assert "| `WQLinearMMFunction` " in text
-    assert "quantized matmul" in text
-    assert "`Unrecognized` (596 ms) alone exceeds the printed total of 117 ms" in text
-    assert "compilation may be in these figures" in text
-    assert "Colab T4. Self CPU 3.39 s, self device 117 ms in all." in text
-    none = bitbench(capsys, "report", str(tmp_path), "--format", "profile-md")
-    assert "has no operator profile" in none.err
 
 
 def test_an_imported_study_cannot_be_run(tmp_path: Path) -> None:

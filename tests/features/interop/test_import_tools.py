@@ -173,21 +173,6 @@ def test_what_no_record_can_hold_is_refused(content: str, said: str, tmp_path: P
     assert len(str(refused.value)) < 1_000
 
 
-def test_a_study_is_called_what_was_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    folder = import_files([DATA / "vllm-serve-1.json"], Tool.VLLM, ImportedStarts.PER_FILE, None, "nightly-8b")
-    assert folder.path == Path("nightly-8b")
-    assert folder.read().lock.plan.study.name == "nightly-8b"
-
-
-@pytest.mark.parametrize("name", ["", "a/b", "../x", "-x", "x" * 61, "\x1b[31m"])
-def test_what_no_study_can_be_called_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ImportFileError, match="cannot be a study's name"):
-        import_files([DATA / "vllm-serve-1.json"], Tool.VLLM, ImportedStarts.PER_FILE, None, name)
-    assert list(tmp_path.iterdir()) == []
-
-
 HOSTILE = (
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',

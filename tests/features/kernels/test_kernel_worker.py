@@ -3,13 +3,10 @@
 import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
-
-import pytest
 
 import bitbench.features.kernels
 from bitbench.features.kernels.case import Case, KernelShape, WeightPool
@@ -53,38 +50,3 @@ def test_a_case_that_fails_is_a_result_and_ends_nothing() -> None:
     (case, told), (point, timed) = sent
     assert (case, told["cause"]) == ("case", "failed: RuntimeError: no image for this device")
     assert (point, timed["seconds"]) == ("point", {})
-
-
-@pytest.fixture
-def importing(tmp_path: Path) -> Iterator[SimpleNamespace]:
-    """A bench that has only to import cases; one package of three cannot be imported."""
-    packages = {"fine_cases": "Case = str\n", "bad_cases": "raise OSError('no driver')\n"}
-    for name, code in packages.items():
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "__init__.py").write_text(code)
-    bench = object.__new__(runpy.run_path(str(WORKER))["KernelBench"])
-    sent: list[tuple[str, Json]] = []
-    bench._reports = SimpleNamespace(send=lambda event, **fields: sent.append((event, fields)))
-    bench._job = {
-        "cases": [["bad_cases", "Case"], ["bad_cases", "Other"], ["fine_cases", "Case"], ["fine_cases", "Missing"]],
-        "packages": {name: str(tmp_path / name) for name in packages},
-        "all_cases": False,
-    }
-    yield SimpleNamespace(bench=bench, sent=sent)
-    for name in packages:
-        sys.modules.pop(name, None)
-
-
-def test_a_case_that_cannot_be_imported_is_told_and_the_others_go_on(importing: SimpleNamespace) -> None:
-    assert list(importing.bench._importable()) == [""]
-    assert importing.sent == [
-        ("unusable", {"case": 0, "cause": "OSError: no driver"}),
-        ("unusable", {"case": 1, "cause": "OSError: no driver"}),
-        ("unusable", {"case": 3, "cause": "KeyError: 'Missing'"}),
-    ]
-
-
-def test_a_case_that_was_asked_for_and_cannot_be_imported_is_an_error(importing: SimpleNamespace) -> None:
-    importing.bench._job["all_cases"] = True
-    with pytest.raises(OSError, match="no driver"):
-        list(importing.bench._importable())

@@ -6,7 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import altair as alt
 import jsonschema
 import numpy as np
 import pytest
@@ -32,11 +31,9 @@ from bitbench.features.mix.choice import (
     tensors_unlike_mix_choice,
 )
 from bitbench.features.mix.types import MixLimits, MixSide, Mixture, Predicted, TensorGroup, parse_mix_limits
-from bitbench.features.mix.words import mixture_document, sensitivity_figure
+from bitbench.features.mix.words import mixture_document
 from bitbench.quality.material import cut_windows
 from bitbench.quantize import catalog
-from bitbench.reports.charts.svg import figure_svg
-from bitbench.reports.document.html import html_page
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.quality import Quality
@@ -355,21 +352,7 @@ def test_a_mix_without_a_result_is_not_to_be_used() -> None:
 
 def test_the_page_shows_every_group_once() -> None:
     text = markdown(mixture_document(mixture()))
-    assert "![" in text
     assert text.count("| ffn_down 0 ") == 1
-    assert "sensitivity" in html_page(mixture_document(mixture()), "")
-
-
-def test_the_map_has_a_point_per_group_and_the_worst_is_the_darkest() -> None:
-    found = mixture()
-    figure = sensitivity_figure(found)
-    assert [(row["kind"], row["layers"]) for row in figure.rows][:2] == [("token_embd", "outside"), ("attn_qkv", "0")]
-    assert len(figure.rows) == len(found.groups)
-    assert max(figure.rows, key=lambda row: float(row["heat"] or 0))["heat"] == pytest.approx(1.0)
-    alt.LayerChart.from_dict(figure.spec)  # raises where it is not as Vega-Lite's schema wants it
-    drawing = figure_svg(figure)
-    assert "ffn_gate_up" in drawing
-    assert "q8_0" in drawing
 
 
 def test_the_answer_as_json_follows_its_schema() -> None:

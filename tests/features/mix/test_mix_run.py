@@ -227,7 +227,6 @@ def test_a_mix_is_found_made_and_confirmed(server: Server, tools: Tools, tmp_pat
     assert tools.made.count("gguf-bf16") == 1
     report = (tmp_path / "out" / "report" / "report.md").read_text()
     assert f"Use `{recipe.name}`" in report
-    assert (tmp_path / "out" / "report" / "figures" / "sensitivity.svg").exists()
     assert (tmp_path / "out" / "report" / "index.html").exists()
     fresh = StudyFolder.existing(tmp_path / confirmed.folder).read()
     assert {trial.point.workload for trial in fresh.trials} == {DECODE.name}

@@ -81,7 +81,7 @@ def test_the_same_command_answers_again_without_measuring(
     assert trials_in(place) == before
     answer = json.loads(said.out)["answer"]
     assert answer["chosen"]["engine"] == BEST
-    assert answer["space"] == len(answer["tried"]) == by_length(6, 8)
+    assert len(answer["tried"]) == by_length(6, 8)
     fates = {one["config"]["engine"]: one["fate"] for one in answer["tried"]}
     assert (fates["late"], fates["broken"], fates[BEST]) == ("ruled out", "no result", "best")
     confirmed = answer["confirmed"]

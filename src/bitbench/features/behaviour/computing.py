@@ -2,7 +2,7 @@
 
 The **noise floor** is the divergence of a baseline from itself on the same engine when only what should not matter is
 changed: another start, else several requests at once. Without either it counts as 0, which makes a variant look worse
-and never better. The same weights on another engine are shown beside it and used for no verdict.
+and never better.
 
 A variant is *equivalent* if its divergence exceeds the floor by less than the study's margin, with the study's
 confidence and whatever the missing probability mass may add: the upper bound of the variant less the lower bound of
@@ -14,7 +14,6 @@ unquantized model breaks some conversations, too: the exact test of pairs (McNem
 on one side alone, corrected for all variants of the study (Holm).
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -49,7 +48,6 @@ from bitbench.features.behaviour.types import (
     EquivalenceVerdict,
     NoiseFloor,
     TurnComparison,
-    TurnFault,
     TurnVerdict,
 )
 from bitbench.records.folder import StudyRecords
@@ -155,23 +153,11 @@ class _Known:
                 yield config, baseline
 
     def _floors(self, config: Config) -> Iterator[_Floor]:
-        own = self._alone[config]
         for changed, records in self._changed.items():
-            if config in records:
-                yield from self._floor(own, records[config], changed)
-        if not self._is_baseline(config):
-            return
-        model = self._plan.variant(config.variant).model
-        for other, record in self._alone.items():
-            is_same = self._is_baseline(other) and self._plan.variant(other.variant).model == model
-            if other != config and is_same:
-                yield from self._floor(own, record, other.name)
-
-    def _floor(self, own: QualityRecord, other: QualityRecord, changed: str) -> Iterator[_Floor]:
-        found = self._divergence(own, other)
-        if found is not None:
-            divergence = found.estimate(self._confidence)
-            yield _Floor(NoiseFloor(config=own.config, changed=changed, divergence=divergence), found)
+            found = self._divergence(self._alone[config], records[config]) if config in records else None
+            if found is not None:
+                divergence = found.estimate(self._confidence)
+                yield _Floor(NoiseFloor(config=config, changed=changed, divergence=divergence), found)
 
     def _divergence(self, own: QualityRecord, other: QualityRecord) -> _WindowDivergence | None:
         """Return it in the windows of the second; None where they cannot be compared."""
@@ -182,9 +168,6 @@ class _Known:
         if not (first.is_finite and changed.is_finite):
             return None
         return _WindowDivergence.of(first.window, bound_divergence(first, changed))
-
-    def _is_baseline(self, config: Config) -> bool:
-        return quality_baseline(config, self._plan) == config
 
 
 def _own_floor(baseline: Config, floors: Sequence[_Floor]) -> _Floor | None:
@@ -202,7 +185,6 @@ FEWEST = 8  # conversations; fewer tell nothing
 # Of the baseline's conversations, valid to the end. With 6 of 24 left, a variant that breaks all of them is just told
 # apart (p = 0.03); with fewer, not even that is.
 LEAST_VALID = 0.25
-MOST_FAULTS = 3  # kinds that are told
 
 Records = Sequence[ConversationRecord]
 
@@ -238,8 +220,6 @@ def _share(config: Config, own: Records, against: TurnComparison | None) -> Conv
         turns=max(conversation.turns for conversation in own),
         conversations=len(own),
         valid=_valid(own),
-        valid_turns=float(np.mean([conversation.valid_turns for conversation in own])),
-        faults=tuple(_faults(own)),
         against=against,
     )
 
@@ -273,12 +253,3 @@ def _turn_verdict(flips: TaskFlips, alpha: float) -> TurnVerdict:
 def _same(own: Records, other: Records) -> bool:
     """The same scripts: what is compared conversation by conversation."""
     return {(script.name, script.turns) for script in own} == {(script.name, script.turns) for script in other}
-
-
-def _faults(conversations: Records) -> Iterator[TurnFault]:
-    answers = (answer for conversation in conversations for answer in conversation.answers)
-    broken = [(answer.fault, answer.text) for answer in answers if answer.fault is not None]
-    counted = Counter(fault for fault, _ in broken)
-    for fault, count in counted.most_common(MOST_FAULTS):
-        example = next(text for found, text in broken if found == fault)
-        yield TurnFault(fault=fault, conversations=count, example=example)

@@ -12,7 +12,7 @@ class NoiseFloor(Record):
     """How far a config lies from itself when only what should not matter is changed."""
 
     config: Config  # a baseline; of other configs, what another start changes
-    changed: str  # `several requests at once`, `another start`, or the name of the same weights on another engine
+    changed: str  # `several requests at once` or `another start`
     divergence: Estimate
 
 
@@ -40,14 +40,6 @@ class TurnComparison(Record):
     verdict: TurnVerdict  # whether more or fewer conversations break
 
 
-class TurnFault(Record):
-    """Why conversations broke, with one of the answers."""
-
-    fault: str
-    conversations: int
-    example: str
-
-
 class ConversationShare(Record):
     """Scripted conversations until the first invalid JSON or tool call."""
 
@@ -55,8 +47,6 @@ class ConversationShare(Record):
     turns: int  # of each conversation
     conversations: int
     valid: int  # of these, to the end
-    valid_turns: float  # of a conversation, mean
-    faults: tuple[TurnFault, ...] = ()  # most frequent first
     against: TurnComparison | None = None  # None: it is the baseline, or has none
 
 

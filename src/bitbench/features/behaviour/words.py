@@ -19,7 +19,6 @@ from bitbench.reports.document.words import (
     name_phrases,
     number_column,
     paragraph,
-    plain_words,
     plural,
     say,
     small_print,
@@ -91,7 +90,7 @@ def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
     alike = [row for row, judged in judged_rows if judged.verdict == "equivalent"]
     different = sum(judged.verdict == "different" for _, judged in judged_rows)
     open_ones = len(judged_rows) - len(alike) - different
-    others = [*_others(different, is_rest=bool(alike) and not open_ones), *_open(open_ones)]
+    others = [*_different(different), *_open(open_ones)]
     if not alike:
         return Lead(say("No variant is shown to be equivalent to ", of, f" {_within(summary)}."), tuple(others))
     shown = listing(name_phrases(labels[row.config] for row in alike))
@@ -100,16 +99,10 @@ def behaviour_lead(found: Behaviour, summary: StudySummary) -> Lead | None:
     return Lead(verdict, tuple(others))
 
 
-NUMBERS = {2: "two", 3: "three", 4: "four", 5: "five", 6: "six", 7: "seven", 8: "eight", 9: "nine"}
-
-
-def _others(different: int, *, is_rest: bool) -> Iterator[Phrase]:
-    """`The other four are not.`"""
-    count = NUMBERS.get(different, str(different))
-    if different == 1:
-        yield say("The other is not." if is_rest else "One is not equivalent.")
-    elif different:
-        yield say(f"The other {count} are not." if is_rest else f"{count.capitalize()} are not equivalent.")
+def _different(count: int) -> Iterator[Phrase]:
+    if count:
+        verb = "is" if count == 1 else "are"
+        yield say(f"{plural(count, 'variant')} {verb} not equivalent.")
 
 
 def _open(count: int) -> Iterator[Phrase]:
@@ -165,14 +158,12 @@ def _definitions(summary: StudySummary) -> Iterator[Phrase]:
     )
 
 
-TURNS = "turns"
 VERDICTS = {
     "more": "breaks more",
     "fewer": "breaks fewer",
     "no difference found": "no difference found",
     "inconclusive": "inconclusive",
 }
-LONGEST_EXAMPLE = 80  # characters of an answer that broke a conversation
 
 
 def turn_behaviour_sentences(found: Conversations, summary: StudySummary) -> Iterator[Phrase]:
@@ -211,7 +202,6 @@ def turn_behaviour_section(found: Conversations, summary: StudySummary) -> Secti
         *bullets(turn_behaviour_sentences(found, summary)),
         _turn_table(found.rows, labels),
         basis,
-        Details("Why conversations broke", (_faults(found.rows, labels),)),
         Details("What the figures of turns mean", bullets(_turn_definitions())),
     )
     return Section(say("Turns until invalid JSON"), blocks, in_terminal=True)
@@ -226,7 +216,6 @@ def _turn_table(rows: tuple[ConversationShare, ...], labels: Labels) -> Table:
         rows,
         words_column("Config", lambda row: Name(labels[row.config])),
         words_column("Never broke", _valid),
-        number_column("Valid turns", TURNS, lambda row: row.valid_turns),
         number_column("Broken here alone", Unit.COUNT, lambda row: row.against.flips.lost if row.against else None),
         number_column("Valid here alone", Unit.COUNT, lambda row: row.against.flips.gained if row.against else None),
         words_column("p", lambda row: f"{row.against.flips.p_value:.2g}" if row.against else None),
@@ -251,14 +240,4 @@ def _turn_definitions() -> Iterator[Phrase]:
         strong("Verdict"),
         ": no difference found does not prove that there is none. Inconclusive: fewer than a quarter of the "
         "unquantized model's own conversations are valid to the end.",
-    )
-
-
-def _faults(rows: tuple[ConversationShare, ...], labels: Labels) -> Table:
-    return table(
-        [(row, fault) for row in rows for fault in row.faults],
-        words_column("Config", lambda row: Name(labels[row[0].config])),
-        words_column("Fault", lambda row: row[1].fault),
-        number_column("Conversations", Unit.COUNT, lambda row: row[1].conversations),
-        words_column("Such an answer", lambda row: Name(plain_words(row[1].example, LONGEST_EXAMPLE) or "nothing")),
     )

@@ -12,7 +12,6 @@ FEATURE = Feature(
             Panel.DECIDE,
             answer=".types:Explanation",
         ),
-        Command("profile", ".command:profile", "Show where the time of a step goes, operator by operator."),
     ),
     study_keys={"profile": ".asked:ProfileSpec"},
     report_parts=(
@@ -33,7 +32,7 @@ FEATURE = Feature(
     ),
     offers={
         "after_trials": {"profile": ".profile_run:run_profiles"},
-        "folder_formats": {"profile-md": ".profile_words:profile_markdown"},
+        "formats": {"profile-md": ".profile_words:profile_markdown"},
         "python": {"Explanation": ".types:Explanation", "explain": ".explanation:explain"},
     },
 )

@@ -21,7 +21,6 @@ from bitbench.analysis.summarize import samples_by_point, summarize_speeds
 from bitbench.analysis.trial import DEFINITIONS
 from bitbench.analysis.unpaired import unpaired_ratio
 from bitbench.engines import registry
-from bitbench.engines.options import tensor_parallel_size
 from bitbench.features.explain.types import (
     Cause,
     Explanation,
@@ -36,10 +35,9 @@ from bitbench.records.folder import StudyRecords
 from bitbench.records.profile import OperatorProfile, Phase, ProfileGroup
 from bitbench.records.trial import InstanceFacts, KernelPath
 from bitbench.study.metrics import METRICS
-from bitbench.study.model_cost import communication_cost_bytes, why_cost_unknown
+from bitbench.study.model_cost import why_cost_unknown
 from bitbench.study.plan import Config, Point
 from bitbench.study.workload import Workload
-from bitbench.util.units import show_bytes
 
 Seconds = dict[Cause, float]  # per step
 
@@ -188,13 +186,13 @@ OPERATORS_IN_REPORT = 8
 
 def summarize_profiles(of: StudyRecords) -> Profiles | None:
     """What a report shows of the operator profiles; None where there are none."""
-    shown = tuple(shortened_profile(profile, OPERATORS_IN_REPORT) for profile in of.profiles)
+    shown = tuple(map(_shortened, of.profiles))
     return Profiles(profiles=shown) if shown else None
 
 
-def shortened_profile(profile: OperatorProfile, limit: int | None) -> OperatorProfile:
-    """Keep the operators that take the most time of their own (None: all), and no path of this machine."""
-    return profile.model_copy(update={"operators": profile.operators[:limit], "facts": InstanceFacts()})
+def _shortened(profile: OperatorProfile) -> OperatorProfile:
+    """Keep the operators that take the most time of their own, and no path of this machine."""
+    return profile.model_copy(update={"operators": profile.operators[:OPERATORS_IN_REPORT], "facts": InstanceFacts()})
 
 
 def explain_roofline(of: StudyRecords) -> Roofline | None:
@@ -230,7 +228,7 @@ def compute_explanation(
             (expectation.why for expectation in plan.expectations if expectation.config == config), None
         ),
         roof=of.roof,
-        gaps=(*_gaps(of, pair, phases, sides, no_roof), *_communication(of, pair, workload)),
+        gaps=tuple(_gaps(of, pair, phases, sides, no_roof)),
     )
 
 
@@ -302,20 +300,3 @@ def _gaps(
     if any(len(side.instances.ids) == 1 for side in sides):
         gaps.append(Gap(missing=Missing.STARTS))
     return gaps
-
-
-def _communication(of: StudyRecords, pair: tuple[Config, Config], workload: Workload) -> list[Gap]:
-    """Of tensor parallelism, one for each number of devices."""
-    found = []
-    for config in pair:
-        variant, devices = (
-            config_variant(of.plan, config),
-            tensor_parallel_size(of.plan.study.engine(config.engine).args),
-        )
-        if variant is None or devices == 1:
-            continue
-        summed = communication_cost_bytes(variant.facts, workload.concurrency)
-        what = "an unknown amount" if summed is None else show_bytes(summed)
-        detail = f"{devices} devices sum at least {what} in a decode step, two sums per layer"
-        found.append(Gap(missing=Missing.COMMUNICATION, detail=detail))
-    return list(dict.fromkeys(found))

@@ -24,24 +24,16 @@ from bitbench.features.explain.trace import (
     read_trace,
     steps_in_trace,
 )
-from bitbench.loadgen.workers import LoadWorkers
-from bitbench.measure.plan import ready_plan
-from bitbench.measure.runner import StudyRun
 from bitbench.measure.trial import RunContext, load_job
-from bitbench.measure.variants import VariantStore
-from bitbench.measure.workplace import Workplace
-from bitbench.ports import Endpoint, Instance, InstanceFailed, Load, Observer
-from bitbench.records.folder import StudyFolder, Writer
+from bitbench.ports import Endpoint, Instance, InstanceFailed, Load
+from bitbench.records.folder import Writer
 from bitbench.records.profile import OperatorProfile, Phase, StepTimes
 from bitbench.records.trial import InstanceFacts
 from bitbench.study.plan import Config
-from bitbench.study.study import Study
-from bitbench.study.study_file import StudySource
 from bitbench.study.workload import Workload
 from bitbench.util.errors import ProfileError
 from bitbench.util.http.connection import BadAnswer, PlainConnection
 from bitbench.util.http.response import PLAIN_BYTES
-from bitbench.util.machine_faults import require_linux
 from bitbench.util.text import quote
 
 _START_LIMIT_S = 60.0
@@ -189,23 +181,9 @@ class ProfileRun:
         self.context.observer.note(f"profile of {self.config.name}, batch {self.batch}: {what}")
 
 
-def profile_alone(study: Study, folder: StudyFolder, observer: Observer, at: Workplace) -> None:
-    """Take the operator profiles of a study, and no trial; the same call again takes those that are missing."""
-    require_linux()
-    source = StudySource.of(study)
-    store = VariantStore(at.home, source.folder)
-    plan = ready_plan(source, store, at, observer)
-    if plan.refusals:
-        raise ProfileError(f"{plan.refusals[0].point.config.name}: {plan.refusals[0].reason}")
-    with folder.writing() as writer, LoadWorkers() as load:
-        ready = StudyRun(at, plan, source, store, folder, observer)
-        ready.begin(writer)
-        run_profiles(ready.context(load), writer, is_all=True)
-
-
-def run_profiles(context: RunContext, writer: Writer, *, is_all: bool = False) -> None:
-    """Every profile that the study wants and its folder does not have. `is_all`: profiles are all that is wanted, so
-    one that fails ends it; beside trials it is warned about, and the next run tries again."""
+def run_profiles(context: RunContext, writer: Writer) -> None:
+    """Take every profile that the study wants and its folder lacks. One that fails is a warning; the next run tries it
+    again."""
     plan, observer = context.plan, context.observer
     spec = plan.study.section(ProfileSpec)
     if spec is None:
@@ -217,10 +195,9 @@ def run_profiles(context: RunContext, writer: Writer, *, is_all: bool = False) -
             continue
         engine = context.engine_of(config)
         if not engine.can_profile:
-            message = f"{engine.name} has no profiler that bitbench supports; {config.name} gets no operator profile"
-            if is_all:
-                raise ProfileError(message)
-            observer.warn(message)
+            observer.warn(
+                f"{engine.name} has no profiler that bitbench supports; {config.name} gets no operator profile"
+            )
             continue
         for batch in spec.batch:
             if all((config, batch, phase) in there for phase in Phase):
@@ -231,6 +208,4 @@ def run_profiles(context: RunContext, writer: Writer, *, is_all: bool = False) -
                 for profile, trace in run.run():
                     writer.add_profile(profile, trace)
             except ProfileError as error:
-                if is_all:
-                    raise
                 observer.warn(f"no operator profile of {config.name} at batch {batch}: {error}")

@@ -1,20 +1,14 @@
-"""Operator profiles as pages and sections: what a step consists of, whether bitbench took the profile or somebody
-else published it."""
+"""Operator profiles as pages and sections: what a step consists of."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from bitbench.analysis.results.summary import StudySummary
-from bitbench.features.explain.computing import shortened_profile
 from bitbench.features.explain.types import Profiles
-from bitbench.records.folder import StudyFolder
 from bitbench.records.profile import (
     Operator,
     OperatorProfile,
     ProfileGroup,
-    PublishedProfile,
     StepTimes,
-    read_published_profile,
 )
 from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.model import (
@@ -29,14 +23,12 @@ from bitbench.reports.document.model import (
     Table,
     Unit,
 )
-from bitbench.reports.document.numbers import ROUGH, percent, seconds, share, size
+from bitbench.reports.document.numbers import ROUGH, percent, seconds, share
 from bitbench.reports.document.words import (
     ColumnOf,
     Words,
     bullets,
-    listing,
     number_column,
-    paragraph,
     plural,
     say,
     small_print,
@@ -44,10 +36,8 @@ from bitbench.reports.document.words import (
     table,
     words_column,
 )
-from bitbench.reports.sections.conditions import conditions_source_paragraph
+from bitbench.reports.write import StudyReport
 from bitbench.util.errors import StoreError
-from bitbench.util.files import SafeFolder
-from bitbench.util.units import UNKNOWN
 
 GROUP_NAMES = {
     ProfileGroup.QUANTIZED_MATMUL: "quantized matmul",
@@ -58,7 +48,6 @@ GROUP_NAMES = {
     ProfileGroup.SAMPLING: "sampling",
     ProfileGroup.OTHER: "other operators",
     ProfileGroup.FRAMEWORK: "framework overhead",
-    ProfileGroup.FIRST_CALL: "first call",
 }
 # The sum of the groups and the step time that the client measured are from two clocks; further apart than this, one of
 # them did not see what the other saw, and the reader is told.
@@ -73,10 +62,10 @@ EXPLANATION = small_print(
 )
 
 
-def profile_document(profiles: Sequence[OperatorProfile], limit: int | None = None) -> Document:
-    """The groups of all profiles side by side, then the operators of each; `limit`: no more than so many of these."""
-    shown = [shortened_profile(profile, limit) for profile in profiles]
-    return Document(TITLE, _groups(shown), tuple(Section(_title(profile), _blocks(profile)) for profile in shown))
+def profile_document(profiles: Sequence[OperatorProfile]) -> Document:
+    """Show the groups of all profiles side by side, then the operators of each."""
+    each = (Section(_title(profile), _blocks(profile)) for profile in profiles)
+    return Document(TITLE, _groups(profiles), tuple(each))
 
 
 def profile_section(found: Profiles, _: StudySummary) -> Section:
@@ -154,47 +143,15 @@ def _operator_table(operators: Sequence[Operator]) -> Table:
             shown_from=WIDE,
         ),
         number_column("Self device", Unit.NONE, lambda operator: seconds(operator.self_device_s), shown_from=WIDE),
-        number_column("Self CPU Mem", Unit.NONE, lambda operator: size(operator.self_memory_bytes), shown_from=WIDE),
         number_column("# of Calls", Unit.COUNT, lambda operator: operator.calls),
         drop_empty=True,
     )
 
 
-def _published_profile_document(profile: PublishedProfile) -> Document:
-    on_cpu, on_device = seconds(profile.self_cpu_s), seconds(profile.self_device_s)
-    totals = paragraph(f"{profile.device or UNKNOWN}. Self CPU ", on_cpu, ", self device ", on_device, " in all.")
-    return Document(
-        say("Operator profile"),
-        (conditions_source_paragraph(profile.source), totals, *bullets(_doubts(profile))),
-        (Section(say("The operators"), (_operator_table(profile.operators),)),),
-    )
-
-
-def _doubts(profile: PublishedProfile) -> Iterator[Words]:
-    yield (
-        "It does not say how many steps it covers, which phase, nor whether the first call was excluded: "
-        "compilation may be in these figures."
-    )
-    whole = profile.self_device_s
-    beyond = [
-        say(Name(operator.name), " (", seconds(operator.self_device_s), ")")
-        for operator in profile.operators
-        if whole and operator.self_device_s and operator.self_device_s > whole
-    ]
-    if beyond:
-        total = seconds(whole)
-        yield say(listing(beyond), " alone exceeds the printed total of ", total, ": it is counted twice or apart.")
-
-
-def profile_markdown(folder: Path) -> str:
+def profile_markdown(of: StudyReport) -> str:
     """Raises StoreError where the folder has no profile."""
-    if (published := read_published_profile(folder, PublishedProfile)) is not None:
-        return markdown(_published_profile_document(published))
-    if profiles := StudyFolder(folder).profiles():
+    if profiles := of.folder.profiles():
         return markdown(profile_document(profiles))
-    raise StoreError(f"{folder} has no operator profile; `bitbench profile MODEL --into {folder}` creates one")
-
-
-def write_profile_document(folder: StudyFolder) -> Path:
-    """report/profile.md: every operator of every profile."""
-    return SafeFolder(folder.path).write("report/profile.md", markdown(profile_document(folder.profiles())))
+    raise StoreError(
+        f"{of.folder.path} has no operator profile; add `profile: {{}}` to its study file and run it again"
+    )

@@ -27,8 +27,9 @@ from bitbench.study.model_cost import StepCost
 
 COUNTED = (
     "Counted for a step of the whole batch: weights once, keys and values, inputs and outputs of the linear layers, "
-    "products and attention. Not counted: norms, sampling, and what an engine does besides. A decode step is timed as "
-    "the time per output token, a prefill as the time until all requests of the batch have their first token."
+    "products and attention. Not counted: norms, sampling, what devices tell each other, and what an engine does "
+    "besides. A decode step is timed as the time per output token, a prefill as the time until all requests of the "
+    "batch have their first token."
 )
 EXPERTS_COUNTED = (
     "Of a mixture's experts those are read that the tokens of a step touch if its router sends them evenly; one that "
@@ -276,8 +277,6 @@ def gap_sentence(of: Explanation, found: Gap) -> Phrase:
         Missing.ROOF: f"What this machine can do at most, and so what prefill could gain: {found.detail}.",
         Missing.COST: f"What a step of this model has to read and compute: {found.detail}.",
         Missing.PHASES: "Prefill and decode apart: the records have no times of single tokens.",
-        Missing.COMMUNICATION: f"How long the devices of tensor parallelism wait for each other: {found.detail}. "
-        "Quantized weights do not shrink that, and what is expected does not contain it.",
         Missing.STARTS: "How much a restart would change: one side has a single start of its engine.",
     }[found.missing]
     if found.missing not in (Missing.PROFILE, Missing.PROFILE_BATCH):

@@ -67,7 +67,6 @@ class Missing(StrEnum):
     COST = "cost"
     PHASES = "phases"
     STARTS = "starts"
-    COMMUNICATION = "communication"  # of devices with each other
 
 
 class Gap(Record):

@@ -19,7 +19,6 @@ from bitbench.cli.plan import (
     plan_counts_text,
     plan_exit_code,
     plan_labels,
-    plan_range_text,
     plan_runs_text,
     plan_uses_table,
     show_plan_commands,
@@ -37,7 +36,6 @@ from bitbench.study.plan import Plan
 from bitbench.study.study_file import StudySource
 from bitbench.util.units import show_about, show_bytes
 
-WIDE = 80  # characters of a terminal, from which on it has room for a figure that decides nothing
 WIDEST_SIZE, GAP = "1,023 MiB", 2
 
 
@@ -65,21 +63,13 @@ def _device(device: DeviceClass) -> str:
 def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[RenderableType]:
     """What each config takes of each device, in columns that add up; below it how, and on which kernels it runs."""
     has_several = any(need.use.devices > 1 for need in on_device.needs)
-    has_mixture = any(need.active_weight_bytes is not None for need in on_device.needs)
-    titles = [
-        *(["devices"] if has_several else []),
-        "weights\neach",
-        *(["a token\nreads"] if has_mixture else []),
-        *("KV of one\nrequest", "needed\neach", "may take"),
-        *(["KV of all\nrequests"] if width >= WIDE else []),
-    ]
+    titles = [*(["devices"] if has_several else []), "weights\neach", "KV of one\nrequest", "needed\neach", "may take"]
     room = width - sum(max(map(len, (*title.split("\n"), WIDEST_SIZE))) + GAP for title in titles)
     table = Table("config", box=None, header_style="bold", pad_edge=False)
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     for need in on_device.needs[:MOST_LINES]:
-        sizes = map(show_bytes, _sizes(need, has_mixture=has_mixture))
-        figures = [*([str(need.use.devices)] if has_several else []), *sizes][: len(titles)]
+        figures = [*([str(need.use.devices)] if has_several else []), *map(show_bytes, _sizes(need))]
         table.add_row("\n".join(wrap(labels[need.config], max(room, 1))), *figures, style="" if need.fits else "yellow")
     if (left := len(on_device.needs) - MOST_LINES) > 0:
         table.add_row(f"… {left:,} more")
@@ -93,19 +83,9 @@ def _needs(on_device: DevicePlan, labels: Labels, width: int) -> Iterator[Render
         yield indented_plan_names(configs)
 
 
-def _sizes(need: DeviceNeed, *, has_mixture: bool) -> tuple[int | None, ...]:
-    weights, active = (
-        None if known is None else math.ceil(known / need.use.devices)
-        for known in (need.weight_bytes, need.active_weight_bytes or need.weight_bytes)
-    )
-    return (
-        weights,
-        *([active] if has_mixture else []),
-        need.request_kv_bytes,
-        need.needed_bytes,
-        need.room_bytes,
-        need.kv_bytes,
-    )
+def _sizes(need: DeviceNeed) -> tuple[int | None, ...]:
+    weights = None if need.weight_bytes is None else math.ceil(need.weight_bytes / need.use.devices)
+    return weights, need.request_kv_bytes, need.needed_bytes, need.room_bytes
 
 
 def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
@@ -126,29 +106,17 @@ def _remarks(on_device: DevicePlan, labels: Labels) -> Iterator[RenderableType]:
             "short ones, too; give the long ones a setup of their own with max-model-len.",
         )
         yield indented_plan_names(partly)
-    for summed in sorted({need.summed_bytes for need in on_device.needs if need.summed_bytes is not None}):
-        yield Text.assemble(
-            ("communication is not in the time", "yellow"),
-            f": tensor parallelism sums {show_bytes(summed)} between the devices for each token (two sums per layer); "
-            "quantized weights do not shrink it.",
-        )
-        yield indented_plan_names(labels[need.config] for need in on_device.needs if need.summed_bytes == summed)
     if on_device.untimed:
         yield Text.assemble(("time unknown", "yellow"), ": not in the estimate.")
         yield indented_plan_names(labels[config] for config in on_device.untimed)
 
 
 def _amount(plan: Plan, amount: Amount, on_device: DevicePlan) -> str:
-    price = ""
-    if on_device.cost is not None:
-        low, high = on_device.cost
-        cost = plan_range_text(f"{low:,.2f}", f"{high:,.2f}")
-        price = f" Cost: {cost} at {on_device.price_per_hour:,.2f} per device and hour."
     where = f"{on_device.devices} × {on_device.device.title}"
     return (
         f"{plan_runs_text(plan)} in {show_about(*on_device.seconds)} on {where} (an estimate: at the roofline, and at "
-        "half of it with 4 ms per step; without downloads and the creation of variants): "
-        f"{plan_counts_text(plan, amount)}{price}"
+        "half of it with 4 ms per step; without downloads, the creation of variants and what devices tell each other): "
+        f"{plan_counts_text(plan, amount)}"
     )
 
 
@@ -158,18 +126,15 @@ def plan_gpu(
     device_class: Annotated[
         str, typer.Option("--device-class", metavar="NAME", help=f"The GPU: {', '.join(DEVICE_CLASSES)}.")
     ],
-    price_per_hour: Annotated[
-        float | None, typer.Option(min=0, metavar="PRICE", help="Price of one such device per hour, for the cost.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show what a study would take on a GPU you do not have here.
 
-    Prints the points, the kernels expected on such a GPU, the memory needed, what does not fit, hours by roofline, and
-    the cost at your price. Runs nothing, and measures nothing. Exit code 3: every point is refused.
+    Prints the points, the kernels expected on such a GPU, the memory needed, what does not fit, and hours by roofline.
+    Runs nothing, and measures nothing. Exit code 3: every point is refused.
     """
     at = Workplace()
-    answer = compute_gpu_plan(study, class_called(device_class), at, price_per_hour)
+    answer = compute_gpu_plan(study, class_called(device_class), at)
     code = plan_exit_code(answer.plan)
     if as_json:
         end_with_json("plan-gpu", answer, code)

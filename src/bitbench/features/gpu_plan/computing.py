@@ -26,8 +26,6 @@ from bitbench.measure.variants import VariantStore
 from bitbench.measure.workplace import Workplace
 from bitbench.study.model_cost import (
     StepCost,
-    active_weight_bytes,
-    communication_cost_bytes,
     decode_cost,
     expected_weight_bytes,
     prefill_cost,
@@ -52,16 +50,14 @@ _CHOOSING_KERNELS = ("linear-backend", "quantization")  # arguments by which a p
 _NOT_THIS_MACHINE = "planned for another machine"  # of an environment
 
 
-def compute_gpu_plan(
-    study: Path | Study, device: DeviceClass, at: Workplace, price_per_hour: float | None = None
-) -> GpuPlanAnswer:
+def compute_gpu_plan(study: Path | Study, device: DeviceClass, at: Workplace) -> GpuPlanAnswer:
     """The plan on devices that this machine need not have, what it takes there, and what to install there first."""
     source = StudySource.of(study)
     store = VariantStore(at.home, source.folder)
     engines = registered_engines_of(source.study)
     start_s = {setup.name: engines[setup.engine].start_s for setup in source.study.engines}
     asked = plan_study_source(source, store, at, device.compute_capability)
-    plan, on_device = _plan_on_device(asked, device, start_s, price_per_hour)
+    plan, on_device = _plan_on_device(asked, device, start_s)
     names = sorted({*readiness_environments(plan), *store.makers(plan)})
     missing = dict.fromkeys(names, _NOT_THIS_MACHINE)
     ready = Readiness(missing, tuple(store.missing_models(plan)), packages=readiness_packages(plan))
@@ -134,9 +130,7 @@ class _Fit:
         )
 
 
-def _plan_on_device(
-    plan: Plan, device: DeviceClass, start_s: Mapping[str, float], price_per_hour: float | None = None
-) -> tuple[Plan, DevicePlan]:
+def _plan_on_device(plan: Plan, device: DeviceClass, start_s: Mapping[str, float]) -> tuple[Plan, DevicePlan]:
     """The plan without what does not fit, which is refused with the reason, and what it takes. `start_s`: by the name
     of a setup, without loading weights."""
     with_model = [config for config in plan.configs if plan.variant(config.variant).form is not None]
@@ -170,18 +164,12 @@ def _plan_on_device(
     )
     times = _Times(limited, fits, start_s)
     devices = max((fits[config].use.devices for config in limited.configs if config in fits), default=1)
-    seconds = (times.total_s(most=False), times.total_s(most=True))
-    cost = None
-    if price_per_hour is not None:
-        cost = (seconds[0] / 3600 * devices * price_per_hour, seconds[1] / 3600 * devices * price_per_hour)
     return limited, DevicePlan(
         device=device,
         devices=devices,
         needs=tuple(_need(plan, limited, config, fit) for config, fit in fits.items()),
-        seconds=seconds,
+        seconds=(times.total_s(most=False), times.total_s(most=True)),
         untimed=tuple(config for config in limited.configs if config in fits and not times.knows(config)),
-        price_per_hour=price_per_hour,
-        cost=cost,
     )
 
 
@@ -201,16 +189,11 @@ def _need(asked: Plan, limited: Plan, config: Config, fit: _Fit) -> DeviceNeed:
     )
     by_length = sorted(runs or wanted, key=lambda workload: workload.context_tokens)
     shown = (by_length[-1] if runs else by_length[0]) if by_length else None
-    facts = fit.variant.facts
-    most_tokens = max((run.concurrency * run.context_tokens for run in runs), default=None)
     return DeviceNeed(
         config=config,
         use=fit.use,
         kernel=_kernel(fit, asked.study.engine(config.engine)),
         weight_bytes=fit.weight_bytes,
-        active_weight_bytes=None if fit.weight_bytes is None else active_weight_bytes(facts, fit.weight_bytes),
-        summed_bytes=communication_cost_bytes(facts, 1) if fit.use.tensor_parallel > 1 else None,
-        kv_bytes=None if most_tokens is None else fit.kv_bytes(most_tokens),
         request_kv_bytes=None if shown is None else fit.kv_bytes(fit.room_for(shown)),
         needed_bytes=None if shown is None else fit.needed_bytes(shown),
         room_bytes=fit.room_bytes,

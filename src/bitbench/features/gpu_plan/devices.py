@@ -34,7 +34,6 @@ class DeviceUse(Record):
     """How an engine's setup uses devices."""
 
     devices: int = 1  # that share the layers of one copy of the model
-    tensor_parallel: int = 1  # of these, those that share every layer and sum their parts
     memory_share: float  # of each device's memory that it may take
     kv_value_bytes: int = 2  # of a number in the KV cache
     context_tokens: int | None = None  # that it makes room for at its start; None: for what is asked
@@ -47,9 +46,6 @@ class DeviceNeed(Record):
     use: DeviceUse
     kernel: str | None  # that its linear layers are expected to run on; None: unknown
     weight_bytes: int | None  # on all devices together; None: unknown
-    active_weight_bytes: int | None = None  # of a mixture, what one token reads of them
-    summed_bytes: int | None = None  # that tensor parallelism sums between devices for one token; None: no such
-    kv_bytes: int | None  # of every request at its full length, on each device
     request_kv_bytes: int | None = None  # of one request, on each device
     needed_bytes: int | None  # on each device, at least: its weights, the KV cache of one request, and some besides
     room_bytes: int  # that it may take of each
@@ -59,19 +55,17 @@ class DeviceNeed(Record):
 
 
 class DevicePlan(Record):
-    """A plan for devices that are not here. Seconds and cost: at least, and at most; an estimate."""
+    """A plan for devices that are not here. Seconds: at least, and at most; an estimate."""
 
     device: DeviceClass
     devices: int
     needs: tuple[DeviceNeed, ...]
     seconds: tuple[float, float]
     untimed: tuple[Config, ...] = ()  # whose time is not in it, since its cost per step is unknown
-    price_per_hour: float | None = None  # of one device
-    cost: tuple[float, float] | None = None
 
 
 class GpuPlanAnswer(PlanAnswer):
-    """As `plan`, there; what each config takes of the devices, hours and cost."""
+    """As `plan`, there; what each config takes of the devices, and the hours."""
 
     on_device: DevicePlan
 
@@ -105,7 +99,6 @@ def gpu_plan_device_use(setup: EngineSetup) -> DeviceUse:
     context = next((chosen[name] for name in _CONTEXT if name in chosen), None)
     return DeviceUse(
         devices=tensor_parallel_size(setup.args) * pipeline_parallel_size(setup.args),
-        tensor_parallel=tensor_parallel_size(setup.args),
         memory_share=float(share) if is_share else DEFAULT_SHARE,
         kv_value_bytes=kv_bytes,
         context_tokens=context if type(context) is int and context > 0 else None,

@@ -10,9 +10,7 @@ from bitbench.cli.outcome import show_outcome, write_outcome
 from bitbench.cli.terminal import Terminal
 from bitbench.features.interop.files import import_files
 from bitbench.features.interop.readers.reading import ImportedStarts, Tool
-from bitbench.measure.offers import folder_report
 from bitbench.measure.workplace import default_home
-from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.reports.document.words import plain_words
 from bitbench.util.errors import ExitCode
 
@@ -21,10 +19,7 @@ def import_results(
     files: Annotated[list[Path], typer.Argument(help="Result files of one tool.", metavar="FILE...")],
     tool: Annotated[Tool, typer.Option("--from", help="The tool that wrote them.")],
     into: Annotated[
-        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME].")
-    ] = None,
-    name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Name of the study [default: that of the file].")
+        Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: ./NAME of the file].")
     ] = None,
     starts: Annotated[
         ImportedStarts,
@@ -36,19 +31,9 @@ def import_results(
     Values missing from a file are shown as –. The report lists what was assumed or skipped.
     """
     console = Terminal()
-    folder = import_files(files, tool, starts, into, name)
-    if not folder.study_file.exists():
-        _show_tables(folder.path)
-        return
+    folder = import_files(files, tool, starts, into)
     reported = write_outcome(folder, default_home())
     show_outcome(reported, console, ExitCode.DONE)
     summary = reported.summary
     for note in summary.imported_from.notes if summary.imported_from else ():
         console.print(Text(f"• {plain_words(note)}", style="dim"))
-
-
-def _show_tables(folder: Path) -> None:
-    """The answer and what was assumed, of tables that are no study."""
-    if (found := folder_report(folder)) is not None:
-        render_in_terminal(found.document, Terminal())
-        typer.echo(f"\n{found.ending}")

@@ -11,7 +11,6 @@ from typing import Generic, TypeVar
 from bitbench import __version__
 from bitbench.features.interop.readers import vendor_table
 from bitbench.features.interop.readers.reading import (
-    LONGEST_NAME,
     ImportedRun,
     ImportedStarts,
     ImportFileError,
@@ -22,7 +21,6 @@ from bitbench.features.interop.readers.reading import (
 from bitbench.features.interop.readers.tools import read_tool_results
 from bitbench.records.folder import StudyFolder
 from bitbench.records.lock import HostFacts, Lock
-from bitbench.records.profile import PublishedKernels, PublishedProfile, write_published_profile
 from bitbench.records.trial import InstanceRecord, Outcome, TrialRecord
 from bitbench.reports.document.words import plain_words
 from bitbench.study.metrics import METRICS
@@ -38,7 +36,7 @@ def read_tool_file(tool: Tool, content: bytes) -> Reading:
     """What a file of this tool holds; raises ImportFileError where it is another kind of file, or holds no run."""
     text = content.decode("utf-8-sig", errors="replace").replace("\r\n", "\n")
     reading = vendor_table.read(text) if tool is Tool.VENDOR_TABLE else read_tool_results(tool.value, text)
-    if not reading.runs and not reading.kernels:
+    if not reading.runs:
         raise ImportFileError("it contains no runs")
     return reading
 
@@ -170,15 +168,12 @@ REMARK = "Written by `bitbench import`: it can be reported, not run."
 LARGEST_FILE_BYTES = 10**9  # a detailed result of a million requests; beyond it, memory would be the first limit
 
 
-def import_files(
-    paths: Sequence[Path], tool: Tool, starts: ImportedStarts, into: Path | None, name: str | None = None
-) -> StudyFolder:
-    """Fill a new folder; it and the study are called `name`, or like the first file. Raises ImportFileError.
+def import_files(paths: Sequence[Path], tool: Tool, starts: ImportedStarts, into: Path | None) -> StudyFolder:
+    """Fill a new folder; it and the study are called like the first file. Raises ImportFileError.
 
-    Nothing is written before all of it is understood. A file that holds only a kernel table fills published/ and makes
-    no study.
+    Nothing is written before all of it is understood.
     """
-    name = _study_name(name) if name is not None else imported_name(paths[0].stem, "imported")
+    name = imported_name(paths[0].stem, "imported")
     contents = [_content(path) for path in paths]
     readings, files = list[Reading](), list[ImportedFile]()
     for path, content in zip(paths, contents, strict=True):
@@ -187,36 +182,14 @@ def import_files(
         files.append(ImportedFile(name=path.name, sha256=sha256(content).hexdigest()))
     notes = tuple(dict.fromkeys(note for reading in readings for note in reading.notes))
     folder = StudyFolder(into or Path(name))
-    if folder.lock_file.exists() or folder.study_file.exists() or (folder.path / "published").exists():
+    if folder.lock_file.exists() or folder.study_file.exists():
         raise StoreError(f"{folder.path} already contains a study; give another folder with --into")
     source = ImportSource(tool=tool.value, files=tuple(files), notes=notes)
     with _understanding(", ".join(map(str, paths)), tool):
-        study = _as_study(name, readings, starts, source) if any(reading.runs for reading in readings) else None
+        study = _as_study(name, readings, starts, source)
         host = _host(readings)
-        published = list(_published(readings, source))
-    if study is not None:
-        _write(folder, study, host)
-    for table in published:
-        write_published_profile(folder.path, table)
+    _write(folder, study, host)
     return folder
-
-
-def _study_name(asked_for: str) -> str:
-    if not asked_for or imported_name(asked_for, "") != asked_for:
-        raise ImportFileError(
-            f"--name {plain_words(asked_for, LONGEST_NAME)} cannot be a study's name: use up to {LONGEST_NAME} "
-            "letters, digits and - _ . +, beginning and ending with a letter or digit."
-        )
-    return asked_for
-
-
-def _published(readings: Sequence[Reading], source: ImportSource) -> Iterator[PublishedKernels | PublishedProfile]:
-    """Kernel tables and a profile are no trials: they lie beside the study, or without one."""
-    if kernels := [row for reading in readings for row in reading.kernels]:
-        yield PublishedKernels(source=source, rows=tuple(kernels))
-    profile = next((reading.profile for reading in readings if reading.profile is not None), None)
-    if profile is not None:
-        yield PublishedProfile(source=source, **vars(profile))
 
 
 def _content(path: Path) -> bytes:

@@ -7,11 +7,7 @@ FEATURE = Feature(
     commands=(Command("kernels", ".command:kernels", "Time quantized kernels against torch and the roofline."),),
     offers={
         "environments": {"triton": ".environment:TRITON"},
-        "folder_formats": {"kernel-md": ".folders:kernel_markdown"},
-        "folders": {
-            "records.json": ".folders:kernel_report",
-            "published/kernels.json": ".folders:published_kernel_folder_report",
-        },
+        "formats": {"kernel-md": ".bench:kernel_markdown"},
         "kernel_cases": {
             "torch-linear": ".torch_cases:TorchLinear",
             "torch-linear-f32": ".torch_cases:TorchLinearFloat32",

@@ -1,4 +1,4 @@
-"""Quantized products timed against torch's: from what is asked to records, and from records to a summary."""
+"""Quantized products timed against torch's: from what is asked to records, and from records to a table."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,11 +9,14 @@ from bitbench.engines.environments import environment_python
 from bitbench.features.kernels import runner
 from bitbench.features.kernels.computing import KernelRun, KernelSummary, summarize_kernels
 from bitbench.features.kernels.runner import BASELINES, KernelJob, KernelOptions, kernel_runner_shapes
+from bitbench.features.kernels.words import kernel_document
 from bitbench.measure.machine.gpus import survey_gpus
 from bitbench.measure.machine.host import collect_host_facts
 from bitbench.measure.trial import now
 from bitbench.models import library
 from bitbench.records.roof import MachineRoof
+from bitbench.reports.document.markdown import markdown
+from bitbench.reports.write import StudyReport
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import KernelError, StoreError
 from bitbench.util.files import SafeFolder, read_bytes
@@ -28,7 +31,7 @@ def bench_kernels(
 ) -> KernelSummary:
     """Time them, and keep the records in `into`. Raises KernelError before anything runs where a name is unknown."""
     job = _job(options, home)
-    runner.case_sources(options.against)  # a baseline that nobody offers is named before anything is measured
+    runner.case_targets(options.against)  # a baseline that nobody offers is named before anything is measured
     python = environment_python(ENVIRONMENT, home)
     run = runner.run_kernels(job, python, collect_host_facts().cpu_model or "unknown processor", on_point)
     summary = summarize_kernels(run, options.against)
@@ -42,21 +45,18 @@ def measure_roof(home: Path) -> MachineRoof:
     return runner.measure_roof(python, collect_host_facts().cpu_model, now())
 
 
-def find_bench_records(folder: Path) -> Path | None:
-    """Where `bench_kernels` left its records: in this folder, or in its `kernels`."""
-    places = (folder / RECORDS_FILE, folder / "kernels" / RECORDS_FILE)
-    return next((path for path in places if path.is_file()), None)
-
-
-def read_bench_records(path: Path) -> KernelSummary:
-    """Records of an earlier run, against the baselines that it asked for, or the usual ones that it has."""
+def kernel_markdown(of: StudyReport) -> str:
+    """Write the table again from the records that `bench_kernels` left in a folder."""
+    path = of.folder.path / RECORDS_FILE
+    if not path.is_file():
+        raise StoreError(f"{path.parent} has no kernel records; `bitbench kernels --into {path.parent}` creates them")
     try:
         run = KernelRun.model_validate_json(read_bytes(path))
     except ValidationError as error:
         raise StoreError(f"{path} cannot be read as kernel records: {error.errors()[0]['msg']}") from error
     cases = {timing.case for timing in run.timings}
     usual = [name for name in (*BASELINES, *FURTHER_BASELINES) if name in cases]
-    return summarize_kernels(run, run.against or usual)
+    return markdown(kernel_document(summarize_kernels(run, run.against or usual)))
 
 
 def _job(options: KernelOptions, home: Path) -> KernelJob:
@@ -67,5 +67,5 @@ def _job(options: KernelOptions, home: Path) -> KernelJob:
         )
     named = None if options.cases is None else [*options.against, *options.cases]
     shapes = kernel_runner_shapes(options.shapes, lambda name: library.resolve(name, home).path, quick=options.quick)
-    cases = runner.case_sources(named)
+    cases = runner.case_targets(named)
     return KernelJob(options, shapes, cases, runner.BRIEF if options.quick else runner.FULL)

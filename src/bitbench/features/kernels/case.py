@@ -2,7 +2,7 @@
 
 A case module is imported by the worker in an environment with torch; it imports torch itself.
 
-A case is found among what features offer as `kernel_cases`, so another package can add its own.
+A case is found among what features offer as `kernel_cases`; its module lies in bitbench's own package.
 """
 
 from collections.abc import Callable

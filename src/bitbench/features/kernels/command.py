@@ -9,11 +9,13 @@ from rich.text import Text
 from bitbench.cli.options import counts_option, words_option
 from bitbench.cli.terminal import Terminal
 from bitbench.features.kernels.bench import bench_kernels
-from bitbench.features.kernels.folders import write_kernels
 from bitbench.features.kernels.runner import BASELINES, KernelOptions
+from bitbench.features.kernels.words import kernel_document
 from bitbench.measure.workplace import default_home
+from bitbench.reports.document.markdown import markdown
 from bitbench.reports.document.terminal import render_in_terminal
 from bitbench.study.hardware import KernelDevice
+from bitbench.util.files import SafeFolder
 
 
 def kernels(
@@ -33,14 +35,14 @@ def kernels(
     ] = KernelDevice.CPU,
     quick: Annotated[bool, typer.Option("--quick", help="Two shapes, one short pass.")] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of data and order.")] = 0,
-    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="Folder for table, records and chart.")] = Path(
+    into: Annotated[Path, typer.Option("--into", metavar="DIR", help="Folder for table and records.")] = Path(
         "kernels"
     ),
 ) -> None:
     """Time quantized kernels against torch and the roofline.
 
-    Each case is checked against double precision before it is timed. Writes DIR/kernels.md with its
-    chart, and records.json; `bitbench report DIR` rebuilds table and chart from the records.
+    Each case is checked against double precision before it is timed. Writes DIR/kernels.md and
+    DIR/records.json. `bitbench report DIR --format kernel-md` rebuilds the table from the records.
     """
     console = Terminal(stderr=True)
     options = KernelOptions(
@@ -62,5 +64,7 @@ def kernels(
                 console.print(line)
 
         summary = bench_kernels(options, default_home(), into, on_point)
-    render_in_terminal(write_kernels(summary, into), Terminal())
-    console.print(f"table, records and chart: {into}", soft_wrap=True)
+    document = kernel_document(summary)
+    SafeFolder(into).write("kernels.md", markdown(document))
+    render_in_terminal(document, Terminal())
+    console.print(f"table and records: {into}", soft_wrap=True)

@@ -29,7 +29,6 @@ class KernelMachine(Record):
     threads: int
     torch: str
     isa: str | None = None  # the best one that the native kernel could choose
-    openmp: str | None = None  # the runtime whose threads it uses
     read_bytes_per_s: float
     flops_per_s: float
     cold_bytes: int

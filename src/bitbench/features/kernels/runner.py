@@ -1,7 +1,7 @@
 """Kernel cases by name, shapes, and a job for the worker in an environment with torch.
 
-They are not imported here: a case imports torch, which lives in another environment. What the worker there needs is
-the module, the name in it, and the folder of the package.
+They are not imported here: a case imports torch, which lives in another environment. The worker there needs the module
+and the name in it.
 """
 
 import importlib.util
@@ -19,70 +19,29 @@ from bitbench.study.hardware import KernelDevice
 from bitbench.util.errors import KernelError
 from bitbench.util.isolated.job_process import WorkerFailed, run_short_job
 from bitbench.util.model_files import read_safetensors_headers
-from bitbench.util.plugins import warn_of_plugin
 
-GROUP = "kernel_cases"
-
-
-@dataclass(frozen=True)
-class CaseSource:
-    name: str
-    offer: Offer
-
-    @property
-    def module(self) -> str:
-        return importlib.util.resolve_name(self.offer.target.partition(":")[0], self.offer.feature.package)
-
-    @property
-    def attribute(self) -> str:
-        return self.offer.target.partition(":")[2]
-
-    @property
-    def package(self) -> str:
-        return self.module.partition(".")[0]
-
-    def warn_that_unusable(self, cause: str) -> None:
-        """For a case that was not requested by name: the others run without it."""
-        feature = self.offer.feature
-        warn_of_plugin(f"Kernel cases of the feature {feature.name} ({feature.package}) cannot be loaded: {cause}")
+CaseTarget = tuple[str, str]  # module and name in it
 
 
-def case_sources(names: Sequence[str] | None = None) -> tuple[CaseSource, ...]:
-    """All cases whose package is found, or the named ones; raises KernelError for a name that no feature offers."""
-    known = {name: CaseSource(name, offer) for name, offer in offered(GROUP).items()}
-    if names is None:
-        return tuple(known[name] for name in sorted(known) if _is_found(known[name]))
-    for name in names:
+def case_targets(names: Sequence[str] | None = None) -> tuple[CaseTarget, ...]:
+    """Return where all cases are, or the named ones; raise KernelError for a name that no feature offers."""
+    known = offered("kernel_cases")
+    for name in names or ():
         if name not in known:
             raise KernelError(f"Unknown kernel case {name}; known cases: {', '.join(sorted(known))}.")
-    return tuple(known[name] for name in dict.fromkeys(names))
+    wanted = sorted(known) if names is None else dict.fromkeys(names)
+    return tuple(_case_target(known[name]) for name in wanted)
 
 
-def kernel_runner_packages(sources: Sequence[CaseSource]) -> dict[str, str]:
-    """Where the packages of the cases lie, and ours, which they build on."""
-    return {name: _folder(name) for name in sorted({"bitbench", *(source.package for source in sources)})}
+def _case_target(offer: Offer) -> CaseTarget:
+    module, _, attribute = offer.target.partition(":")
+    return importlib.util.resolve_name(module, offer.feature.package), attribute
 
 
-def kernel_runner_native() -> str | None:
-    """The file of the native module; None where it was not built."""
+def native_module() -> str | None:
+    """Return the file of the native module; None where it was not built."""
     spec = importlib.util.find_spec("bitbench._native")
     return None if spec is None else spec.origin
-
-
-def _is_found(source: CaseSource) -> bool:
-    try:
-        _folder(source.package)
-    except KernelError as error:
-        source.warn_that_unusable(str(error))
-        return False
-    return True
-
-
-def _folder(package: str) -> str:
-    spec = importlib.util.find_spec(package)
-    if spec is None or not spec.submodule_search_locations:
-        raise KernelError(f"{package}, which offers a kernel case, cannot be imported; reinstall it.")
-    return next(iter(spec.submodule_search_locations))
 
 
 SEED_INPUTS = (1024, 2048, 4096, 8192, 16384)
@@ -164,7 +123,7 @@ class KernelJob:
 
     options: KernelOptions
     shapes: tuple[KernelShape, ...]
-    cases: tuple[CaseSource, ...]
+    cases: tuple[CaseTarget, ...]
     effort: Effort = FULL
 
 
@@ -175,9 +134,7 @@ def run_kernels(job: KernelJob, python: Path, cpu_model: str, on_point: Callable
     count, total = 0, job.effort.passes * len(job.shapes) * len(job.options.batches)
     waiting: dict[str, Json] = {}
     for event in _events(job, python):
-        if event["event"] == "unusable":
-            job.cases[event["case"]].warn_that_unusable(event["cause"])
-        elif event["event"] == "machine":
+        if event["event"] == "machine":
             machine = KernelMachine.model_validate(event | {"cpu_model": cpu_model, "seed": job.options.seed})
         elif event["event"] == "case":
             waiting[event["name"]] = event
@@ -248,9 +205,8 @@ def _events(job: KernelJob, python: Path) -> Iterator[Json]:
 def _as_json(job: KernelJob) -> Json:
     options = job.options
     return {
-        "packages": kernel_runner_packages(job.cases),
-        "native": kernel_runner_native(),
-        "cases": [[source.module, source.attribute] for source in job.cases],
+        "native": native_module(),
+        "cases": list(job.cases),
         "against": list(options.against),
         "all_cases": options.cases is not None,  # also those that are left out unless named
         "shapes": [[shape.in_features, shape.out_features] for shape in job.shapes],

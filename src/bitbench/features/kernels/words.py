@@ -1,20 +1,15 @@
-"""The kernel table: the columns that such tables have and those that explain it, of our own records or as somebody
-else printed it."""
+"""The kernel table: the columns that published tables have, and those that explain it."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
-from bitbench.features.kernels.computing import KernelFigures, KernelMachine, KernelSummary, KernelTiming
-from bitbench.records.profile import PublishedKernel, PublishedKernels
-from bitbench.reports.document.model import Block, Chart, Document, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.features.kernels.computing import KernelFigures, KernelMachine, KernelSummary
+from bitbench.reports.document.model import Block, Document, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.reports.document.numbers import median_quantity, number
 from bitbench.reports.document.words import (
     ColumnOf,
-    Item,
     Words,
     bullets,
-    listing,
     number_column,
     paragraph,
     plural,
@@ -26,19 +21,14 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import grouped
-from bitbench.reports.sections.conditions import conditions_source_paragraph
 from bitbench.study.hardware import KernelDevice
 from bitbench.util.units import UNKNOWN
-
-if TYPE_CHECKING:
-    from bitbench.reports.document.model import Figure
-
 
 TIME_DECIMALS, RATIO_DECIMALS = 4, 2
 RANGES_FROM = 110  # characters of a terminal from which the least and the most fit beside a median
 
 
-def kernel_document(summary: KernelSummary, figure: "Figure | None" = None) -> Document:
+def kernel_document(summary: KernelSummary) -> Document:
     """Which kernel is the fastest, and each case in a row; then, folded, every shape and what did not run."""
     timed = [row for row in summary.figures if row.seconds]
     sections = []
@@ -47,12 +37,11 @@ def kernel_document(summary: KernelSummary, figure: "Figure | None" = None) -> D
         sections.append(Section(say("Every shape"), (_shape_table(timed, summary.baselines),), is_folded=True))
     if causes := tuple(bullets(_not_timed(summary.figures))):
         sections.append(Section(say("Not timed"), causes, in_terminal=True, is_folded=True))
-    charts = (Chart(figure),) if figure is not None else ()
-    answer = (*_fastest(summary, timed), *charts, *_conditions(summary.machine))
+    answer = (*_fastest(summary, timed), *_conditions(summary.machine))
     return Document(say("Kernel timings"), answer, tuple(sections))
 
 
-def kernel_speedup_quantities(summary: KernelSummary) -> dict[tuple[str, int], Quantity]:
+def _speedup_quantities(summary: KernelSummary) -> dict[tuple[str, int], Quantity]:
     """Of each case at each batch against the first baseline: the middle, least and largest of its shapes."""
     timed = [row for row in summary.figures if row.seconds and summary.baselines[0] in row.speedups]
     groups = grouped(timed, lambda row: (row.timing.case, row.timing.batch))
@@ -68,7 +57,7 @@ def _fastest(summary: KernelSummary, timed: Sequence[KernelFigures]) -> Iterator
     if not timed:
         yield paragraph(strong("No kernel was timed."))
         return
-    speedups = kernel_speedup_quantities(summary) if summary.baselines else {}
+    speedups = _speedup_quantities(summary) if summary.baselines else {}
     others = {key: speedup for key, speedup in speedups.items() if key[0] not in summary.baselines} or speedups
     best: dict[int, Phrase] = {}
     for (case, batch), speedup in sorted(others.items(), key=lambda item: item[1].value or 0.0):
@@ -113,7 +102,7 @@ def _shape_table(rows: Sequence[KernelFigures], baselines: Sequence[str]) -> Tab
     return table(
         sorted(rows, key=_place_of),
         words_column("case", lambda row: Name(row.timing.case)),
-        *_shape_columns(labels, lambda row: row.timing),
+        *_shape_columns(labels),
         _time_column("time", lambda row: seconds.get(_place_of(row))),
         *(column for name in baselines for column in compared(name)),
         number_column("traffic", "MB", lambda row: row.timing.size_bytes / 1e6, decimals=2),
@@ -165,24 +154,22 @@ def _not_timed(rows: Sequence[KernelFigures]) -> list[Phrase]:
     return [say(Name(case), f" was not timed: {cause}.") for case, cause in causes]
 
 
-def _shape_columns(
-    labels: Iterable[str], of: Callable[[Item], KernelTiming | PublishedKernel]
-) -> Iterator[ColumnOf[Item]]:
-    """As such tables print them, and as they are read back: without separators."""
-    yield number_column("batch_size", Unit.NONE, lambda row: str(of(row).batch))
-    yield number_column("in_features", Unit.NONE, lambda row: str(of(row).in_features))
-    yield number_column("out_features", Unit.NONE, lambda row: str(of(row).out_features))
+def _shape_columns(labels: Iterable[str]) -> Iterator[ColumnOf[KernelFigures]]:
+    """Yield them as published tables print them: without separators."""
+    yield number_column("batch_size", Unit.NONE, lambda row: str(row.timing.batch))
+    yield number_column("in_features", Unit.NONE, lambda row: str(row.timing.in_features))
+    yield number_column("out_features", Unit.NONE, lambda row: str(row.timing.out_features))
     for name in labels:
-        yield number_column(name, Unit.NONE, partial(_label, of, name))
+        yield number_column(name, Unit.NONE, partial(_label, name))
 
 
-def _label(of: Callable[[Item], KernelTiming | PublishedKernel], name: str, row: Item) -> str | None:
-    label = of(row).labels.get(name)
+def _label(name: str, row: KernelFigures) -> str | None:
+    label = row.timing.labels.get(name)
     return None if label is None else str(label)
 
 
-def _time_column(title: str, seconds: Callable[[Item], float | None]) -> ColumnOf[Item]:
-    def milliseconds(row: Item) -> float | None:
+def _time_column(title: str, seconds: Callable[[KernelFigures], float | None]) -> ColumnOf[KernelFigures]:
+    def milliseconds(row: KernelFigures) -> float | None:
         time = seconds(row)
         return None if time is None else 1000 * time
 
@@ -196,54 +183,3 @@ def _speedup_column(baseline: str) -> ColumnOf[KernelFigures]:
         return Quantity(known.value, Unit.RATIO, known.low, known.high, decimals=RATIO_DECIMALS)
 
     return ratio_column(say("speed-up to ", Name(baseline)), speedup)
-
-
-ROUNDING = 0.02  # of a ratio that is printed with two decimals, from times with four
-
-
-def kernel_document_as_published(kernels: PublishedKernels) -> Document:
-    """The columns of the original; ratios are computed again from the times."""
-    labels = dict.fromkeys(name for row in kernels.rows for name in row.labels)
-    names = list(dict.fromkeys(name for row in kernels.rows for name in row.seconds))
-
-    def time(name: str) -> ColumnOf[PublishedKernel]:
-        return _time_column(name, lambda row: row.seconds.get(name))
-
-    rows = table(
-        kernels.rows,
-        *_shape_columns(labels, _itself),
-        *map(time, names),
-        number_column("ratio", Unit.RATIO, lambda row: _ratio(row, names)),
-    )
-    findings = bullets([*_findings(kernels.rows, names), *kernels.source.notes])
-    sections = (Section(say("The table"), (rows,)),)
-    return Document(say("Kernel timings"), (conditions_source_paragraph(kernels.source), *findings), sections)
-
-
-def _itself(row: PublishedKernel) -> PublishedKernel:
-    return row
-
-
-def _ratio(row: PublishedKernel, names: Sequence[str]) -> float | None:
-    if len(names) < 2 or names[0] not in row.seconds or names[1] not in row.seconds:
-        return row.ratio
-    return row.seconds[names[0]] / row.seconds[names[1]]
-
-
-def _findings(rows: Sequence[PublishedKernel], names: Sequence[str]) -> list[Phrase]:
-    ratios = [(ratio, row) for row in rows if (ratio := _ratio(row, names)) is not None]
-    if len(names) < 2 or not ratios:
-        return []
-    slower = sum(ratio > 1 for ratio, _ in ratios)
-    values = sorted(ratio for ratio, _ in ratios)
-    least, middle, most = (Quantity(values[place], Unit.RATIO) for place in (0, len(values) // 2, -1))
-    where = f"{slower} of {plural(len(ratios), 'point')}"
-    spread = say(least, ", ", middle, " and ", most, " the other's (least, median, most).")
-    found = [say(Name(names[0]), " is slower than ", Name(names[1]), f" at {where}; its time is ", spread)]
-    wrong = [row for ratio, row in ratios if row.ratio is not None and abs(ratio / row.ratio - 1) > ROUNDING]
-    if wrong:
-        shapes = listing([f"{row.in_features} × {row.out_features}" for row in wrong[:3]])
-        verb = "does" if len(wrong) == 1 else "do"
-        said = f"{plural(len(wrong), 'printed ratio')} {verb} not follow from the times, such as at "
-        found.append(say(said, shapes, "."))
-    return found

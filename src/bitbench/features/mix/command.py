@@ -27,10 +27,6 @@ def mix(
     types: Annotated[
         str, typer.Option(metavar="A,B,…", help="Types of GGUF tensors to choose from.")
     ] = "q4_0,q4_K,q5_K,q6_K,q8_0",
-    corpus: Annotated[
-        list[Path] | None,
-        typer.Option(help="Text or JSONL to score; may be repeated [default: Python's own docs and code]."),
-    ] = None,
     windows: Annotated[int, typer.Option(min=4, max=5000, help="Windows of text per swap.")] = 8,
     into: Annotated[
         Path | None, typer.Option("--into", metavar="DIR", help="Results folder [default: mix-MODEL].")
@@ -52,7 +48,6 @@ def mix(
                 "model": model,
                 "types": words_option(types),
                 "limits": limits,
-                "corpus": tuple(str(path.resolve()) for path in corpus or ()),
                 "windows": windows,
             }
         )

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
@@ -221,7 +220,6 @@ class _MixRun:
 
     def _quality(self, times: int = 1, offset: float = 0.0) -> Quality:
         return Quality(
-            corpus=tuple(os.path.relpath(path, self.place) for path in self.asked.corpus),
             windows=times * self.asked.windows,
             window_tokens=WINDOW_TOKENS,
             offset=offset,

@@ -70,7 +70,6 @@ class Mix(Spec):
     model: str
     types: tuple[str, ...] = Field(default=("q4_0", "q4_K", "q5_K", "q6_K", "q8_0"), description="to choose from")
     limits: MixLimits
-    corpus: tuple[str, ...] = ()
     windows: int = Field(default=8, ge=4, le=5_000, description="of text on which single swaps are measured")
 
     @field_validator("types")

@@ -1,18 +1,13 @@
 """A search for types of tensors, as a page: how well the mix was predicted, and which tensors bear compression."""
 
 from dataclasses import dataclass
-from math import sqrt
 
 from bitbench.analysis.results.estimate import Verdict
 from bitbench.analysis.results.summary import MetricDefinition
 from bitbench.features.mix.types import ConfirmedMix, GroupChoice, Mixture
-from bitbench.reports.charts import figure as fig
-from bitbench.reports.charts.figure import Layer, figure_channel
 from bitbench.reports.document.model import (
-    Chart,
     CodeBlock,
     Document,
-    Figure,
     Mark,
     Name,
     Paragraph,
@@ -38,66 +33,6 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.study.metrics import METRICS
-
-SENSITIVITY = "sensitivity"
-ROW_HEIGHT = 58
-OUTSIDE = "outside"
-FAINTEST, DARKEST = 0.05, 0.85  # opacity of no divergence, and of the most
-LINE = 9  # pixels between a point's middle and each of its two lines
-
-
-def sensitivity_figure(found: Mixture) -> Figure:
-    most = max(*(choice.options[0].divergence for choice in found.groups), 1e-12)
-    rows = [_row(choice, most) for choice in found.groups]
-    return fig.layered_figure(
-        SENSITIVITY,
-        "Divergence that a group of tensors causes alone in its smallest type, and the type that was chosen for it",
-        (
-            "Each group was compressed alone in the otherwise unquantized model, on the same text. In each point: the "
-            "divergence in nats, and the chosen type.",
-        ),
-        _layers(found),
-        rows,
-        height={"step": ROW_HEIGHT},
-    )
-
-
-def _row(choice: GroupChoice, most: float) -> fig.Row:
-    divergence = choice.options[0].divergence
-    return {
-        "kind": choice.group.kind,
-        "layers": choice.group.layers or OUTSIDE,
-        "heat": sqrt(max(divergence, 0.0) / most),
-        "divergence": f"{divergence:.2g}",
-        "smallest": choice.options[0].type,
-        "chosen": choice.chosen,
-        "after": f"{choice.choice.divergence:.2g}",
-    }
-
-
-def _layers(found: Mixture) -> list[Layer]:
-    ordered = sorted(
-        (choice.group for choice in found.groups), key=lambda group: (group.first is None, group.first or 0)
-    )
-    places = [*dict.fromkeys(group.layers or OUTSIDE for group in ordered)]
-    x = figure_channel("layers:N", sort=places, title="layers", axis={"labelAngle": 0, "orient": "top"})
-    y = figure_channel("kind:N", sort=[*dict.fromkeys(choice.group.kind for choice in found.groups)], title=None)
-    heat = figure_channel("heat:Q", scale={"domain": [0, 1], "range": [FAINTEST, DARKEST], "clamp": True}, legend=None)
-    about = fig.tooltips(
-        kind="Tensors",
-        layers="Layers",
-        smallest="Smallest type",
-        divergence="Divergence in it (nats)",
-        chosen="Chosen",
-        after="Divergence in that (nats)",
-    )
-    words = [
-        text.encode(x=x, y=y, text=f"{field}:N")
-        for field, style, dy in (("divergence", "bright", -LINE), ("chosen", "bright", LINE))
-        for text in fig.halo(fig.EVERY_ROW, style, align="center", dy=dy)
-    ]
-    return [fig.EVERY_ROW.mark("rect", style="heat").encode(x=x, y=y, opacity=heat, tooltip=about), *words]
-
 
 STEP = MetricDefinition.of(METRICS["tpot"])
 DIVERGENCE = MetricDefinition.of(METRICS["kl_mean"])
@@ -210,9 +145,7 @@ def _sensitivity(found: Mixture) -> Section:
         "In types other than its smallest, the divergence of a group is its share of that of all layers of its kind, "
         "divided as those of the smallest type are."
     )
-    return Section(
-        say("Which tensors are sensitive"), (Chart(sensitivity_figure(found)), groups, note), in_terminal=True
-    )
+    return Section(say("Which tensors are sensitive"), (groups, note), in_terminal=True)
 
 
 def _others(choice: GroupChoice) -> str:

@@ -1,18 +1,10 @@
-"""What drafting tokens ahead gains, by variant: acceptance, the gain, and the acceptance from which it pays.
+"""What drafting tokens ahead gains, by variant: the acceptance and the gain.
 
-Of a trial the engine counts drafts D, drafted tokens and accepted tokens A; the client counts N tokens after the
-first of each answer. A step gives one token and those that it accepts, so there were N − A steps, D of them with a
-draft:
-
-    acceptance length  L = 1 + A / D          tokens of a step that began with a draft
-    drafted share      d = D / (N − A)
-    tokens per step    S = N / (N − A) = 1 + d·(L − 1)
-
-**Break-even.** From the measured gain G a drafted step costs q = 1 + (S / G − 1) / d plain steps. It pays where it
-gives more tokens than that: L > q.
+The engine counts drafts D and accepted tokens A in each trial. A step that began with a draft gave 1 + A / D tokens:
+the acceptance length.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -31,20 +23,15 @@ from bitbench.study.workload import Workload
 
 
 class Speculation(Record):
-    """A config that drafts tokens ahead, beside the same weights and settings without drafts, on one workload.
-
-    None where it is unknown; all about drafts is, where the engine counted none.
-    """
+    """A config that drafts tokens ahead, compared with the same weights and settings without drafts, on one workload.
+    None: unknown."""
 
     config: Config
     plain: Config | None  # None: the study has it only with drafts
     workload: str
     acceptance_length: Estimate | None = None  # tokens of a step that began with a draft
-    acceptance_rate: float | None = None  # of drafted tokens
     against_unquantized: Estimate | None = None  # of the acceptance length, under the same settings
-    drafted_share: float | None = None  # of steps
     gain: Estimate | None = None  # measured, by the time per output token; above 1 where drafting is faster
-    break_even: Estimate | None = None  # the acceptance length from which it pays
 
 
 class Speculations(Record):
@@ -109,54 +96,12 @@ def _but_for_drafts(setup: EngineSetup) -> str:
     return setup.model_copy(update={"args": args, "name": setup.engine}).model_dump_json()
 
 
-@dataclass(frozen=True)
-class Counts:
-    """Of one trial or several, by the engine's counters; `tokens` are those after the first of each answer."""
-
-    drafts: float
-    draft_tokens: float
-    accepted: float
-    tokens: float
-
-    @property
-    def steps(self) -> float:
-        """At least those that began with a draft: the last draft of an answer may be accepted beyond its end."""
-        return max(self.tokens - self.accepted, self.drafts)
-
-    @property
-    def length(self) -> float:
-        return 1 + self.accepted / self.drafts
-
-    @property
-    def drafted_share(self) -> float:
-        return self.drafts / self.steps
-
-    @property
-    def tokens_per_step(self) -> float:
-        return 1 + self.drafted_share * (self.length - 1)
-
-    def break_even(self, gain: float) -> float:
-        """Of the acceptance length."""
-        return 1 + (self.tokens_per_step / gain - 1) / self.drafted_share
-
-
-def speculation_counts(trials: Sequence[TrialRecord]) -> Counts | None:
-    """None where nothing was drafted, or the engine does not count."""
-    drafts = drafted = accepted = tokens = 0.0
-    for trial in trials:
-        counted, per_request = trial.engine_metrics, _tokens_per_request(trial)
-        if counted is None or counted.drafts is None or counted.accepted_tokens is None or per_request is None:
-            continue
-        drafts += counted.drafts
-        drafted += counted.draft_tokens or 0.0
-        accepted += counted.accepted_tokens
-        tokens += trial.requests * (per_request - 1)
-    return Counts(drafts, drafted, accepted, tokens) if drafts > 0 and tokens > 0 else None
-
-
-def _tokens_per_request(trial: TrialRecord) -> float | None:
-    tokens, requests = trial.metrics.output_throughput, trial.metrics.request_throughput
-    return tokens / requests if tokens is not None and requests else None
+def acceptance_length(trial: TrialRecord) -> float | None:
+    """Return the tokens of a step that began with a draft; None if the engine counted no drafts."""
+    counted = trial.engine_metrics
+    if counted is None or not counted.drafts or counted.accepted_tokens is None:
+        return None
+    return 1 + counted.accepted_tokens / counted.drafts
 
 
 class _Known:
@@ -174,21 +119,14 @@ class _Known:
         return self._trials.get(Point(config=config, workload=workload.name), [])
 
     def summary(self, config: Config, family: _Family, workload: Workload) -> Speculation:
-        counts = speculation_counts(self.trials(config, workload))
-        gain = self._gain(config, family.plain, workload)
-        if counts is None:
-            return Speculation(config=config, plain=family.plain, workload=workload.name, gain=gain)
         length = self._length(config, workload)
         return Speculation(
             config=config,
             plain=family.plain,
             workload=workload.name,
             acceptance_length=mean_interval(length, self._confidence) if length else None,
-            acceptance_rate=counts.accepted / counts.draft_tokens if counts.draft_tokens else None,
             against_unquantized=self._against_unquantized(config, workload),
-            drafted_share=counts.drafted_share,
-            gain=gain,
-            break_even=_turned(counts, gain) if gain else None,
+            gain=self._gain(config, family.plain, workload),
         )
 
     def _gain(self, config: Config, plain: Config | None, workload: Workload) -> Estimate | None:
@@ -219,23 +157,10 @@ class _Known:
         return self._sample(config, workload, lambda trial: trial.metrics.tpot_s)
 
     def _length(self, config: Config, workload: Workload) -> Sample | None:
-        return self._sample(
-            config, workload, lambda trial: counts.length if (counts := speculation_counts([trial])) else None
-        )
+        return self._sample(config, workload, acceptance_length)
 
     def _sample(
         self, config: Config, workload: Workload, figure: Callable[[TrialRecord], float | None]
     ) -> Sample | None:
         known = [(trial, value) for trial in self.trials(config, workload) if (value := figure(trial)) is not None]
         return sample_of_trials(known)
-
-
-def _turned(counts: Counts, gain: Estimate) -> Estimate:
-    """The more is gained, the less a drafted step costs. The counts are of these very trials, and have no error."""
-    low, high = gain.interval or (None, None)
-    return Estimate(
-        value=counts.break_even(gain.value),
-        low=None if high is None else counts.break_even(high),
-        high=None if low is None else counts.break_even(low),
-        confidence=gain.confidence,
-    )

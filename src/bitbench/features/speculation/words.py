@@ -1,4 +1,4 @@
-"""What drafting tokens ahead gains; the acceptance by variant, and from where it pays."""
+"""What drafting tokens ahead gains, and the acceptance by variant."""
 
 from collections.abc import Iterator
 
@@ -19,8 +19,6 @@ from bitbench.reports.document.words import (
     words_column,
 )
 from bitbench.reports.labels import Labels
-
-WIDE = 110  # characters of a terminal from which there is room for what explains the gain
 
 
 def speculation_sentences(found: Speculations, summary: StudySummary) -> Iterator[Phrase]:
@@ -75,11 +73,8 @@ def _table(found: Speculations, labels: Labels) -> Table:
         words_column("Workload", lambda row: Name(row.workload)),
         words_column("Config", lambda row: Name(labels[row.config])),
         number_column("Accepted", Unit.NONE, _accepted, intervals_from=0),
-        number_column("Break-even", Unit.NONE, lambda row: quantity(row.break_even, Unit.NONE)),
         ratio_column("Measured gain", lambda row: times(row.gain)),
         words_column("Verdict", _verdict),
-        number_column("Acceptance", Unit.SHARE, lambda row: row.acceptance_rate, shown_from=WIDE),
-        number_column("Drafted", Unit.SHARE, lambda row: row.drafted_share, shown_from=WIDE),
         drop_empty=True,
     )
 
@@ -100,9 +95,3 @@ def _definitions() -> Iterator[Phrase]:
         strong("Measured gain"),
         ": time per output token without drafts / with drafts, the same weights and settings in the same blocks.",
     )
-    yield say(
-        strong("Break-even"),
-        ": how many tokens a drafted step must give to take no longer than plain steps, from the measured gain. "
-        "Drafting pays where more are accepted.",
-    )
-    yield say(strong("Acceptance"), ": share of drafted tokens. ", strong("Drafted"), ": share of steps with a draft.")

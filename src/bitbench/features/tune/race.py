@@ -1,4 +1,4 @@
-"""A search for the best config under limits: who is drawn, who is out, who leads, and how much better another could
+"""A search for the best config under limits: who is out, who leads, and how much better another could
 still be.
 
 The study's own claims decide (`claims`): after each block there is a look, and a config is out when another may be
@@ -17,10 +17,9 @@ Whether a config meets the limits is known better with each block. It is judged 
 then made again from the first: a config that turns out to miss a limit has beaten no other.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import exp
-from random import Random
 
 from bitbench.analysis.claims import Look, claim, claimable_pair, nothing_claimed
 from bitbench.analysis.pairs import PairedRatio, PairTable
@@ -29,32 +28,7 @@ from bitbench.analysis.results.recommendation import Judged
 from bitbench.analysis.sequential import PrimaryMetric, baseline_of, looks_taken, pairs_by_workload
 from bitbench.features.tune.types import RaceEnd
 from bitbench.records.folder import StudyRecords
-from bitbench.study.plan import Config, Plan
-
-FEWEST = 2  # there is nothing to choose from one
-
-
-def draw_race_configs(
-    plan: Plan,
-    baseline: Config | None,
-    seconds_of: Callable[[Config], float],
-    budget_s: float,
-    begun: Collection[Config] = (),
-) -> tuple[Config, ...]:
-    """All where the time is enough; else the baseline, and of the others as many as it pays for, in an order that
-    follows from the seed. What was `begun` before stays, whatever is known of its time by now."""
-    configs = list(dict.fromkeys(point.config for point in plan.points))
-    order = [config for config in configs if config != baseline]
-    Random(f"{plan.study.seed}/draw").shuffle(order)
-    first = [baseline] if baseline in configs else []
-    drawn: set[Config] = set()
-    spent_s = 0.0
-    for config in [*first, *order]:
-        spent_s += seconds_of(config)
-        if spent_s > budget_s and len(drawn) >= FEWEST:
-            break
-        drawn.add(config)
-    return tuple(config for config in configs if config in drawn or config in begun)
+from bitbench.study.plan import Config
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bitbench.analysis.elapsed import block_ends
 from bitbench.analysis.quality import quality_baseline
-from bitbench.analysis.recommend import MEMORIES, recommend
+from bitbench.analysis.recommend import recommend
 from bitbench.analysis.results.estimate import Estimate, Verdict
 from bitbench.analysis.results.recommendation import QUALITY_LOSS, Judged, Limits
 from bitbench.analysis.results.summary import MetricDefinition, StudySummary
@@ -16,8 +16,8 @@ from bitbench.analysis.sequential import PrimaryMetric, baseline_of, pairs_by_wo
 from bitbench.analysis.summarize import summarize
 from bitbench.api.recommend import recommended_deployment
 from bitbench.features.tune.confirmation import ConfirmationPlanner
-from bitbench.features.tune.race import Race, draw_race_configs, race_of
-from bitbench.features.tune.types import Confirmed, Fate, Goal, Tried, Tune, Tuning
+from bitbench.features.tune.race import Race, race_of
+from bitbench.features.tune.types import Confirmed, Fate, Tried, Tune, Tuning
 from bitbench.measure import runner
 from bitbench.measure.block_planner import STOP_S, TOUCH_S
 from bitbench.measure.plan import estimator_of, plan_study
@@ -32,8 +32,8 @@ from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study import FEWEST_BLOCKS, Study
 from bitbench.study.study_file import StudySource
 from bitbench.util.errors import StudyFileError, UsageError
+from bitbench.util.units import show_duration
 
-SCREENINGS = FEWEST_BLOCKS  # of every config before one may be dropped
 CONFIRMATION_SHARE = 0.3  # of the budget, for measuring the best against the baseline anew
 _FATES = list(Fate)
 
@@ -96,14 +96,14 @@ class _TuneRun:
 
     def answer(self) -> Tuning:
         plan = plan_study(self.source, self.at)
-        space = {point.config for point in plan.points}
-        if len(space) < 2:
+        if len({point.config for point in plan.points}) < 2:
             raise UsageError("there is nothing to search: of the file's configs fewer than two can run here")
         baseline = _require_baseline(plan)
         self._warn_of_unknown_quality(plan)
+        self._warn_of_short_budget(plan)
         measure = self._study.measure.with_budget((1 - CONFIRMATION_SHARE) * self._budget_s)
         source = replace(self.source, study=self._study.model_copy(update={"measure": measure}))
-        part = StudyPart(self._drawn, self._going_on)
+        part = StudyPart(self._scored_once, self._going_on)
         folder = runner.measure_study(source, self.place / "search", self.observer, self.at, part=part)
         StudyReport(folder, self.at.home).write()
         found = self._searched(folder.read())
@@ -115,14 +115,12 @@ class _TuneRun:
             took_s += _elapsed_s(fresh.read())
         return Tuning(
             name=self._study.name,
-            goal=self._tune.goal,
             primary_metric=MetricDefinition.of(
                 next(metric for metric in METRICS.values() if metric.column == found.primary_metric.metric)
             ),
             limits=self._limits,
             workload=self._study.workloads[0].name,
             baseline=baseline,
-            space=len(space),
             tried=tuple(_tried(found, baseline)),
             refused=found.records.plan.refusals,
             end=found.race.end,
@@ -149,25 +147,24 @@ class _TuneRun:
                 "variant there to compare with; add the recipe bf16, or gguf-bf16 for llama.cpp"
             )
 
-    def _drawn(self, plan: Plan) -> Plan:
-        """As many configs as the search's share of the budget pays for; quality once for each variant, on each engine
-        and with each KV cache."""
-        estimator = estimator_of(plan, self.at)
-        points = {point.config: point for point in plan.points}
-
-        def screening_s(config: Config) -> float:
-            """Starts, each with a warm-up and a round."""
-            point = points[config]
+    def _warn_of_short_budget(self, plan: Plan) -> None:
+        """Warn if it does not pay for the fewest starts of every config, each with a warm-up and a round."""
+        estimator, needed_s = estimator_of(plan, self.at), 0.0
+        for point in plan.points:
             load_s = estimator.warm_up_s(point) + estimator.trial_s(point) + TOUCH_S
-            return SCREENINGS * (estimator.start_s(config.engine) + STOP_S + load_s)
+            needed_s += FEWEST_BLOCKS * (estimator.start_s(point.config.engine) + STOP_S + load_s)
+        if needed_s > (1 - CONFIRMATION_SHARE) * self._budget_s:
+            self.observer.warn(
+                f"{FEWEST_BLOCKS} starts of each config take about {show_duration(needed_s)}, more than a search with "
+                "this budget has; raise it, or write fewer settings into the file"
+            )
 
-        lock = StudyFolder(self.place / "search").lock()
-        begun = {point.config for point in lock.plan.points} if lock else set()
-        budget_s = (1 - CONFIRMATION_SHARE) * self._budget_s
-        drawn = set(draw_race_configs(plan, baseline_of(plan), screening_s, budget_s, begun))
-        spoken_for = {_scored_as(config, plan) for config in plan.quality if config in drawn}
+    def _scored_once(self, plan: Plan) -> Plan:
+        """Return the plan with the quality of one setup for each variant, engine and KV cache."""
+        timed = {point.config for point in plan.points}
+        spoken_for = {_scored_as(config, plan) for config in plan.quality if config in timed}
         baselines = {quality_baseline(config, plan) for config in spoken_for} - {None}
-        return _part_of(plan, drawn, spoken_for | baselines)
+        return _part_of(plan, timed, spoken_for | baselines)
 
     def _going_on(self, folder: StudyFolder, blocks: int) -> frozenset[Point]:
         records = folder.read()
@@ -193,15 +190,9 @@ class _TuneRun:
         ]
         summary = summary.model_copy(update={"quality": (*summary.quality, *shared)})
         judged = {entry.config: entry for entry in _judged(summary, self._limits)}
-        primary_metric = self._primary_metric(records)
+        primary_metric = primary_metric_of(records.plan)
         race = race_of(records, judged.values(), primary_metric, self._tune.within)
         return _Searched(records, judged, race, primary_metric)
-
-    def _primary_metric(self, records: StudyRecords) -> PrimaryMetric:
-        if self._tune.goal is not Goal.MEMORY:
-            return primary_metric_of(records.plan)
-        known = (name for name in MEMORIES if any(getattr(trial.memory, name) for trial in records.trials))
-        return PrimaryMetric(next(known, MEMORIES[-1]), higher_is_better=False)
 
     def _confirm(self, found: _Searched, chosen: Config, baseline: Config) -> StudyFolder:
         """In a folder of its own; one that has confirmed another choice stays as it is."""
@@ -254,7 +245,7 @@ class _TuneRun:
             rounds=records.study.measure.trials.min,
             ratio=ratio,
             is_gain=ratio is not None and ratio.is_above(1),
-            figure=_figure(best, found.primary_metric),
+            figure=best.figure,
             findings=(*best.findings, *(finding for finding in kept if finding.name == QUALITY_LOSS)),
             windows=next((row.windows for row in summary.quality if row.config == chosen), None) or None,
         )
@@ -301,10 +292,6 @@ def _elapsed_s(records: StudyRecords) -> float:
     return max(block_ends(records.trials, records.starts_and_quality).values(), default=0.0)
 
 
-def _figure(judged: Judged, primary_metric: PrimaryMetric) -> Estimate | None:
-    return judged.memory if primary_metric.metric in MEMORIES else judged.figure
-
-
 def _tried(found: _Searched, baseline: Config) -> list[Tried]:
     """By what became of them, then the best first."""
     records, metric = found.records, found.primary_metric
@@ -318,9 +305,8 @@ def _tried(found: _Searched, baseline: Config) -> list[Tried]:
                 config=config,
                 fate=_fate(found.race, judged),
                 starts=starts[config],
-                figure=_figure(judged, metric),
+                figure=judged.figure,
                 ratio_to_baseline=None if config == baseline else _ratio(records, metric, config, baseline),
-                memory=judged.memory,
                 findings=judged.findings,
                 reason=_reason(judged),
             )

@@ -14,11 +14,6 @@ from bitbench.study.study import Study, StudySection
 from bitbench.util.errors import ExitCode
 
 
-class Goal(StrEnum):
-    THROUGHPUT = "throughput"  # the best primary metric of the study
-    MEMORY = "memory"  # the least at its peak
-
-
 class Tune(StudySection):
     """A search for the best config, confirmed afterwards."""
 
@@ -26,7 +21,6 @@ class Tune(StudySection):
     run_by = "tune"
     may_change = True
 
-    goal: Goal = Field(default=Goal.THROUGHPUT, description="throughput or memory")
     max_memory: Bytes | None = Field(default=None, gt=0, description="peak memory as run, reserved KV cache included")
     max_quality_loss: Fraction | None = Field(default=None, ge=0, description="rise of perplexity; needs `quality`")
     within: Fraction = Field(
@@ -67,7 +61,6 @@ class Tried(Record):
     starts: int
     figure: Estimate | None = None
     ratio_to_baseline: Estimate | None = None  # above 1 is better
-    memory: Estimate | None = None
     findings: tuple[Finding, ...] = ()
     reason: str = ""  # why it was ruled out, where that is no limit, or has no result
 
@@ -91,15 +84,13 @@ class Confirmed(Record):
 
 
 class Tuning(Record):
-    """`space`: configs that could be searched; `tried` has those that were, the best first."""
+    """`tried`: the configs that were searched, the best first."""
 
     name: str
-    goal: Goal
     primary_metric: MetricDefinition  # the figure that is raced by
     limits: Limits
     workload: str
     baseline: Config
-    space: int
     tried: tuple[Tried, ...]
     refused: tuple[Refusal, ...]
     end: RaceEnd | None  # None: it was interrupted

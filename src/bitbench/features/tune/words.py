@@ -70,8 +70,7 @@ def _asked(found: Tuning) -> Phrase:
 
 
 def _searched(found: Tuning) -> Phrase:
-    drawn = "" if len(found.tried) == found.space else f" of {found.space:,}, drawn at random,"
-    outcome = f"Searched {plural(len(found.tried), 'config')}{drawn} in {show_duration(found.took_s)}."
+    outcome = f"Searched {plural(len(found.tried), 'config')} in {show_duration(found.took_s)}."
     if found.chosen is None or found.shortfall is None:
         return say(outcome)
     confidence = percent(found.confidence)

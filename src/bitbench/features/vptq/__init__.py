@@ -4,17 +4,12 @@ Its modules need numpy alone, so that a worker in an engine's environment can us
 `cases` and `triton_…` also need torch, transformers or triton, and are imported only where these are.
 """
 
-from pathlib import Path
-
 from bitbench.feature import Feature
-
-COMPATIBILITY = Path(__file__).with_name("compatibility.yaml")
 
 FEATURE = Feature(
     name="vptq",
     offers={
         "checkpoints": {"vptq": ".hugging_face:register_vptq"},
-        "compatibility": {"vptq": "bitbench.features.vptq:COMPATIBILITY"},
         "kernel_cases": {
             "vptq-4096-256": ".cases:V4096_256",
             "vptq-4096-256-a16": ".cases:V4096_256_A16",

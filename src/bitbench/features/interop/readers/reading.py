@@ -1,5 +1,5 @@
-"""What a reader takes out of a file of one of the tools: runs, an operator profile, what has to be said about them;
-text as it was meant."""
+"""What a reader takes out of a file of one of the tools: runs, what has to be said about them; text as it was
+meant."""
 
 import json
 import re
@@ -9,7 +9,6 @@ from enum import StrEnum
 from itertools import groupby
 from math import inf
 
-from bitbench.records.profile import Operator, PublishedKernel
 from bitbench.records.trial import InstanceFacts, Memory, TrialMetrics
 from bitbench.study.base import Json
 from bitbench.study.study import EngineSetup
@@ -119,23 +118,11 @@ class ImportedRun:
     cause: str | None = None  # why it has no figures
 
 
-@dataclass(frozen=True)
-class ProfileTable:
-    """An operator table of torch's profiler, with the totals below it."""
-
-    device: str | None
-    operators: tuple[Operator, ...]
-    self_cpu_s: float | None
-    self_device_s: float | None
-
-
 @dataclass
 class Reading:
     runs: list[ImportedRun] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     host: dict[str, Json] = field(default_factory=dict)  # as `HostFacts` spells it, as far as it is known
-    kernels: list[PublishedKernel] = field(default_factory=list)
-    profile: ProfileTable | None = None
 
 
 def imported_name(text: str, fallback: str) -> str:

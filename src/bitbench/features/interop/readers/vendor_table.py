@@ -1,13 +1,12 @@
 """Benchmark records as people publish them, in Markdown or reStructuredText; the content says which form it is."""
 
-from bitbench.features.interop.readers import vendor_backends, vendor_grids, vendor_kernels, vendor_runs
+from bitbench.features.interop.readers import vendor_backends, vendor_grids, vendor_runs
 from bitbench.features.interop.readers.reading import ImportFileError, Reading
 
 FORMS = (
     (vendor_runs.has_vendor_runs, vendor_runs.read),
     (vendor_backends.has_vendor_backends, vendor_backends.read),
     (vendor_grids.has_vendor_grids, vendor_grids.read),
-    (vendor_kernels.has_vendor_kernels, vendor_kernels.read),
 )
 LONGEST_LINE = 10_000  # characters; a table that people read has a few hundred
 
@@ -19,6 +18,6 @@ def read(text: str) -> Reading:
         if is_meant(text):
             return reader(text)
     raise ImportFileError(
-        "unknown table format; known are (runs by configuration, a table of backends, grid tables, a kernel table); "
+        "unknown table format; known are (runs by configuration, a table of backends, grid tables); "
         "give the tool that wrote it with --from"
     )

@@ -1,7 +1,7 @@
 """Checks and times kernel cases: `python -I kernel_worker.py JOB.json`, run in an environment with torch.
 
-Writes lines of JSON to its output ({"event": "machine" | "unusable" | "case" | "point" | "done" | "failed", …}).
-bitbench is not installed where this runs: the job says where its package and its native module are.
+Writes lines of JSON to its output ({"event": "machine" | "case" | "point" | "done" | "failed", …}).
+bitbench is not installed where this runs: the job says where its native module is.
 """
 
 import copy
@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[3] / "util" / "isolated"))  # run in isolated mode, python looks nowhere else
-from bitbench_package import load_bitbench_module  # type: ignore[import-not-found]
-from job_worker import Json, Reports, job_worker_cause, run_as_job_worker  # type: ignore[import-not-found]
+from bitbench_package import load_bitbench_module, make_importable  # type: ignore[import-not-found]
+from job_worker import Json, Reports, run_as_job_worker  # type: ignore[import-not-found]
 
 ALIGNMENT = 64  # bytes: a cache line
 CHECKED_ROWS = 64  # at either end: enough to meet every path of a kernel, and its padding
@@ -25,16 +25,10 @@ COLD_CACHES = 4  # weights that a case rotates over, as a multiple of the device
 
 
 def _work(job: Json, reports: Reports) -> Json:
-    make_importable("bitbench", job["packages"])
+    make_importable()
     _load_native(job["native"])
     KernelBench(job, reports).run()
     return {}
-
-
-def make_importable(package: str, folders: dict[str, str]) -> None:
-    """The package from its own folder, and nothing else that lies beside it."""
-    if package not in sys.modules:
-        load_bitbench_module(package, Path(folders[package]) / "__init__.py", [folders[package]])
 
 
 def _load_native(native: str | None) -> None:
@@ -112,24 +106,15 @@ class KernelBench:
         self._device = open_device(job["device"], torch)
         self._cold_bytes = max(job["cold_bytes"], COLD_CACHES * self._device.cache_bytes)
         self._cases = [
-            case
-            for case in self._importable()
-            if job["all_cases"] or self._is_usual(case) or case.name in job["against"]
+            case for case in self._imported() if job["all_cases"] or self._is_usual(case) or case.name in job["against"]
         ]
         self._shapes = [KernelShape(*pair) for pair in job["shapes"]]
         self._rng = random.Random(job["seed"])
 
-    def _importable(self) -> Iterator[Any]:
-        """One that fails to import is reported, and the others go on without it; one that was asked for is an error."""
-        for number, (module, name) in enumerate(self._job["cases"]):
-            try:
-                make_importable(module.partition(".")[0], self._job["packages"])
-                case = importlib.import_module(module).__dict__[name]
-                yield case() if isinstance(case, type) else case
-            except Exception as error:
-                if self._job["all_cases"]:
-                    raise
-                self._reports.send("unusable", case=number, cause=job_worker_cause(error))
+    def _imported(self) -> Iterator[Any]:
+        for module, name in self._job["cases"]:
+            case = importlib.import_module(module).__dict__[name]
+            yield case() if isinstance(case, type) else case
 
     def run(self) -> None:
         from bitbench.features.kernels.device import measure_device_roof
@@ -160,10 +145,10 @@ class KernelBench:
         return cause
 
     def _machine(self, readings: dict[str, list[float]]) -> Json:
-        facts = {"torch": self._torch.__version__, "threads": self._threads, "openmp": None, "isa": None}
+        facts = {"torch": self._torch.__version__, "threads": self._threads, "isa": None}
         facts |= {"cold_bytes": self._cold_bytes, **self._device.facts()}
         if native := sys.modules.get("bitbench._native"):
-            facts |= {"openmp": Path(native.openmp_runtime()).name or None, "isa": native.vptq_isas()[0]}
+            facts["isa"] = native.vptq_isas()[0]
         best = {name: max(readings[name]) for name in ("read_bytes_per_s", "flops_per_s")}
         return facts | best | {"readings": readings}
 
