@@ -103,7 +103,7 @@ def test_names_say_the_version_or_the_folder_of_an_environment() -> None:
         ("{engine: vllm, version: ../../elsewhere}", "version"),
         ("{engine: vllm, python: venv}", "venv is relative; give the full path"),
         ("{engine: vllm, python: /opt/old, version: 0.31.0}", "give `python` or `version`"),
-        ("{engine: llamacpp, version: 0.6.0}", "llamacpp is not a package of a Python environment; remove `version`"),
+        ("{engine: llamacpp, python: /opt/old}", "llamacpp is not a package of a Python environment; remove `python`"),
         ("{engine: 'null', python: /opt/old}", "null is not a package of a Python environment; remove `python`"),
     ],
 )
@@ -183,7 +183,6 @@ def test_where_nothing_fits_the_installer_is_quoted(uv: Path, tmp_path: Path) ->
         ("tensorrt==1", "Unknown environment tensorrt"),
         ("vllm==", r"write it as vllm==1\.2\.3"),
         ("vllm==../x", r"write it as vllm==1\.2\.3"),
-        ("llamacpp==0.6.0", "llamacpp has no other versions"),
     ],
 )
 def test_a_name_that_cannot_be_created(name: str, message: str) -> None:

@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -209,51 +208,15 @@ def test_a_device_without_a_lock_of_its_own_gets_that_of_the_cpu() -> None:
         only_cuda.lock_for("cpu")
 
 
-def test_what_no_package_brings_is_built_between_the_packages_and_the_import(uv: FakeUv, home: Path) -> None:
-    steps: list[str] = []
-
-    def build(environment: Path, log_file: Path, *, cuda: bool, on_step: Callable[[str], None]) -> None:
-        on_step(f"building in {environment.name} with cuda={cuda}")
-        log_file.write_text("built\n")
-
-    create(home, replace(TRANSFORMERS, build=build), on_step=steps.append)
-    assert steps[-2:] == ["building in transformers with cuda=False", "importing it once"]
-
-
-def built_or_taken(prebuilt: str | None, builds: list[bool]) -> Environment:
-    def build(environment: Path, log_file: Path, *, cuda: bool, on_step: Callable[[str], None]) -> None:
-        builds.append(cuda)
-
-    return replace(TRANSFORMERS, build=build, prebuilt=lambda *_: prebuilt)
-
-
-def test_what_is_prebuilt_is_taken_unless_compiling_is_asked_for(uv: FakeUv, home: Path) -> None:
-    builds: list[bool] = []
-    described = built_or_taken("b1, prebuilt for avx2", builds)
-    made = create(home, described)
-    assert made.prebuilt == "b1, prebuilt for avx2"
-    assert create(home, described) == made
-    assert builds == []
-
-    compiled = create(home, described, compiled=True)
-    assert compiled.prebuilt is None
-    assert create(home, described) == create(home, described, compiled=True) == compiled
-    assert builds == [False]
-    assert len(uv.calls) == 4
-
-
 @pytest.mark.usefixtures("uv")
-def test_what_does_not_fit_is_built_and_for_a_gpu_everything_is(home: Path) -> None:
-    builds: list[bool] = []
-    assert create(home, built_or_taken(None, builds)).prebuilt is None
-    assert environments.make_environment(built_or_taken("b1", builds), home / "other", device="cuda").prebuilt is None
-    assert builds == [False, True]
+def test_an_environment_is_finished_between_the_packages_and_the_import(home: Path) -> None:
+    def finish(environment: Path, log_file: Path, *, device: Device) -> str:
+        log_file.write_text("finished\n")
+        return f"{environment.name} for {device}"
 
-
-def test_where_nothing_is_prebuilt_compiling_cannot_be_asked_for(uv: FakeUv, home: Path) -> None:
-    with pytest.raises(EngineEnvironmentError, match=r"transformers has nothing prebuilt .*; leave out --compile"):
-        create(home, compiled=True)
-    assert uv.calls == []
+    made = create(home, replace(TRANSFORMERS, finish=finish))
+    assert made.prebuilt == "transformers for cpu"
+    assert create(home, replace(TRANSFORMERS, finish=finish)) == made
 
 
 def test_a_wrong_installer_leaves_an_existing_environment_alone(uv: FakeUv, home: Path, tmp_path: Path) -> None:

@@ -30,9 +30,6 @@ def create(
     installer: Annotated[
         str | None, typer.Option("--installer", help="pip or uv [default: uv if installed, else pip].")
     ] = None,
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Compile for this processor, take nothing prebuilt.")
-    ] = False,
     device: OnDevice = None,
 ) -> None:
     """Create an environment from its pinned lock file."""
@@ -43,7 +40,6 @@ def create(
             wanted,
             at.home,
             device=at.device,
-            compiled=compiled,
             find_links=find_links or [],
             index_url=index_url,
             installer=installer,
@@ -51,7 +47,7 @@ def create(
         )
     console.print(f"{made.name}: {show_bytes(made.size_bytes)} in {show_duration(made.seconds)}, at {made.path}")
     if made.prebuilt is not None:
-        console.print(f"{made.prebuilt}. To compile it: bitbench env create {made.name} --compile")
+        console.print(f"{made.prebuilt}.")
 
 
 @env.command("list")

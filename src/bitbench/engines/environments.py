@@ -40,7 +40,7 @@ class InstalledEnvironment:
     python: str | None = None
     seconds: float | None = None  # that its creation took
     size_bytes: int | None = None
-    prebuilt: str | None = None  # what was taken instead of compiling it: which version, for which processors
+    prebuilt: str | None = None  # programs that a package brought: which version, for which processors
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -336,7 +336,6 @@ def make_environment(
     home: Path,
     *,
     device: Device,
-    compiled: bool = False,
     find_links: Sequence[str] = (),
     index_url: str | None = None,
     installer: str | None = None,
@@ -344,16 +343,11 @@ def make_environment(
 ) -> InstalledEnvironment:
     """Makes the environment, or returns the existing one if it was made from the same lock.
 
-    `compiled`: nothing prebuilt is taken, and an existing environment that has something prebuilt is made again.
     Raises EngineEnvironmentError; what was begun is then rebuilt by the next call. Raises PlatformError elsewhere than
     on Linux, since locks list wheels for it alone. The lock of another version than the pinned one is written first,
     unless it exists.
     """
     require_linux()
-    if compiled and environment.prebuilt is None:
-        raise EngineEnvironmentError(
-            f"The environment {environment.name} has nothing prebuilt to compile instead; leave out --compile."
-        )
     lock, folder = environment.lock_for(device), environment_folder(environment.name, home)
     source_lock = environment.source_lock
     sources = [*_source_options(find_links, index_url)]
@@ -363,7 +357,7 @@ def make_environment(
         _write_environment_lock(environment, environment.origin, device, chosen, sources)
     lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()
     existing = read_environment_manifest(folder)
-    if existing and existing.lock_hash == lock_hash and not (compiled and existing.prebuilt):
+    if existing and existing.lock_hash == lock_hash:
         return existing
     began = time.monotonic()
     kept = SafeFolder(home)
@@ -371,11 +365,7 @@ def make_environment(
     kept.make_folder(f"envs/{folder.name}")
     log_file = folder / _LOG
     Installation(folder, lock, source_lock, chosen, sources, log_file, on_step).run()
-    prebuilt = None
-    if environment.prebuilt is not None and device == "cpu" and not compiled:
-        prebuilt = environment.prebuilt(folder, log_file)
-    if environment.build is not None and prebuilt is None:
-        environment.build(folder, log_file, cuda=device == "cuda", on_step=on_step)
+    prebuilt = environment.finish(folder, log_file, device=device) if environment.finish is not None else None
     on_step("importing it once")
     _check_imports(environment, folder, log_file)
     made = InstalledEnvironment(

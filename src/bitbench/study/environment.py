@@ -17,17 +17,9 @@ def venv_folder(place: Path) -> Path:
     return place.parent.parent if place.parent.name == "bin" else place
 
 
-class Build(Protocol):
-    def __call__(self, environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> None:
-        """Compile what no package provides, into the environment's folder; raises EngineEnvironmentError."""
-
-
-class Prebuilt(Protocol):
-    def __call__(self, environment: Path, log_file: Path) -> str | None:
-        """Put into the environment's folder, for the CPU, what the build would compile, from a package of the lock.
-
-        Says in words what it is; None where it does not fit this machine.
-        """
+class Finish(Protocol):
+    def __call__(self, environment: Path, log_file: Path, *, device: Device) -> str | None:
+        """Add to the environment's folder what its packages lack, and say in words which programs it has now."""
 
 
 @dataclass(frozen=True)
@@ -41,8 +33,8 @@ class Environment:
     import_check: str  # Python that must run without an error once the packages are installed
     main_packages: tuple[str, ...] = ()  # decide what is measured; lower case, with hyphens
     source_lock: Path | None = None  # packages that exist as source only; built with what the lock installed
-    build: Build | None = None  # runs after the packages are installed
-    prebuilt: Prebuilt | None = None  # tried before the build, unless compiling is asked for
+    finish: Finish | None = None  # runs after the packages are installed
+    is_of_python: bool = True  # False: its engine is a program, and no other environment of Python has it
     # The environment whose engine this one has in another version: its locks are resolved from that one's when it is
     # created. None: its locks come with bitbench.
     origin: "Environment | None" = None
@@ -58,7 +50,7 @@ class Environment:
 
     def at(self, version: str, folder: Path) -> "Environment":
         """The same with this version of its engine, and locks in `folder`; raises EngineEnvironmentError."""
-        if self.prebuilt is not None or not self.main_packages:
+        if not self.main_packages:
             raise EngineEnvironmentError(
                 f"The environment {self.name} has no other versions: what it runs is not a package of the index. "
                 "Measure a server of your own with the engine `endpoint`."
