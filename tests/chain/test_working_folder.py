@@ -75,7 +75,7 @@ COMMANDS = {
     "profile": "profile TINY --engine transformers --into profile",
     "explain": "explain out b",
     "kernels": "kernels --quick --into kernels",
-    "env create": "env create lmeval --installer pip --index-url file:///nowhere",
+    "env create": "env create lmeval --index-url file:///nowhere",
     "env list": "env list",
     "model get": "model get smollm2-135m",
     "model get, a hub": "model get acme/Tiny-1B",

@@ -172,7 +172,7 @@ def _create(need: MissingPart, at: Workplace, console: Terminal) -> None:
     with console.status(Text(f"{need.kind} {need.name}")) as status:
         steps = Steps(console, status, need.name)
         if need.kind == "environment":
-            make_environment(known_environment(need.name, at.home), at.home, device=at.device, on_step=steps.step)
+            make_environment(known_environment(need.name), at.home, device=at.device, on_step=steps.step)
         elif need.kind == "model":
             make_model_ready(need.name, at.home, on_step=steps.step, on_progress=steps.progress)
 

@@ -1,5 +1,4 @@
-"""Virtual environments in `<home>/envs/NAME`: read from their manifests, and made by pip or uv from a lock, which is
-resolved anew for another version.
+"""Virtual environments in `<home>/envs/NAME`: read from their manifests, and made by pip or uv from a lock.
 
 The description of one is `bitbench.study.environment.Environment`; nothing here knows an engine by name.
 """
@@ -11,10 +10,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 from bitbench.engines.processes import run_logged_tool, run_tool
@@ -129,20 +127,6 @@ _CPU_TORCH = re.compile(r"(?:matching distribution|no version).*torch==\S+\+cpu"
 _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
 
 
-def _choose_installer(asked_for: str | None) -> Installer:
-    """uv where it is found, unless one is asked for."""
-    if asked_for == "pip":
-        return "pip"
-    found = shutil.which("uv") is not None
-    if asked_for is None:
-        return "uv" if found else "pip"
-    if asked_for != "uv":
-        raise EngineEnvironmentError(f"{asked_for} is not a known installer; use pip or uv.")
-    if not found:
-        raise EngineEnvironmentError("uv is not on the PATH; install it, or use --installer pip.")
-    return "uv"
-
-
 def _source_options(find_links: Sequence[str], index_url: str | None) -> Iterator[str]:
     """Where packages come from, as both installers spell it; they work in another folder than we do."""
     for place in find_links:
@@ -228,106 +212,6 @@ def _installer_errors(lines: Sequence[str]) -> str:
     return " / ".join((telling or said)[-3:]) or "it printed nothing"
 
 
-_HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
-
-
-def _write_environment_lock(
-    wanted: Environment, pinned: Environment, device: Device, installer: Installer, sources: Sequence[str]
-) -> None:
-    """Write the lock of `wanted` for this device; raises EngineEnvironmentError with what the installer says.
-
-    What is compared shall differ in the engine alone: every other package keeps its version, or takes an older one that
-    the engine requires; only where that cannot be, newer ones are taken.
-    """
-    before = dict(pin.split("==", 1) for pin in pins(pinned.lock_for(device)))
-    package = next((name for name in pinned.main_packages if name in before), None)
-    if package is None:
-        raise EngineEnvironmentError(f"No package in the lock of {pinned.name} for {device} is its engine.")
-    version = wanted.name.partition("==")[2]
-    said: list[str] = []
-    with TemporaryDirectory(prefix="bitbench-lock-") as temporary:
-        folder = Path(temporary)
-        for others in _candidates({name: known for name, known in before.items() if name != package}):
-            lines = "\n".join((f"{package}=={version}", *others, ""))
-            requirements = SafeFolder(folder).write("requirements.txt", lines)
-            found = (_by_uv if installer == "uv" else _by_pip)(requirements, sources, said)
-            if found is not None:
-                lock = wanted.lock_for(device)
-                SafeFolder(lock.parent.parent).write(
-                    f"{lock.parent.name}/{lock.name}", _text(found, before, wanted, pinned)
-                )
-                return
-    raise EngineEnvironmentError(
-        f"{installer} found no packages for {package} {version}: {_installer_errors(said)}. "
-        f"`pip index versions {package}` lists the versions; --find-links or --index-url name another package source."
-    )
-
-
-def _candidates(others: Mapping[str, str]) -> Iterator[list[str]]:
-    """Requirements for the other packages, the closest to the pinned ones first. A local version (2.13.0+cpu) is a
-    build for this device, which no order of versions chooses, so it is given up last."""
-    builds = [f"{name}=={version}" for name, version in others.items() if "+" in version]
-    ordinary = {name: version for name, version in others.items() if "+" not in version}
-    yield [*builds, *(f"{name}<={version}" for name, version in ordinary.items())]
-    yield [*builds, *ordinary]
-    yield [*others]
-
-
-Pins = dict[str, list[str]]  # NAME==VERSION to the hashes of its wheels
-
-
-def _by_pip(requirements: Path, sources: Sequence[str], said: list[str]) -> Pins | None:
-    """In an environment of its own: the Python that runs bitbench may have no pip."""
-    folder = requirements.parent / "pip"
-    if not folder.exists() and not _call(isolated_command(sys.executable, "-m", "venv", folder), said):
-        return None
-    report = requirements.with_name("report.json")
-    options = ("--dry-run", "--ignore-installed", "--only-binary=:all:", "--no-input", "--quiet", f"--report={report}")
-    command = isolated_command(python_in(folder), "-m", "pip", "install", *options, *sources, "-r", requirements)
-    if not _call(command, said):
-        return None
-    found: Pins = {}
-    for chosen in json.loads(report.read_text(encoding="utf-8"))["install"]:
-        named = chosen["metadata"]
-        found[f"{named['name']}=={named['version']}"] = [chosen["download_info"]["archive_info"]["hashes"]["sha256"]]
-    return found
-
-
-def _by_uv(requirements: Path, sources: Sequence[str], said: list[str]) -> Pins | None:
-    options = ("--generate-hashes", "--only-binary=:all:", "--no-header", "--no-annotate", "--no-progress", "--quiet")
-    lock = requirements.with_name("lock.txt")
-    where = (f"--python={sys.executable}", f"--output-file={lock}")
-    if not _call(["uv", "pip", "compile", *where, *options, *sources, str(requirements)], said):
-        return None
-    found: Pins = {}
-    for line in lock.read_text(encoding="utf-8").splitlines():
-        if line[:1].isalnum():
-            hashes = found[line.removesuffix("\\").strip()] = []
-        elif match := _HASH.search(line):
-            hashes.append(match[0].rpartition(":")[2])
-    return found
-
-
-def _call(command: Sequence[str], said: list[str]) -> bool:
-    """Whether it worked; its words are in `said` then."""
-    finished = run_tool(command)
-    said[:] = finished.stdout.splitlines()
-    return finished.returncode == 0
-
-
-def _text(found: Pins, before: Mapping[str, str], wanted: Environment, pinned: Environment) -> str:
-    """The lock, with what it changes in its first lines."""
-    known = {_plain_name(name): version for name, version in before.items()}
-    lines = [f"# {wanted.name}, resolved from the lock of {pinned.name}; what differs:"]
-    for pin in sorted(found, key=str.lower):
-        name, version = pin.split("==", 1)
-        if known.get(_plain_name(name)) != version:
-            lines.append(f"#   {name} {known.get(_plain_name(name), 'none')} -> {version}")
-    for pin in sorted(found, key=str.lower):
-        lines.append(" \\\n".join([pin, *(f"    --hash=sha256:{digest}" for digest in found[pin])]))
-    return "\n".join(lines) + "\n"
-
-
 _LOG = "bitbench-install.log"
 
 
@@ -338,23 +222,18 @@ def make_environment(
     device: Device,
     find_links: Sequence[str] = (),
     index_url: str | None = None,
-    installer: str | None = None,
     on_step: OnStep = lambda _: None,
 ) -> InstalledEnvironment:
     """Makes the environment, or returns the existing one if it was made from the same lock.
 
     Raises EngineEnvironmentError; what was begun is then rebuilt by the next call. Raises PlatformError elsewhere than
-    on Linux, since locks list wheels for it alone. The lock of another version than the pinned one is written first,
-    unless it exists.
+    on Linux, since locks list wheels for it alone.
     """
     require_linux()
     lock, folder = environment.lock_for(device), environment_folder(environment.name, home)
     source_lock = environment.source_lock
     sources = [*_source_options(find_links, index_url)]
-    chosen = _choose_installer(installer)
-    if environment.origin is not None and not lock.exists():
-        on_step("choosing package versions")
-        _write_environment_lock(environment, environment.origin, device, chosen, sources)
+    chosen: Installer = "pip" if shutil.which("uv") is None else "uv"
     lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()
     existing = read_environment_manifest(folder)
     if existing and existing.lock_hash == lock_hash:

@@ -1,13 +1,12 @@
 """The environment that an engine or a feature needs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from bitbench.util.errors import EngineEnvironmentError
 
-VERSION = r"[0-9][A-Za-z0-9.+!_-]*"  # of an engine: a part of a folder's name, and of what an installer is asked for
 Device = Literal["cpu", "cuda"]
 OnStep = Callable[[str], None]  # hears what is being done, in a few words
 
@@ -35,9 +34,6 @@ class Environment:
     source_lock: Path | None = None  # packages that exist as source only; built with what the lock installed
     finish: Finish | None = None  # runs after the packages are installed
     is_of_python: bool = True  # False: its engine is a program, and no other environment of Python has it
-    # The environment whose engine this one has in another version: its locks are resolved from that one's when it is
-    # created. None: its locks come with bitbench.
-    origin: "Environment | None" = None
 
     def lock_for(self, device: Device) -> Path:
         lock = self.locks.get(device) or self.locks.get("cpu")
@@ -47,18 +43,6 @@ class Environment:
                 f"{device}."
             )
         return lock
-
-    def at(self, version: str, folder: Path) -> "Environment":
-        """The same with this version of its engine, and locks in `folder`; raises EngineEnvironmentError."""
-        if not self.main_packages:
-            raise EngineEnvironmentError(
-                f"The environment {self.name} has no other versions: what it runs is not a package of the index. "
-                "Measure a server of your own with the engine `endpoint`."
-            )
-        name = f"{self.name}=={version}"
-        return replace(
-            self, name=name, locks={device: folder / f"{name}-{device}.txt" for device in self.locks}, origin=self
-        )
 
     def main_versions(self, versions: Mapping[str, str]) -> dict[str, str]:
         """Of all installed versions those of the main packages."""
