@@ -2,7 +2,6 @@
 about how long that takes."""
 
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.study.base import Json
 from bitbench.study.environment import Environment
-from bitbench.study.recipe import Backend, Recipe, Step
+from bitbench.study.recipe import Backend, Recipe
 from bitbench.util.errors import QuantizeError
 from bitbench.util.files import SafeFolder
 from bitbench.util.isolated.job_process import WorkerFailed, run_job
@@ -51,12 +50,11 @@ class Work:
 
 @dataclass(frozen=True)
 class QuantizeProgress:
-    """`part` of `parts` of a step is done. `remaining_s` is None before anything was measured."""
+    """`part` of `parts` of a step is done."""
 
     step: str
     part: int = 0
     parts: int | None = None
-    remaining_s: float | None = None
     counted: str = "layer"  # what a part is
 
     @property
@@ -145,25 +143,13 @@ def _imatrix_job(work: Work, environment: Path) -> dict[str, Json]:
 
 
 _LLMCOMPRESSOR_WORKER = Path(__file__).with_name("workers") / "llmcompressor_worker.py"
-# Processor seconds of a step on SmolLM2-135M with 64 samples of 512 tokens; only their ratios are used. Those of
-# spinquant and autoround were not measured: no text is looked at, and 200 passes over each block.
-_STEP_COST = {
-    "smoothquant": 76.0,
-    "sparsegpt": 128.0,
-    "gptq": 134.0,
-    "awq": 245.0,
-    "spinquant": 5.0,
-    "autoround": 2000.0,
-    "quantize": 2.0,
-}
 
 
 def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
-    estimate = _StepsEstimate(work.recipe.steps)
-
     def show(event: Json) -> None:
         if event["event"] == "part":
-            on_progress(estimate.progress(event["step"], event["part"], event["parts"]))
+            step = work.recipe.steps[event["step"]].step
+            on_progress(QuantizeProgress(step, event["part"], event["parts"]))
         elif event["event"] == "stage":
             on_progress(QuantizeProgress(event["name"]))
 
@@ -171,24 +157,6 @@ def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFact
     return _run_backend_worker(
         _LLMCOMPRESSOR_WORKER, work, _llmcompressor_job(work), maker="llm-compressor", on_event=show
     )
-
-
-class _StepsEstimate:
-    """Time left, from the time that the parts so far took and what steps cost relative to each other."""
-
-    def __init__(self, steps: tuple[Step, ...]) -> None:
-        self._names = [step.step for step in steps]
-        self._costs = [_STEP_COST[name] for name in self._names]
-        self._began: float | None = None
-
-    def progress(self, step: int, part: int, parts: int) -> QuantizeProgress:
-        """The first event of all (part 0 of step 0) starts the clock: loading the model does not repeat."""
-        if self._began is None:
-            self._began = time.monotonic()
-        done = sum(self._costs[:step]) + self._costs[step] * part / parts
-        left = sum(self._costs) - done
-        elapsed = time.monotonic() - self._began
-        return QuantizeProgress(self._names[step], part, parts, elapsed * left / done if done else None)
 
 
 def _llmcompressor_job(work: Work) -> dict[str, Json]:
@@ -200,7 +168,6 @@ def _llmcompressor_job(work: Work) -> dict[str, Json]:
         "model": str(work.model),
         "checkpoint": str(work.checkpoint),
         "steps": [step.model_dump(mode="json") for step in work.recipe.steps],
-        "by_file": work.recipe.by_file,
         "calibration": calibration_file,
         "samples": need.samples,
         "tokens": need.tokens,
@@ -279,8 +246,6 @@ S_PER_MILLION_PARAMETERS = {
     "sparsegpt": 0.95,
     "gptq": 1.0,
     "awq": 1.8,
-    "autoround": 4.0,
-    "spinquant": 0.6,
 }
 
 
