@@ -191,8 +191,7 @@ class QuickDisplay(LoadDisplay):
 
     def _panel(self, progress: LoadProgress) -> Group:
         ended = progress.succeeded + progress.failed
-        ttft = f", TTFT {show_seconds(progress.ttft_p50_s)}" if progress.ttft_p50_s else ""
-        now = f"{self._name}: {ended:,} of {progress.requests:,} requests, {progress.chunks_per_s:,.0f} tok/s{ttft}"
+        now = f"{self._name}: {ended:,} of {progress.requests:,} requests, {progress.chunks_per_s:,.0f} tok/s"
         return Group(
             quick_chart(self._ended, self._console.width), Text(now, style="dim", no_wrap=True, overflow="ellipsis")
         )

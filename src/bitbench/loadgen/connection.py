@@ -141,7 +141,6 @@ class Exchange:
 class Listener(Protocol):
     """Who is told what happens on a connection."""
 
-    def answer_began(self, exchange: Exchange) -> None: ...
     def ended(self, connection: "Connection", exchange: Exchange) -> None: ...
     def was_closed_before(self, connection: "Connection", exchange: Exchange) -> None: ...
 
@@ -223,7 +222,6 @@ class Connection(asyncio.Protocol):
         if exchange.unread_s is None and len(response.parts):
             exchange.unread_s = self._since_received_s() if unread_step_s else noticed - arrived
             exchange.unread_step_s = unread_step_s
-            self._listener.answer_began(exchange)
         if complete:
             self._end(noticed)
         elif response.between_chunks and self._receiver is not None and self._descriptor is not None:
