@@ -89,10 +89,6 @@ THREE_BITS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 3, "typ
             {"quant_method": "fp8", "weight_block_size": [128, 128]},
             {"weight": ("F8_E4M3", (256, 128)), "weight_scale_inv": ("F32", (2, 1))},
         ),
-        (
-            {"quant_method": "bitsandbytes", "load_in_4bit": True},
-            {"weight": ("U8", (16384, 1)), "weight.absmax": ("U8", (512,)), "weight.quant_map": ("F32", (16,))},
-        ),
     ],
     ids=lambda value: str(value.get("quant_method", "")) if isinstance(value, dict) else "",
 )

@@ -152,7 +152,7 @@ def _parameters(tensors: Mapping[str, StoredTensor], stored: Quantization | None
 
 
 def _weights_per_count(name: str, tensor: StoredTensor, stored: Quantization) -> float | None:
-    is_packed = _PACKED.search(name) or (tensor.dtype == "U8" and name.endswith(".weight"))  # bitsandbytes packs these
+    is_packed = _PACKED.search(name) or (tensor.dtype == "U8" and name.endswith(".weight"))
     if not is_packed:
         return 1
     if stored.weights is None or tensor.dtype not in _BITS:
