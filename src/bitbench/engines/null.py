@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from bitbench import __version__
 from bitbench.engines.options import check_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
@@ -20,6 +19,7 @@ from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
 from bitbench.util.child_processes import bitbench_command
 from bitbench.util.units import show_seconds
+from bitbench.util.version import __version__
 
 _MODULE = "bitbench.engines.workers.null_server"
 
