@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bitbench.loadgen.answer import events, read_answer
+from bitbench.loadgen.answer import events
 from bitbench.util.http.response import (
     HEAD_BYTES,
     LINE_BYTES,
@@ -15,6 +15,7 @@ from bitbench.util.http.response import (
     PythonParts,
     ResponseReader,
 )
+from tests.support.streamed_answer import read_answer
 
 EVENTS = b'data: {"a":1}\n\n: ping\n\ndata: {"b":2}\n\ndata: [DONE]\n\n'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"

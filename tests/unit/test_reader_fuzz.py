@@ -8,11 +8,11 @@ from itertools import islice, pairwise
 
 import pytest
 
-from bitbench.loadgen.answer import read_answer
 from bitbench.util.http.response import PLAIN_BYTES, PythonParts, ResponseReader
 from tests.length import by_length
 from tests.support.native_or_python import HAS_NATIVE
 from tests.support.read_socket import SocketReading
+from tests.support.streamed_answer import read_answer
 from tests.unit.test_load_response import VALID, chunked, read, record, split
 
 TOKEN = b'data: {"choices":[{"text":" x","finish_reason":null}],"usage":null}\n\n'

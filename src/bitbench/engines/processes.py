@@ -272,13 +272,11 @@ def _answers(url: str) -> bool:
 _RECENT_LINES = 400
 
 
-def run_tool(
-    command: Sequence[str | Path], *, words: str = "", folder: Path = NOWHERE
-) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end with these words on its standard input; what it prints, on either way, is its `stdout`."""
+def run_tool(command: Sequence[str | Path], *, folder: Path = NOWHERE) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end without input; what it prints, on either way, is its `stdout`."""
     return subprocess.run(
         command,
-        input=words,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -290,12 +288,7 @@ def run_tool(
 
 
 def run_logged_tool(
-    command: Sequence[str | Path],
-    log: IO[bytes],
-    on_line: Callable[[str], None],
-    *,
-    folder: Path,
-    variables: Mapping[str, str] | None = None,
+    command: Sequence[str | Path], log: IO[bytes], on_line: Callable[[str], None], *, folder: Path
 ) -> tuple[int, list[str]]:
     """Run a tool to its end, with its output in the log and each line told; its exit code and its last lines."""
     recent: deque[str] = deque(maxlen=_RECENT_LINES)
@@ -307,7 +300,7 @@ def run_logged_tool(
         text=True,
         errors="replace",
         cwd=folder,
-        env=tool_child_variables(variables),
+        env=tool_child_variables(),
     ) as process:
         for line in process.stdout or ():
             log.write(line.encode())

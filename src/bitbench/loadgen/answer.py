@@ -84,18 +84,8 @@ class StreamedAnswer(NamedTuple):
     timed_tokens: int | None  # of the output, that came after the first chunk; 0: not known
 
 
-def read_answer(response: ResponseReader, key: str) -> StreamedAnswer:
-    """Times of the chunks, token counts from `usage`, and what is missing. The key is in none of its words."""
-    steps = _answer_steps(response, key)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            answer: StreamedAnswer = end.value
-            return answer
-
-
-def _answer_steps(response: ResponseReader, key: str) -> Generator[None, None, StreamedAnswer]:
+def answer_steps(response: ResponseReader, key: str) -> Generator[None, None, StreamedAnswer]:
+    """Return times of the chunks, token counts from `usage`, and what is missing. The key is in none of its words."""
     stream = _Stream(key)
     try:
         for number, event in enumerate(events(response), start=1):
@@ -276,7 +266,7 @@ REQUEST_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.arrow_type]) for c
 def request_row(exchange: Exchange, zero: float, key: str) -> Generator[None, None, dict[str, Json]]:
     """Return the row of a request, in steps of a few events; times count from `zero`. The key is in none of them."""
     request = exchange.request
-    answer = yield from _answer_steps(exchange.response, key)
+    answer = yield from answer_steps(exchange.response, key)
     status, error = _status(exchange, answer, key)
     chunk_times = [arrived - zero for arrived in answer.chunk_times]
     return {

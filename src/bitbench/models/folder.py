@@ -94,7 +94,6 @@ def model_facts_from_config(
     heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
     tied = config.get("tie_word_embeddings")
     return ModelFacts(
-        architecture=next(iter(_texts(whole, "architectures")), None),
         parameters=_parameters(tensors, stored),
         vocabulary_size=_count(config, "vocab_size"),
         special_token_ids=special_token_ids,
