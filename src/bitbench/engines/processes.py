@@ -58,12 +58,12 @@ def _listening_sockets(port: int) -> set[str]:
 
 
 def _at(found: Mapping[str, set[str]], addresses: Iterable[str]) -> set[str]:
-    return {inode for address in addresses for inode in found.get(address, ())}
+    return set[str]().union(*(found.get(address, set()) for address in addresses))
 
 
 def _sockets_of(pids: Iterable[int]) -> set[str]:
     """The inodes of all sockets that these processes have open."""
-    return {inode for pid in pids for inode in _sockets(pid)}
+    return set[str]().union(*map(_sockets, pids))
 
 
 def _describe_holders(inodes: set[str]) -> str:

@@ -7,9 +7,8 @@ from enum import Enum, auto
 from math import sqrt
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from bitbench.loadgen.connection import Exchange
+from bitbench.records.strict_reader import strict_reader_schema
 from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.study.base import Json
 from bitbench.util.http.connection import REDIRECTS, error_in_answer, error_sentence, json_object, redirection
@@ -249,18 +248,10 @@ def _count(usage: Json, field: str) -> int | None:
     return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**31 else None
 
 
-_ARROW_TYPES = {
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "float64": pa.float64(),
-    "string": pa.string(),
-    "list<float64>": pa.list_(pa.float64()),
-}
-
 _TOO_MANY = 429  # HTTP's "Too Many Requests"
 _SHOWN = 80  # characters of a header
 
-REQUEST_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.arrow_type]) for column in REQUEST_COLUMNS])
+REQUEST_SCHEMA = strict_reader_schema(REQUEST_COLUMNS)
 
 
 def request_row(exchange: Exchange, zero: float, key: str) -> Generator[None, None, dict[str, Json]]:

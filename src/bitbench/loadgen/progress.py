@@ -69,9 +69,9 @@ class RunningCounts:
 def sum_progress_snapshots(snapshots: Sequence[Snapshot], before: LoadProgress | None) -> LoadProgress:
     """All workers together; rates since `before`."""
     elapsed_s = max(snapshot.elapsed_s for snapshot in snapshots)
-    chunks, succeeded, failed = (
-        sum(getattr(snapshot, name) for snapshot in snapshots) for name in ("chunks", "succeeded", "failed")
-    )
+    chunks = sum(snapshot.chunks for snapshot in snapshots)
+    succeeded = sum(snapshot.succeeded for snapshot in snapshots)
+    failed = sum(snapshot.failed for snapshot in snapshots)
     passed_s = elapsed_s - (before.elapsed_s if before else 0.0)
     new_chunks = chunks - (before.chunks if before else 0)
     new_ends = succeeded + failed - (before.succeeded + before.failed if before else 0)
