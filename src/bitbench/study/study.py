@@ -127,9 +127,9 @@ class EngineAxes(Spec):
             raise ValueError(f"its lists have {count:,} combinations; at most {MOST_SETUPS:,}")
         return self
 
-    def setups(self, kv_cache: tuple[str, ...] | str | None = None) -> Iterator[EngineSetup]:
-        """Each combination. `kv_cache` is the study's own axis, for an engine that names none."""
-        types = self.kv_cache if self.kv_cache is not None else kv_cache
+    def setups(self) -> Iterator[EngineSetup]:
+        """Each combination."""
+        types = self.kv_cache
         axes = {name: values for name, values in self.args.items() if isinstance(values, tuple)}
         for type, *values in product(types if isinstance(types, tuple) else (types,), *axes.values()):
             chosen = dict(zip(axes, values, strict=True))
@@ -165,8 +165,7 @@ def _each_combination(value: object, info: ValidationInfo) -> object:
     """The lists of a study file, expanded; its mistakes keep their place in the file. Setups are left as they are."""
     if isinstance(value, (list, tuple)) and all(isinstance(item, EngineSetup) for item in value):
         return value
-    kv_cache = info.data.get("kv_cache")
-    return [setup for axes in _AXES.validate_python(value, context=info.context) for setup in axes.setups(kv_cache)]
+    return [setup for axes in _AXES.validate_python(value, context=info.context) for setup in axes.setups()]
 
 
 class Count(Spec):
@@ -299,9 +298,6 @@ class Study(Spec):
     )
     recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
     variants: tuple[Checkpoint, ...] = Field(default=(), description="quantized checkpoints of others")
-    kv_cache: str | KvCacheTypes | None = Field(
-        default=None, description="type of the KV cache, for engines that name none; with a list, a setup for each"
-    )
     engines: Annotated[
         tuple[EngineSetup, ...], BeforeValidator(_each_combination, json_schema_input_type=tuple[EngineAxes, ...])
     ] = Field(min_length=1, description="a name, or `{engine, name, args, kv_cache, env, python}`")

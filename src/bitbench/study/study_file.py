@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from bitbench.study.environment import Device
 from bitbench.study.objective import Objective, Objectives
-from bitbench.study.study import EngineAxes, KvCacheTypes, Study
+from bitbench.study.study import EngineAxes, Study
 from bitbench.study.workload import Workload
 from bitbench.util import yaml_file
 from bitbench.util.errors import StudyFileError, UsageError
@@ -45,7 +45,6 @@ class _Engines(BaseModel):
     """What of a study file decides how many setups each of its engines is."""
 
     engines: tuple[EngineAxes, ...]
-    kv_cache: str | KvCacheTypes | None = None
 
 
 def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, ...]:
@@ -53,7 +52,7 @@ def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, 
     match location:
         case ("engines", int(number), *rest):
             written = yaml_file.parse_yaml(text, _Engines, name="", outline="", error=StudyFileError)
-            entries = [place for place, axes in enumerate(written.engines) for _ in axes.setups(written.kv_cache)]
+            entries = [place for place, axes in enumerate(written.engines) for _ in axes.setups()]
             return ("engines", entries[number], *rest)
     return location
 
