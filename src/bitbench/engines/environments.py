@@ -121,7 +121,7 @@ def write_environment_manifest(made: InstalledEnvironment) -> None:
 
 Installer = Literal["pip", "uv"]
 
-_COUNTED_TOGETHER = 10  # packages per line of progress
+_RECENT_LINES = 400
 _TELLING = re.compile(r"error|cause|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE)
 _CPU_TORCH = re.compile(r"(?:matching distribution|no version).*torch==\S+\+cpu", re.IGNORECASE)
 _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
@@ -166,6 +166,7 @@ class Installation:
             options = ("--progress-bar=off", "--no-input", "--no-compile")
             install = isolated_command(python, "-m", "pip", "install", *options)
         self._call("create", venv)
+        self.on_step("installing packages")
         install += ["--require-hashes", "--no-deps", *self.sources]
         self._call("install", [*install, "--only-binary=:all:", "-r", self.lock])
         if self.source_lock is not None:
@@ -173,30 +174,14 @@ class Installation:
             self._call("install", [*install, "--no-build-isolation", "-r", self.source_lock])
 
     def _call(self, step: str, command: Sequence[str | Path]) -> None:
-        collected, total = 0, len(pins(self.lock))
-
-        def on_line(line: str) -> None:
-            nonlocal collected
-            if line.startswith(("Collecting ", "Processing ")):
-                collected += 1
-                if collected % _COUNTED_TOGETHER == 0:
-                    self.on_step(f"downloading packages, {collected} of {total}")
-            elif line.startswith("Installing collected packages"):
-                self.on_step(f"installing {total} packages")
-
         with SafeFolder(self.log_file.parent).open_to_append(self.log_file.name) as log:
-            code, recent = run_logged_tool(command, log, on_line, folder=self.folder)
+            code = run_logged_tool(command, log, folder=self.folder)
         if code != 0:
+            recent = read_bytes(self.log_file).decode(errors="replace").splitlines()[-_RECENT_LINES:]
             raise EngineEnvironmentError(
                 f"{self.installer} could not {step} the environment in {self.folder}: {_installer_errors(recent)} "
                 f"(full log: {self.log_file.name} in that folder). {_next_step(recent)}"
             )
-
-
-def pins(lock: Path) -> list[str]:
-    """`NAME==VERSION` of each requirement of a lock."""
-    lines = lock.read_text(encoding="utf-8").splitlines()
-    return [line.removesuffix("\\").strip() for line in lines if line[:1].isalnum()]
 
 
 def _next_step(lines: Sequence[str]) -> str:

@@ -14,8 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
@@ -269,9 +269,6 @@ def _answers(url: str) -> bool:
             return False
 
 
-_RECENT_LINES = 400
-
-
 def run_tool(command: Sequence[str | Path], *, folder: Path = NOWHERE) -> "subprocess.CompletedProcess[str]":
     """Run it to its end without input; what it prints, on either way, is its `stdout`."""
     return subprocess.run(
@@ -287,26 +284,17 @@ def run_tool(command: Sequence[str | Path], *, folder: Path = NOWHERE) -> "subpr
     )
 
 
-def run_logged_tool(
-    command: Sequence[str | Path], log: IO[bytes], on_line: Callable[[str], None], *, folder: Path
-) -> tuple[int, list[str]]:
-    """Run a tool to its end, with its output in the log and each line told; its exit code and its last lines."""
-    recent: deque[str] = deque(maxlen=_RECENT_LINES)
-    with subprocess.Popen(
+def run_logged_tool(command: Sequence[str | Path], log: IO[bytes], *, folder: Path) -> int:
+    """Run a tool to its end, with its output in the log; return its exit code."""
+    return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=log,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
+        check=False,
         cwd=folder,
         env=tool_child_variables(),
-    ) as process:
-        for line in process.stdout or ():
-            log.write(line.encode())
-            recent.append(line.strip())
-            on_line(line)
-    return process.returncode, list(recent)
+    ).returncode
 
 
 def free_port() -> int:
