@@ -104,7 +104,7 @@ def study_file_text(study: Study) -> str:
     content = study.model_dump(mode="json", exclude_defaults=True, exclude={"workloads", "objectives"}, context=BY_HAND)
     content = {"bitbench": study.bitbench, **content}
     if study.workloads:
-        content["workloads"] = [_workload(workload) for workload in study.workloads]
+        content["workloads"] = list(map(_workload, study.workloads))
     if study.objectives:
         content["objectives"] = {objective.name: written_seconds(objective.limit) for objective in study.objectives}
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
