@@ -159,7 +159,7 @@ class HealthMonitor:
         self.timer.arm(self._due)
 
 
-def worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
+def _worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
     """The largest of each figure; the kernel's times only where all have them."""
     return WorkerHealth(
         send_lateness_p99_s=max(worker.send_lateness_p99_s for worker in workers),
@@ -174,7 +174,7 @@ def worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
 
 
 def client_health(workers: Sequence[WorkerHealth]) -> ClientHealth:
-    return ClientHealth(**worst_health(workers).model_dump(), workers=tuple(workers))
+    return ClientHealth(**_worst_health(workers).model_dump(), workers=tuple(workers))
 
 
 def _p99(values: Sequence[float]) -> float:
