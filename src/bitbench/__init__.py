@@ -13,7 +13,7 @@ Everything else in this package is an inner part that may change.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from bitbench.util.version import __version__
 
 __all__ = [
     "BitbenchError",

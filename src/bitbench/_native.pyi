@@ -27,7 +27,7 @@ class NullServer:
         """What was really sent since this was asked last. From within `respond` alone."""
 
 class Parts:
-    """`bitbench.util.http.response.PythonParts` in C++."""
+    """What each read added to the body of a response, and when; the body may have so many bytes."""
 
     def __init__(self, limit_bytes: int) -> None: ...
     @property

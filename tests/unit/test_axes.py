@@ -41,11 +41,6 @@ def test_without_a_list_a_name_stays_as_it_is() -> None:
     assert names(study("  - {engine: vllm, name: mine, kv_cache: fp8, args: {enforce-eager: true}}\n")) == ["mine"]
 
 
-def test_the_axis_of_a_study_is_for_engines_that_name_no_type() -> None:
-    text = study("  - vllm\n  - {engine: llamacpp, kv_cache: q8_0}\n", "kv_cache: [auto, fp8]\n")
-    assert names(text) == ["vllm kv=auto", "vllm kv=fp8", "llamacpp"]
-
-
 def test_an_argument_may_be_missing_on_and_off_and_an_object_is_named_by_its_values() -> None:
     listed = json.dumps([None, SPECULATIVE])
     setups = parse_study(
@@ -64,8 +59,7 @@ def test_an_argument_may_be_missing_on_and_off_and_an_object_is_named_by_its_val
 
 def test_schema_and_round_trip() -> None:
     text = study(
-        "  - {engine: vllm, args: {a: [1, null], b: 2}}\n  - {engine: llamacpp, kv_cache: f16}\n",
-        "kv_cache: [auto, fp8]\n",
+        "  - {engine: vllm, kv_cache: [auto, fp8], args: {a: [1, null], b: 2}}\n  - {engine: llamacpp, kv_cache: f16}\n"
     )
     jsonschema.validate(yaml.safe_load(text), study_schema())
     asked = parse_study(text, name="s.yaml")

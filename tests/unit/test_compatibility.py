@@ -52,8 +52,6 @@ W8A8, W8A16 = "compressed-tensors/w8a8-int", "compressed-tensors/w8a16-int"
         ("mxfp4", "compressed-tensors/w4a4-float/mxfp4"),
         ("mxfp8", "compressed-tensors/w8a8-float/mxfp8"),
         ("w4afp8-gptq", "compressed-tensors/w4afp8-int"),
-        ("w4a16-g128-autoround", "compressed-tensors/w4a16-int"),
-        ("w8a8-spinquant", W8A8),
         ("vllm-fp8", "fp8_per_tensor"),
         ("gguf-iq3_xxs", "gguf"),
         ("torchao-int8wo", "torchao-int8wo"),

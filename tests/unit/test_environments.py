@@ -3,7 +3,6 @@
 import itertools
 import json
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -54,7 +53,6 @@ class FakeUv:
 
 
 TRANSFORMERS = TransformersEngine.own_environment
-HOME = Path("/nowhere")
 
 
 def create(home: Path, environment: Environment = TRANSFORMERS, **options: Any) -> InstalledEnvironment:
@@ -159,27 +157,18 @@ def test_where_no_source_has_the_cpu_build_of_torch_the_next_step_names_it(said:
 
 
 def test_what_exists_as_source_only_is_built_with_what_the_lock_installed(uv: FakeUv, home: Path) -> None:
-    create(home, known_environment("lmeval", HOME))
+    create(home, known_environment("lmeval"))
     _, wheels, source = uv.calls
-    assert wheels.endswith("--only-binary=:all: -r " + str(known_environment("lmeval", HOME).lock_for("cpu")))
+    assert wheels.endswith("--only-binary=:all: -r " + str(known_environment("lmeval").lock_for("cpu")))
     assert "--require-hashes --no-deps --no-build-isolation -r" in source
     assert source.endswith("lmeval-source.txt")
-    assert "setuptools" in known_environment("lmeval", HOME).lock_for("cpu").read_text()
+    assert "setuptools" in known_environment("lmeval").lock_for("cpu").read_text()
 
 
 def test_an_engine_that_cannot_be_imported_is_named(uv: FakeUv, home: Path) -> None:
     uv.write(check="echo \"ModuleNotFoundError: No module named 'regex'\" >&2; exit 1")
     with pytest.raises(EngineEnvironmentError, match="No module named 'regex'"):
         create(home)
-
-
-def test_the_installer_can_be_chosen(uv: FakeUv, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EngineEnvironmentError, match="conda is not a known installer"):
-        create(home, installer="conda")
-    monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    with pytest.raises(EngineEnvironmentError, match="uv is not on the PATH"):
-        create(home, installer="uv")
-    assert uv.calls == []
 
 
 def test_a_missing_environment_names_the_command(home: Path) -> None:
@@ -191,7 +180,7 @@ def test_an_unknown_name_names_the_known_ones() -> None:
     names = ["llamacpp", "lmeval", "openvino", "quantize", "sglang", "transformers", "triton", "vllm"]
     assert sorted(known_environments()) == names
     with pytest.raises(EngineEnvironmentError, match=", ".join(names)):
-        known_environment("tensorrt", HOME)
+        known_environment("tensorrt")
 
 
 def test_those_of_packages_that_are_gone_are_listed_too(home: Path) -> None:
@@ -203,66 +192,21 @@ def test_those_of_packages_that_are_gone_are_listed_too(home: Path) -> None:
 
 def test_a_device_without_a_lock_of_its_own_gets_that_of_the_cpu() -> None:
     assert TRANSFORMERS.lock_for("cuda").name == "transformers-cuda.txt"
-    assert known_environment("lmeval", HOME).lock_for("cuda").name == "lmeval-cpu.txt"
+    assert known_environment("lmeval").lock_for("cuda").name == "lmeval-cpu.txt"
     only_cuda = replace(TRANSFORMERS, locks={"cuda": TRANSFORMERS.lock_for("cuda")})
     with pytest.raises(EngineEnvironmentError, match="for cuda only; this machine runs on cpu"):
         only_cuda.lock_for("cpu")
 
 
-def test_what_no_package_brings_is_built_between_the_packages_and_the_import(uv: FakeUv, home: Path) -> None:
-    steps: list[str] = []
-
-    def build(environment: Path, log_file: Path, *, cuda: bool, on_step: Callable[[str], None]) -> None:
-        on_step(f"building in {environment.name} with cuda={cuda}")
-        log_file.write_text("built\n")
-
-    create(home, replace(TRANSFORMERS, build=build), on_step=steps.append)
-    assert steps[-2:] == ["building in transformers with cuda=False", "importing it once"]
-
-
-def built_or_taken(prebuilt: str | None, builds: list[bool]) -> Environment:
-    def build(environment: Path, log_file: Path, *, cuda: bool, on_step: Callable[[str], None]) -> None:
-        builds.append(cuda)
-
-    return replace(TRANSFORMERS, build=build, prebuilt=lambda *_: prebuilt)
-
-
-def test_what_is_prebuilt_is_taken_unless_compiling_is_asked_for(uv: FakeUv, home: Path) -> None:
-    builds: list[bool] = []
-    described = built_or_taken("b1, prebuilt for avx2", builds)
-    made = create(home, described)
-    assert made.prebuilt == "b1, prebuilt for avx2"
-    assert create(home, described) == made
-    assert builds == []
-
-    compiled = create(home, described, compiled=True)
-    assert compiled.prebuilt is None
-    assert create(home, described) == create(home, described, compiled=True) == compiled
-    assert builds == [False]
-    assert len(uv.calls) == 4
-
-
 @pytest.mark.usefixtures("uv")
-def test_what_does_not_fit_is_built_and_for_a_gpu_everything_is(home: Path) -> None:
-    builds: list[bool] = []
-    assert create(home, built_or_taken(None, builds)).prebuilt is None
-    assert environments.make_environment(built_or_taken("b1", builds), home / "other", device="cuda").prebuilt is None
-    assert builds == [False, True]
+def test_an_environment_is_finished_between_the_packages_and_the_import(home: Path) -> None:
+    def finish(environment: Path, log_file: Path, *, device: Device) -> str:
+        log_file.write_text("finished\n")
+        return f"{environment.name} for {device}"
 
-
-def test_where_nothing_is_prebuilt_compiling_cannot_be_asked_for(uv: FakeUv, home: Path) -> None:
-    with pytest.raises(EngineEnvironmentError, match=r"transformers has nothing prebuilt .*; leave out --compile"):
-        create(home, compiled=True)
-    assert uv.calls == []
-
-
-def test_a_wrong_installer_leaves_an_existing_environment_alone(uv: FakeUv, home: Path, tmp_path: Path) -> None:
-    create(home)
-    other = tmp_path / "other.txt"
-    other.write_text("torch==9\n")
-    with pytest.raises(EngineEnvironmentError, match="conda is not a known installer"):
-        create(home, replace(TRANSFORMERS, locks={"cpu": other}), installer="conda")
-    assert environment_python("transformers", home).exists()
+    made = create(home, replace(TRANSFORMERS, finish=finish))
+    assert made.prebuilt == "transformers for cpu"
+    assert create(home, replace(TRANSFORMERS, finish=finish)) == made
 
 
 def test_a_manifest_of_another_version_means_rebuild(uv: FakeUv, home: Path) -> None:
@@ -292,7 +236,7 @@ def test_every_requirement_of_a_lock_is_pinned_once_and_hashed(lock: Path) -> No
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("name", ["llamacpp", "transformers", "vllm"])
 def test_locks_for_the_cpu_have_its_build_of_torch_and_nothing_of_cuda(name: str, device: Device) -> None:
-    lines = known_environment(name, HOME).lock_for(device).read_text().splitlines()
+    lines = known_environment(name).lock_for(device).read_text().splitlines()
     names = [line.partition("==")[0].lower().replace("_", "-") for line in lines if PIN.fullmatch(line)]
     assert f"torch==2.13.0{'+cpu' if device == 'cpu' else ''} \\" in lines
     if device == "cpu":
@@ -303,7 +247,7 @@ def test_locks_for_the_cpu_have_its_build_of_torch_and_nothing_of_cuda(name: str
 
 
 def test_the_lock_of_sglang_has_what_it_imports_but_none_of_cuda_on_the_cpu() -> None:
-    cpu, cuda = (known_environment("sglang", HOME).lock_for(device).read_text() for device in ("cpu", "cuda"))
+    cpu, cuda = (known_environment("sglang").lock_for(device).read_text() for device in ("cpu", "cuda"))
     assert "torch==2.13.0+cpu \\" in cpu
     assert "\ntriton==" in cpu  # never run, but imported
     assert "\nnvidia" not in cpu

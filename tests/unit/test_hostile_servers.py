@@ -16,8 +16,8 @@ from bitbench.records.tables import REQUEST_STATUSES
 from bitbench.records.trial import Outcome
 from bitbench.study.workload import Workload
 from tests.support.hostile_modes import BLOCK, MB, MODEL_LISTS, STREAMS, UNTIL_CLOSE
-from tests.support.native_or_python import BOTH, WAYS, choose
 from tests.support.raw_server import flood, serving
+from tests.support.with_receiver import BOTH, WAYS, choose
 
 PATIENT_S = 40.0  # for what ends by itself, also where a busy machine gives this process and its servers little time
 
@@ -44,10 +44,12 @@ def job(
     return LoadJob(Endpoint(url, "m", "a-secret-key"), workload, Vocabulary(1_000), (1,), request_s, stall_s)
 
 
-@pytest.mark.parametrize("native", WAYS)
+@pytest.mark.parametrize("receiver", WAYS)
 @pytest.mark.parametrize("name", STREAMS)
-def test_a_stream_of_a_hostile_server_has_its_outcome(name: str, native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    choose(native, monkeypatch)
+def test_a_stream_of_a_hostile_server_has_its_outcome(
+    name: str, receiver: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(receiver, monkeypatch)
     mode = STREAMS[name]
     with serving(mode.answer) as server, within(mode.memory_mb, mode.time_s):
         limit_s = 3.0 if mode.status == "timeout" else PATIENT_S
@@ -78,10 +80,10 @@ def test_a_list_of_models_of_a_hostile_server_has_its_outcome(name: str) -> None
     assert unusable.value.failure.cause.isprintable()
 
 
-@pytest.mark.parametrize("native", BOTH)
-def test_streams_that_fill_the_memory_together_are_given_up(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("receiver", BOTH)
+def test_streams_that_fill_the_memory_together_are_given_up(receiver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each may be 42 MB long, all four together 20 MB."""
-    choose(native, monkeypatch)
+    choose(receiver, monkeypatch)
     monkeypatch.setattr(dispatch, "TRIAL_BYTES", 20 * MB)
     slowly = flood(UNTIL_CLOSE, BLOCK[:16_384], each_alone=True)
     with serving(slowly) as server, within(memory_mb=150.0, time_s=60.0):

@@ -48,7 +48,6 @@ def test_facts_of_a_start() -> None:
     assert facts.kv_cache_bytes == round(16.88 * 2**20)
     assert facts.kv_bytes_per_token == pytest.approx(2 * 30 * 3 * 64 * 2, rel=0.001)  # as f16, the log being rounded
     assert facts.weight_bytes_loaded == round(256.63 * 2**20)
-    assert facts.weight_load_s == pytest.approx(0.013258)
     assert facts.prefix_caching is False
     assert facts.kernels[0] == "weights BF16: 61 tensors f32, 211 tensors bf16"
     assert facts.kernels[1] == "CPU_Mapped buffer: 257 MiB of weights"
@@ -77,7 +76,6 @@ def test_facts_of_a_start_of_the_prebuilt_server() -> None:
     assert facts.versions == {"compiler": "GNU 14.2.1"}
     assert facts.kv_cache_tokens == 3 * 256
     assert facts.kv_cache_bytes == round(16.88 * 2**20)
-    assert facts.weight_load_s is not None
     assert facts.kernels == (
         "weights Q4_K - Medium: 61 tensors f32, 166 tensors q5_0, 15 tensors q8_0, 16 tensors q4_K, 14 tensors q6_K",
         "CPU_Mapped buffer: 98.9 MiB of weights",
@@ -105,7 +103,7 @@ def test_parts_of_a_cache_are_added() -> None:
 
 def test_a_log_that_says_nothing_leaves_facts_undefined() -> None:
     facts = llamacpp.read_llamacpp_facts("", prefix_caching=False)
-    assert (facts.engine_version, facts.kv_cache_bytes, facts.weight_load_s) == (None, None, None)
+    assert (facts.engine_version, facts.kv_cache_bytes) == (None, None)
     assert (facts.weight_bytes_loaded, facts.kv_bytes_per_token) == (None, None)
     assert (facts.kernels, facts.notes) == ((), ())
 

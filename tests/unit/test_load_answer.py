@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from bitbench.loadgen.answer import read_answer
 from bitbench.util.http.connection import error_in_answer
 from bitbench.util.http.response import ResponseReader
+from tests.support.streamed_answer import read_answer
 
 USAGE = {"prompt_tokens": 5, "completion_tokens": 3}
 

@@ -14,8 +14,8 @@ from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.records.tables import REQUEST_COLUMNS, REQUEST_STATUSES
 from bitbench.study.workload import Arrival, Workload
 from tests.support.certificate import make_certificate
-from tests.support.native_or_python import BOTH, WAYS, choose
 from tests.support.scripted_server import END, STREAM, TOKEN, USAGE, Script, ScriptedServer, event
+from tests.support.with_receiver import BOTH, WAYS, choose
 
 
 @pytest.fixture(params=WAYS, autouse=True)

@@ -6,15 +6,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from bitbench.loadgen.answer import events, read_answer
+from bitbench.loadgen.answer import events
 from bitbench.util.http.response import (
     HEAD_BYTES,
     LINE_BYTES,
-    PLAIN_BYTES,
-    Parts,
-    PythonParts,
     ResponseReader,
 )
+from tests.support.streamed_answer import read_answer
 
 EVENTS = b'data: {"a":1}\n\n: ping\n\ndata: {"b":2}\n\ndata: [DONE]\n\n'
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
@@ -33,8 +31,8 @@ def until_close(body: bytes) -> bytes:
     return HEAD + b"\r\n" + body
 
 
-def read(parts: list[bytes], *, close: bool = False, kept_in: Parts | None = None) -> ResponseReader:
-    reader = ResponseReader(kept_in)
+def read(parts: list[bytes], *, close: bool = False) -> ResponseReader:
+    reader = ResponseReader()
     for number, part in enumerate(parts):
         reader.feed(part, float(number))
     if close:
@@ -108,16 +106,6 @@ def responses(draw: st.DrawFn) -> bytes:
 def test_the_same_bytes_give_the_same_record_however_they_are_split(data: bytes, cuts: list[int], close: bool) -> None:
     whole = record(read([data], close=close))
     assert record(read(split(data, cuts), close=close)) == whole
-    assert record(read(split(data, cuts), close=close, kept_in=PythonParts(PLAIN_BYTES))) == whole
-
-
-@pytest.mark.parametrize("data", VALID)
-@pytest.mark.parametrize("cut", [60, 100, 150])
-def test_the_native_parts_and_the_python_ones_hold_the_same(data: bytes, cut: int) -> None:
-    native, python = (read([data[:cut], data[cut:]], kept_in=kept_in) for kept_in in (None, PythonParts(PLAIN_BYTES)))
-    assert (native.last_byte, len(native.parts)) == (python.last_byte, len(python.parts))
-    held = [(list(reader.times), reader.part_ends, reader.body) for reader in (native, python)]
-    assert held[0] == held[1]
 
 
 @pytest.mark.parametrize("step", [1_000, 4_099, 1_000_000])

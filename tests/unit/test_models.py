@@ -39,7 +39,6 @@ def model(tmp_path: Path) -> Path:
 
 def test_facts_of_a_folder(model: Path) -> None:
     facts = read_model_facts(model)
-    assert facts.architecture == "LlamaForCausalLM"
     assert facts.parameters == 32 * 8 + 8 + 24 + 1
     assert facts.special_token_ids == (0, 1, 2, 7, 9)
     assert (facts.vocabulary_size, facts.context_tokens, facts.layers) == (32, 64, 2)
@@ -89,10 +88,6 @@ THREE_BITS = {"group_0": {"targets": ["Linear"], "weights": {"num_bits": 3, "typ
             {"quant_method": "fp8", "weight_block_size": [128, 128]},
             {"weight": ("F8_E4M3", (256, 128)), "weight_scale_inv": ("F32", (2, 1))},
         ),
-        (
-            {"quant_method": "bitsandbytes", "load_in_4bit": True},
-            {"weight": ("U8", (16384, 1)), "weight.absmax": ("U8", (512,)), "weight.quant_map": ("F32", (16,))},
-        ),
     ],
     ids=lambda value: str(value.get("quant_method", "")) if isinstance(value, dict) else "",
 )
@@ -114,7 +109,7 @@ def test_packed_weights_of_an_unknown_size_are_not_counted(model: Path) -> None:
 def test_a_nested_language_part_is_found(model: Path) -> None:
     (model / "config.json").write_text(json.dumps({"architectures": ["Seeing"], "text_config": CONFIG}))
     facts = read_model_facts(model)
-    assert (facts.architecture, facts.layers) == ("Seeing", 2)
+    assert facts.layers == 2
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The null engine keeps its schedule, and fails in the ways it is told to."""
 
 import http.client
-import importlib.util
 import json
 import re
 import time
@@ -55,12 +54,6 @@ def test_reported_times_are_the_schedule_within_one_percent(tmp_path: Path) -> N
         ordered = sorted((getattr(difference, name) for difference in differences), key=abs)
         assert abs(ordered[2]) < 0.01, f"{name}: {ordered}"
         assert name == "tpot" or min(ordered) >= 0  # nothing arrives before it was sent
-
-
-def test_without_the_native_part_a_point_is_refused_with_the_next_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal({}) is None
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    assert "`bitbench doctor` shows how to get it" in (refusal({}) or "")
 
 
 def test_counts_facts_and_key(tmp_path: Path) -> None:

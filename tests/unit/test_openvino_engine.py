@@ -22,7 +22,7 @@ from bitbench.engines.openvino import UNSUPPORTED, OpenvinoEngine, command_line,
 from bitbench.engines.server import ServerInstance, ServerPlan
 from bitbench.measure.plan import planned_engine_setup
 from bitbench.ports import InstanceFailed, Launch, Load
-from bitbench.records.trial import KernelPath, Outcome
+from bitbench.records.trial import Outcome
 from bitbench.study.study import Argument, EngineSetup
 from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import BUILT_IN_WORKLOADS
@@ -60,12 +60,12 @@ def test_the_command_line() -> None:
     command = command_line(LAUNCH, 8123)
     assert command[:3] == ["/env/bin/python", "-I", str(WORKERS / "openvino_server.py")]
     assert command[3:] == ["--model=/variants/m", "--port=8123", "--context-tokens=192", "--concurrency=8"]
-    chosen = setup(dtype="float32", threads=2, **{"kv-cache-precision": "u8"}, enable_prefix_caching=True)
+    chosen = setup(dtype="float32", threads=2, **{"kv-cache-precision": "u8"})
     assert command_line(replace(LAUNCH, setup=chosen), 8123)[7:] == [
-        "--dtype=float32", "--enable-prefix-caching", "--kv-cache-precision=u8", "--threads=2",
+        "--dtype=float32", "--kv-cache-precision=u8", "--threads=2",
     ]  # fmt: skip
     assert command_line(replace(LAUNCH, dtype="float32"), 8123)[7:] == ["--dtype=float32"]
-    said = replace(LAUNCH, dtype="float32", setup=setup(dtype="bfloat16", enable_prefix_caching=False))
+    said = replace(LAUNCH, dtype="float32", setup=setup(dtype="bfloat16"))
     assert command_line(said, 8123)[7:] == ["--dtype=bfloat16"]
     with pytest.raises(EngineEnvironmentError, match="bitbench env create openvino"):
         command_line(replace(LAUNCH, python=None), 8123)
@@ -226,7 +226,7 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
         module = types.ModuleType(name)
         module.__dict__.update(members)
         monkeypatch.setitem(sys.modules, name, module)
-    for name in ("completion_server", "openvino_kernels", "openvino_model"):
+    for name in ("completion_server", "openvino_model"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     spec = importlib.util.spec_from_file_location("openvino_server", WORKERS / "openvino_server.py")
     assert spec is not None
@@ -234,11 +234,8 @@ def modules(monkeypatch: pytest.MonkeyPatch) -> types.SimpleNamespace:
     server = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(server)
     model = sys.modules["openvino_model"]
-    kernels = [{"kind": "FullyConnected", "kernel": "brgemm_avx512_f32", "layers": 211}]
-    monkeypatch.setattr(model, "openvino_model_kernels", lambda *_: kernels)
-    chosen = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "u8"}
-    others = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "32", "INFERENCE_NUM_THREADS": "2"}
-    monkeypatch.setattr(model, "openvino_kernel_properties", lambda _: {**chosen, **others})
+    chosen = {"INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "u8", "INFERENCE_NUM_THREADS": "2"}
+    monkeypatch.setattr(model, "resolved_openvino_properties", lambda _: chosen)
     return types.SimpleNamespace(server=server, model=model)
 
 
@@ -253,9 +250,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def model(modules: types.SimpleNamespace, folder: Path) -> Any:
     asked = argparse.Namespace(
-        model=folder, context_tokens=60, concurrency=4, dtype="bfloat16", threads=2, kv_cache_precision=None,
-        dynamic_quantization_group_size=0, max_num_batched_tokens=None, enable_prefix_caching=False,
-    )  # fmt: skip
+        model=folder, context_tokens=60, concurrency=4, dtype="bfloat16", threads=2, kv_cache_precision=None
+    )
     return modules.model.OpenvinoModel(asked)
 
 
@@ -282,9 +278,7 @@ def port(modules: types.SimpleNamespace, model: Any) -> Iterator[int]:
 
 def test_the_pipeline_has_room_for_every_request_and_is_told_what_was_asked(pipeline: Pipeline, folder: Path) -> None:
     assert (pipeline.folder, pipeline.device) == (str(folder), "CPU")
-    assert pipeline.properties == {
-        "INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": 2, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-    }  # fmt: skip
+    assert pipeline.properties == {"INFERENCE_PRECISION_HINT": "bf16", "INFERENCE_NUM_THREADS": 2}
     assert (pipeline.scheduler.max_num_seqs, pipeline.scheduler.num_kv_blocks) == (4, 12)
     assert pipeline.scheduler.enable_prefix_caching is False
 
@@ -401,13 +395,8 @@ def test_an_error_or_an_early_end_is_told_and_ends_the_process(
 
 
 def test_its_facts_are_read_from_its_line(model: Any) -> None:
-    facts = read_openvino_facts(f"a warning\nbitbench-facts: {json.dumps(model.facts())}\n", VARIANT)
+    facts = read_openvino_facts(f"a warning\nbitbench-facts: {json.dumps(model.facts())}\n")
     assert (facts.engine_version, facts.prefix_caching) == ("2026.4.1.0", False)
     assert (facts.kv_cache_tokens, facts.kv_bytes_per_token, facts.kv_cache_bytes) == (384, 1000, 384_000)
-    assert facts.kernels == ("FullyConnected (211): brgemm_avx512_f32",)
-    assert facts.kernel_choices[0].path is None
     assert "computes in f32, KV cache u8" in facts.notes[0]
-    dense = VARIANT.model_copy(update={"form": "openvino/dense"})
-    said = f"bitbench-facts: {json.dumps(model.facts())}"
-    assert read_openvino_facts(said, dense).kernel_choices[0].path is KernelPath.DENSE
-    assert read_openvino_facts("nothing yet", VARIANT).engine_version is None
+    assert read_openvino_facts("nothing yet").engine_version is None

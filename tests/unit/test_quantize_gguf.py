@@ -187,8 +187,7 @@ def test_a_model_that_was_converted_is_not_converted_again(environment: Environm
 
 def test_an_environment_without_llama_imatrix_says_how_to_get_it(environment: Environment, tmp_path: Path) -> None:
     said = failure(work_on("gguf-iq3_xxs", environment, tmp_path, TEXT))
-    assert said.startswith("gguf-iq3_xxs needs llama-imatrix, which the prebuilt llama.cpp in ")
-    assert said.endswith("bitbench env create llamacpp --compile")
+    assert said.endswith("has no llama-imatrix and the PATH has none; put one from llama.cpp on the PATH")
 
 
 def test_the_prebuilt_llama_cpp_is_among_the_versions(environment: Environment, work: Work) -> None:
@@ -229,7 +228,7 @@ def test_a_failed_quantization_is_told_in_the_tools_words(
 
 def test_an_environment_without_the_tools_names_the_command(environment: Environment, work: Work) -> None:
     (environment.folder / "bin" / "llama-quantize").unlink()
-    assert "bitbench env create llamacpp" in failure(work)
+    assert "put one from llama.cpp on the PATH" in failure(work)
 
 
 MAKE = """

@@ -81,22 +81,6 @@ def test_a_preset_that_is_contradicted_is_told_what_it_means(tmp_path: Path, fie
     assert said in complaint(tmp_path, f"name: mine\nsteps:\n  - step: quantize\n    {fields}\n")
 
 
-def test_a_model_can_be_rounded_file_by_file_where_no_text_is_needed(tmp_path: Path) -> None:
-    path = tmp_path / "mine.yaml"
-    path.write_text(f"{RTN}by_file: true\n")
-    assert catalog.find_recipe(str(path)).by_file
-    assert not catalog.find_recipe("w8a8-rtn").by_file
-    said = "by_file: true goes with one `quantize` step that needs no text"
-    assert said in complaint(tmp_path, f"{RTN.replace('quantize', 'gptq')}by_file: true\n")
-    assert said in complaint(tmp_path, f"{RTN}    kv_cache: fp8\nby_file: true\n")
-
-
-def test_rotations_need_no_text_and_learned_rounding_does() -> None:
-    assert not catalog.find_recipe("w8a8-spinquant").needs_calibration
-    assert not catalog.find_recipe("w4a16-spinquant").needs_calibration
-    assert catalog.find_recipe("w4a16-g128-autoround").needs_calibration
-
-
 @pytest.mark.parametrize("name", ["q4_k_m-imatrix", "iq4_xs-imatrix", "iq3_xxs", "iq2_xs"])
 def test_a_gguf_recipe_with_an_importance_matrix_needs_text(name: str) -> None:
     recipe = catalog.find_recipe(f"gguf-{name}")
@@ -191,13 +175,12 @@ def test_a_misspelt_field_of_a_step_gets_its_line_and_what_is_known(tmp_path: Pa
     ("text", "part"),
     [
         (RTN.replace("8\n", "5\n"), "r.yaml:4: steps[0].weight_bits: input should be 2, 3, 4 or 8, but it is 5"),
-        (RTN.replace("quantize", "quantise"), "r.yaml:3: steps[0]: `step` must be one of autoround, awq"),
+        (RTN.replace("quantize", "quantise"), "r.yaml:3: steps[0]: `step` must be one of awq"),
         (
             "name: x\nsteps:\n  - weight_bits: 8\n",
-            "r.yaml:3: steps[0]: `step` must be one of autoround, awq, gptq, quantize, smoothquant, sparsegpt, "
-            "spinquant",
+            "r.yaml:3: steps[0]: `step` must be one of awq, gptq, quantize, smoothquant, sparsegpt",
         ),
-        ("name: x\nsteps:\n  - step: awq\n", "the last step, and no other, must be `quantize`, `gptq` or `autoround`"),
+        ("name: x\nsteps:\n  - step: awq\n", "the last step, and no other, must be `quantize` or `gptq`"),
         ("name: x\nsteps:\n  - step: quantize\n", "r.yaml:3: the field `weight_bits` is missing in `steps[0]`"),
         (RTN + "    type: float\n    group_size: 64\n", "type: float goes with"),
         (RTN + "backend: gguf\n", "`steps` are for backend: llmcompressor"),

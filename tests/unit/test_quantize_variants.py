@@ -93,9 +93,7 @@ def test_the_key_follows_all_that_counts_and_nothing_else(model: SourceModel, tm
     base = order(model, "w4a16-gptq")
     renamed = base.recipe.model_copy(update={"name": "other", "description": "x"})
     assert order(model, renamed).key == base.key
-    said = catalog.find_recipe("w8a8-rtn").model_copy(
-        update={"by_file": False, "tensors": ()}
-    )  # what is the default anyway
+    said = catalog.find_recipe("w8a8-rtn").model_copy(update={"tensors": ()})  # what is the default anyway
     assert order(model, said).key == order(model, "w8a8-rtn").key
     assert variants.request_variant(model, base.recipe, versions=VERSIONS | {"rich": "16"}).key == base.key
     others = [

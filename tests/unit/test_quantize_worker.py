@@ -33,7 +33,7 @@ def play(work: Work, *lines: str, ending: str = "exit 0") -> None:
     work.python.chmod(0o755)
 
 
-def test_parts_become_progress_with_an_estimate(work: Work) -> None:
+def test_parts_become_progress(work: Work) -> None:
     parts = [(0, 0, 2), (0, 1, 2), (0, 2, 2), (1, 0, 2), (1, 2, 2)]
     play(work, *(f'{{"event": "part", "step": {s}, "part": {p}, "parts": {n}}}' for s, p, n in parts), DONE)
     seen: list[QuantizeProgress] = []
@@ -42,9 +42,6 @@ def test_parts_become_progress_with_an_estimate(work: Work) -> None:
     assert [(p.step, p.part, p.parts) for p in seen[1:]] == [
         ("smoothquant", 0, 2), ("smoothquant", 1, 2), ("smoothquant", 2, 2), ("gptq", 0, 2), ("gptq", 2, 2),
     ]  # fmt: skip
-    assert seen[1].remaining_s is None
-    assert seen[2].remaining_s is not None
-    assert seen[-1].remaining_s == 0
     assert work.log_file.read_text() == "noise\n"
     assert (work.folder / "calibration.jsonl").read_text() == '{"text": "hello"}\n'
 
@@ -109,7 +106,7 @@ def test_a_preset_goes_to_llm_compressor_by_its_name() -> None:
 
 
 def test_other_schemes_are_told_number_by_number() -> None:
-    (group,) = llmcompressor_layer_options(step_of("w4a16-g128-autoround"))["config_groups"].values()
+    (group,) = llmcompressor_layer_options(step_of("w4a16-g128-gptq"))["config_groups"].values()
     assert group["weights"] == {
         "num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 128,
     }  # fmt: skip

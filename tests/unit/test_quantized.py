@@ -82,39 +82,14 @@ CONFIGS: list[tuple[dict[str, Any], str, str]] = [
     ),
     ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "modelopt", "modelopt"),
     ({"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}, "mxfp4", "mxfp4/w4a16-float/mxfp4"),
-    (
-        {"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": False, "bnb_4bit_quant_type": "nf4"},
-        "w4a16-fp4-bitsandbytes",
-        "bitsandbytes/w4a16-float",
-    ),
-    ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "w8a8-bitsandbytes", "bitsandbytes/w8a8-int"),
-    (
-        {"quant_method": "torchao", "quant_type": "int4_weight_only", "quant_type_kwargs": {"group_size": 128}},
-        "w4a16-g128-torchao",
-        "torchao/w4a16-int",
-    ),
-    (
-        {
-            "quant_method": "torchao",
-            "quant_type": {"default": {"_type": "Float8DynamicActivationFloat8WeightConfig", "_data": {}}},
-        },
-        "w8a8-fp8-torchao",
-        "torchao/w8a8-float",
-    ),
+    ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes", "bitsandbytes"),
+    ({"quant_method": "torchao", "quant_type": "int4_weight_only"}, "torchao", "torchao"),
     (
         {"quant_method": "auto-round", "bits": 4, "group_size": 128, "data_type": "int", "act_bits": 16},
         "w4a16-g128-auto-round",
         "auto-round/w4a16-int",
     ),
     ({"quant_method": "intel/auto-round", "bits": 2, "group_size": 32}, "w2a16-g32-auto-round", "auto-round/w2a16-int"),
-    (
-        {
-            "quant_method": "quark",
-            "global_quant_config": {"weight": {"dtype": "fp8_e4m3"}, "input_tensors": {"dtype": "fp8_e4m3"}},
-        },
-        "w8a8-fp8-quark",
-        "quark/w8a8-float",
-    ),
     ({"quant_method": "vptq", "config_for_layers": {}}, "vptq", "vptq"),
 ]
 
@@ -130,8 +105,6 @@ def test_a_checkpoint_is_named_by_what_it_holds(config: dict[str, Any], label: s
     [
         {"quant_method": "awq", "bits": "4", "group_size": True},
         {"quant_method": "compressed-tensors", "config_groups": [1, {"a": 2}], "sparsity_config": 3},
-        {"quant_method": "torchao", "quant_type": {"default": 7}},
-        {"quant_method": "quark", "global_quant_config": {"weight": []}},
         {"quant_method": "modelopt", "quantization": None, "quant_algo": 3},
         {"quant_method": "fp8", "weight_block_size": [128, "x"]},
     ],

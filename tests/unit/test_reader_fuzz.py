@@ -1,18 +1,15 @@
 """The stream reader under thousands of cases: it neither fails nor hangs, and reads the same however the bytes are
-split, in native code and in Python."""
+split, from a socket and from bytes."""
 
 import asyncio
 import random
 from collections.abc import Iterator
 from itertools import islice, pairwise
 
-import pytest
-
-from bitbench.loadgen.answer import read_answer
-from bitbench.util.http.response import PLAIN_BYTES, PythonParts, ResponseReader
+from bitbench.util.http.response import ResponseReader
 from tests.length import by_length
-from tests.support.native_or_python import HAS_NATIVE
 from tests.support.read_socket import SocketReading
+from tests.support.streamed_answer import read_answer
 from tests.unit.test_load_response import VALID, chunked, read, record, split
 
 TOKEN = b'data: {"choices":[{"text":" x","finish_reason":null}],"usage":null}\n\n'
@@ -81,10 +78,9 @@ def test_the_same_bytes_give_the_same_record_in_every_case() -> None:
         whole = seen.get((data, close)) or record(read([data], close=close))
         if len(data) < 700 and number < 20_000:
             seen[data, close] = whole
-        for kept_in in (None, PythonParts(PLAIN_BYTES)):
-            reader = read([part for part in parts if part], close=close, kept_in=kept_in)
-            assert record(reader) == whole, (parts, close)
-            assert_times_fit(reader, len(parts))
+        reader = read([part for part in parts if part], close=close)
+        assert record(reader) == whole, (parts, close)
+        assert_times_fit(reader, len(parts))
         outcomes.add((reader.complete, reader.malformed is None, read_answer(reader, key="").problem is None))
     assert (True, True, True) in outcomes
     assert (False, False, False) in outcomes
@@ -99,7 +95,6 @@ def assert_times_fit(reader: ResponseReader, reads: int) -> None:
     assert all(earlier < later for earlier, later in pairwise(times))
 
 
-@pytest.mark.skipif(not HAS_NATIVE, reason="the native part was not built: no C++ compiler here")
 def test_a_socket_read_by_the_native_receiver_gives_the_same_record_in_every_case() -> None:
     asyncio.run(read_every_case_from_a_socket())
 
@@ -109,7 +104,7 @@ async def read_every_case_from_a_socket() -> None:
     for parts, _, close in chosen():
         sent = [part for part in parts if part]
         ours = reading.read(sent, close=close)
-        reader = ResponseReader(PythonParts(PLAIN_BYTES))
+        reader = ResponseReader()
         ended = any(reader.feed(part, float(number)) for number, part in enumerate(sent))
         if close and not ended:
             reader.close()

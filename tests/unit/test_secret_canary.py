@@ -16,9 +16,9 @@ from bitbench.util.text import HIDDEN, QUOTED_LENGTH, quote
 from tests.support.canary import KEY, WRITTEN, traces
 from tests.support.certificate import make_certificate
 from tests.support.hostile_modes import OK_HEAD, chunk
-from tests.support.native_or_python import WAYS, choose
 from tests.support.raw_server import Asked, models, plain, send, serving
 from tests.support.scripted_server import END, STREAM, TOKEN, USAGE, event
+from tests.support.with_receiver import WAYS, choose
 
 # Where a server can put a text into its answer to a request.
 FIELDS: dict[str, Callable[[str], bytes]] = {
@@ -60,9 +60,9 @@ def answers() -> list[bytes]:
                       for text in cut_texts()]  # fmt: skip
 
 
-@pytest.mark.parametrize("native", WAYS)
-def test_no_row_of_a_trial_holds_a_part_of_the_key(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    choose(native, monkeypatch)
+@pytest.mark.parametrize("receiver", WAYS)
+def test_no_row_of_a_trial_holds_a_part_of_the_key(receiver: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    choose(receiver, monkeypatch)
     todo = answers()
     count = len(todo)
 

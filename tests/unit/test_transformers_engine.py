@@ -64,10 +64,13 @@ def test_command_line_and_refusals() -> None:
 
 
 def test_facts_come_from_the_servers_own_line() -> None:
-    said = {"engine_version": "5.19.0", "kernels": ["attention sdpa"], "weight_bytes_loaded": 7, "kv_value_bytes": 4}
+    choices = [{"kind": "attention", "kernel": "sdpa", "source": "modules"}]
+    said = {
+        "engine_version": "5.19.0", "kernel_choices": choices, "weight_bytes_loaded": 7, "kv_value_bytes": 4,
+    }  # fmt: skip
     log = f"a warning\nbitbench-facts: {json.dumps(said)}\nbatch of 1: 2.1 s"
     facts = read_transformers_facts(log, ModelFacts(layers=30, kv_heads=3, head_size=64))
-    assert (facts.engine_version, facts.kernels, facts.weight_bytes_loaded) == ("5.19.0", ("attention sdpa",), 7)
+    assert (facts.engine_version, facts.kernels, facts.weight_bytes_loaded) == ("5.19.0", ("attention: sdpa",), 7)
     assert facts.kv_bytes_per_token == 2 * 30 * 3 * 64 * 4
     assert read_transformers_facts(log, ModelFacts()).kv_bytes_per_token is None
     assert read_transformers_facts("nothing yet", ModelFacts()).engine_version is None

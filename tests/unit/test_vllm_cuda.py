@@ -97,13 +97,13 @@ def test_a_toolkit_of_this_machine_goes_first(environment: Path, tmp_path: Path)
 
 def test_the_packaged_toolkit_can_be_linked_with(environment: Path, tmp_path: Path) -> None:
     for _ in range(2):  # a second time changes nothing
-        complete_toolkit(environment, tmp_path / "log", cuda=True, on_step=lambda _: None)
+        complete_toolkit(environment, tmp_path / "log", device="cuda")
     toolkit = environment / "lib" / "python3.11" / "site-packages" / "nvidia" / "cu13"
     assert (toolkit / "lib64" / "libcudart.so").resolve() == toolkit / "lib" / "libcudart.so.13"
 
 
 def test_an_environment_without_cuda_is_left_as_it_is(environment: Path, tmp_path: Path) -> None:
-    complete_toolkit(environment, tmp_path / "log", cuda=False, on_step=lambda _: None)
+    complete_toolkit(environment, tmp_path / "log", device="cpu")
     assert not list(environment.rglob("lib64"))
 
 

@@ -143,7 +143,7 @@ def test_facts_of_an_eager_start() -> None:
 
 def test_facts_of_a_compiled_start() -> None:
     facts = vllm.read_vllm_facts(recorded("compiled"), SMOLLM2)
-    assert facts.compile_s == 119.0  # from 02:16:36 to 02:18:35
+    assert facts.compile_s is None  # on the CPU it does not say
     assert facts.weight_load_s == 0.24
 
 

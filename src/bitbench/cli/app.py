@@ -4,9 +4,10 @@ from typing import Annotated, Any
 
 import typer
 
-from bitbench import __version__, feature
+from bitbench import feature
 from bitbench.cli.help import LazyCommand, PlainGroup, PlainTyper, help_order
 from bitbench.feature import Command, Feature, Offer, Panel, Target
+from bitbench.util.version import __version__
 
 
 def _core(

@@ -29,14 +29,12 @@ from bitbench.reports.document.words import plural
 from bitbench.study.base import Record
 from bitbench.study.hardware import Level
 from bitbench.util.errors import ExitCode
+from bitbench.util.machine_faults import NATIVE_ADVICE
 from bitbench.util.units import UNKNOWN, show_bytes, show_percent
 
 # A difference smaller than the spread of a fixed piece of work needs many trials to be seen.
 NOISY_SPREAD = 0.10
-NO_NATIVE_PART = (
-    "not installed: no null engine, no VPTQ kernel, and `bitbench load` carries fewer streams; "
-    "install bitbench's wheel, or g++ or clang++ and bitbench again"
-)
+NO_NATIVE_PART = f"not installed, so nothing can be measured; {NATIVE_ADVICE}"
 
 
 class DoctorEngine(Record):

@@ -19,39 +19,29 @@ env = PlainTyper(help="Create and list the environments that engines run in.")
 
 @env.command()
 def create(
-    name: Annotated[
-        str, typer.Argument(help="A name from `bitbench env list`, or NAME==VERSION for a version of its engine.")
-    ],
+    name: Annotated[str, typer.Argument(help="A name from `bitbench env list`.")],
     *,
     find_links: Annotated[
         list[str] | None, typer.Option("--find-links", help="A folder or page with wheels, for the installer.")
     ] = None,
     index_url: Annotated[str | None, typer.Option("--index-url", help="The package index, for the installer.")] = None,
-    installer: Annotated[
-        str | None, typer.Option("--installer", help="pip or uv [default: uv if installed, else pip].")
-    ] = None,
-    compiled: Annotated[
-        bool, typer.Option("--compile", help="Compile for this processor, take nothing prebuilt.")
-    ] = False,
     device: OnDevice = None,
 ) -> None:
     """Create an environment from its pinned lock file."""
     at, console = Workplace(asked_device=device_option(device)), Terminal()
-    wanted = known_environment(name, at.home)
+    wanted = known_environment(name)
     with console.status(Text(f"creating the environment {name}")) as status:
         made = environments.make_environment(
             wanted,
             at.home,
             device=at.device,
-            compiled=compiled,
             find_links=find_links or [],
             index_url=index_url,
-            installer=installer,
             on_step=lambda step: status.update(Text(f"{name}: {step}")) if console.is_terminal else console.print(step),
         )
     console.print(f"{made.name}: {show_bytes(made.size_bytes)} in {show_duration(made.seconds)}, at {made.path}")
     if made.prebuilt is not None:
-        console.print(f"{made.prebuilt}. To compile it: bitbench env create {made.name} --compile")
+        console.print(f"{made.prebuilt}.")
 
 
 @env.command("list")

@@ -36,7 +36,7 @@ from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Plan, Point
 from bitbench.study.study_file import checked, checked_objectives
 from bitbench.util.errors import UsageError
-from bitbench.util.units import parse_fraction, show_percent, show_seconds, show_significant
+from bitbench.util.units import parse_fraction, show_seconds, show_significant
 
 LOAD, PROMPTS, SERVER, OUTPUT = "Load", "Prompts", "Server", "Output"  # the panels of --help
 NAME_WIDTH = 9  # a longer name shifts its line
@@ -297,17 +297,11 @@ class LoadDisplay:
         self._console.print(line, soft_wrap=True)
 
     def _panel(self, progress: LoadProgress) -> Group:
-        client = progress.client
-        late = f"p99 late {show_seconds(client.send_lateness_p99_s)}, lag {show_seconds(client.loop_lag_p99_s)}"
         figures: list[tuple[str, str | Text]] = [
             ("rate", f"{progress.requests_per_s:,.1f}/s"),
             ("running", f"{progress.running:,}"),
             ("tokens", f"{progress.chunks_per_s:,.0f}/s"),
             ("errors", _errors(progress.failed)),
-            ("TTFT p50", show_seconds(progress.ttft_p50_s)),
-            ("ITL p50", show_seconds(progress.itl_p50_s)),
-            ("client", late),
-            ("CPU", show_percent(client.cpu_share)),
         ]
         table = Table.grid(padding=(0, 2))
         in_a_row = 1 if self._is_narrow else 2

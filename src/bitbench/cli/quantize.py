@@ -95,12 +95,9 @@ class QuantizeDisplay:
         self._bar.stop()
 
     def update(self, now: QuantizeProgress) -> None:
-        left = "" if now.remaining_s is None else f"about {show_duration(now.remaining_s)} left"
-        self._bar.update(
-            self._task, description=f"{self._title}: {now.place}", total=now.parts, completed=now.part, left=left
-        )
+        self._bar.update(self._task, description=f"{self._title}: {now.place}", total=now.parts, completed=now.part)
         if not self._console.is_terminal and self._is_worth_a_line(now):
-            self._console.print(f"{self._title}: {now.place}{', ' + left if left else ''}", soft_wrap=True)
+            self._console.print(f"{self._title}: {now.place}", soft_wrap=True)
 
     def _is_worth_a_line(self, now: QuantizeProgress) -> bool:
         return not now.parts or now.part % max(1, now.parts // _LINES_PER_STEP) == 0

@@ -172,7 +172,7 @@ def _create(need: MissingPart, at: Workplace, console: Terminal) -> None:
     with console.status(Text(f"{need.kind} {need.name}")) as status:
         steps = Steps(console, status, need.name)
         if need.kind == "environment":
-            make_environment(known_environment(need.name, at.home), at.home, device=at.device, on_step=steps.step)
+            make_environment(known_environment(need.name), at.home, device=at.device, on_step=steps.step)
         elif need.kind == "model":
             make_model_ready(need.name, at.home, on_step=steps.step, on_progress=steps.progress)
 
@@ -191,8 +191,7 @@ class QuickDisplay(LoadDisplay):
 
     def _panel(self, progress: LoadProgress) -> Group:
         ended = progress.succeeded + progress.failed
-        ttft = f", TTFT {show_seconds(progress.ttft_p50_s)}" if progress.ttft_p50_s else ""
-        now = f"{self._name}: {ended:,} of {progress.requests:,} requests, {progress.chunks_per_s:,.0f} tok/s{ttft}"
+        now = f"{self._name}: {ended:,} of {progress.requests:,} requests, {progress.chunks_per_s:,.0f} tok/s"
         return Group(
             quick_chart(self._ended, self._console.width), Text(now, style="dim", no_wrap=True, overflow="ellipsis")
         )

@@ -9,11 +9,9 @@ from bitbench.cli.help import PlainTyper
 from bitbench.cli.terminal import Terminal
 from bitbench.measure.workplace import default_home
 from bitbench.quantize import variants
-from bitbench.quantize.manifest import LayerError, StoredBits
+from bitbench.quantize.manifest import StoredBits
 from bitbench.quantize.variants import MadeVariant
 from bitbench.util.units import show_bytes, show_duration, show_significant
-
-_WORST_SHOWN = 5  # layers
 
 variant = PlainTyper(help="List, show and remove quantized variants.")
 
@@ -76,17 +74,9 @@ def _facts_table(made: MadeVariant) -> Table:
     table.add_row("made", f"{facts.created_at}, in {show_duration(facts.seconds)}")
     table.add_row("peak memory", show_bytes(work.peak_memory_bytes))
     table.add_row("versions", ", ".join(f"{name} {version}" for name, version in work.versions.items()))
-    for method in dict.fromkeys(error.method for error in work.layer_errors):
-        table.add_row(f"{method} error", _worst([error for error in work.layer_errors if error.method == method]))
     if work.rounded_instead:
         table.add_row("could not be solved", f"{', '.join(work.rounded_instead)} (rounded to the nearest instead)")
     if work.stored_otherwise:
         shown = ", ".join(f"{count} tensors as {what}" for what, count in work.stored_otherwise.items())
         table.add_row("did not fit", f"{shown} (their columns do not divide into blocks of that type)")
     return table
-
-
-def _worst(errors: list[LayerError]) -> str:
-    ranked = sorted(errors, key=lambda error: error.error, reverse=True)[:_WORST_SHOWN]
-    shown = ", ".join(f"{error.layer} {show_significant(error.error)}" for error in ranked)
-    return f"{len(errors)} layers, the largest: {shown}"

@@ -52,9 +52,6 @@ class EndpointArguments(Spec):
     api_key_env: str = Field(
         default=DEFAULT_KEY_VARIABLE, min_length=1, description="environment variable that holds the key; may be unset"
     )
-    vocabulary: int | None = Field(
-        default=None, gt=LOW_IDS, description="token ids of random prompts are from 1,000 up to this"
-    )
     ignore_eos: bool = Field(default=True, description="ask for exactly output_tokens (vLLM, SGLang, TGI, llama.cpp)")
 
     @field_validator("url")
@@ -136,7 +133,7 @@ class EndpointInstance:
                 model=arguments.model,
                 api_key=endpoint_api_key(arguments.api_key_env),
                 extra_body={"ignore_eos": True} if arguments.ignore_eos else {},
-                vocabulary=Vocabulary(arguments.vocabulary or DEFAULT_VOCABULARY, tuple(range(LOW_IDS))),
+                vocabulary=Vocabulary(DEFAULT_VOCABULARY, tuple(range(LOW_IDS))),
             )
             offered = offered_models(endpoint, min(timeout_s, _ANSWER_LIMIT_S))
         except EndpointUnusable as problem:

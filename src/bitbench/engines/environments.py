@@ -1,5 +1,4 @@
-"""Virtual environments in `<home>/envs/NAME`: read from their manifests, and made by pip or uv from a lock, which is
-resolved anew for another version.
+"""Virtual environments in `<home>/envs/NAME`: read from their manifests, and made by pip or uv from a lock.
 
 The description of one is `bitbench.study.environment.Environment`; nothing here knows an engine by name.
 """
@@ -11,10 +10,9 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
 from bitbench.engines.processes import run_logged_tool, run_tool
@@ -40,7 +38,7 @@ class InstalledEnvironment:
     python: str | None = None
     seconds: float | None = None  # that its creation took
     size_bytes: int | None = None
-    prebuilt: str | None = None  # what was taken instead of compiling it: which version, for which processors
+    prebuilt: str | None = None  # programs that a package brought: which version, for which processors
     versions: dict[str, str] = field(default_factory=dict)
 
 
@@ -123,24 +121,10 @@ def write_environment_manifest(made: InstalledEnvironment) -> None:
 
 Installer = Literal["pip", "uv"]
 
-_COUNTED_TOGETHER = 10  # packages per line of progress
+_RECENT_LINES = 400
 _TELLING = re.compile(r"error|cause|no matching distribution|no space left|could not|failed|×|╰", re.IGNORECASE)
 _CPU_TORCH = re.compile(r"(?:matching distribution|no version).*torch==\S+\+cpu", re.IGNORECASE)
 _NOISE = re.compile(r"^\s*(WARNING|DEPRECATION|\[notice\])")
-
-
-def _choose_installer(asked_for: str | None) -> Installer:
-    """uv where it is found, unless one is asked for."""
-    if asked_for == "pip":
-        return "pip"
-    found = shutil.which("uv") is not None
-    if asked_for is None:
-        return "uv" if found else "pip"
-    if asked_for != "uv":
-        raise EngineEnvironmentError(f"{asked_for} is not a known installer; use pip or uv.")
-    if not found:
-        raise EngineEnvironmentError("uv is not on the PATH; install it, or use --installer pip.")
-    return "uv"
 
 
 def _source_options(find_links: Sequence[str], index_url: str | None) -> Iterator[str]:
@@ -182,6 +166,7 @@ class Installation:
             options = ("--progress-bar=off", "--no-input", "--no-compile")
             install = isolated_command(python, "-m", "pip", "install", *options)
         self._call("create", venv)
+        self.on_step("installing packages")
         install += ["--require-hashes", "--no-deps", *self.sources]
         self._call("install", [*install, "--only-binary=:all:", "-r", self.lock])
         if self.source_lock is not None:
@@ -189,30 +174,14 @@ class Installation:
             self._call("install", [*install, "--no-build-isolation", "-r", self.source_lock])
 
     def _call(self, step: str, command: Sequence[str | Path]) -> None:
-        collected, total = 0, len(pins(self.lock))
-
-        def on_line(line: str) -> None:
-            nonlocal collected
-            if line.startswith(("Collecting ", "Processing ")):
-                collected += 1
-                if collected % _COUNTED_TOGETHER == 0:
-                    self.on_step(f"downloading packages, {collected} of {total}")
-            elif line.startswith("Installing collected packages"):
-                self.on_step(f"installing {total} packages")
-
         with SafeFolder(self.log_file.parent).open_to_append(self.log_file.name) as log:
-            code, recent = run_logged_tool(command, log, on_line, folder=self.folder)
+            code = run_logged_tool(command, log, folder=self.folder)
         if code != 0:
+            recent = read_bytes(self.log_file).decode(errors="replace").splitlines()[-_RECENT_LINES:]
             raise EngineEnvironmentError(
                 f"{self.installer} could not {step} the environment in {self.folder}: {_installer_errors(recent)} "
                 f"(full log: {self.log_file.name} in that folder). {_next_step(recent)}"
             )
-
-
-def pins(lock: Path) -> list[str]:
-    """`NAME==VERSION` of each requirement of a lock."""
-    lines = lock.read_text(encoding="utf-8").splitlines()
-    return [line.removesuffix("\\").strip() for line in lines if line[:1].isalnum()]
 
 
 def _next_step(lines: Sequence[str]) -> str:
@@ -228,106 +197,6 @@ def _installer_errors(lines: Sequence[str]) -> str:
     return " / ".join((telling or said)[-3:]) or "it printed nothing"
 
 
-_HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}")
-
-
-def _write_environment_lock(
-    wanted: Environment, pinned: Environment, device: Device, installer: Installer, sources: Sequence[str]
-) -> None:
-    """Write the lock of `wanted` for this device; raises EngineEnvironmentError with what the installer says.
-
-    What is compared shall differ in the engine alone: every other package keeps its version, or takes an older one that
-    the engine requires; only where that cannot be, newer ones are taken.
-    """
-    before = dict(pin.split("==", 1) for pin in pins(pinned.lock_for(device)))
-    package = next((name for name in pinned.main_packages if name in before), None)
-    if package is None:
-        raise EngineEnvironmentError(f"No package in the lock of {pinned.name} for {device} is its engine.")
-    version = wanted.name.partition("==")[2]
-    said: list[str] = []
-    with TemporaryDirectory(prefix="bitbench-lock-") as temporary:
-        folder = Path(temporary)
-        for others in _candidates({name: known for name, known in before.items() if name != package}):
-            lines = "\n".join((f"{package}=={version}", *others, ""))
-            requirements = SafeFolder(folder).write("requirements.txt", lines)
-            found = (_by_uv if installer == "uv" else _by_pip)(requirements, sources, said)
-            if found is not None:
-                lock = wanted.lock_for(device)
-                SafeFolder(lock.parent.parent).write(
-                    f"{lock.parent.name}/{lock.name}", _text(found, before, wanted, pinned)
-                )
-                return
-    raise EngineEnvironmentError(
-        f"{installer} found no packages for {package} {version}: {_installer_errors(said)}. "
-        f"`pip index versions {package}` lists the versions; --find-links or --index-url name another package source."
-    )
-
-
-def _candidates(others: Mapping[str, str]) -> Iterator[list[str]]:
-    """Requirements for the other packages, the closest to the pinned ones first. A local version (2.13.0+cpu) is a
-    build for this device, which no order of versions chooses, so it is given up last."""
-    builds = [f"{name}=={version}" for name, version in others.items() if "+" in version]
-    ordinary = {name: version for name, version in others.items() if "+" not in version}
-    yield [*builds, *(f"{name}<={version}" for name, version in ordinary.items())]
-    yield [*builds, *ordinary]
-    yield [*others]
-
-
-Pins = dict[str, list[str]]  # NAME==VERSION to the hashes of its wheels
-
-
-def _by_pip(requirements: Path, sources: Sequence[str], said: list[str]) -> Pins | None:
-    """In an environment of its own: the Python that runs bitbench may have no pip."""
-    folder = requirements.parent / "pip"
-    if not folder.exists() and not _call(isolated_command(sys.executable, "-m", "venv", folder), said):
-        return None
-    report = requirements.with_name("report.json")
-    options = ("--dry-run", "--ignore-installed", "--only-binary=:all:", "--no-input", "--quiet", f"--report={report}")
-    command = isolated_command(python_in(folder), "-m", "pip", "install", *options, *sources, "-r", requirements)
-    if not _call(command, said):
-        return None
-    found: Pins = {}
-    for chosen in json.loads(report.read_text(encoding="utf-8"))["install"]:
-        named = chosen["metadata"]
-        found[f"{named['name']}=={named['version']}"] = [chosen["download_info"]["archive_info"]["hashes"]["sha256"]]
-    return found
-
-
-def _by_uv(requirements: Path, sources: Sequence[str], said: list[str]) -> Pins | None:
-    options = ("--generate-hashes", "--only-binary=:all:", "--no-header", "--no-annotate", "--no-progress", "--quiet")
-    lock = requirements.with_name("lock.txt")
-    where = (f"--python={sys.executable}", f"--output-file={lock}")
-    if not _call(["uv", "pip", "compile", *where, *options, *sources, str(requirements)], said):
-        return None
-    found: Pins = {}
-    for line in lock.read_text(encoding="utf-8").splitlines():
-        if line[:1].isalnum():
-            hashes = found[line.removesuffix("\\").strip()] = []
-        elif match := _HASH.search(line):
-            hashes.append(match[0].rpartition(":")[2])
-    return found
-
-
-def _call(command: Sequence[str], said: list[str]) -> bool:
-    """Whether it worked; its words are in `said` then."""
-    finished = run_tool(command)
-    said[:] = finished.stdout.splitlines()
-    return finished.returncode == 0
-
-
-def _text(found: Pins, before: Mapping[str, str], wanted: Environment, pinned: Environment) -> str:
-    """The lock, with what it changes in its first lines."""
-    known = {_plain_name(name): version for name, version in before.items()}
-    lines = [f"# {wanted.name}, resolved from the lock of {pinned.name}; what differs:"]
-    for pin in sorted(found, key=str.lower):
-        name, version = pin.split("==", 1)
-        if known.get(_plain_name(name)) != version:
-            lines.append(f"#   {name} {known.get(_plain_name(name), 'none')} -> {version}")
-    for pin in sorted(found, key=str.lower):
-        lines.append(" \\\n".join([pin, *(f"    --hash=sha256:{digest}" for digest in found[pin])]))
-    return "\n".join(lines) + "\n"
-
-
 _LOG = "bitbench-install.log"
 
 
@@ -336,34 +205,23 @@ def make_environment(
     home: Path,
     *,
     device: Device,
-    compiled: bool = False,
     find_links: Sequence[str] = (),
     index_url: str | None = None,
-    installer: str | None = None,
     on_step: OnStep = lambda _: None,
 ) -> InstalledEnvironment:
     """Makes the environment, or returns the existing one if it was made from the same lock.
 
-    `compiled`: nothing prebuilt is taken, and an existing environment that has something prebuilt is made again.
     Raises EngineEnvironmentError; what was begun is then rebuilt by the next call. Raises PlatformError elsewhere than
-    on Linux, since locks list wheels for it alone. The lock of another version than the pinned one is written first,
-    unless it exists.
+    on Linux, since locks list wheels for it alone.
     """
     require_linux()
-    if compiled and environment.prebuilt is None:
-        raise EngineEnvironmentError(
-            f"The environment {environment.name} has nothing prebuilt to compile instead; leave out --compile."
-        )
     lock, folder = environment.lock_for(device), environment_folder(environment.name, home)
     source_lock = environment.source_lock
     sources = [*_source_options(find_links, index_url)]
-    chosen = _choose_installer(installer)
-    if environment.origin is not None and not lock.exists():
-        on_step("choosing package versions")
-        _write_environment_lock(environment, environment.origin, device, chosen, sources)
+    chosen: Installer = "pip" if shutil.which("uv") is None else "uv"
     lock_hash = hashlib.sha256(lock.read_bytes() + (source_lock.read_bytes() if source_lock else b"")).hexdigest()
     existing = read_environment_manifest(folder)
-    if existing and existing.lock_hash == lock_hash and not (compiled and existing.prebuilt):
+    if existing and existing.lock_hash == lock_hash:
         return existing
     began = time.monotonic()
     kept = SafeFolder(home)
@@ -371,11 +229,7 @@ def make_environment(
     kept.make_folder(f"envs/{folder.name}")
     log_file = folder / _LOG
     Installation(folder, lock, source_lock, chosen, sources, log_file, on_step).run()
-    prebuilt = None
-    if environment.prebuilt is not None and device == "cpu" and not compiled:
-        prebuilt = environment.prebuilt(folder, log_file)
-    if environment.build is not None and prebuilt is None:
-        environment.build(folder, log_file, cuda=device == "cuda", on_step=on_step)
+    prebuilt = environment.finish(folder, log_file, device=device) if environment.finish is not None else None
     on_step("importing it once")
     _check_imports(environment, folder, log_file)
     made = InstalledEnvironment(

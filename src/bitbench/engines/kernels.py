@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bitbench.records.trial import KernelChoice, KernelPath
-from bitbench.study.environment import OnStep
+from bitbench.study.environment import Device
 from bitbench.util.text import printable
 
 # Phrases as in the sources of vLLM 0.32; SGLang took over the first of them. Not yet seen on a GPU.
@@ -103,13 +103,12 @@ _INSTALLED = Path("/usr/local/cuda")  # where NVIDIA's own packages put a toolki
 _RUNTIME = "libcudart.so"
 
 
-def complete_toolkit(environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> None:  # noqa: ARG001
+def complete_toolkit(environment: Path, log_file: Path, *, device: Device) -> None:  # noqa: ARG001
     """After the packages are installed: gives the packaged toolkit the names that compilers link with (`lib64`, a
     library without its version), which its wheels leave out."""
-    toolkit = _packaged_toolkit(environment) if cuda else None
+    toolkit = _packaged_toolkit(environment) if device == "cuda" else None
     if toolkit is None:
         return
-    on_step("completing its CUDA toolkit")
     _link(toolkit / "lib64", "lib")
     newest = sorted((toolkit / "lib").glob(f"{_RUNTIME}.*"), key=lambda path: len(path.name))
     if newest:

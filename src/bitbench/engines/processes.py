@@ -14,8 +14,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
@@ -58,12 +58,12 @@ def _listening_sockets(port: int) -> set[str]:
 
 
 def _at(found: Mapping[str, set[str]], addresses: Iterable[str]) -> set[str]:
-    return {inode for address in addresses for inode in found.get(address, ())}
+    return set[str]().union(*(found.get(address, set()) for address in addresses))
 
 
 def _sockets_of(pids: Iterable[int]) -> set[str]:
     """The inodes of all sockets that these processes have open."""
-    return {inode for pid in pids for inode in _sockets(pid)}
+    return set[str]().union(*map(_sockets, pids))
 
 
 def _describe_holders(inodes: set[str]) -> str:
@@ -269,16 +269,11 @@ def _answers(url: str) -> bool:
             return False
 
 
-_RECENT_LINES = 400
-
-
-def run_tool(
-    command: Sequence[str | Path], *, words: str = "", folder: Path = NOWHERE
-) -> "subprocess.CompletedProcess[str]":
-    """Run it to its end with these words on its standard input; what it prints, on either way, is its `stdout`."""
+def run_tool(command: Sequence[str | Path], *, folder: Path = NOWHERE) -> "subprocess.CompletedProcess[str]":
+    """Run it to its end without input; what it prints, on either way, is its `stdout`."""
     return subprocess.run(
         command,
-        input=words,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -289,31 +284,17 @@ def run_tool(
     )
 
 
-def run_logged_tool(
-    command: Sequence[str | Path],
-    log: IO[bytes],
-    on_line: Callable[[str], None],
-    *,
-    folder: Path,
-    variables: Mapping[str, str] | None = None,
-) -> tuple[int, list[str]]:
-    """Run a tool to its end, with its output in the log and each line told; its exit code and its last lines."""
-    recent: deque[str] = deque(maxlen=_RECENT_LINES)
-    with subprocess.Popen(
+def run_logged_tool(command: Sequence[str | Path], log: IO[bytes], *, folder: Path) -> int:
+    """Run a tool to its end, with its output in the log; return its exit code."""
+    return subprocess.run(
         command,
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
+        stdout=log,
         stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
+        check=False,
         cwd=folder,
-        env=tool_child_variables(variables),
-    ) as process:
-        for line in process.stdout or ():
-            log.write(line.encode())
-            recent.append(line.strip())
-            on_line(line)
-    return process.returncode, list(recent)
+        env=tool_child_variables(),
+    ).returncode
 
 
 def free_port() -> int:

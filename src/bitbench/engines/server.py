@@ -259,4 +259,4 @@ def _shown_command(plan: ServerPlan) -> tuple[str, ...]:
 
 def _failure(outcome: Outcome, cause: str, lines: Sequence[str], place: int) -> Failure:
     around = lines[max(0, place - _SHOWN_BEFORE) : place + _SHOWN_AFTER]
-    return Failure(outcome=outcome, cause=printable(cause), log_lines=tuple(printable(line) for line in around))
+    return Failure(outcome=outcome, cause=printable(cause), log_lines=tuple(map(printable, around)))

@@ -97,4 +97,5 @@ def read_transformers_facts(log: str, model: ModelFacts) -> InstanceFacts:
     said = printed_server_facts(log.splitlines())
     value_bytes = said.pop("kv_value_bytes", None)
     per_token = model.kv_bytes_per_token(value_bytes) if value_bytes else None
-    return InstanceFacts.model_validate({**said, "kv_bytes_per_token": per_token})
+    facts = InstanceFacts.model_validate({**said, "kv_bytes_per_token": per_token})
+    return facts.model_copy(update={"kernels": tuple(choice.shown for choice in facts.kernel_choices)})

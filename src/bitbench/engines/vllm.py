@@ -8,7 +8,6 @@ import json
 import math
 import re
 from collections.abc import Iterator, Mapping
-from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 
@@ -38,7 +37,7 @@ from bitbench.study.variant import ModelFacts, Variant
 from bitbench.study.workload import Workload
 from bitbench.util.child_processes import isolated_command
 
-_PREFIX = re.compile(r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) (\d\d-\d\d \d\d:\d\d:\d\d) \[[^\]]*\] ?)?")
+_PREFIX = re.compile(r"^(\([^)]*pid=\d+\) )?((?:INFO|WARNING|ERROR|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d \[[^\]]*\] ?)?")
 _VERSION = re.compile(r"V1 LLM engine \(v([^)]+)\)|\bversion (\d+\.\d+\S*)")
 _KERNEL = re.compile(
     r"^(?:Selected \S+ for \S+|Using \S+Kernel for \S+|Using \S+ (?:attention )?backend\b|Using .+ MoE backend\b)"
@@ -55,7 +54,6 @@ _COMPILATION = re.compile(r"init engine .* took [\d.]+ s \(compilation: ([\d.]+)
 _PREFIX_CACHING = re.compile(r"enable_prefix_caching=(True|False)")
 _CORES = re.compile(r"local_rank=0, core ids=\[([\d, ]*)\]")
 _RESERVED = re.compile(r"reserved_cpus=\[([\d, ]+)\]")
-_COMPILED_FROM_CACHE = re.compile(r"[Dd]irectly load .*compil|reusing compiled|[Ll]oaded AOT compiled function")
 _REPLICAS = "data_parallel_size"
 _RANKS = ("tensor_parallel_size", "pipeline_parallel_size", _REPLICAS)
 _GRAPHS = re.compile(r"Graph capturing finished in (\d+) secs, took ([\d.]+) GiB")
@@ -108,7 +106,7 @@ def read_vllm_facts(log: str, model: ModelFacts) -> InstanceFacts:
         kv_cache_tokens=int(tokens.replace(",", "")) * _size_of(_REPLICAS, configuration) if tokens else None,
         kv_bytes_per_token=model.kv_bytes_per_token(value_bytes) if value_bytes else None,
         weight_load_s=_seconds(first_log_match(_WEIGHTS, messages)),
-        compile_s=_compile_seconds(log, messages),
+        compile_s=_seconds(first_log_match(_COMPILATION, messages)),
         prefix_caching=caching == "True" if caching else None,
         notes=(*_notes_of_processors(messages), *_notes_of_gpus(messages, configuration)),
         warnings=slowness_warnings(messages),
@@ -143,25 +141,6 @@ def _kv_value_bytes(configuration: str) -> int | None:
     return _VALUE_BYTES.get(model[1] if cache[1] == "auto" else cache[1])
 
 
-def _compile_seconds(log: str, messages: list[str]) -> float | None:
-    """As vLLM says it on GPUs; on the CPU it only says when its compiling warm-up began and ended (to the second)."""
-    said = _seconds(first_log_match(_COMPILATION, messages))
-    if said is not None:
-        return said
-    began = _time_of("Warming up model for the compilation", log)
-    ended = _time_of("Warming up done", log)
-    return (ended - began).total_seconds() if began and ended else None
-
-
-def _time_of(message: str, log: str) -> datetime | None:
-    for line in log.splitlines():
-        found = _PREFIX.match(line)
-        if message in line and found and found[3]:
-            # The log gives no year; any leap year will do for a difference.
-            return datetime.strptime(f"2024-{found[3]}", "%Y-%m-%d %H:%M:%S")
-    return None
-
-
 def _notes_of_gpus(messages: list[str], configuration: str) -> Iterator[str]:
     """Not yet run on a GPU."""
     if "device_config=cuda" not in configuration:
@@ -190,8 +169,6 @@ def _notes_of_processors(messages: list[str]) -> list[str]:
     missing = sorted({found[1] for message in messages if (found := _MISSING_PRELOAD.search(message))})
     if missing:
         notes.append(f"vLLM runs without {' and '.join(missing)}, which it recommends to preload (env LD_PRELOAD)")
-    if first_log_match(_COMPILED_FROM_CACHE, messages) is not None:
-        notes.append("the compiled graph came from vLLM's cache")
     return notes
 
 
@@ -244,7 +221,7 @@ class VllmEngine(EngineDefaults):
         locks={"cpu": _PINNED / "vllm-cpu.txt", "cuda": _PINNED / "vllm-cuda.txt"},
         import_check="import torch, vllm.entrypoints.openai.api_server",
         main_packages=("vllm", "vllm-cpu", "transformers", "torch", "triton"),
-        build=complete_toolkit,
+        finish=complete_toolkit,
     )
     environment: str | None = "vllm"
     scoring: Scoring | None = Scoring.PROMPT_LOGPROBS

@@ -7,9 +7,8 @@ from enum import Enum, auto
 from math import sqrt
 from typing import NamedTuple
 
-import pyarrow as pa
-
 from bitbench.loadgen.connection import Exchange
+from bitbench.records.strict_reader import strict_reader_schema
 from bitbench.records.tables import REQUEST_COLUMNS
 from bitbench.study.base import Json
 from bitbench.util.http.connection import REDIRECTS, error_in_answer, error_sentence, json_object, redirection
@@ -84,18 +83,8 @@ class StreamedAnswer(NamedTuple):
     timed_tokens: int | None  # of the output, that came after the first chunk; 0: not known
 
 
-def read_answer(response: ResponseReader, key: str) -> StreamedAnswer:
-    """Times of the chunks, token counts from `usage`, and what is missing. The key is in none of its words."""
-    steps = _answer_steps(response, key)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            answer: StreamedAnswer = end.value
-            return answer
-
-
-def _answer_steps(response: ResponseReader, key: str) -> Generator[None, None, StreamedAnswer]:
+def answer_steps(response: ResponseReader, key: str) -> Generator[None, None, StreamedAnswer]:
+    """Return times of the chunks, token counts from `usage`, and what is missing. The key is in none of its words."""
     stream = _Stream(key)
     try:
         for number, event in enumerate(events(response), start=1):
@@ -259,24 +248,16 @@ def _count(usage: Json, field: str) -> int | None:
     return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 2**31 else None
 
 
-_ARROW_TYPES = {
-    "int16": pa.int16(),
-    "int32": pa.int32(),
-    "float64": pa.float64(),
-    "string": pa.string(),
-    "list<float64>": pa.list_(pa.float64()),
-}
-
 _TOO_MANY = 429  # HTTP's "Too Many Requests"
 _SHOWN = 80  # characters of a header
 
-REQUEST_SCHEMA = pa.schema([(column.name, _ARROW_TYPES[column.arrow_type]) for column in REQUEST_COLUMNS])
+REQUEST_SCHEMA = strict_reader_schema(REQUEST_COLUMNS)
 
 
 def request_row(exchange: Exchange, zero: float, key: str) -> Generator[None, None, dict[str, Json]]:
     """Return the row of a request, in steps of a few events; times count from `zero`. The key is in none of them."""
     request = exchange.request
-    answer = yield from _answer_steps(exchange.response, key)
+    answer = yield from answer_steps(exchange.response, key)
     status, error = _status(exchange, answer, key)
     chunk_times = [arrived - zero for arrived in answer.chunk_times]
     return {

@@ -14,7 +14,7 @@ import uvloop
 
 from bitbench.loadgen.dispatch import Dispatcher, LimitWatch
 from bitbench.loadgen.health import HealthMonitor, client_health
-from bitbench.loadgen.progress import RunningFigures, Snapshot
+from bitbench.loadgen.progress import RunningCounts, Snapshot
 from bitbench.loadgen.requests import plan_requests
 from bitbench.loadgen.row_writer import RequestRowWriter
 from bitbench.ports import LoadJob, LoadResult
@@ -59,10 +59,10 @@ async def run_client_part(
     plan = plan_requests(job, part.owns)
     plan.make_ahead(MADE_AHEAD)
     monitor = HealthMonitor(asyncio.get_running_loop(), job.workload.concurrency // part.workers)
-    figures = RunningFigures(len(plan), monitor, report) if report is not None else None
+    counts = RunningCounts(len(plan), report) if report is not None else None
     rows = RequestRowWriter(job, len(plan))
     try:
-        dispatcher = Dispatcher(job, plan, rows, monitor, figures)
+        dispatcher = Dispatcher(job, plan, rows, monitor, counts)
         limits = LimitWatch(job, dispatcher.in_flight, rows)
         await dispatcher.open_connections()
         with _without_garbage_collection():
@@ -72,13 +72,13 @@ async def run_client_part(
             dispatcher.keep_sending()
             started_at = datetime.now(UTC) + timedelta(seconds=zero - monotonic())
             limits.look()
-            if figures is not None:
-                figures.start(zero, dispatcher.in_flight)
+            if counts is not None:
+                counts.start(zero, dispatcher.in_flight)
             await dispatcher.finished
             duration_s = monotonic() - zero
             limits.stop()
-            if figures is not None:
-                figures.stop()
+            if counts is not None:
+                counts.stop()
             health = monitor.stop()
         dispatcher.close()
         sums, part_rows = rows.finish()

@@ -1,5 +1,5 @@
 """Connections that are ready before a request needs one: one request at a time on each, one timestamp per read, by
-native code where it is built."""
+native code where it is not encrypted."""
 
 import asyncio
 import os
@@ -16,17 +16,11 @@ from typing import TYPE_CHECKING, Protocol, cast
 from bitbench.loadgen.requests import PlannedRequest
 from bitbench.ports import Endpoint
 from bitbench.util.http.connection import connection_address
-from bitbench.util.http.response import Parts, ResponseReader, answer_limit_bytes, new_response_parts
+from bitbench.util.http.response import ResponseReader, answer_limit_bytes, new_response_parts
 from bitbench.util.timerfd import Timer
 
 if TYPE_CHECKING:
-    from bitbench._native import Parts as NativeParts
-
-
-try:
-    from bitbench._native import Receiver as NativeReceiver
-except ImportError:  # no compiler when it was installed
-    NativeReceiver = None  # type: ignore[assignment,misc]
+    from bitbench._native import Parts
 
 # Reads that are looked into before the sockets are read again: a head takes 20 µs, and first tokens come in bursts.
 _AT_ONCE = 16
@@ -51,6 +45,8 @@ class Receiver:
     """
 
     def __init__(self, timers: Iterable[Timer]) -> None:
+        from bitbench._native import Receiver as NativeReceiver
+
         self._native = NativeReceiver()
         for timer in timers:
             self._native.yield_to(timer.fileno())
@@ -70,10 +66,10 @@ class Receiver:
             del self._readers[descriptor]
             self._native.forget(descriptor)
 
-    def keep_chunks(self, descriptor: int, reader: Reader, parts: Parts) -> None:
+    def keep_chunks(self, descriptor: int, reader: Reader, parts: "Parts") -> None:
         """From now until a read is something else. Not while one waits: what comes next would be kept before it."""
         if reader.unseen == 0:
-            self._native.keep_chunks(descriptor, cast("NativeParts", parts))
+            self._native.keep_chunks(descriptor, parts)
 
     def close(self) -> None:
         self._loop.remove_reader(self._native.fileno())
@@ -141,7 +137,6 @@ class Exchange:
 class Listener(Protocol):
     """Who is told what happens on a connection."""
 
-    def answer_began(self, exchange: Exchange) -> None: ...
     def ended(self, connection: "Connection", exchange: Exchange) -> None: ...
     def was_closed_before(self, connection: "Connection", exchange: Exchange) -> None: ...
 
@@ -223,7 +218,6 @@ class Connection(asyncio.Protocol):
         if exchange.unread_s is None and len(response.parts):
             exchange.unread_s = self._since_received_s() if unread_step_s else noticed - arrived
             exchange.unread_step_s = unread_step_s
-            self._listener.answer_began(exchange)
         if complete:
             self._end(noticed)
         elif response.between_chunks and self._receiver is not None and self._descriptor is not None:
@@ -312,7 +306,7 @@ class ConnectionPool:
     def __init__(self, endpoint: Endpoint, listener: Listener, timeout_s: float, timers: Iterable[Timer]) -> None:
         self.host, self.port, encrypted = connection_address(endpoint.url)
         self._encryption = _encryption() if encrypted else None
-        self._receiver = None if encrypted else Receiver(timers) if NativeReceiver is not None else None
+        self._receiver = None if encrypted else Receiver(timers)
         self._listener = listener
         self._timeout_s = timeout_s
         self._idle: list[Connection] = []

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from bitbench.loadgen.connection import Connection, ConnectionPool, Exchange
 from bitbench.loadgen.health import HealthMonitor
-from bitbench.loadgen.progress import RunningFigures
+from bitbench.loadgen.progress import RunningCounts
 from bitbench.loadgen.requests import RequestPlan, Slots, Times
 from bitbench.loadgen.row_writer import RequestRowWriter
 from bitbench.ports import LoadJob
@@ -99,12 +99,12 @@ class Dispatcher:
         plan: RequestPlan,
         rows: RequestRowWriter,
         monitor: HealthMonitor,
-        figures: RunningFigures | None,
+        counts: RunningCounts | None,
     ) -> None:
         self.in_flight: dict[int, tuple[Exchange, Connection | None]] = {}
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._go_on = job.go_on_after_failure
-        self._plan, self._rows, self._monitor, self._figures = plan, rows, monitor, figures
+        self._plan, self._rows, self._monitor, self._counts = plan, rows, monitor, counts
         self._timer = Timer()
         timeout_s = min(job.stall_timeout_s, job.request_timeout_s)
         self._pool = ConnectionPool(job.endpoint, self, timeout_s, (self._timer, monitor.timer))
@@ -132,10 +132,6 @@ class Dispatcher:
         self._timer.close()
         self._pool.close()
 
-    def answer_began(self, exchange: Exchange) -> None:
-        if self._figures is not None:
-            self._figures.answer_began(exchange)
-
     def ended(self, connection: Connection | None, exchange: Exchange) -> None:
         del self.in_flight[exchange.number]
         if connection is not None:
@@ -145,8 +141,8 @@ class Dispatcher:
         if stream is not None:
             self._busy.discard(stream)
             self._continue(stream, exchange)
-        if self._figures is not None:
-            self._figures.ended(exchange)
+        if self._counts is not None:
+            self._counts.ended(exchange)
         self._monitor.note_exchange(exchange)
         self._plan.make_ahead()
         self._rows.add(exchange)

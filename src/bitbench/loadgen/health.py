@@ -74,7 +74,6 @@ class StolenTime:
 PROBE_INTERVAL_S = 0.020
 # With many streams the process is awake anyway, and a look costs some microseconds.
 MANY_STREAMS, QUICK_PROBE_INTERVAL_S = 64, 0.005
-_RECENT = 2_000  # looks that a running display shows the p99 of
 
 
 class HealthMonitor:
@@ -118,19 +117,10 @@ class HealthMonitor:
             if exchange.unread_step_s:
                 self._ticks.add(int(exchange.response.times[0] / exchange.unread_step_s))
 
-    def so_far(self) -> WorkerHealth:
-        """For a display; cheap."""
-        lags = self._lags[-_RECENT:]
-        return WorkerHealth(
-            send_lateness_p99_s=_p99(self._lateness[-_RECENT:]),
-            loop_lag_p99_s=_p99(lags),
-            loop_lag_mean_s=_mean(lags),
-            cpu_share=self._cpu_share(time.monotonic()),
-        )
-
     def stop(self) -> WorkerHealth:
         now = time.monotonic()
-        cpu_share = self._cpu_share(now)  # before the figures, which take some milliseconds themselves
+        # Before the figures, which take some milliseconds themselves.
+        cpu_share = (time.process_time() - self._cpu_started) / max(now - self._started, 1e-9)
         self._note(now)  # moments that are due count, also when the loop did not come to them
         self._loop.remove_reader(self.timer.fileno())
         self.timer.close()
@@ -158,9 +148,6 @@ class HealthMonitor:
             return mean_s, p99_s
         return max(0.0, mean_s - self._tick_s / len(self._ticks) ** 0.5), max(0.0, p99_s - self._tick_s)
 
-    def _cpu_share(self, now: float) -> float:
-        return (time.process_time() - self._cpu_started) / max(now - self._started, 1e-9)
-
     def _look(self) -> None:
         self.timer.acknowledge()
         self._note(time.monotonic())
@@ -172,7 +159,7 @@ class HealthMonitor:
         self.timer.arm(self._due)
 
 
-def worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
+def _worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
     """The largest of each figure; the kernel's times only where all have them."""
     return WorkerHealth(
         send_lateness_p99_s=max(worker.send_lateness_p99_s for worker in workers),
@@ -187,7 +174,7 @@ def worst_health(workers: Sequence[WorkerHealth]) -> WorkerHealth:
 
 
 def client_health(workers: Sequence[WorkerHealth]) -> ClientHealth:
-    return ClientHealth(**worst_health(workers).model_dump(), workers=tuple(workers))
+    return ClientHealth(**_worst_health(workers).model_dump(), workers=tuple(workers))
 
 
 def _p99(values: Sequence[float]) -> float:

@@ -1,52 +1,37 @@
 """What a worker says while its trial runs, and the sum of what all of them say."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from itertools import chain, pairwise
-from statistics import median
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import NamedTuple
 
 from bitbench.loadgen.connection import Connection, Exchange
-from bitbench.loadgen.health import HealthMonitor, worst_health
-from bitbench.records.trial import LoadProgress, WorkerHealth
+from bitbench.records.trial import LoadProgress
 
 INTERVAL_S = 0.25  # between two messages
-LATEST = 500  # times of each kind that a message has
 
 
 class Snapshot(NamedTuple):
-    """One worker's figures since its trial's start."""
+    """One worker's counts since its trial's start."""
 
     elapsed_s: float
     requests: int
-    sent: int
     running: int
     succeeded: int
     failed: int
     chunks: int
-    ttft_s: tuple[float, ...]  # the latest
-    itl_s: tuple[float, ...]
-    health: WorkerHealth
 
 
-class RunningFigures:
-    """Counts at the begin and the end of an answer, never for a token: an answer's gaps are added when it has ended."""
+class RunningCounts:
+    """Counts at the end of an answer, never for a token."""
 
-    def __init__(self, requests: int, monitor: HealthMonitor, report: Callable[[Snapshot], None]) -> None:
+    def __init__(self, requests: int, report: Callable[[Snapshot], None]) -> None:
         self._requests = requests
-        self._monitor = monitor
         self._report = report
         self._zero = 0.0
         self._in_flight: dict[int, tuple[Exchange, Connection | None]] = {}
-        self._ttft_s = deque[float](maxlen=LATEST)
-        self._itl_s = deque[float](maxlen=LATEST)
         self._succeeded = self._failed = self._chunks = 0
         self._next: asyncio.TimerHandle | None = None
-
-    def answer_began(self, exchange: Exchange) -> None:
-        self._ttft_s.append(exchange.response.times[0] - exchange.planned)
 
     def ended(self, exchange: Exchange) -> None:
         if exchange.succeeded:
@@ -54,8 +39,6 @@ class RunningFigures:
         else:
             self._failed += 1
         self._chunks += len(exchange.response.parts)
-        latest = exchange.response.times[-LATEST:]
-        self._itl_s.extend(later - earlier for earlier, later in pairwise(latest))
 
     def start(self, zero: float, in_flight: dict[int, tuple[Exchange, Connection | None]]) -> None:
         """Report at once and from then on, until stopped."""
@@ -73,46 +56,32 @@ class RunningFigures:
         self._next = asyncio.get_running_loop().call_later(INTERVAL_S, self._tell_and_go_on)
 
     def _snapshot(self) -> Snapshot:
-        running = [exchange for exchange, _ in self._in_flight.values()]
         return Snapshot(
             elapsed_s=monotonic() - self._zero,
             requests=self._requests,
-            sent=self._succeeded + self._failed + len(running),
-            running=len(running),
+            running=len(self._in_flight),
             succeeded=self._succeeded,
             failed=self._failed,
-            chunks=self._chunks + sum(len(exchange.response.parts) for exchange in running),
-            ttft_s=tuple(self._ttft_s),
-            itl_s=tuple(self._itl_s),
-            health=self._monitor.so_far(),
+            chunks=self._chunks + sum(len(exchange.response.parts) for exchange, _ in self._in_flight.values()),
         )
 
 
 def sum_progress_snapshots(snapshots: Sequence[Snapshot], before: LoadProgress | None) -> LoadProgress:
     """All workers together; rates since `before`."""
     elapsed_s = max(snapshot.elapsed_s for snapshot in snapshots)
-    chunks, succeeded, failed = (
-        sum(getattr(snapshot, name) for snapshot in snapshots) for name in ("chunks", "succeeded", "failed")
-    )
+    chunks = sum(snapshot.chunks for snapshot in snapshots)
+    succeeded = sum(snapshot.succeeded for snapshot in snapshots)
+    failed = sum(snapshot.failed for snapshot in snapshots)
     passed_s = elapsed_s - (before.elapsed_s if before else 0.0)
     new_chunks = chunks - (before.chunks if before else 0)
     new_ends = succeeded + failed - (before.succeeded + before.failed if before else 0)
     return LoadProgress(
         elapsed_s=elapsed_s,
         requests=sum(snapshot.requests for snapshot in snapshots),
-        sent=sum(snapshot.sent for snapshot in snapshots),
         running=sum(snapshot.running for snapshot in snapshots),
         succeeded=succeeded,
         failed=failed,
         chunks=chunks,
         chunks_per_s=new_chunks / passed_s if passed_s > 0 else 0.0,
         requests_per_s=new_ends / passed_s if passed_s > 0 else 0.0,
-        ttft_p50_s=_median(snapshot.ttft_s for snapshot in snapshots),
-        itl_p50_s=_median(snapshot.itl_s for snapshot in snapshots),
-        client=worst_health([snapshot.health for snapshot in snapshots]),
     )
-
-
-def _median(latest: Iterable[Sequence[float]]) -> float | None:
-    times = list(chain.from_iterable(latest))
-    return median(times) if times else None

@@ -10,7 +10,6 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from bitbench import __version__
 from bitbench.loadgen.inputs import MOONCAKE_BLOCK_TOKENS, Text, TraceRow, input_trace_rows, usable_texts
 from bitbench.ports import Endpoint, LoadJob, Vocabulary
 from bitbench.study.base import Json
@@ -25,6 +24,7 @@ from bitbench.study.workload import (
     longest_length,
 )
 from bitbench.util.http.connection import connection_address
+from bitbench.util.version import __version__
 
 
 def _request_generator(seed: tuple[int, ...], purpose: str) -> np.random.Generator:

@@ -165,7 +165,7 @@ def _known(
     row = look_up_compatibility(variant.form, setup.engine, device, variant.at_load, capability=capability)
     if row is None or not row.refuse:
         return row
-    if setup.has_own_environment and row.is_of_a_version and row.verdict is Support.DOES_NOT_RUN:
+    if setup.python is not None and row.is_of_a_version and row.verdict is Support.DOES_NOT_RUN:
         return row.model_copy(update={"refuse": False})  # another version than the one that failed: it is tried
     return row if row.refuses(setup.args) else None
 
@@ -236,15 +236,15 @@ def _check_shapes(study: Study) -> None:
 def _check_environments(study: Study, engines: Mapping[str, Engine]) -> None:
     """Raises StudyFileError where an engine that is not a package in an environment is asked for in another one."""
     for index, setup in enumerate(study.engines):
-        if not setup.has_own_environment:
+        if setup.python is None:
             continue
-        engine, field = engines[setup.engine], "version" if setup.python is None else "python"
+        engine = engines[setup.engine]
         own = engine.own_environment
-        if engine.environment is None or (own is not None and own.prebuilt is not None):
+        if engine.environment is None or (own is not None and not own.is_of_python):
             raise StudyFileError(
-                f"{engine.name} is not a package of a Python environment; remove `{field}`, and measure a server of "
+                f"{engine.name} is not a package of a Python environment; remove `python`, and measure a server of "
                 "your own with the engine `endpoint`",
-                ("engines", index, field),
+                ("engines", index, "python"),
             )
 
 

@@ -1,6 +1,5 @@
 """Which environments and models there are, the commands that bring what a study lacks, and how a model is got."""
 
-import re
 import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -27,11 +26,9 @@ from bitbench.models.library import source_of
 from bitbench.quality.tasks import ENVIRONMENT as TASKS
 from bitbench.quality.tasks import LMEVAL
 from bitbench.quantize.backends import QUANTIZE
-from bitbench.study.environment import VERSION, Device, Environment, venv_folder
+from bitbench.study.environment import Device, Environment, venv_folder
 from bitbench.study.plan import Plan
 from bitbench.util.errors import EngineEnvironmentError, ModelError, NotReadyError
-
-_AT = "=="  # between an environment's name and the version of its engine
 
 
 @dataclass(frozen=True)
@@ -104,9 +101,9 @@ def _of_another_device(name: str, home: Path, device: Device) -> str | None:
     """Where an engine's was made from the lock of another device: there the engine would compute."""
     of_engines = {known.name for engine in registry.engines().values() if (known := engine.own_environment)}
     installed = read_environment_manifest(environment_folder(name, home))
-    if name.partition(_AT)[0] not in of_engines or installed is None:
+    if name not in of_engines or installed is None:
         return None
-    known = known_environment(name, home)
+    known = known_environment(name)
     locks = {lock.name: other for other, lock in known.locks.items()}
     if installed.lock not in locks or installed.lock == known.lock_for(device).name:
         return None
@@ -142,21 +139,16 @@ def known_environments() -> dict[str, Environment]:
 
 def known_environment_versions(installed: InstalledEnvironment, known: Mapping[str, Environment]) -> dict[str, str]:
     """Of the packages that decide what is measured; empty where nothing installed describes this environment."""
-    name = installed.name.partition(_AT)[0]
+    name = installed.name
     return known[name].main_versions(installed.versions) if name in known else {}
 
 
-def known_environment(name: str, home: Path) -> Environment:
-    """`transformers`, or `transformers==5.18.0`. Raises EngineEnvironmentError with the names that exist."""
+def known_environment(name: str) -> Environment:
+    """Raises EngineEnvironmentError with the names that exist."""
     known = known_environments()
-    plain, _, version = name.partition(_AT)
-    if plain not in known:
-        raise EngineEnvironmentError(f"Unknown environment {plain}; known environments: {', '.join(sorted(known))}.")
-    if _AT not in name:
-        return known[plain]
-    if not re.fullmatch(VERSION, version):
-        raise EngineEnvironmentError(f"{name} has no version; write it as {plain}{_AT}1.2.3.")
-    return known[plain].at(version, home.absolute() / "envs")
+    if name not in known:
+        raise EngineEnvironmentError(f"Unknown environment {name}; known environments: {', '.join(sorted(known))}.")
+    return known[name]
 
 
 _NEEDS_THE_LIBRARY = (

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from bitbench import __version__
 from bitbench.analysis.budget import BlockPlan
 from bitbench.engines.endpoint import refuse_unusual_keys
 from bitbench.engines.environments import environment_python, versions
@@ -59,6 +58,7 @@ from bitbench.util.errors import (
 from bitbench.util.files import SafeFolder, read_bytes
 from bitbench.util.machine_faults import require_linux
 from bitbench.util.units import show_duration
+from bitbench.util.version import __version__
 
 # What may change in a study file between two runs into the same folder: how long to look, not what to look at.
 CHANGEABLE_FIELDS = {"measure", "description", "baseline"}

@@ -33,7 +33,6 @@ from bitbench.study.recipe import COMPRESSED_TENSORS, DENSE_GGUF_TYPES, GGUF_TYP
 from bitbench.study.study import Checkpoint
 from bitbench.study.variant import DENSE, NO_MODEL, ExpertFacts, ModelFacts, Variant
 from bitbench.util.errors import BitbenchError, EngineEnvironmentError, ModelError, QuantizeError, RecipeError
-from bitbench.util.units import show_duration
 
 _SPELLED = re.compile(rf"(?:^|[-_.])({'|'.join(sorted(GGUF_TYPES, key=len, reverse=True))})(?:$|[-.])", re.IGNORECASE)
 _LARGEST = 2**40  # of any size or count in a header
@@ -366,8 +365,7 @@ def _failure(error: BitbenchError) -> str:
 
 
 def _shown(name: str, progress: QuantizeProgress) -> str:
-    left = f", about {show_duration(progress.remaining_s)} left" if progress.remaining_s is not None else ""
-    return f"creating {name}: {progress.place}{left}"
+    return f"creating {name}: {progress.place}"
 
 
 def settle_variants(plan: Plan, tried: Iterable[Variant]) -> Plan:

@@ -94,7 +94,6 @@ def model_facts_from_config(
     heads, hidden = _count(config, "num_attention_heads"), _count(config, "hidden_size")
     tied = config.get("tie_word_embeddings")
     return ModelFacts(
-        architecture=next(iter(_texts(whole, "architectures")), None),
         parameters=_parameters(tensors, stored),
         vocabulary_size=_count(config, "vocab_size"),
         special_token_ids=special_token_ids,
@@ -152,7 +151,7 @@ def _parameters(tensors: Mapping[str, StoredTensor], stored: Quantization | None
 
 
 def _weights_per_count(name: str, tensor: StoredTensor, stored: Quantization) -> float | None:
-    is_packed = _PACKED.search(name) or (tensor.dtype == "U8" and name.endswith(".weight"))  # bitsandbytes packs these
+    is_packed = _PACKED.search(name) or (tensor.dtype == "U8" and name.endswith(".weight"))
     if not is_packed:
         return 1
     if stored.weights is None or tensor.dtype not in _BITS:

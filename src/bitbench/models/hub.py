@@ -189,7 +189,7 @@ def _repository_folder(reference: HubReference, home: Path) -> Path:
 def _newest_manifest(reference: HubReference, home: Path) -> dict[str, Any] | None:
     """Return what was downloaded last under this name: a branch means the commit that it had then."""
     manifests = sorted(_repository_folder(reference, home).glob(f"*/{MANIFEST}"), key=lambda file: file.stat().st_mtime)
-    contents = [_read(manifest) for manifest in reversed(manifests)]
+    contents = map(_read, reversed(manifests))
     wanted = (reference.revision, reference.file)
     return next((content for content in contents if (content["revision"], content["file"]) == wanted), None)
 

@@ -120,7 +120,7 @@ def list_models(home: Path) -> tuple[KnownModel, ...]:
     return (
         *(_known(model, home) for model in CATALOG.values()),
         *(model for source in sources() for model in source.made(home)),
-        *(_known_from_hub(model) for model in hub.list_downloaded(home)),
+        *map(_known_from_hub, hub.list_downloaded(home)),
     )
 
 

@@ -23,8 +23,6 @@ _ALIASES = {
 }
 _KEYS = ("quantization_config", "compression_config")  # the second is what compressed-tensors wrote at first
 _MODELOPT_FILE = "hf_quant_config.json"
-_TORCHAO = re.compile(r"(?:(int|float)(\d+)dynamicactivation)?(int|float)(\d+)weight")
-_QUARK_TYPE = re.compile(r"(int|fp)(\d+)")
 _MX_GROUP, _NV_GROUP = 32, 16  # what the formats MXFP4 and NVFP4 are defined by
 
 Kind = Literal["int", "float"]
@@ -178,45 +176,11 @@ _MODELOPT: Mapping[str, tuple[Numbers, Numbers | None, int | None]] = {
 _MODELOPT_CACHE = {"FP8": _FP8, "NVFP4": _FP4, "INT8": _INT8}
 
 
-def _bitsandbytes(method: str, config: Json) -> Quantization:
-    if config.get("load_in_4bit") is True:
-        return Quantization(method, _FP4)  # nf4 or fp4: both are tables of floats
-    return Quantization(method, _INT8, _INT8) if config.get("load_in_8bit") is True else Quantization(method)
-
-
-def _torchao(method: str, config: Json) -> Quantization:
-    """`quant_type` is a name of old, or the configuration's class under the layers that it is for."""
-    said = config.get("quant_type")
-    chosen = quantized_object_at(quantized_object_at(config, "quant_type"), "default")
-    name = said if isinstance(said, str) else str(chosen.get("_type", ""))
-    found = _TORCHAO.search(name.replace("_", "").lower())
-    if found is None:
-        return Quantization(method)
-    activations = Numbers(int(found[2]), _kind(found[1])) if found[1] else None
-    sizes = (
-        quantized_object_at(config, "quant_type_kwargs")
-        if isinstance(said, str)
-        else quantized_object_at(chosen, "_data")
-    )
-    return Quantization(method, Numbers(int(found[4]), _kind(found[3])), activations, _group_size(sizes))
-
-
 def _auto_round(method: str, config: Json) -> Quantization:
     bits, activation_bits = _bits(config, "bits"), _bits(config, "act_bits")
     kind = _kind(str(config.get("data_type", "int")))
     activations = Numbers(activation_bits, kind) if activation_bits and activation_bits < FULL_BITS else None
     return Quantization(method, Numbers(bits, kind) if bits else None, activations, _group_size(config))
-
-
-def _quark(method: str, config: Json) -> Quantization:
-    shared = quantized_object_at(config, "global_quant_config")
-    weights, inputs = _first(shared.get("weight")), _first(shared.get("input_tensors"))
-    return Quantization(method, _quark_numbers(weights), _quark_numbers(inputs), _group_size(weights))
-
-
-def _quark_numbers(config: Json) -> Numbers | None:
-    found = _QUARK_TYPE.match(str(config.get("dtype", "")))
-    return Numbers(int(found[2]), _kind(found[1])) if found else None
 
 
 _READERS: Mapping[str, Callable[[str, Json], Quantization]] = {
@@ -226,10 +190,7 @@ _READERS: Mapping[str, Callable[[str, Json], Quantization]] = {
     "fp8": _fp8,
     "modelopt": _modelopt,
     "mxfp4": lambda method, _: Quantization(method, _FP4, group_size=_MX_GROUP),
-    "bitsandbytes": _bitsandbytes,
-    "torchao": _torchao,
     "auto-round": _auto_round,
-    "quark": _quark,
 }
 
 
@@ -262,9 +223,3 @@ def _block(value: object) -> tuple[int, int] | None:
 def quantized_object_at(content: Json, key: str) -> Json:
     value = content.get(key)
     return value if isinstance(value, dict) else {}
-
-
-def _first(value: object) -> Json:
-    """An object, or the first of a list of them."""
-    found = value[0] if isinstance(value, list) and value else value
-    return found if isinstance(found, dict) else {}

@@ -100,6 +100,8 @@ def _score_table(
 ) -> "pa.Table":
     import pyarrow as pa
 
+    from bitbench.records.strict_reader import strict_reader_schema
+
     columns: list[list[Json]] = [[] for _ in SCORE_COLUMNS]
     for (number, window), places in zip(windows.items(), scored, strict=True):
         for position, place in enumerate(places, start=1):
@@ -115,9 +117,7 @@ def _score_table(
             )
             for column, value in zip(columns, row, strict=True):
                 column.append(value)
-    types = {"int32": pa.int32(), "float32": pa.float32()}
-    types |= {f"list<{name}>": pa.list_(kind) for name, kind in types.items()}
-    schema = pa.schema([(column.name, types[column.arrow_type]) for column in SCORE_COLUMNS])
+    schema = strict_reader_schema(SCORE_COLUMNS)
     return pa.Table.from_arrays(
         [pa.array(values, kind.type) for values, kind in zip(columns, schema, strict=True)], schema=schema
     )

@@ -1,7 +1,7 @@
 """Who makes what kind of recipe, in which environment: the work that a backend is given, one run of its worker, and
 about how long that takes."""
 
-import time
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from bitbench.quantize.calibration import CalibrationText
 from bitbench.quantize.manifest import WorkerFacts
 from bitbench.study.base import Json
 from bitbench.study.environment import Environment
-from bitbench.study.recipe import Backend, Recipe, Step
+from bitbench.study.recipe import Backend, Recipe
 from bitbench.util.errors import QuantizeError
 from bitbench.util.files import SafeFolder
 from bitbench.util.isolated.job_process import WorkerFailed, run_job
@@ -50,12 +50,11 @@ class Work:
 
 @dataclass(frozen=True)
 class QuantizeProgress:
-    """`part` of `parts` of a step is done. `remaining_s` is None before anything was measured."""
+    """`part` of `parts` of a step is done."""
 
     step: str
     part: int = 0
     parts: int | None = None
-    remaining_s: float | None = None
     counted: str = "layer"  # what a part is
 
     @property
@@ -110,12 +109,9 @@ def _run_gguf_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
 
 def _gguf_job(work: Work) -> dict[str, Json]:
     environment = work.python.parent.parent
-    quantize = environment / "bin" / "llama-quantize"
     converter = next(environment.glob(_CONVERTER), None)
-    if converter is None or not quantize.exists():
-        raise QuantizeError(
-            f"{environment} lacks llama.cpp's converter or llama-quantize; recreate it: bitbench env create llamacpp"
-        )
+    if converter is None:
+        raise QuantizeError(f"{environment} lacks llama.cpp's converter; recreate it: bitbench env create llamacpp")
     return {
         **_imatrix_job(work, environment),
         "model": str(work.model),
@@ -124,45 +120,36 @@ def _gguf_job(work: Work) -> dict[str, Json]:
         "tensors": [[rule.match, rule.type] for rule in work.recipe.tensors],
         "dense": None if work.origin is None else str(work.origin / _FILE),
         "converter": str(converter),
-        "quantize": str(quantize),
+        "quantize": _llamacpp_program("llama-quantize", environment),
     }
+
+
+def _llamacpp_program(name: str, environment: Path) -> str:
+    """Return the path of the environment's own program, else of the one on the PATH. Raises QuantizeError."""
+    found = shutil.which(name, path=environment / "bin") or shutil.which(name)
+    if found is None:
+        raise QuantizeError(f"{environment} has no {name} and the PATH has none; put one from llama.cpp on the PATH")
+    return found
 
 
 def _imatrix_job(work: Work, environment: Path) -> dict[str, Json]:
     """The text on which llama.cpp finds out which weights matter, and how much of it. Empty where it does not."""
     if not work.recipe.has_imatrix or work.calibration is None:
         return {}
-    tool = environment / "bin" / "llama-imatrix"
-    if not tool.exists():
-        raise QuantizeError(
-            f"{work.recipe.name} needs llama-imatrix, which the prebuilt llama.cpp in {environment} does not have; "
-            "compile it with: bitbench env create llamacpp --compile"
-        )
+    tool = _llamacpp_program("llama-imatrix", environment)
     text = SafeFolder(work.folder).write("calibration.txt", work.calibration.as_text())
     need = work.recipe.calibration
-    return {"imatrix": str(tool), "text": str(text), "samples": need.samples, "tokens": need.tokens}
+    return {"imatrix": tool, "text": str(text), "samples": need.samples, "tokens": need.tokens}
 
 
 _LLMCOMPRESSOR_WORKER = Path(__file__).with_name("workers") / "llmcompressor_worker.py"
-# Processor seconds of a step on SmolLM2-135M with 64 samples of 512 tokens; only their ratios are used. Those of
-# spinquant and autoround were not measured: no text is looked at, and 200 passes over each block.
-_STEP_COST = {
-    "smoothquant": 76.0,
-    "sparsegpt": 128.0,
-    "gptq": 134.0,
-    "awq": 245.0,
-    "spinquant": 5.0,
-    "autoround": 2000.0,
-    "quantize": 2.0,
-}
 
 
 def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFacts:
-    estimate = _StepsEstimate(work.recipe.steps)
-
     def show(event: Json) -> None:
         if event["event"] == "part":
-            on_progress(estimate.progress(event["step"], event["part"], event["parts"]))
+            step = work.recipe.steps[event["step"]].step
+            on_progress(QuantizeProgress(step, event["part"], event["parts"]))
         elif event["event"] == "stage":
             on_progress(QuantizeProgress(event["name"]))
 
@@ -170,24 +157,6 @@ def run_llmcompressor_backend(work: Work, on_progress: OnProgress) -> WorkerFact
     return _run_backend_worker(
         _LLMCOMPRESSOR_WORKER, work, _llmcompressor_job(work), maker="llm-compressor", on_event=show
     )
-
-
-class _StepsEstimate:
-    """Time left, from the time that the parts so far took and what steps cost relative to each other."""
-
-    def __init__(self, steps: tuple[Step, ...]) -> None:
-        self._names = [step.step for step in steps]
-        self._costs = [_STEP_COST[name] for name in self._names]
-        self._began: float | None = None
-
-    def progress(self, step: int, part: int, parts: int) -> QuantizeProgress:
-        """The first event of all (part 0 of step 0) starts the clock: loading the model does not repeat."""
-        if self._began is None:
-            self._began = time.monotonic()
-        done = sum(self._costs[:step]) + self._costs[step] * part / parts
-        left = sum(self._costs) - done
-        elapsed = time.monotonic() - self._began
-        return QuantizeProgress(self._names[step], part, parts, elapsed * left / done if done else None)
 
 
 def _llmcompressor_job(work: Work) -> dict[str, Json]:
@@ -199,7 +168,6 @@ def _llmcompressor_job(work: Work) -> dict[str, Json]:
         "model": str(work.model),
         "checkpoint": str(work.checkpoint),
         "steps": [step.model_dump(mode="json") for step in work.recipe.steps],
-        "by_file": work.recipe.by_file,
         "calibration": calibration_file,
         "samples": need.samples,
         "tokens": need.tokens,
@@ -278,8 +246,6 @@ S_PER_MILLION_PARAMETERS = {
     "sparsegpt": 0.95,
     "gptq": 1.0,
     "awq": 1.8,
-    "autoround": 4.0,
-    "spinquant": 0.6,
 }
 
 

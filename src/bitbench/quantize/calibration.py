@@ -112,7 +112,7 @@ def _document_of(line: str, where: str) -> Document:
     if isinstance(content, dict) and isinstance(content.get("text"), str):
         return {"text": content["text"]}
     messages = content.get("messages") if isinstance(content, dict) else None
-    if not isinstance(messages, list) or not messages or not all(_is_message(message) for message in messages):
+    if not isinstance(messages, list) or not messages or not all(map(_is_message, messages)):
         raise QuantizeError(
             f'{where}: each line must be {{"text": …}} or {{"messages": [{{"role": …, "content": …}}, …]}}, as text.'
         )

@@ -64,7 +64,8 @@ def refuse_group_size_that_does_not_fit(recipe: Recipe, tensors: Mapping[str, St
     misfits = sorted(layer for layer, count in columns.items() if count % scheme.group_size)
     if not misfits:
         return
-    fitting = [str(size) for size in _COMMON_GROUP_SIZES if not any(count % size for count in columns.values())]
+    divisor = math.gcd(*columns.values())
+    fitting = [str(size) for size in _COMMON_GROUP_SIZES if divisor % size == 0]
     advice = f"sizes that divide them: {', '.join(fitting)}" if fitting else "remove group_size for one scale per row"
     raise RecipeError(
         f"recipe {recipe.name}: group_size {scheme.group_size} does not divide the {columns[misfits[0]]} columns of "

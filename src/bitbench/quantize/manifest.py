@@ -25,24 +25,13 @@ class CalibrationFacts(Record):
     tokens: int | None = None  # in all samples together
 
 
-class LayerError(Record):
-    """How far a layer's output moved, in the method's own measure. `before`: without the method (AWQ tells it)."""
-
-    layer: str
-    method: str
-    error: float
-    before: float | None = None
-
-
 class WorkerFacts(Record):
     """What a backend says about its work."""
 
     versions: dict[str, str]
     peak_memory_bytes: int | None = None  # resident, of the worker alone
-    peak_device_bytes: int | None = None
     samples: int | None = None
     tokens: int | None = None
-    layer_errors: tuple[LayerError, ...] = ()
     rounded_instead: tuple[str, ...] = ()  # layers that GPTQ could not solve and rounded to the nearest
     unreached: tuple[str, ...] = ()  # experts of a mixture that no token of the calibration text came to
     # Tensors whose rows do not fit the type of a GGUF recipe, counted by what llama.cpp chose: "q5_0 instead of q4_K".

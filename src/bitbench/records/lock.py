@@ -71,7 +71,7 @@ class HostFacts(Record):
         """One fact as text; None where it is not known."""
         value = getattr(self, name)
         if isinstance(value, tuple):
-            return ", ".join(str(part) for part in value) or None
+            return ", ".join(map(str, value)) or None
         return None if value in (None, "") else str(value)
 
 

@@ -168,7 +168,7 @@ def refuse_reading_unplanned_points(plan: Plan, trials: Iterable[TrialRecord], f
 def _cause_of_damage(error: ValueError) -> str:
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False, include_input=False)[0]
-        return f"`{'.'.join(str(part) for part in first['loc'])}`: {first['msg']}"
+        return f"`{'.'.join(map(str, first['loc']))}`: {first['msg']}"
     return _first_line(error)
 
 

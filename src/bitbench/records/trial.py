@@ -284,13 +284,9 @@ class LoadProgress(Record):
 
     elapsed_s: float
     requests: int  # of the trial, where all are sent
-    sent: int
     running: int
     succeeded: int  # as far as is known before answers are decoded
     failed: int
     chunks: int  # parts of answers that came in a read of their own; most carry one token
     chunks_per_s: float  # since the last message
     requests_per_s: float  # that ended, since the last message
-    ttft_p50_s: float | None  # of the latest, from the planned time to the first part of an answer
-    itl_p50_s: float | None  # of the latest gaps between parts, of the answers that have ended
-    client: WorkerHealth  # the worst of each figure

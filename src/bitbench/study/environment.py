@@ -1,13 +1,12 @@
 """The environment that an engine or a feature needs."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
 
 from bitbench.util.errors import EngineEnvironmentError
 
-VERSION = r"[0-9][A-Za-z0-9.+!_-]*"  # of an engine: a part of a folder's name, and of what an installer is asked for
 Device = Literal["cpu", "cuda"]
 OnStep = Callable[[str], None]  # hears what is being done, in a few words
 
@@ -17,17 +16,9 @@ def venv_folder(place: Path) -> Path:
     return place.parent.parent if place.parent.name == "bin" else place
 
 
-class Build(Protocol):
-    def __call__(self, environment: Path, log_file: Path, *, cuda: bool, on_step: OnStep) -> None:
-        """Compile what no package provides, into the environment's folder; raises EngineEnvironmentError."""
-
-
-class Prebuilt(Protocol):
-    def __call__(self, environment: Path, log_file: Path) -> str | None:
-        """Put into the environment's folder, for the CPU, what the build would compile, from a package of the lock.
-
-        Says in words what it is; None where it does not fit this machine.
-        """
+class Finish(Protocol):
+    def __call__(self, environment: Path, log_file: Path, *, device: Device) -> str | None:
+        """Add to the environment's folder what its packages lack, and say in words which programs it has now."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +32,8 @@ class Environment:
     import_check: str  # Python that must run without an error once the packages are installed
     main_packages: tuple[str, ...] = ()  # decide what is measured; lower case, with hyphens
     source_lock: Path | None = None  # packages that exist as source only; built with what the lock installed
-    build: Build | None = None  # runs after the packages are installed
-    prebuilt: Prebuilt | None = None  # tried before the build, unless compiling is asked for
-    # The environment whose engine this one has in another version: its locks are resolved from that one's when it is
-    # created. None: its locks come with bitbench.
-    origin: "Environment | None" = None
+    finish: Finish | None = None  # runs after the packages are installed
+    is_of_python: bool = True  # False: its engine is a program, and no other environment of Python has it
 
     def lock_for(self, device: Device) -> Path:
         lock = self.locks.get(device) or self.locks.get("cpu")
@@ -55,18 +43,6 @@ class Environment:
                 f"{device}."
             )
         return lock
-
-    def at(self, version: str, folder: Path) -> "Environment":
-        """The same with this version of its engine, and locks in `folder`; raises EngineEnvironmentError."""
-        if self.prebuilt is not None or not self.main_packages:
-            raise EngineEnvironmentError(
-                f"The environment {self.name} has no other versions: what it runs is not a package of the index. "
-                "Measure a server of your own with the engine `endpoint`."
-            )
-        name = f"{self.name}=={version}"
-        return replace(
-            self, name=name, locks={device: folder / f"{name}-{device}.txt" for device in self.locks}, origin=self
-        )
 
     def main_versions(self, versions: Mapping[str, str]) -> dict[str, str]:
         """Of all installed versions those of the main packages."""

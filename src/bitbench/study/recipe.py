@@ -163,25 +163,6 @@ class Awq(Spec):
     duo_scaling: bool = Field(default=True, description="consider the weights too, not only the activations")
 
 
-class SpinQuant(Spec):
-    """Turns weights by matrices that cancel out, so that no channel has outliers; costs nothing while it runs."""
-
-    step: Literal["spinquant"]
-    rotations: tuple[Literal["R1", "R2"], ...] = Field(
-        default=("R1", "R2"), min_length=1, description="R1: between blocks; R2: within attention"
-    )
-    matrix: Literal["hadamard", "random-hadamard", "random-matrix"] = Field(
-        default="hadamard", description="hadamard needs sizes that are powers of two; random-matrix fits any"
-    )
-
-
-class AutoRound(Scheme):
-    """Learns for each weight whether to round it up or down, block by block."""
-
-    step: Literal["autoround"]
-    iterations: int = Field(default=200, ge=1, le=10_000, description="of learning per block; more take longer")
-
-
 class Gptq(Scheme):
     """Rounds weights one column at a time and corrects the columns that follow."""
 
@@ -196,7 +177,7 @@ class Quantize(Scheme):
     step: Literal["quantize"]
 
 
-Step = Annotated[SmoothQuant | SparseGpt | Awq | SpinQuant | AutoRound | Gptq | Quantize, Field(discriminator="step")]
+Step = Annotated[SmoothQuant | SparseGpt | Awq | Gptq | Quantize, Field(discriminator="step")]
 
 
 class CalibrationNeed(Spec):
@@ -241,11 +222,6 @@ class Recipe(Spec):
     description: str = Field(default="", description="a line for `bitbench recipes`")
     backend: Backend = Field(default=Backend.LLMCOMPRESSOR, description="what creates the variant")
     steps: tuple[Step, ...] = Field(default=(), description="what llm-compressor does, in this order")
-    by_file: bool = Field(
-        default=False,
-        description="quantize one weight file after the other, for a model larger than memory; with one `quantize` "
-        "step that needs no text",
-    )
     calibration: CalibrationNeed = Field(default=CalibrationNeed(), description="text that the steps look at")
     options: dict[str, Option] = Field(default_factory=dict, description="for all backends but none and llmcompressor")
     tensors: tuple[TensorRule, ...] = Field(
@@ -260,12 +236,6 @@ class Recipe(Spec):
         if "--" in value:
             raise ValueError("a recipe's name may not contain `--`")
         return value
-
-    @model_validator(mode="after")
-    def _goes_by_file_without_a_text(self) -> "Recipe":
-        if self.by_file and (len(self.steps) != 1 or self.steps[0].step != "quantize" or self.needs_calibration):
-            raise ValueError("by_file: true goes with one `quantize` step that needs no text, and nothing else")
-        return self
 
     @model_validator(mode="after")
     def _has_types_for_what_is_quantized(self) -> "Recipe":
@@ -291,9 +261,7 @@ class Recipe(Spec):
             raise ValueError("`options` are for other backends; write fields into the steps")
         rounding = [step for step in self.steps if isinstance(step, Scheme)]
         if len(rounding) != 1 or self.steps[-1] is not rounding[0]:
-            raise ValueError(
-                "the last step, and no other, must be `quantize`, `gptq` or `autoround`: it rounds the weights"
-            )
+            raise ValueError("the last step, and no other, must be `quantize` or `gptq`: it rounds the weights")
         return self
 
     def _check_gguf(self) -> None:
@@ -381,7 +349,4 @@ class Recipe(Spec):
     @property
     def needs_calibration(self) -> bool:
         """Whether a text is looked at."""
-        return self.has_imatrix or any(
-            step.needs_calibration if isinstance(step, Quantize) else not isinstance(step, SpinQuant)
-            for step in self.steps
-        )
+        return self.has_imatrix or any(not isinstance(step, Quantize) or step.needs_calibration for step in self.steps)

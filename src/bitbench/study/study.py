@@ -26,7 +26,7 @@ from pydantic_core import CoreSchema
 
 from bitbench.feature import feature_errors_as_warnings, study_keys_of_features
 from bitbench.study.base import RECORDED, Bytes, Fraction, Seconds, Spec
-from bitbench.study.environment import VERSION, venv_folder
+from bitbench.study.environment import venv_folder
 from bitbench.study.metrics import PrimaryMetricName, find_metric
 from bitbench.study.objective import Objectives
 from bitbench.study.quality import Quality
@@ -40,20 +40,12 @@ EngineName = Annotated[str, BeforeValidator(lambda value: "null" if value is Non
 Argument = bool | int | float | str
 
 
-def _quoted(value: object) -> object:
-    if isinstance(value, (int, float)):
-        raise ValueError(f'YAML reads it as a number; put it in quotes: version: "{value}"')
-    return value
-
-
 def _full_path(value: str) -> str:
     if not Path(value).expanduser().is_absolute():
         raise ValueError(f"{value} is relative; give the full path of a virtual environment, or of its python")
     return value
 
 
-Version = Annotated[str, BeforeValidator(_quoted), Field(pattern=f"^{VERSION}$", max_length=80)]
-Versions = Annotated[tuple[Version, ...], Field(min_length=1)]
 PythonPath = Annotated[str, AfterValidator(_full_path)]
 KvCacheTypes = Annotated[tuple[str, ...], Field(min_length=1)]
 MOST_POINTS = 2_000  # of a study: at five starts of a minute each they take a machine a week
@@ -61,22 +53,15 @@ MOST_SETUPS = 1_000  # of one engine, by the lists in its arguments
 
 
 _PYTHON = "a virtual environment that has the engine, or its python, instead of the one that bitbench made"
-_VERSION = "of the engine, from `bitbench env create ENGINE==VERSION`; the one that bitbench pins unless given"
-
-
-def _one_environment(setup: Any) -> Any:
-    if setup.python is not None and setup.version is not None:
-        raise ValueError("`python` is an environment with a version of its own; give `python` or `version`")
-    return setup
 
 
 def _named(value: object) -> object:
-    """With a name: `vllm`, `vllm 0.31.0` of a version, `vllm old` of the environment /opt/old."""
+    """With a name: `vllm`, or `vllm old` of the environment /opt/old."""
     if value is None or isinstance(value, str):
         value = {"engine": value}
     if isinstance(value, dict) and "name" not in value and "engine" in value:
-        which = value.get("version") or _folder_name(value.get("python"))
-        name = f"{value['engine']} {which}" if isinstance(which, str) else value["engine"]
+        which = _folder_name(value.get("python"))
+        name = f"{value['engine']} {which}" if which else value["engine"]
         value = {**value, "name": name}
     return value
 
@@ -100,10 +85,8 @@ class EngineSetup(Spec):
     env: dict[str, str] = Field(default_factory=dict, description="environment variables of its process")
     kv_cache: str | None = Field(default=None, description="type of its KV cache; the engine's own choice unless given")
     python: PythonPath | None = Field(default=None, description=_PYTHON)
-    version: Version | None = Field(default=None, description=_VERSION)
 
     _short_form = model_validator(mode="before")(_named)
-    _either = model_validator(mode="after")(_one_environment)
 
     @property
     def settings(self) -> dict[str, Argument]:
@@ -114,15 +97,9 @@ class EngineSetup(Spec):
     def has_quantized_cache(self) -> bool:
         return self.kv_cache is not None and self.kv_cache not in _WHOLE_CACHES
 
-    @property
-    def has_own_environment(self) -> bool:
-        return self.python is not None or self.version is not None
-
     def environment(self, usual: str | None) -> str | None:
         """Name of the environment that it runs in, or path of somebody else's; `usual` is that of its engine."""
-        if self.python is not None:
-            return str(Path(self.python).expanduser())
-        return f"{usual}=={self.version}" if usual is not None and self.version is not None else usual
+        return str(Path(self.python).expanduser()) if self.python is not None else usual
 
 
 class EngineAxes(Spec):
@@ -139,41 +116,33 @@ class EngineAxes(Spec):
         default=None, description="type of its KV cache, as the engine spells it; with a list, a setup for each"
     )
     python: PythonPath | None = Field(default=None, description=_PYTHON)
-    version: Version | Versions | None = Field(default=None, description=f"{_VERSION}; with a list, a setup for each")
 
     _short_form = model_validator(mode="before")(_named)
-    _either = model_validator(mode="after")(_one_environment)
 
     @model_validator(mode="after")
     def _are_few(self) -> "EngineAxes":
-        axes = (self.version, self.kv_cache, *self.args.values())
+        axes = (self.kv_cache, *self.args.values())
         count = prod(len(values) for values in axes if isinstance(values, tuple))
         if count > MOST_SETUPS:
             raise ValueError(f"its lists have {count:,} combinations; at most {MOST_SETUPS:,}")
         return self
 
-    def setups(self, kv_cache: tuple[str, ...] | str | None = None) -> Iterator[EngineSetup]:
-        """Each combination. `kv_cache` is the study's own axis, for an engine that names none."""
-        types = self.kv_cache if self.kv_cache is not None else kv_cache
+    def setups(self) -> Iterator[EngineSetup]:
+        """Each combination."""
+        types = self.kv_cache
         axes = {name: values for name, values in self.args.items() if isinstance(values, tuple)}
-        for version, type, *values in product(_listed(self.version), _listed(types), *axes.values()):
+        for type, *values in product(types if isinstance(types, tuple) else (types,), *axes.values()):
             chosen = dict(zip(axes, values, strict=True))
-            name = f"{self.name} {version}" if isinstance(self.version, tuple) else self.name
             place = {"kv": type, **chosen} if isinstance(types, tuple) else chosen
             args = {name: chosen.get(name, value) for name, value in self.args.items()}
             yield EngineSetup(
-                name=" ".join([name, *(f"{name}={_shown(value)}" for name, value in place.items())]),
+                name=" ".join([self.name, *(f"{name}={_shown(value)}" for name, value in place.items())]),
                 engine=self.engine,
                 args={name: value for name, value in args.items() if not (value is None or isinstance(value, tuple))},
                 env=self.env,
                 kv_cache=type,
                 python=self.python,
-                version=version,
             )
-
-
-def _listed(values: tuple[str, ...] | str | None) -> tuple[str | None, ...]:
-    return values if isinstance(values, tuple) else (values,)
 
 
 def _shown(value: Argument | None) -> str:
@@ -196,8 +165,7 @@ def _each_combination(value: object, info: ValidationInfo) -> object:
     """The lists of a study file, expanded; its mistakes keep their place in the file. Setups are left as they are."""
     if isinstance(value, (list, tuple)) and all(isinstance(item, EngineSetup) for item in value):
         return value
-    kv_cache = info.data.get("kv_cache")
-    return [setup for axes in _AXES.validate_python(value, context=info.context) for setup in axes.setups(kv_cache)]
+    return [setup for axes in _AXES.validate_python(value, context=info.context) for setup in axes.setups()]
 
 
 class Count(Spec):
@@ -330,12 +298,9 @@ class Study(Spec):
     )
     recipes: tuple[str, ...] = Field(default=("bf16",), min_length=1, description="how each model is compressed")
     variants: tuple[Checkpoint, ...] = Field(default=(), description="quantized checkpoints of others")
-    kv_cache: str | KvCacheTypes | None = Field(
-        default=None, description="type of the KV cache, for engines that name none; with a list, a setup for each"
-    )
     engines: Annotated[
         tuple[EngineSetup, ...], BeforeValidator(_each_combination, json_schema_input_type=tuple[EngineAxes, ...])
-    ] = Field(min_length=1, description="a name, or `{engine, name, args, kv_cache, env, version, python}`")
+    ] = Field(min_length=1, description="a name, or `{engine, name, args, kv_cache, env, python}`")
     workloads: tuple[Workload, ...] = Field(
         default=(), description="built-in names, or a shape of your own; none where only quality is asked for"
     )

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from bitbench.study.environment import Device
 from bitbench.study.objective import Objective, Objectives
-from bitbench.study.study import EngineAxes, KvCacheTypes, Study
+from bitbench.study.study import EngineAxes, Study
 from bitbench.study.workload import Workload
 from bitbench.util import yaml_file
 from bitbench.util.errors import StudyFileError, UsageError
@@ -45,7 +45,6 @@ class _Engines(BaseModel):
     """What of a study file decides how many setups each of its engines is."""
 
     engines: tuple[EngineAxes, ...]
-    kv_cache: str | KvCacheTypes | None = None
 
 
 def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, ...]:
@@ -53,7 +52,7 @@ def _as_written(location: tuple[int | str, ...], text: str) -> tuple[int | str, 
     match location:
         case ("engines", int(number), *rest):
             written = yaml_file.parse_yaml(text, _Engines, name="", outline="", error=StudyFileError)
-            entries = [place for place, axes in enumerate(written.engines) for _ in axes.setups(written.kv_cache)]
+            entries = [place for place, axes in enumerate(written.engines) for _ in axes.setups()]
             return ("engines", entries[number], *rest)
     return location
 
@@ -105,7 +104,7 @@ def study_file_text(study: Study) -> str:
     content = study.model_dump(mode="json", exclude_defaults=True, exclude={"workloads", "objectives"}, context=BY_HAND)
     content = {"bitbench": study.bitbench, **content}
     if study.workloads:
-        content["workloads"] = [_workload(workload) for workload in study.workloads]
+        content["workloads"] = list(map(_workload, study.workloads))
     if study.objectives:
         content["objectives"] = {objective.name: written_seconds(objective.limit) for objective in study.objectives}
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)

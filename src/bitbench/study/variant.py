@@ -30,7 +30,6 @@ class ExpertFacts(Record):
 class ModelFacts(Record):
     """What the folder of a model says about itself. None where it does not say."""
 
-    architecture: str | None = None
     parameters: int | None = None
     vocabulary_size: int | None = None
     special_token_ids: tuple[int, ...] = ()

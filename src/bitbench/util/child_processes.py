@@ -90,12 +90,9 @@ def write_child_frame(pipe: IO[bytes], payload: bytes) -> None:
     pipe.flush()
 
 
-def read_child_frame(pipe: IO[bytes], most_bytes: int | None = None) -> bytes:
-    """The next frame; raises EOFError when the other side is gone, also in the middle of one, and ValueError where it
-    announces more than `most_bytes`."""
+def read_child_frame(pipe: IO[bytes]) -> bytes:
+    """The next frame; raises EOFError when the other side is gone, also in the middle of one."""
     (length,) = _LENGTH.unpack(_read_exactly(pipe, _LENGTH.size))
-    if most_bytes is not None and length > most_bytes:
-        raise ValueError(f"a frame of {length} bytes")
     return _read_exactly(pipe, length)
 
 

@@ -7,6 +7,7 @@ import platform
 import re
 import resource
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 from bitbench.util.errors import PlatformError
@@ -61,13 +62,16 @@ def disk_fault(folder: Path) -> str | None:
     return None
 
 
+NATIVE_ADVICE = "install bitbench's wheel, or g++ or clang++ and bitbench again"
 SYSTEMS = {"Darwin": "macOS"}  # as people call them
 
 
 def require_linux() -> None:
-    """Raises PlatformError elsewhere, before anything is started or written."""
+    """Raises PlatformError elsewhere, and without the native part, before anything is started or written."""
     if (system := platform.system()) != "Linux":
         raise PlatformError(
             f"bitbench measures on Linux only, and this is {SYSTEMS.get(system, system)}; here it reads, compares and "
             "reports what a Linux machine measured (docs/platforms.md)"
         )
+    if find_spec("bitbench._native") is None:
+        raise PlatformError(f"bitbench was installed without its native part, which measures; {NATIVE_ADVICE}")

@@ -8,7 +8,6 @@ the same file and with the same properties, in one pass each.
 import argparse
 import json
 import math
-import subprocess
 import sys
 import time
 from itertools import count
@@ -19,10 +18,11 @@ import numpy as np
 import openvino
 import openvino_genai
 from completion_server import Job  # type: ignore[import-not-found]
-from openvino_kernels import IR, openvino_kernel_inputs, openvino_kernel_properties  # type: ignore[import-not-found]
+from openvino import opset13
 from tokenizers import Tokenizer  # type: ignore[import-not-found]
 
-KERNELS = Path(__file__).with_name("openvino_kernels.py")
+IR = "openvino_model.xml"
+RESOLVED = ("INFERENCE_PRECISION_HINT", "KV_CACHE_PRECISION", "INFERENCE_NUM_THREADS")
 BLOCK = 32  # tokens of a block of the KV cache on a CPU
 DTYPES = {"float32": "f32", "bfloat16": "bf16", "float16": "f16"}
 RUNNING = openvino_genai.GenerationStatus.RUNNING
@@ -35,15 +35,11 @@ class OpenvinoModel:
     def __init__(self, arguments: argparse.Namespace) -> None:
         self._folder: Path = arguments.model
         self._properties = _properties_of(arguments)
-        self._kernels = openvino_model_kernels(self._folder, self._properties)
-        self._caching: bool = arguments.enable_prefix_caching
         scheduler = openvino_genai.SchedulerConfig()
         scheduler.max_num_seqs = arguments.concurrency
         # Room for every request at its full length, so that none waits for another's cache.
         scheduler.num_kv_blocks = arguments.concurrency * (math.ceil(arguments.context_tokens / BLOCK) + 1)
-        scheduler.enable_prefix_caching = self._caching
-        if arguments.max_num_batched_tokens:
-            scheduler.max_num_batched_tokens = arguments.max_num_batched_tokens
+        scheduler.enable_prefix_caching = False
         self._batched_tokens: int = scheduler.max_num_batched_tokens
         self._blocks: int = scheduler.num_kv_blocks
         began = time.perf_counter()
@@ -100,7 +96,7 @@ class OpenvinoModel:
         """As `completion_server.WholeModel` says."""
         if self._scorer is None:
             self._scorer = openvino.Core().compile_model(str(self._folder / IR), "CPU", self._properties)
-        logits = self._scorer.create_infer_request().infer(openvino_kernel_inputs(self._scorer, prompt))[0][0]
+        logits = self._scorer.create_infer_request().infer(_decoder_inputs(self._scorer, prompt))[0][0]
         following = [*prompt[1:], int(logits[-1].argmax())]
         places: list[dict[int, float]] = []
         for first in range(0, len(prompt), ROWS_AT_ONCE):
@@ -111,7 +107,7 @@ class OpenvinoModel:
         return places
 
     def facts(self) -> dict[str, Any]:
-        settings = openvino_kernel_properties(self._properties)
+        settings = resolved_openvino_properties(self._properties)
         cache_bytes = self._pipeline.get_metrics().kv_cache_size_in_bytes
         tokens = self._blocks * BLOCK
         return {
@@ -121,15 +117,13 @@ class OpenvinoModel:
                 "openvino": _openvino_version(openvino),
                 "python": ".".join(map(str, sys.version_info[:3])),
             },
-            "kernels": self._kernels,
             "kv_cache_bytes": cache_bytes or None,
             "kv_cache_tokens": tokens,
             "kv_bytes_per_token": cache_bytes // tokens or None,
             "weight_load_s": round(self._load_s, 3),
-            "prefix_caching": self._caching,
+            "prefix_caching": False,
             "notes": [
                 f"computes in {settings['INFERENCE_PRECISION_HINT']}, KV cache {settings['KV_CACHE_PRECISION']}, "
-                f"dynamic quantization in groups of {settings['DYNAMIC_QUANTIZATION_GROUP_SIZE']}, "
                 f"{settings['INFERENCE_NUM_THREADS']} threads, at most {self._batched_tokens} tokens in a step",
             ],
         }
@@ -151,16 +145,34 @@ def _properties_of(arguments: argparse.Namespace) -> dict[str, Any]:
         "INFERENCE_PRECISION_HINT": DTYPES.get(arguments.dtype),
         "INFERENCE_NUM_THREADS": arguments.threads,
         "KV_CACHE_PRECISION": arguments.kv_cache_precision,
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": arguments.dynamic_quantization_group_size,
     }
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def openvino_model_kernels(folder: Path, properties: dict[str, Any]) -> list[dict[str, Any]]:
-    """Found out by a process of its own, whose memory is not the server's. Empty where it fails."""
-    command = [sys.executable, "-I", str(KERNELS), str(folder), json.dumps(properties)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=False)
-    return list(json.loads(done.stdout)) if done.returncode == 0 else []
+def _decoder_inputs(compiled: Any, prompt: list[int]) -> dict[str, Any]:
+    """The inputs of a stateful decoder for one prompt and no past."""
+    ids = np.array([prompt], dtype=np.int64)
+    known = {
+        "input_ids": ids,
+        "attention_mask": np.ones_like(ids),
+        "position_ids": np.arange(len(prompt), dtype=np.int64)[None],
+        "beam_idx": np.zeros(1, dtype=np.int32),
+    }
+    wanted = {name.get_any_name() for name in compiled.inputs}
+    return {name: value for name, value in known.items() if name in wanted}
+
+
+def resolved_openvino_properties(properties: dict[str, Any]) -> dict[str, str]:
+    """What the plugin makes of these properties on this processor, told by a model that does nothing."""
+    inlet = opset13.parameter([1], np.float32)
+    nothing = openvino.Model([opset13.relu(inlet)], [inlet], "nothing")
+    compiled = openvino.Core().compile_model(nothing, "CPU", properties)
+    return {name: _shown_property(compiled.get_property(name)) for name in RESOLVED}
+
+
+def _shown_property(value: Any) -> str:
+    """Types of numbers as OpenVINO spells them in its documents: bf16."""
+    return str(value.get_type_name()) if isinstance(value, openvino.Type) else str(value)
 
 
 def _openvino_version(package: Any) -> str:

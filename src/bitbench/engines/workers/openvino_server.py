@@ -61,9 +61,6 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--threads", type=int)
     parser.add_argument("--kv-cache-precision")
-    parser.add_argument("--dynamic-quantization-group-size", type=int)
-    parser.add_argument("--max-num-batched-tokens", type=int)
-    parser.add_argument("--enable-prefix-caching", action="store_true")
     arguments = parser.parse_args()
     try:
         model = OpenvinoModel(arguments)

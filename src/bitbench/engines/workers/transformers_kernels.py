@@ -37,26 +37,6 @@ def transformers_kernel_choices(model: Any) -> list[dict[str, Any]]:
     return [attention, *linear]
 
 
-def linear_layers(model: Any) -> list[str]:
-    """The same of torch's own linear layers and of VPTQ's, in words: what their weights are, and how many are alike."""
-    import torch
-
-    counts = Counter(
-        module.kind if type(module).__name__ == _VPTQ else _weight_kind(module.weight)
-        for module in model.modules()
-        if isinstance(module, torch.nn.Linear) or type(module).__name__ == _VPTQ
-    )
-    return [f"{count} linear layer{'s' if count > 1 else ''} in {kind}" for kind, count in counts.items()]
-
-
-def _weight_kind(weight: Any) -> str:
-    if not hasattr(weight, "__tensor_flatten__"):
-        return _short(weight.dtype)
-    rounds = "rounded" if getattr(weight, "act_quant_kwargs", None) is not None else "as they are"
-    stored = _short(transformers_kernel_tensors(weight)[0].dtype)
-    return f"{type(weight).__module__}.{type(weight).__name__} ({stored}, activations {rounds})"
-
-
 def _is_linear(module: Any) -> bool:
     """torch's own, one that is derived from it, or a replacement of it that says how many features it has."""
     return hasattr(module, "in_features") and hasattr(module, "out_features")

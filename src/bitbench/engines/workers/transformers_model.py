@@ -17,7 +17,7 @@ import transformers
 from completion_server import Job  # type: ignore[import-not-found]
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.generation.streamers import BaseStreamer
-from transformers_kernels import linear_layers, transformers_kernel_choices, transformers_kernel_tensors  # type: ignore[import-not-found]
+from transformers_kernels import transformers_kernel_choices, transformers_kernel_tensors  # type: ignore[import-not-found]
 from transformers_profile import StepProfiler  # type: ignore[import-not-found]
 
 QUANTIZE = ("torchao-int8wo", "torchao-int8da-int8w")
@@ -141,7 +141,6 @@ class TransformersModel:
                 **({"torchao": sys.modules["torchao"].__version__} if self._quantize else {}),
                 "python": ".".join(map(str, sys.version_info[:3])),
             },
-            "kernels": [f"attention {self._model.config._attn_implementation}", *linear_layers(self._model)],
             "kernel_choices": transformers_kernel_choices(self._model),
             "weight_bytes_loaded": transformers_model_bytes(self._model),
             "kv_value_bytes": self._model.dtype.itemsize,  # the cache grows in the type of what is computed

@@ -8,13 +8,13 @@ from threading import Event
 import numpy as np
 import ray
 
-from bitbench import __version__
 from bitbench.loadgen.client import WorkerPart
 from bitbench.loadgen.inputs import hash_input_files
 from bitbench.loadgen.progress import Snapshot
 from bitbench.loadgen.workers import LoadWorkers
 from bitbench.ports import LoadJob, LoadResult
 from bitbench.util.errors import LoadError
+from bitbench.util.version import __version__
 
 
 def plan_facts(job: LoadJob) -> dict[str, str]:

@@ -8,7 +8,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from bitbench import __version__
 from bitbench.features.interop.readers import vendor_table
 from bitbench.features.interop.readers.reading import (
     ImportedRun,
@@ -30,6 +29,7 @@ from bitbench.study.study_file import study_file_text
 from bitbench.study.variant import UNKNOWN_RECIPE, Variant
 from bitbench.study.workload import Workload
 from bitbench.util.errors import StoreError
+from bitbench.util.version import __version__
 
 
 def read_tool_file(tool: Tool, content: bytes) -> Reading:

@@ -13,7 +13,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from bitbench import __version__
 from bitbench.analysis.summarize import summarize
 from bitbench.features.publish.cleaning import clean_records
 from bitbench.records.folder import StudyFolder, StudyRecords
@@ -21,6 +20,7 @@ from bitbench.study.base import Record
 from bitbench.study.study_file import study_file_text
 from bitbench.util.errors import StoreError
 from bitbench.util.files import SafeFolder, open_to_read, read_bytes
+from bitbench.util.version import __version__
 
 ENDING = ".tar.gz"
 MANIFEST, FIGURES = "manifest.json", "figures.json"

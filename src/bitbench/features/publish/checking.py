@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from bitbench import __version__
 from bitbench.analysis.objectives import judge_objectives
 from bitbench.analysis.summarize import summarize
 from bitbench.analysis.trial import metrics_of_trial
@@ -20,6 +19,7 @@ from bitbench.reports.document.words import bullets, paragraph, plural, say, str
 from bitbench.study.base import Json, Record
 from bitbench.util.errors import ExitCode, RowsNotKeptError, StoreError
 from bitbench.util.files import read_bytes
+from bitbench.util.version import __version__
 
 Figures = dict[str, Json]  # by their place, such as `points[0].metrics.ttft_s.value`
 SHOWN = 10  # differences that are named

@@ -238,7 +238,7 @@ def _kind_of(causes: list[BaseException]) -> str:
         "token refused": 401 in answered,
         "answered": bool(answered),
         "disk full": any(isinstance(cause, OSError) and cause.errno in FULL for cause in causes),
-        "unreachable": any(_is_unreachable(cause) for cause in causes),
+        "unreachable": any(map(_is_unreachable, causes)),
     }
     return next((kind for kind, fits in tests.items() if fits), "other")
 

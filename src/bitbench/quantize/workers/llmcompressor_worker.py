@@ -17,38 +17,11 @@ from job_worker import Json, Reports, job_worker_peak_bytes, run_as_job_worker  
 
 # One scale for all keys of a layer and one for all values, found on the calibration text.
 KV_CACHE_SCHEME = {"num_bits": 8, "type": "float", "strategy": "tensor", "symmetric": True, "dynamic": False}
-EMBEDDINGS = "re:.*embed_tokens$"  # without the model's classes they look like any other matrix
 REPORTED_PACKAGES = ("llmcompressor", "compressed-tensors", "torch", "transformers")
 
 
 def _work(job: Json, reports: Reports) -> Json:
-    return {
-        "facts": _compress_by_file(job, reports) if job.get("by_file") else _compress_with_llmcompressor(job, reports)
-    }
-
-
-def _compress_by_file(job: Json, reports: Reports) -> Json:
-    """Without loading the model: a file of weights at a time, each rounded to the nearest."""
-    import torch
-    from compressed_tensors.quantization import QuantizationScheme
-    from llmcompressor import model_free_ptq
-
-    (step,) = job["steps"]
-    reports.send("part", step=0, part=0, parts=1)
-    model_free_ptq(
-        job["model"],
-        job["checkpoint"],
-        scheme=step.get("preset") or QuantizationScheme(**_scheme_of(step)),
-        ignore=[*step["ignore"], EMBEDDINGS],
-        max_workers=1,
-        device=str(torch.accelerator.current_accelerator() or "cpu"),
-    )
-    reports.send("part", step=0, part=1, parts=1)
-    return {
-        "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
-        "peak_memory_bytes": job_worker_peak_bytes(),
-        "peak_device_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
-    }
+    return {"facts": _compress_with_llmcompressor(job, reports)}
 
 
 def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
@@ -64,7 +37,6 @@ def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
     model = AutoModelForCausalLM.from_pretrained(job["model"], dtype=torch.bfloat16, local_files_only=True)
     linearize_moe(model)  # experts become linear layers, which alone are rounded
     modifiers = [MODIFIERS[step["step"]](step) for step in job["steps"]]
-    errors = _collect_errors(model)
     report_parts(reports)
     options: Json = {}
     samples: list[Json] = []
@@ -81,10 +53,8 @@ def _compress_with_llmcompressor(job: Json, reports: Reports) -> Json:
     return {
         "versions": {name: importlib.metadata.version(name) for name in REPORTED_PACKAGES},
         "peak_memory_bytes": job_worker_peak_bytes(),
-        "peak_device_bytes": torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None,
         "samples": len(samples) or None,
         "tokens": sum(sample["input_ids"].shape[1] for sample in samples) or None,
-        "layer_errors": errors,
         "unreached": sorted(unreached),
         "rounded_instead": [name for each in modifiers for name in getattr(each, "_rtn_fallback_module_names", [])],
     }
@@ -123,30 +93,11 @@ def _quantize_of(step: Json) -> Any:
     return QuantizationModifier(**llmcompressor_layer_options(step))
 
 
-def _spinquant_of(step: Json) -> Any:
-    from llmcompressor.modifiers.transform import SpinQuantModifier
-
-    return SpinQuantModifier(rotations=step["rotations"], transform_type=step["matrix"])
-
-
-def _autoround_of(step: Json) -> Any:
-    """Not compiled without an accelerator, where compiling takes longer than it saves."""
-    import torch
-    from llmcompressor.modifiers.autoround import AutoRoundModifier
-
-    compiles = torch.accelerator.is_available()
-    return AutoRoundModifier(
-        iters=step["iterations"], enable_torch_compile=compiles, **llmcompressor_layer_options(step)
-    )
-
-
 # What llm-compressor calls a step, with its settings.
 MODIFIERS = {
     "smoothquant": _smoothquant_of,
     "sparsegpt": _sparsegpt_of,
     "awq": _awq_of,
-    "spinquant": _spinquant_of,
-    "autoround": _autoround_of,
     "gptq": _gptq_of,
     "quantize": _quantize_of,
 }
@@ -213,29 +164,6 @@ def _leave_memory_unpinned() -> None:
     from llmcompressor.pipelines.cache import IntermediatesCache
 
     IntermediatesCache.pin_memory = lambda *_, **__: None
-
-
-def _collect_errors(model: Any) -> list[Json]:
-    """A list that fills with each layer's error in full precision; the log has two digits of it."""
-    from llmcompressor.modifiers.transform.awq import AWQModifier
-    from llmcompressor.utils.metric_logging import CompressionLogger
-
-    errors: list[Json] = []
-    names = {module: name for name, module in model.named_modules()}
-    set_results, log_error_metrics = CompressionLogger.set_results, AWQModifier._log_error_metrics
-
-    def note_result(self: Any, name: str | None = None, loss: float | None = None) -> None:
-        errors.append({"layer": names.get(self.module, "?"), "method": name, "error": loss})
-        set_results(self, name=name, loss=loss)
-
-    def note_awq(self: Any) -> None:
-        for metric in self._error_metrics:
-            error, before = float(metric["best_error"]), float(metric["initial_error"])
-            errors.append({"layer": metric["layer_name"], "method": "AWQ", "error": error, "before": before})
-        log_error_metrics(self)
-
-    CompressionLogger.set_results, AWQModifier._log_error_metrics = note_result, note_awq
-    return errors
 
 
 def report_parts(reports: Reports) -> None:

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
-from bitbench.util.http.response import EVENT_BYTES, PLAIN_BYTES, Fault, PythonParts, ResponseReader
+from bitbench.util.http.response import EVENT_BYTES, PLAIN_BYTES, Fault, ResponseReader, new_response_parts
 from bitbench.util.text import quote
 from bitbench.util.units import show_bytes
 
@@ -138,7 +138,7 @@ class PlainConnection:
         return self._socket
 
     def _read(self, connected: socket.socket, until: float) -> ResponseReader:
-        response = ResponseReader(PythonParts(self._limit_bytes))
+        response = ResponseReader(new_response_parts(self._limit_bytes))
         ended = False
         while not ended:
             connected.settimeout(_left(until))

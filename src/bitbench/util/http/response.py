@@ -7,9 +7,12 @@ that sends without end is given up while this machine is still well.
 import re
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bitbench.util.text import quote
+
+if TYPE_CHECKING:
+    from bitbench._native import Parts
 
 HEAD_BYTES = 65_536  # status line and headers; servers themselves refuse heads of 8 to 64 KiB
 LINE_BYTES = 4_096  # a chunk-size or trailer line
@@ -36,73 +39,11 @@ def answer_limit_bytes(output_tokens: int, request_bytes: int) -> int:
     return _STREAM_BYTES + _BYTES_PER_TOKEN * output_tokens + _REQUEST_REPEATED * request_bytes
 
 
-_BYTES_PER_READ = 33 + 24 + 2 * 8  # of memory besides its bytes: two objects and their places in lists
+def new_response_parts(limit_bytes: int) -> "Parts":
+    """Return room for a body of so many bytes. Who adds more has to say that it is too large."""
+    from bitbench._native import Parts  # not at the top: reports are read where there is no native part
 
-
-class PythonParts:
-    """One part for each read that brought some of the body. What the native parts hold, said plainly: their reference
-    in tests, and in use where they were not built."""
-
-    __slots__ = ("_contents", "_times", "body_bytes", "limit_bytes")
-
-    def __init__(self, limit_bytes: int) -> None:
-        """`limit_bytes`: of the body. Who adds more has to say that it is too large."""
-        self.limit_bytes = limit_bytes
-        self.body_bytes = 0
-        self._contents: list[bytes] = []
-        self._times: list[float] = []
-
-    @property
-    def times(self) -> Sequence[float]:
-        return self._times
-
-    @property
-    def lengths(self) -> Sequence[int]:
-        return [len(content) for content in self._contents]
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(self._contents)
-
-    @property
-    def last_time(self) -> float | None:
-        return self._times[-1] if self._times else None
-
-    @property
-    def about_bytes(self) -> int:
-        """The memory that it takes."""
-        return self.body_bytes + len(self) * _BYTES_PER_READ
-
-    def __len__(self) -> int:
-        return len(self._times)
-
-    def take_chunk(self, data: bytes, time: float) -> bool:
-        """Keep a read that is one HTTP chunk, whole, as nearly every one is; False where it is not for certain, or
-        where there is no room for it."""
-        line, _, rest = data.partition(b"\r\n")
-        size = len(rest) - 2
-        if size <= 0 or line != b"%x" % size or not rest.endswith(b"\r\n"):
-            return False
-        if self.body_bytes + size > self.limit_bytes:
-            return False
-        self.add(rest[:-2], time)
-        return True
-
-    def add(self, content: bytes, time: float) -> None:
-        self._contents.append(content)
-        self._times.append(time)
-        self.body_bytes += len(content)
-
-
-try:
-    from bitbench._native import Parts as NativeParts
-except ImportError:  # no compiler when it was installed
-    NativeParts = None  # type: ignore[assignment,misc]
-Parts = PythonParts | NativeParts  # while the response comes
-
-
-def new_response_parts(limit_bytes: int) -> Parts:
-    return PythonParts(limit_bytes) if NativeParts is None else NativeParts(limit_bytes)
+    return Parts(limit_bytes)
 
 
 _CHUNK_LENGTH = re.compile(rb"[0-9A-Fa-f]{1,16}[ \t]*(;|\Z)")
@@ -141,7 +82,7 @@ class ResponseReader:
     __slots__ = ("_after_data", "_extra_lines", "_last_byte", "_left", "_pending", "_state", "between_chunks",
                  "headers", "http_status", "malformed", "oversized", "parts", "persistent")  # fmt: skip
 
-    def __init__(self, parts: Parts | None = None) -> None:
+    def __init__(self, parts: "Parts | None" = None) -> None:
         # Whoever sees a whole chunk while `between_chunks` may put it here himself.
         self.parts = new_response_parts(PLAIN_BYTES) if parts is None else parts
         self.between_chunks = False
