@@ -131,7 +131,7 @@ def test_recipes_of_a_model_are_created_and_compared(
     assert answer.exit_code == 0, answer.err
     assert stand_in.made == 1
     said = " ".join(answer.out.split())
-    assert "Use w8a8-rtn, but its quality is unknown." in said or "w8a8-rtn" in said
+    assert "Use w8a8-rtn. Its quality is unknown." in said or "w8a8-rtn" in said
     assert re.search(r"\(95 % CI [0-9.]+× to [0-9.]+×\) the output throughput of bf16", said), said
     assert "to go on: edit first.yaml, then `bitbench run first.yaml --into first`" in said
     again = bitbench(capsys, "run", "first.yaml", "--into", "first")

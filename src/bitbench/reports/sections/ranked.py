@@ -52,7 +52,6 @@ from bitbench.study.plan import Config, Point
 
 SINGLE = "one start"
 NOT_RANKED = f"{SINGLE}, not ranked"
-LESS_MEMORY = 0.05  # a smaller difference is no reason to choose among those that are undecided
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
 
 
