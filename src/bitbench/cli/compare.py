@@ -35,9 +35,8 @@ def compare(
 ) -> None:
     """Compare two study folders, or two variants of one.
 
-    Config by config. Two searches (bitbench load --slo) have their rates side by side. Exit code 1: a limit is exceeded
-    with confidence. 2: inconclusive, with the starts or trials that would decide. 3: nothing to compare was measured.
-    65: not comparable.
+    Config by config. Exit code 1: a limit is exceeded with confidence. 2: inconclusive; more starts narrow the
+    intervals. 3: nothing to compare was measured. 65: not comparable.
     """
     comparison = compared(
         baseline,
