@@ -60,8 +60,18 @@ def quick_server_document(summary: StudySummary, url: str, growth: float, folder
         say(Name(server.name), f" at {url}: {asked}"),
         (
             *bullets([*_failed(summary, points), *cached_remarks(summary), *stream_remarks(summary)]),
+            *([_load_table(summary, known)] if known else []),
             *(_reached(summary, known, target, growth, _refused(summary, points)) if known else ()),
         ),
+    )
+
+
+def _load_table(summary: StudySummary, points: Sequence[PointSummary]) -> Table:
+    return table(
+        points,
+        number_column("Streams", Unit.COUNT, lambda point: _streams(summary, point)),
+        number_column("Output", "tok/s", lambda point: point.metrics[OUTPUT].value),
+        number_column("TTFT p50", Unit.SECONDS, lambda point: point.metrics[TTFT].value),
     )
 
 
