@@ -22,7 +22,7 @@ from bitbench.reports.document.words import (
     small_print,
     strong,
 )
-from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
+from bitbench.reports.labels import Labels
 from bitbench.reports.sections.conditions import (
     attempts_section,
     conditions_source_paragraph,
@@ -33,7 +33,7 @@ from bitbench.reports.sections.conditions import (
     starts_section,
 )
 from bitbench.reports.sections.failures import failures_section, refusals_section, remarks
-from bitbench.reports.sections.lead import Lead, lead, lead_parts_of_features
+from bitbench.reports.sections.lead import Lead, answer_marks, lead, lead_parts_of_features
 from bitbench.reports.sections.memory import engine_metrics_section, memory_section
 from bitbench.reports.sections.quality import quality_section, quality_sentences
 from bitbench.reports.sections.ranked import (
@@ -117,9 +117,7 @@ class _Opening:
     @classmethod
     def of(cls, summary: StudySummary, place: int) -> "_Opening":
         found = lead(summary)
-        marks = {row.config: FLAGGED for row in summary.quality if row.flagged}
-        marks |= dict.fromkeys(found.chosen if found else (), CHOSEN)
-        labels = Labels.of(summary).marked(marks)
+        labels = Labels.of(summary).marked(answer_marks(summary, found))
         compared = ratio_figure(summary, labels)
         if compared is None and summary.rankings:
             alone = trials_figure(summary, summary.rankings[0], labels)

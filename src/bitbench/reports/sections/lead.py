@@ -21,7 +21,7 @@ from bitbench.reports.document.words import (
     say,
     strong,
 )
-from bitbench.reports.labels import Labels
+from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.reports.sections.ranked import (
     objectives_in_words,
     ranked_entry,
@@ -117,6 +117,12 @@ def lead(summary: StudySummary) -> Lead | None:
         reasons += [*_on_same_engine(found, choice), *_cautions(found, choice)]
     reasons += _to_measure_quality(found, chosen)
     return Lead(_verdict(found, choices, chosen), tuple(reasons), chosen)
+
+
+def answer_marks(summary: StudySummary, found: Lead | None) -> dict[Config, str]:
+    """Return the mark of each config whose quality is flagged, or that the answer chooses."""
+    marks = {row.config: FLAGGED for row in summary.quality if row.flagged}
+    return marks | dict.fromkeys(found.chosen if found else (), CHOSEN)
 
 
 def lead_parts_of_features(

@@ -116,13 +116,6 @@ def ranked_versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Word
     return "baseline" if entry.config == ranking.baseline else times(entry.ratio_to_baseline)
 
 
-def versus_column(title: Words, ranking: Ranking) -> ColumnOf[Config]:
-    def versus(config: Config) -> Words:
-        return "baseline" if config == ranking.baseline else ranked_ratio_to_baseline(ranking, config)
-
-    return ratio_column(title, versus)
-
-
 def rank_text(entry: RankingEntry | None) -> str | None:
     """Return `1`, or `2–3` where that is undecided."""
     if entry is None:
@@ -179,11 +172,12 @@ def results_section(summary: StudySummary, labels: Labels) -> Section | None:
     if not any(ranking.entries for ranking in summary.rankings):
         return None
     return Section(
-        ranked_section_title("Results", summary), (_table(summary, labels), small_print(*_how_to_read(summary)))
+        ranked_section_title("Results", summary), (results_table(summary, labels), small_print(*_how_to_read(summary)))
     )
 
 
-def _table(summary: StudySummary, labels: Labels) -> Table:
+def results_table(summary: StudySummary, labels: Labels) -> Table:
+    """Return a row per config: its speed on each workload, its memory and its quality."""
     qualities = {row.config: row for row in summary.quality}
     memory = {config.config: config.memory for config in summary.configs}
 
@@ -217,7 +211,11 @@ def _of_workload(summary: StudySummary, ranking: Ranking) -> list[ColumnOf[Confi
     figures = [number_column(title, quantity_unit(definition), figure)]
     if not has_ratio:
         return figures
-    compared = versus_column(say(Name(ranking.workload), " vs. baseline"), ranking)
+
+    def versus(config: Config) -> Words:
+        return "baseline" if config == ranking.baseline else ranked_ratio_to_baseline(ranking, config)
+
+    compared = ratio_column(say(Name(ranking.workload), " vs. baseline"), versus)
     return [*(figures if len(summary.rankings) <= FEW_WORKLOADS else []), compared]
 
 
