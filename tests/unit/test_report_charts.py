@@ -13,12 +13,7 @@ from bitbench.reports.charts.curves import (
     load_curve_figures,
 )
 from bitbench.reports.charts.figure import (
-    CSS_COLOURS,
-    DARK,
-    LIGHT,
-    MOST_SERIES,
     axis_for,
-    figure_config,
 )
 from bitbench.reports.charts.rows import (
     MOST_LANES,
@@ -30,6 +25,7 @@ from bitbench.reports.charts.rows import (
 from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.charts.trade import is_pareto_better, trade_figures
 from bitbench.reports.document.model import Figure, Quantity, Unit
+from bitbench.reports.document.palette import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, figure_config
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
 from bitbench.study.plan import Config, Plan
 from bitbench.study.study import Count, Measure

@@ -16,9 +16,9 @@ from itertools import count, groupby
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from bitbench.reports.charts.figure import CSS_COLOURS, DARK, LIGHT, figure_colours_css, figure_config
 from bitbench.reports.document import model as doc
 from bitbench.reports.document.numbers import Scale, Written, column_quantity_scales, shown, written_quantity_in_column
+from bitbench.reports.document.palette import CSS_COLOURS, DARK, LIGHT, figure_colours_css, figure_config
 from bitbench.reports.document.words import MAX_LOG_LINE, MAX_NAME, inline_words, plain_words
 from bitbench.study.base import Json
 from bitbench.util.units import UNKNOWN
