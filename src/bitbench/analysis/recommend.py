@@ -6,7 +6,7 @@ each config has one, none is chosen. A figure that was not measured meets no lim
 """
 
 from collections.abc import Iterable, Sequence
-from math import expm1, inf
+from math import expm1
 
 from bitbench.analysis.objectives import CONTAINS, judge_mean_objective, judge_objective
 from bitbench.analysis.quality import KL, RISE, has_quantized_cache, loses_quality_by_cache
@@ -48,7 +48,7 @@ def recommend(
                 for point in _in_order(part, ranking)
                 if point.point.config.engine in setups
             ] or [judged for judged in _refused(part, ranking.workload) if judged.config.engine in setups]
-            choices.append(_choose(part, ranking, judged))
+            choices.append(_choose(part, ranking, judged, limits))
     return Recommendation(
         study=summary.study.name,
         limits=limits,
@@ -56,7 +56,6 @@ def recommend(
         memory_name=summary.definitions[memory].name,
         price_per_hour=price_per_hour,
         choices=tuple(choices),
-        for_all=() if summary.models else _for_all(choices),
         notes=tuple(_notes(summary, limits)),
     )
 
@@ -197,8 +196,13 @@ def _loss(found: ConfigQuality, study: Study) -> Estimate | None:
     return Estimate(value=expm1(known.value), low=low, high=high, confidence=known.confidence)
 
 
-def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -> Choice:
-    met = [own.config for own in judged if own.verdict is Verdict.MET]
+def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged], limits: Limits) -> Choice:
+    """Choose the fastest that meets all limits. Without a limit on quality those of the study rule out."""
+    met = [
+        own.config
+        for own in judged
+        if own.verdict is Verdict.MET and (limits.quality_loss is not None or not own.is_flagged)
+    ]
     is_undecided = ranking.starts_needed is not None and bool(met)
     chosen = met[0] if met and not is_undecided else None
     entry = next((entry for entry in ranking.entries if entry.config == chosen), None)
@@ -211,36 +215,9 @@ def _choose(summary: StudySummary, ranking: Ranking, judged: Sequence[Judged]) -
         baseline=summary.baseline,
         judged=tuple(judged),
         chosen=chosen,
-        nearest=None if met else _nearest(judged),
         undecided=() if is_undecided else undecided,
         starts_needed=ranking.starts_needed if is_undecided else None,
     )
-
-
-def _nearest(judged: Sequence[Judged]) -> Config | None:
-    """Of those that may meet the limits, else of all: the one whose worst figure is the least beyond its limit."""
-    measured = [own for own in judged if own.figure is not None]
-    candidates = [own for own in measured if own.verdict is Verdict.INCONCLUSIVE] or measured
-    return min(candidates, key=_distance).config if candidates else None
-
-
-def _distance(judged: Judged) -> tuple[int, float]:
-    unknown = sum(finding.value is None for finding in judged.findings)
-    unmet = [finding for finding in judged.findings if finding.verdict is not Verdict.MET]
-    return unknown, max(map(_share, unmet), default=0.0)
-
-
-def _share(finding: Finding) -> float:
-    if finding.value is None:
-        return 0.0
-    return finding.value / finding.limit if finding.limit > 0 else inf
-
-
-def _for_all(choices: Sequence[Choice]) -> tuple[Config, ...]:
-    if len(choices) < 2 or any(choice.chosen is None for choice in choices):
-        return ()
-    first, *others = [[choice.chosen, *choice.undecided] for choice in choices]
-    return tuple(config for config in first if config is not None and all(config in other for other in others))
 
 
 def _notes(summary: StudySummary, limits: Limits) -> Iterable[str]:

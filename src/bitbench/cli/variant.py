@@ -38,7 +38,7 @@ def list_() -> None:
 def show(
     name: Annotated[str, typer.Argument(help="A name from `bitbench variant list`, or its beginning.")],
 ) -> None:
-    """Print the manifest of a variant: what it was made from, how, and its size."""
+    """Print what a variant was made from, how, and its size."""
     made = variants.get_variant(name, default_home())
     typer.echo(made.manifest.model_dump_json(indent=2))
 

@@ -59,7 +59,6 @@ class Choice(Record):
     baseline: Config | None = None
     judged: tuple[Judged, ...]
     chosen: Config | None  # the best that meets all limits with confidence
-    nearest: Config | None  # where none does
     starts_needed: int | None = None  # of each config; None: there are enough to choose
     undecided: tuple[Config, ...] = ()  # meet the limits, too, and may be as fast as the chosen one
     deploy: tuple[str, ...] = ()  # the command that serves the chosen one, as words for a shell; empty: none is known
@@ -78,7 +77,6 @@ class Recommendation(Record):
     memory_name: str  # which memory the limit is held against
     price_per_hour: float | None
     choices: tuple[Choice, ...]
-    for_all: tuple[Config, ...]  # chosen, or undecided with the chosen, on each of several workloads
     notes: tuple[str, ...] = ()
 
     @property

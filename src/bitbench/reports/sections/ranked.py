@@ -1,7 +1,7 @@
 """Rankings: what every section asks of them, the one table of a study, and what it promises held against what was
 measured."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from math import inf
 
@@ -35,6 +35,7 @@ from bitbench.reports.document.words import (
     bullets,
     counted,
     listing,
+    name_phrases,
     number_column,
     paragraph,
     plural,
@@ -270,7 +271,8 @@ def objectives_section(summary: StudySummary) -> Section | None:
     asked = paragraph(
         "Promised: ", promised_objectives_in_words(summary), ", of all trials of a point together. ", SYMBOLS
     )
-    return Section(say("Objectives"), (asked, verdicts, *bullets(_open(points))), in_terminal=summary.search is None)
+    reasons = finding_reasons((point.point.name, finding) for point in points for finding in point.objectives)
+    return Section(say("Objectives"), (asked, verdicts, *bullets(reasons)), in_terminal=summary.search is None)
 
 
 def objectives_sentence(summary: StudySummary) -> Phrase | None:
@@ -311,13 +313,12 @@ def _mark(point: PointSummary) -> Mark | None:
     return Mark.ALARM if any(objective.verdict is Verdict.MISSED for objective in point.objectives) else None
 
 
-def _open(points: Sequence[PointSummary]) -> Iterator[Phrase]:
-    """What is inconclusive, or missed without a value, once per reason."""
+def finding_reasons(findings: Iterable[tuple[str, Finding]]) -> Iterator[Phrase]:
+    """Say what is inconclusive, or missed without a value, once per reason. `findings`: each with whose it is."""
     reasons: dict[tuple[Verdict, str, str], list[str]] = {}
-    for point in points:
-        for objective in point.objectives:
-            if objective.reason:
-                reasons.setdefault((objective.verdict, objective.name, objective.reason), []).append(point.point.name)
+    for whose, finding in findings:
+        if finding.reason:
+            reasons.setdefault((finding.verdict, finding.name, finding.reason), []).append(whose)
     for (verdict, name, reason), found in reasons.items():
-        where = listing([Name(point_name) for point_name in found], most=3)
+        where = listing(name_phrases(found), most=3)
         yield say(f"{verdict.value.capitalize()}: ", Name(name), " of ", where, f": {reason}.")
