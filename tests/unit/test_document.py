@@ -17,7 +17,6 @@ from bitbench.reports.document.model import (
     Document,
     Emphasis,
     Heading,
-    Link,
     Mark,
     Name,
     Paragraph,
@@ -57,7 +56,7 @@ DOCUMENT = Document(
     say("A ", Name("study")),
     (
         Paragraph(say(Strong(say("Use ", Name("c"), ".")), " It is ", Quantity(1.5, Unit.RATIO, 1.4, 1.6), " faster.")),
-        Paragraph(say("How to read it: ", Link("below", "the-table"), "."), is_small_print=True),
+        Paragraph(say("How to read it: below."), is_small_print=True),
     ),
     (
         Section(say("The table"), (TABLE, Details("More", (paragraph("folded away"),))), in_terminal=True),

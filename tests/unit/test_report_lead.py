@@ -10,9 +10,8 @@ from bitbench.analysis.results.estimate import Estimate, Finding, Verdict
 from bitbench.analysis.results.summary import AgainstBaseline, ConfigQuality, QualityState, StudySummary
 from bitbench.records.trial import Memory, Outcome
 from bitbench.reports.document.html import html_page
-from bitbench.reports.document.markdown import markdown, markdown_phrase, markdown_section_parts
+from bitbench.reports.document.markdown import markdown, markdown_phrase
 from bitbench.reports.document.terminal import render_in_terminal
-from bitbench.reports.sections.conditions import precision_section
 from bitbench.reports.sections.lead import lead
 from bitbench.reports.sections.ranked import rank_text
 from bitbench.reports.study import study_document
@@ -378,21 +377,3 @@ def test_where_nothing_has_a_result_there_is_no_answer() -> None:
         one.model_copy(update={"entries": (), "baseline": None, "possible_bests": ()}) for one in summary.rankings
     )
     assert led(summary.model_copy(update={"rankings": nothing})).verdict == "No answer:"
-
-
-def test_how_many_starts_there_are_is_said_of_those_that_were_dropped_too() -> None:
-    starts = {"base": 5, "decided": 3, "near": 5}
-    measure = Measure(starts=Count(min=2, max=5), trials=Count(min=2, max=2))
-    plan = make_plan(list(starts), [INTERACTIVE], measure, baseline="base")
-    trials = [
-        make_trial(point, block, index, metrics=speed_metrics(INTERACTIVE, 100.0 * (1 + NOISE[(block + index) % 3])))
-        for point in plan.points
-        for block in range(starts[point.config.engine])
-        for index in range(2)
-    ]
-    section = precision_section(summarize(plan, trials, []))
-    assert section is not None
-    assert "3 to 5 starts of each config beside the baseline; ratios" in "\n".join(markdown_section_parts(section))
-    alike = precision_section(summarize(plan, [one for one in trials if one.block < 3], []))
-    assert alike is not None
-    assert "- 3 starts of each config beside the baseline; ratios" in "\n".join(markdown_section_parts(alike))

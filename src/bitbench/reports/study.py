@@ -29,7 +29,6 @@ from bitbench.reports.sections.conditions import (
     configs_section,
     host_section,
     method_section,
-    precision_section,
     starts_section,
 )
 from bitbench.reports.sections.failures import failures_section, refusals_section, remarks
@@ -74,7 +73,6 @@ def study_document(
     details = [
         *(section for opening in openings for section in opening.details()),
         None if is_sweep else objectives_section(summary),
-        precision_section(summary),
         *lead_parts_of_features(summary, "section", ReportPlace.SPEED),
         memory_section(summary),
         *lead_parts_of_features(summary, "section", ReportPlace.MEMORY),

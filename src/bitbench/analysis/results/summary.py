@@ -341,14 +341,6 @@ class ConfigQuality(Record):
         return sum(answer.first_difference is None for answer in known) if known else None
 
 
-class Precision(Record):
-    """How exact a study is. Relative, of logarithms; None where it is unknown."""
-
-    blocks: int  # that a config shares with the baseline, a start of each in each; at most
-    fewest_blocks: int | None = None  # at least: a config is dropped once everything about it is decided
-    half_width: float | None = None  # of a ratio to the baseline: the median over configs and workloads
-
-
 class RatioOfAttempts(Record):
     """A ratio to the baseline on one workload, without and with the trials that were rejected."""
 
@@ -391,7 +383,6 @@ class StudySummary(Record):
     rankings: tuple[Ranking, ...]
     models: tuple[ComparedModel, ...] = ()  # empty where there is one
     model: str | None = None  # of a part of a study: which of its models
-    precision: Precision | None = None  # None: nothing to compare, or one start
     refusals: tuple[Refusal, ...]
     imported_from: ImportSource | None = None
     search: RateAnswer | None = None  # of a study that looks for the highest rate

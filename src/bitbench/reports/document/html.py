@@ -120,8 +120,6 @@ class _Body:
                 return Markup("<strong>{}</strong>").format(self.phrase(inner))
             case doc.Emphasis(inner):
                 return Markup("<em>{}</em>").format(self.phrase(inner))
-            case doc.Link(text, anchor):
-                return Markup('<a href="#{}">{}</a>').format(anchor, text)
             case doc.Quantity():
                 return escape(shown(part))
 

@@ -75,8 +75,6 @@ def _part(part: doc.Part) -> str:
             return f"**{markdown_phrase(inner)}**"
         case doc.Emphasis(inner):
             return f"*{markdown_phrase(inner)}*"
-        case doc.Link(text, anchor):
-            return f"[{_escape_markdown(text)}](#{anchor})"
         case doc.Quantity():
             return _number(shown(part))
 

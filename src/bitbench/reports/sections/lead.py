@@ -215,9 +215,10 @@ def _who_looks_faster(found: _Found) -> Iterator[Phrase]:
         if ranking.baseline is not None and ratio is not None and ratio.is_above(1):
             gain = _gain(found, ranking, first.config)
             yield say(found.name(first.config), " looks faster, not yet decided: ", gain, " ", _on([ranking]), ".")
-    precision = found.summary.precision
-    if precision is not None and precision.blocks < FEWEST_BLOCKS:
-        yield say(f"A decision needs {FEWEST_BLOCKS} starts of each config; there are {precision.blocks}.")
+    estimates = [point.metrics.get(found.summary.primary_metric) for point in found.summary.points]
+    starts = max(known.basis.starts for known in estimates if known is not None and known.basis is not None)
+    if starts < FEWEST_BLOCKS:
+        yield say(f"A decision needs {FEWEST_BLOCKS} starts of each config; there are {starts}.")
 
 
 def _verdict(found: _Found, choices: Sequence[_Choice], chosen: Sequence[Config]) -> Phrase:

@@ -15,7 +15,7 @@ from bitbench.analysis.results.summary import (
     StudySummary,
 )
 from bitbench.records.trial import Outcome
-from bitbench.reports.document.model import Link, Mark, Name, Phrase, Quantity, Section, Table, Unit
+from bitbench.reports.document.model import Mark, Name, Phrase, Quantity, Section, Table, Unit
 from bitbench.reports.document.numbers import (
     MARKS,
     ROUGH,
@@ -240,9 +240,8 @@ def _how_to_read(summary: StudySummary) -> list[Words]:
     confidence = percent(summary.study.measure.confidence)
     return [
         f"Mean ± standard deviation of trials [{confidence} confidence interval of the mean]; of memory (the range of ",
-        "starts). Ranks, n and every other metric are in the details of each workload (",
-        Link("how the figures are made", "how-the-figures-are-made"),
-        ").",
+        "starts). Ranks, n and every other metric are in the details of each workload; the last section says how the "
+        "figures are made.",
     ]
 
 
