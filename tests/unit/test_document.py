@@ -117,7 +117,6 @@ def test_markdown_is_escaped_and_links_to_its_sections() -> None:
     text = markdown.markdown(DOCUMENT)
     assert "**Use `c`.** It is 1.50× [1.40, 1.60] faster." in text
     assert "a\\|b" in text
-    assert "[below](#the-table)" in text
     assert "````text\n$ ls ```\n````" in text
     assert "### Inner" in text
 

@@ -270,16 +270,6 @@ class TaskEstimate(Record):
     cut_share: float | None = None  # of answers that ended at the length limit
 
 
-class AnswerComparison(Record):
-    """A greedy answer beside the baseline's."""
-
-    prompt: str
-    text: str
-    baseline_text: str | None
-    first_difference: int | None  # place of the first token; None where they are equal or there is no other
-    repeats: bool  # it runs in a loop
-
-
 class PositionDivergence(Record):
     """Mean KL divergence from the baseline over the tokens at places `first` to `last` of a window."""
 
@@ -315,7 +305,9 @@ class ConfigQuality(Record):
     by_position: tuple[PositionDivergence, ...] = ()  # of the same weights in another setting than the baseline's
     state: QualityState | None = None
     reason: str | None = None
-    answers: tuple[AnswerComparison, ...] = ()
+    answers: int = 0  # greedy, to fixed questions
+    equal_answers: int | None = None  # to the baseline's, token for token; None: nothing to compare with
+    looping_answers: int = 0  # end in one piece that repeats
     tasks: tuple[TaskEstimate, ...] = ()
     task_failures: tuple[TaskFailure, ...] = ()
     needles: tuple[NeedleDepth, ...] = ()
@@ -333,12 +325,6 @@ class ConfigQuality(Record):
     @property
     def flagged(self) -> bool:
         return self.state is QualityState.BEYOND
-
-    @property
-    def equal_answers(self) -> int | None:
-        """How many answers are the baseline's, token for token; None where there is nothing to compare with."""
-        known = [answer for answer in self.answers if answer.baseline_text is not None]
-        return sum(answer.first_difference is None for answer in known) if known else None
 
 
 class RatioOfAttempts(Record):

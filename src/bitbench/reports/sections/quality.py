@@ -356,8 +356,8 @@ def _mark(row: ConfigQuality) -> str:
 def _equal(row: ConfigQuality) -> str | None:
     if row.equal_answers is None:
         return None
-    loops = sum(answer.repeats for answer in row.answers)
-    return f"{row.equal_answers} of {len(row.answers)}" + (f", {loops} in a loop" if loops else "")
+    loops = f", {row.looping_answers} in a loop" if row.looping_answers else ""
+    return f"{row.equal_answers} of {row.answers}{loops}"
 
 
 def _definitions(summary: StudySummary) -> Iterator[Phrase]:
