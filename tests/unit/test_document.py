@@ -113,7 +113,7 @@ def test_a_column_has_one_unit_and_a_cell_of_another_names_its_own() -> None:
     assert text.count("–") == 2
 
 
-def test_markdown_is_escaped_and_links_to_its_sections() -> None:
+def test_markdown_is_escaped() -> None:
     text = markdown.markdown(DOCUMENT)
     assert "**Use `c`.** It is 1.50× [1.40, 1.60] faster." in text
     assert "a\\|b" in text

@@ -20,7 +20,6 @@ from bitbench.reports.charts.rows import (
     ratio_figure,
     ratio_row,
     ratio_rows,
-    trials_figure,
 )
 from bitbench.reports.charts.svg import figure_svg
 from bitbench.reports.charts.trade import is_pareto_better, trade_figures
@@ -99,24 +98,6 @@ def test_an_interval_that_is_cut_off_has_an_arrow_head_and_a_sentence() -> None:
     assert "Arrow heads" not in ratio_rows("n", "t", ["Lines are intervals."], [near], "ratio").caption
 
 
-def test_the_trials_of_a_workload(demo: StudySummary) -> None:
-    figure = trials_figure(demo, demo.rankings[0], labels_of(demo))
-    assert figure is not None
-    means = [row for row in figure.rows if row["kind"] == "mean"]
-    assert [row["config"] for row in means] == ["quick", "steady", "twin"]
-    assert [row["rank"] for row in means] == ["1", "2–3", "2–3"]
-    assert [row["heading"] for row in means] == ["1   quick", "2–3   steady", "2–3   twin"]
-    assert [row["versus"] == "baseline" for row in means] == [False, True, False]
-    assert all(str(row["shown"]).endswith("] tok/s") for row in means)
-    flagged = [row["trial"] for row in figure.rows if row.get("flagged")]
-    assert flagged == ["twin-interactive-1-1"]
-    assert "Diamonds" in figure.caption
-    drawn = figure_svg(figure)
-    ElementTree.fromstring(drawn)
-    assert "twin" in drawn
-    assert LIGHT["alarm"] in drawn  # the outlier
-
-
 def test_the_answers_figure_has_a_row_per_config_and_a_mark_per_workload(demo: StudySummary) -> None:
     quick, twin = (next(one.config for one in demo.configs if one.config.engine == name) for name in ("quick", "twin"))
     figure = ratio_figure(demo, Labels.of(demo).marked({quick: CHOSEN, twin: FLAGGED}))
@@ -145,7 +126,6 @@ def test_many_configs_leave_room_for_the_first_screen() -> None:
 
 def test_without_a_result_there_is_no_figure() -> None:
     empty = summarize(make_plan(["a", "b"], [BUILT_IN_WORKLOADS["base"]]), [], [])
-    assert trials_figure(empty, empty.rankings[0], labels_of(empty)) is None
     assert load_curve_figures(empty, labels_of(empty)) == []
     assert ratio_figure(empty, labels_of(empty)) is None
     assert trade_figures(empty, empty.rankings[0], labels_of(empty)) == []
@@ -176,7 +156,7 @@ def test_with_eight_configs_every_line_has_its_name() -> None:
 
 
 def test_who_is_missing_from_a_figure_is_named_below_it(demo: StudySummary) -> None:
-    figure = trials_figure(demo, demo.rankings[0], labels_of(demo))
+    figure = ratio_figure(demo, labels_of(demo))
     assert figure is not None
     assert "Not shown: broken (unsupported (2)); refused (refused)." in figure.caption
     plan = make_plan(["quick", "slow", "unmeasured"], [BUILT_IN_WORKLOADS["interactive"]], TWO_STARTS)
@@ -238,7 +218,10 @@ def test_speed_against_memory() -> None:
 
 def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:
     """So that light, dark and print share them, and a name never stands in an expression."""
-    figures: list[Figure | None] = [trials_figure(demo, one, labels_of(demo)) for one in demo.rankings]
+    figures: list[Figure | None] = [
+        ratio_figure(demo, labels_of(demo)),
+        *trade_figures(demo, demo.rankings[0], labels_of(demo)),
+    ]
     for figure in figures:
         assert figure is not None
         alt.LayerChart.from_dict(figure.spec)

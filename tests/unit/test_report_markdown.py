@@ -193,7 +193,7 @@ def test_the_table_stars_what_the_answer_recommends(
 def test_a_report_is_utf_8_and_has_its_figures_beside_it(demo: StudySummary, tmp_path: Path) -> None:
     path = make_report_files(study_document(demo, demo_study()[3]), tmp_path)
     linked = re.findall(r"\]\((figures/[^)]+)\)", path.read_text(encoding="utf-8"))
-    assert "figures/trials-interactive.svg" in linked
+    assert "figures/answer-ratios.svg" in linked
     assert sorted(linked) == sorted(f"figures/{one.name}" for one in (path.parent / "figures").iterdir())
     assert path == tmp_path / "report" / "report.md"
     assert "×" in path.read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from bitbench.analysis.results.summary import StudySummary
 from bitbench.feature import ReportPlace
 from bitbench.records.lock import Lock
 from bitbench.reports.charts.curves import load_curve_figures
-from bitbench.reports.charts.rows import ratio_figure, trials_figure
+from bitbench.reports.charts.rows import ratio_figure
 from bitbench.reports.charts.trade import trade_figures
 from bitbench.reports.document.model import Block, Chart, Document, Figure, Name, Paragraph, Phrase, Section
 from bitbench.reports.document.numbers import estimated
@@ -117,9 +117,6 @@ class _Opening:
         found = lead(summary)
         labels = Labels.of(summary).marked(answer_marks(summary, found))
         compared = ratio_figure(summary, labels)
-        if compared is None and summary.rankings:
-            alone = trials_figure(summary, summary.rankings[0], labels)
-            compared = replace(alone, name="answer-trials") if alone else None
         # Quality, where it is known, says more than memory: it is the last of the two.
         trade = [figure for ranking in summary.rankings[:1] for figure in trade_figures(summary, ranking, labels)][-1:]
         return cls(summary, place, found, labels, tuple(figure for figure in (compared, *trade) if figure))
@@ -185,10 +182,7 @@ def _load_answer(summary: StudySummary) -> Iterator[Block]:
     first, *others = sweep_answer(summary)
     yield Paragraph(first)
     labels = Labels.of(summary)
-    curves = load_curve_figures(summary, labels)
-    if not curves and summary.rankings and (alone := trials_figure(summary, summary.rankings[0], labels)):
-        curves = [alone]
-    yield from (Chart(figure) for figure in curves)
+    yield from (Chart(figure) for figure in load_curve_figures(summary, labels))
     yield from bullets(others)
     if summary.study.description:
         yield small_print(summary.study.description)
@@ -219,7 +213,7 @@ def _speed_of(summary: StudySummary, shown: Collection[str]) -> Iterator[Section
         yield _charts(ranked_section_title("Latency against throughput", summary), said, load)
     yield from _trade_offs(summary, labels, shown)
     for ranking in summary.rankings:
-        yield workload_section(summary, ranking, trials_figure(summary, ranking, labels))
+        yield workload_section(summary, ranking)
 
 
 def _trade_offs(summary: StudySummary, labels: Labels, shown: Collection[str]) -> Iterator[Section]:

@@ -1,5 +1,5 @@
 """What every figure has: rows, layers of Vega-Lite as plain data, axes, and the sentence about configs that it does not
-show. Specifications name roles (an outlier, the baseline); only `document.palette` knows colours.
+show. Specifications name roles (the limit, the baseline); only `document.palette` knows colours.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -99,10 +99,10 @@ def layered_figure(
 
 
 def place_on_axis(field: str, quantity: Quantity | None, scale: Scale) -> Row:
-    """A mark along an axis, in its unit: value, deviation of the trials, and interval if it has two ends."""
+    """A mark along an axis, in its unit: value, and interval if it has two ends."""
     known = quantity or Quantity(None)
     low = None if known.high is None else known.low
-    placed = {field: known.value, f"{field}_low": low, f"{field}_high": known.high, f"{field}_sd": known.sd}
+    placed = {field: known.value, f"{field}_low": low, f"{field}_high": known.high}
     return {key: None if value is None else value / scale.factor for key, value in placed.items()}
 
 

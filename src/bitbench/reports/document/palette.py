@@ -75,17 +75,12 @@ def figure_config(colours: Mapping[str, str]) -> dict[str, Json]:
         # One label for the whole figure is read aloud, not one for each of a thousand marks.
         "mark": {"aria": False, "color": colours["accent"]},
         "style": {
-            "trial": {"color": colours["quiet"], "opacity": 0.8},
-            "outlier": {"color": colours["alarm"], "strokeWidth": 2, "size": 70, "shape": "diamond", "filled": False},
-            "mean": {"color": colours["accent"], "size": 75, "opacity": 1},
-            "interval": {"color": colours["accent"], "strokeWidth": 2.5},
             "baseline": {"color": colours["soft"], "strokeWidth": 1, "strokeDash": [3, 3]},
             "limit": {"color": colours["alarm"], "strokeWidth": 1.5, "strokeDash": [6, 3]},
             "answer": {"color": colours["accent"], "opacity": 0.12},
             "change": {"color": colours["alarm"], "fontSize": 11},
             "heat": {"color": colours["accent"], "stroke": colours["paper"], "strokeWidth": 2},
             "name": {"color": colours["ink"], "fontSize": 12.5, "align": "left"},
-            "value": {"color": colours["soft"], "fontSize": 12, "align": "right"},
             "best": {"color": colours["accent"], "size": 85, "opacity": 1},
             "beaten": {"color": colours["quiet"], "strokeWidth": 1.8, "size": 60, "opacity": 1},
             "error": {"color": colours["quiet"], "strokeWidth": 1.2},
