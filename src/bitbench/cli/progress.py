@@ -1,9 +1,9 @@
-"""The terminal while a study runs; and the bar of whatever takes long."""
+"""The terminal while a study runs."""
 
 import time
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from bitbench.analysis.objectives import objectives_hold
@@ -16,20 +16,6 @@ from bitbench.util.units import show_bytes, show_duration, show_seconds, show_si
 
 WIDE = 80  # characters from which a line may hold all figures of a trial, and is wrapped where names are long
 SILENT_S = 30.0  # after which a log, which has no live line, gets one that says what is being done
-
-
-def progress_bar(console: Console, *columns: ProgressColumn) -> Progress:
-    """What is done, these columns, and the time that passed and is left, in the field `left`."""
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        *columns,
-        TimeElapsedColumn(),
-        TextColumn("{task.fields[left]}", markup=False),
-        console=console,
-        transient=True,
-        refresh_per_second=2,  # drawing costs processor time that the engine under test, or the work, would miss
-        disable=not console.is_terminal,
-    )
 
 
 def _show_objectives(found: ObjectiveResult | None) -> list[tuple[str, str]]:
@@ -56,7 +42,17 @@ class RunDisplay:
         self._cause: str | None = None  # of the failure above: a refusal is the same on every workload
         self._is_narrow = console.width < WIDE
         bar = [] if self._is_narrow else [BarColumn(bar_width=24)]
-        self._progress = progress_bar(console, *bar, MofNCompleteColumn())
+        self._progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            *bar,
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+            console=console,
+            transient=True,
+            refresh_per_second=2,  # drawing costs processor time that the engine under test would miss
+            disable=not console.is_terminal,
+        )
         self._task = self._progress.add_task("preparing", total=None, left="")
 
     def __enter__(self) -> "RunDisplay":
