@@ -347,15 +347,6 @@ class Rejections(Record):
     ratios: tuple[RatioOfAttempts, ...] = ()
 
 
-class TurnEffect(Record):
-    """What a thaw does to an engine: the speed of first trials of a turn / that of second ones."""
-
-    engine: str
-    starts: int
-    ratio: Estimate | None  # None of fewer than two starts
-    second_counts: bool = False  # the interval excludes 1
-
-
 P = TypeVar("P", bound=Record)
 
 
