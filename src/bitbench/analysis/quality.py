@@ -284,7 +284,7 @@ def _summarize(
     if other is not record and (is_setting or quality.lengths):
         stretches = divergence_by_position(scores, against, confidence)
         place = first_divergent_position(stretches, quality.max_divergence)
-        found |= {"by_position": stretches, "loses_from": place}
+        found["by_position"] = stretches
         state, reason = _with_place(state, reason, place, quality)
     return known.model_copy(update={**found, "state": state, "reason": reason or None})
 

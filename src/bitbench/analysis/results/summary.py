@@ -311,7 +311,6 @@ class ConfigQuality(Record):
     tasks: tuple[TaskEstimate, ...] = ()
     task_failures: tuple[TaskFailure, ...] = ()
     needles: tuple[NeedleDepth, ...] = ()
-    loses_from: int | None = None  # place in a window from which on the divergence certainly exceeds the limit
 
     @property
     def name(self) -> str:

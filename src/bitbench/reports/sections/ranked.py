@@ -51,8 +51,7 @@ from bitbench.study.metrics import find_metric
 from bitbench.study.objective import Objective
 from bitbench.study.plan import Config, Point
 
-SINGLE = "one start"
-NOT_RANKED = f"{SINGLE}, not ranked"
+NOT_RANKED = "one start, not ranked"
 DEVICE_METRICS = ("device_peak_bytes", "device_bytes")  # shown where a device was used
 
 
@@ -118,16 +117,11 @@ def ranked_versus_baseline(ranking: Ranking, entry: RankingEntry | None) -> Word
 
 
 def rank_text(entry: RankingEntry | None) -> str | None:
-    """Return `1`, or `2–3` where that is undecided."""
+    """Return `1`, or `2–3` where that is undecided; of one that is not ranked, why."""
     if entry is None:
         return None
-    return NOT_RANKED if entry.rank_low is None else ranked_places(entry)
-
-
-def ranked_places(entry: RankingEntry) -> str:
-    """`1` or `2–3`; of one that is not ranked, why."""
     if entry.rank_low is None:
-        return SINGLE
+        return NOT_RANKED
     return "–".join(str(place) for place in dict.fromkeys((entry.rank_low, entry.rank_high)))
 
 
