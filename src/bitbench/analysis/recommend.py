@@ -35,7 +35,6 @@ def recommend(
     *,
     workloads: Sequence[str] = (),
     engines: Sequence[str] = (),
-    price_per_hour: float | None = None,
 ) -> Recommendation:
     """`workloads`, `engines`: all unless given. The baseline stays that of the study, whatever its engine."""
     setups = _wanted_setups(summary, engines)
@@ -44,7 +43,7 @@ def recommend(
     for part in summary.by_model:
         for ranking in _wanted(part, workloads):
             judged = [
-                _judge(part, point, ranking, limits, memory=memory, price=price_per_hour)
+                _judge(part, point, ranking, limits, memory=memory)
                 for point in _in_order(part, ranking)
                 if point.point.config.engine in setups
             ] or [judged for judged in _refused(part, ranking.workload) if judged.config.engine in setups]
@@ -54,7 +53,6 @@ def recommend(
         limits=limits,
         primary_metric=summary.definitions[summary.primary_metric],
         memory_name=summary.definitions[memory].name,
-        price_per_hour=price_per_hour,
         choices=tuple(choices),
         notes=tuple(_notes(summary, limits)),
     )
@@ -82,9 +80,7 @@ def _in_order(summary: StudySummary, ranking: Ranking) -> list[PointSummary]:
     return sorted(summary.points_of(ranking.workload), key=lambda point: place.get(point.point.config, len(place)))
 
 
-def _judge(
-    summary: StudySummary, point: PointSummary, ranking: Ranking, limits: Limits, *, memory: str, price: float | None
-) -> Judged:
+def _judge(summary: StudySummary, point: PointSummary, ranking: Ranking, limits: Limits, *, memory: str) -> Judged:
     config = point.point.config
     entry = next((entry for entry in ranking.entries if entry.config == config), None)
     failed = [run for run in point.runs if run.outcome not in (Outcome.OK, *NOT_THE_ENGINES)]
@@ -92,7 +88,6 @@ def _judge(
         causes = dict.fromkeys(f"{group.failure.outcome.value}: {group.failure.cause}" for group in point.failures)
         why = "; ".join(causes) or "not run yet"
         return Judged(config=config, figure=None, trials=len(point.runs), failed_trials=len(failed), why_no_result=why)
-    speed = point.metrics.get("output_throughput")
     return Judged(
         config=config,
         figure=point.metrics[ranking.metric],
@@ -100,7 +95,6 @@ def _judge(
         same_engine=entry.same_engine,
         memory=point.metrics.get(memory),
         findings=tuple(_findings(summary, point, limits, memory)),
-        cost=_cost(speed, price) if speed is not None and price is not None else None,
         trials=len(point.runs),
         failed_trials=len(failed),
         quality_doubt=_quality_doubt(summary, config),
@@ -167,20 +161,6 @@ def _quality(summary: StudySummary, config: Config, limit: float) -> Finding:
     elif (verdict := check_against_limit(known, limit)) is Verdict.INCONCLUSIVE:
         reason = CONTAINS
     return Finding(name=QUALITY_LOSS, unit="share", limit=limit, estimate=known, verdict=verdict, reason=reason)
-
-
-def _cost(speed: Estimate, price_per_hour: float) -> Estimate:
-    """Of a million output tokens. A throughput that is defined is positive; the low end of its interval may be 0."""
-
-    def per_million(tokens_per_s: float | None) -> float | None:
-        return price_per_hour / 3600 / tokens_per_s * 1e6 if tokens_per_s else None
-
-    return Estimate(
-        value=price_per_hour / 3600 / speed.value * 1e6,
-        low=per_million(speed.high),
-        high=per_million(speed.low),
-        confidence=speed.confidence,
-    )
 
 
 def _loss(found: ConfigQuality, study: Study) -> Estimate | None:

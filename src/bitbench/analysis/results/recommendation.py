@@ -37,7 +37,6 @@ class Judged(Record):
     same_engine: SameEngineRatio | None = None  # None: the baseline is that config, or there is none
     memory: Estimate | None = None  # as run: with the KV cache that its engine reserves at the start
     findings: tuple[Finding, ...] = ()
-    cost: Estimate | None = None  # per million output tokens, in the currency of the price
     trials: int = 0
     failed_trials: int = 0
     quality_doubt: str = ""  # "was not measured", "is flagged: …"; empty where nothing speaks against it
@@ -75,7 +74,6 @@ class Recommendation(Record):
     limits: Limits
     primary_metric: MetricDefinition
     memory_name: str  # which memory the limit is held against
-    price_per_hour: float | None
     choices: tuple[Choice, ...]
     notes: tuple[str, ...] = ()
 

@@ -27,11 +27,9 @@ from bitbench.reports.document.model import (
 )
 from bitbench.reports.document.numbers import (
     MARKS,
-    ROUGH,
     estimated,
     finding_quantity,
     percent,
-    quantity,
     quantity_unit,
     times,
 )
@@ -140,8 +138,6 @@ def _use(found: Recommendation, choice: Choice, judged: Judged) -> Phrase:
         other = say("the unquantized ", Name(judged.same_engine.unquantized.name))
         meaning = ratio_meaning(found.primary_metric, other)
         said.append(say("On the same engine it is ", times(judged.same_engine.ratio), " ", meaning, "."))
-    if judged.cost:
-        said.append(say("A million output tokens cost ", _cost(judged), "."))
     if judged.failed_trials:
         said.append(say(f"Caution: {judged.failed_trials} of its {judged.trials} trials failed."))
     if choice.undecided:
@@ -218,12 +214,8 @@ def _without_result(choice: Choice) -> Iterator[Phrase]:
         yield say("No result of ", listing(name_phrases(configs)), ": ", plain_words(cause, MAX_CAUSE), ".")
 
 
-def _cost(judged: Judged) -> Quantity:
-    return quantity(judged.cost, Unit.NONE, digits=ROUGH) or Quantity(None)
-
-
 def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
-    """A column per limit, which a narrow terminal keeps; then the ratio, memory where that is no limit, and cost."""
+    """A column per limit, which a narrow terminal keeps; then the ratio, and memory where that is no limit."""
     asked = next(judged for judged in choice.judged if judged.figure is not None).findings
     limits = (
         number_column(limit.name, limit.unit, partial(_finding, place), intervals_from=ROOM_FOR_INTERVALS)
@@ -232,8 +224,6 @@ def _table(found: Recommendation, choice: Choice, labels: Labels) -> Table:
     figures: list[ColumnOf[Judged]] = []
     if all(finding.name != MEMORY for finding in asked) and any(judged.memory for judged in choice.judged):
         figures.append(number_column("Memory", Unit.BYTES, _memory, shown_from=ROOM))
-    if found.price_per_hour is not None:
-        figures.append(number_column("Cost/Mtok", Unit.NONE, _cost, shown_from=ROOM, intervals_from=ROOM_FOR_INTERVALS))
     return table(
         choice.judged,
         words_column("Verdict", lambda judged: _standing(choice, judged)),
