@@ -181,8 +181,8 @@ def _main_table(summary: StudySummary, ranking: Ranking, points: Sequence[PointS
 
     return table(
         _rows(summary, ranking, points),
-        words_column("Rank", lambda row: ranked.rank_text(row.entry)),
         words_column("Config", lambda row: Name(labels[row.config])),
+        words_column("Rank", lambda row: ranked.rank_text(row.entry)),
         ratio_column("vs. baseline", lambda row: ranked.ranked_versus_baseline(ranking, row.entry)),
         *map(column, dict.fromkeys((ranking.metric, *MAIN_METRICS))),
         number_column(
