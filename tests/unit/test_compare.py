@@ -72,7 +72,7 @@ def with_study(of: StudyRecords, study: Study) -> StudyRecords:
 
 def against(before: StudyRecords, after: StudyRecords, *limits: str, allow: Sequence[Fact] = ()) -> Comparison:
     conditions = [gate_condition(text) for text in limits]
-    return compare_studies(before, after, metrics=(), conditions=conditions, allowed=allow)
+    return compare_studies(before, after, conditions=conditions, allowed=allow)
 
 
 def page(comparison: Comparison) -> str:
@@ -100,7 +100,7 @@ def test_what_is_alike_is_said_once() -> None:
         for index in range(3)
     ]
     both = (make_records(many, trials, name=name) for name in ("a", "b"))
-    text = page(compare_studies(*both, metrics=["output_throughput"], conditions=(), allowed=()))
+    text = page(compare_studies(*both, conditions=(), allowed=()))
     assert "Output throughput against `a`: undecided on all 6 points." in text
     assert "Model: m. Engine: e." in text
     assert "m/v0" not in text
@@ -276,7 +276,7 @@ def test_a_limit_that_nothing_was_held_against_was_not_kept() -> None:
 def test_two_configs_of_one_study() -> None:
     both = side("a", 1.0, 15, engines=("old", "new"))
     pair = (Config(variant="none", engine="old"), Config(variant="none", engine="new"))
-    comparison = compare_within_study(both, [pair], metrics=(), conditions=[gate_condition("output_throughput < -20%")])
+    comparison = compare_within_study(both, [pair], conditions=[gate_condition("output_throughput < -20%")])
     assert len(comparison.points) == 2
     assert comparison.exit_code == 0
     assert page(comparison).startswith("# `new` against `old`\n")
@@ -320,15 +320,14 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert shown.out.rstrip().endswith("Limits: 4 missed; exit code 1.")  # what is read last stays on the screen
     assert bitbench(capsys, "compare", str(after), str(before), "--fail-if", SLOWER_BY_3).exit_code == 0
     assert bitbench(capsys, "compare", str(before), str(after)).exit_code == 0
-    own = bitbench(capsys, "compare", str(before), "--variants", "old", "new", "--metric", "output_throughput")
+    own = bitbench(capsys, "compare", str(before), "--variants", "old", "new")
     assert own.exit_code == 0
     assert "Output throughput against old: " in " ".join(own.out.split())
     for arguments, expected in (
         ((str(before),), "give two study folders"),
         ((str(before), "--variants", "old", "nobody"), "it has old, new"),
         ((str(before), "--variants", "old", "new", "--allow", "host"), "--allow is for two study folders"),
-        ((str(before), str(after), "--metric", "output"), "did you mean `output_throughput`?"),
-        ((str(before), str(after), "--metric", "output_thruput"), "did you mean `output_throughput`?"),
+        ((str(before), str(after), "--fail-if", "output_thruput < -3%"), "did you mean `output_throughput`?"),
         ((str(before), str(after), "--fail-if", "output_throughput < -3"), "needs a percent sign"),
         ((str(before), str(after), "--fail-iff", SLOWER_BY_3), "No such option"),
     ):
@@ -352,9 +351,7 @@ def test_figures_of_every_kind_can_be_shown(tmp_path: Path) -> None:
         ]
         return make_records(plan, trials, name=name)
 
-    comparison = compare_studies(
-        made("a", 200), made("b", 100), metrics=["ttft_s", "output_throughput"], conditions=(), allowed=()
-    )
+    comparison = against(made("a", 200), made("b", 100), "ttft > 5%")
     assert [point.verdict for point in comparison.points] == [ChangeVerdict.SLOWER, ChangeVerdict.SLOWER]
     assert Fact.KERNEL in comparison.unknown_facts
     assert "Missing on both sides, so not checked" in page(comparison)

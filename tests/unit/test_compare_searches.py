@@ -60,7 +60,7 @@ def searched(name: str, edge: float, *, url: str = "http://127.0.0.1:1", output_
 
 
 def against(before: StudyRecords, after: StudyRecords) -> Comparison:
-    return compare_studies(before, after, metrics=(), conditions=(), allowed=())
+    return compare_studies(before, after, conditions=(), allowed=())
 
 
 def test_two_searches_are_compared_by_the_rates_that_both_tried() -> None:

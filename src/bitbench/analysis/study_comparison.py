@@ -141,7 +141,6 @@ def compare_studies(
     before: StudyRecords,
     after: StudyRecords,
     *,
-    metrics: Sequence[str],
     conditions: Sequence[GateCondition],
     allowed: Iterable[Fact],
 ) -> Comparison:
@@ -161,7 +160,7 @@ def compare_studies(
     points, changes = [Pair(point, point) for point in common], changes_between(before, after)
     is_allowed = Fact.PREFIX_CACHING in set(allowed)
     cached = {} if is_allowed else study_cache_differences((before, after), points)
-    compared = _compared((before, after), changes, points, configs, cached, metrics=metrics, conditions=conditions)
+    compared = _compared((before, after), changes, points, configs, cached, conditions=conditions)
     return compared.model_copy(update=facts)
 
 
@@ -179,7 +178,6 @@ def compare_within_study(
     side: StudyRecords,
     pairs: Sequence[tuple[Config, Config]],
     *,
-    metrics: Sequence[str],
     conditions: Sequence[GateCondition],
 ) -> Comparison:
     """(before, after) within one study: what differs between them is the question, and is only named."""
@@ -194,7 +192,7 @@ def compare_within_study(
         raise CannotCompareError(f"the two have no workload in common in {side.name}, and no measured quality")
     found, unknown = study_differences(side, side, pairs)
     changes, cached = changes_within(side), study_cache_differences((side, side), paired)
-    compared = _compared((side, side), changes, paired, pairs, cached, metrics=metrics, conditions=conditions)
+    compared = _compared((side, side), changes, paired, pairs, cached, conditions=conditions)
     return compared.model_copy(
         update={
             "baseline": ", ".join(before.name for before, _ in pairs),
@@ -212,14 +210,14 @@ def _compared(
     configs: Sequence[tuple[Config, Config]],
     cached: Mapping[Pair, CacheDifference],
     *,
-    metrics: Sequence[str],
     conditions: Sequence[GateCondition],
 ) -> Comparison:
     before, after = sides
     measure = before.plan.study.measure
     changes = replace(changes, quality=quality_changes(sides, configs))
-    shown = metrics or ([METRICS[measure.metric].column] if pairs else [])
-    named = [*shown, *(condition.metric for condition in conditions)]
+    named = [condition.metric for condition in conditions]
+    if pairs:
+        named.insert(0, METRICS[measure.metric].column)
     wanted = [metric for metric in dict.fromkeys(named) if metric != PERPLEXITY]
     pairs_of: dict[str, Sequence[Pair]] = {**dict.fromkeys(wanted, pairs), PERPLEXITY: list(changes.quality)}
     asked = _asked(pairs_of, changes, conditions)

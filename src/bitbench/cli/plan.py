@@ -1,6 +1,6 @@
 """`bitbench plan`: what a study would do, and what it would start, send and write."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import typer
@@ -82,7 +82,7 @@ def _show_plan(answer: PlanAnswer, source: StudySource, device: Device) -> None:
     console, labels = Terminal(), plan_labels(plan)
     show_plan_heading(console, plan, labels)
     show_plan_tables(console, plan, labels)
-    for line in (*_variants(plan, answer.missing_models), *_environments(answer.environments)):
+    for line in _variants(plan, answer.missing_models):
         console.print(line)
     console.print(plan_uses_table(source))
     if len(plan.configs) > 1 and plan.points:
@@ -268,15 +268,6 @@ def _variants(plan: Plan, missing_models: Sequence[str]) -> list[Text]:
         for state, names in states.values()
     ]
     return lines or [Text("no variants needed")]
-
-
-def _environments(found: Mapping[str, str | None]) -> Iterator[Text]:
-    """Those that are missing are in the commands as well."""
-    ready = [name for name, problem in found.items() if problem is None]
-    missing = [name for name, problem in found.items() if problem is not None]
-    for names, state in ((ready, Text("installed")), (missing, Text("not installed", "yellow"))):
-        if names:
-            yield Text.assemble(f"{'environment' if len(names) == 1 else 'environments'} {', '.join(names)}: ", state)
 
 
 def _state(variant: Variant, is_used: bool, missing_models: Sequence[str]) -> Text:
