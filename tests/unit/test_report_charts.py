@@ -22,7 +22,7 @@ from bitbench.reports.charts.rows import (
     ratio_rows,
 )
 from bitbench.reports.charts.svg import figure_svg
-from bitbench.reports.charts.trade import is_pareto_better, trade_figures
+from bitbench.reports.charts.trade import is_pareto_better, trade_figure
 from bitbench.reports.document.model import Figure, Quantity, Unit
 from bitbench.reports.document.palette import CSS_COLOURS, DARK, LIGHT, MOST_SERIES, figure_config
 from bitbench.reports.labels import CHOSEN, FLAGGED, Labels
@@ -128,7 +128,7 @@ def test_without_a_result_there_is_no_figure() -> None:
     empty = summarize(make_plan(["a", "b"], [BUILT_IN_WORKLOADS["base"]]), [], [])
     assert load_curve_figures(empty, labels_of(empty)) == []
     assert ratio_figure(empty, labels_of(empty)) is None
-    assert trade_figures(empty, empty.rankings[0], labels_of(empty)) == []
+    assert trade_figure(empty, empty.rankings[0], labels_of(empty)) is None
 
 
 def test_only_what_differs_in_one_thing_is_joined() -> None:
@@ -168,7 +168,8 @@ def test_who_is_missing_from_a_figure_is_named_below_it(demo: StudySummary) -> N
         for one in summary.configs
     )
     changed = summary.model_copy(update={"configs": without})
-    (trade,) = trade_figures(changed, changed.rankings[0], labels_of(changed))
+    trade = trade_figure(changed, changed.rankings[0], labels_of(changed))
+    assert trade is not None
     assert "Not shown: unmeasured (memory unknown)." in trade.caption
 
 
@@ -178,7 +179,8 @@ def test_fractions_of_a_mebibyte_do_not_look_like_a_gain() -> None:
     summary = eight_summary()
     alone = [point for point in summary.points if point.point.config.engine == "vllm"]
     of_vllm = summary.model_copy(update={"points": tuple(alone)})
-    figure = trade_figures(of_vllm, of_vllm.rankings[0], labels_of(of_vllm))[0]
+    figure = trade_figure(of_vllm, of_vllm.rankings[0], labels_of(of_vllm))
+    assert figure is not None
     low, high = figure.spec["layer"][0]["encoding"]["x"]["scale"]["domain"]
     assert high - low > 100  # MiB; the marks are within one
 
@@ -209,7 +211,8 @@ def test_who_is_worse_only_within_noise_stays_on_the_front() -> None:
 def test_speed_against_memory() -> None:
     plan = make_plan(["quick", "slow", "slower"], [BUILT_IN_WORKLOADS["interactive"]], TWO_STARTS)
     summary = measured(plan, {"quick": 3 * 2**30, "slow": 2**30, "slower": 2 * 2**30})
-    (figure,) = trade_figures(summary, summary.rankings[0], labels_of(summary))
+    figure = trade_figure(summary, summary.rankings[0], labels_of(summary))
+    assert figure is not None
     assert {row["config"]: row["front"] for row in figure.rows} == {"quick": True, "slow": True, "slower": False}
     assert [row["x"] for row in figure.rows] == [3072, 1024, 2048]
     alt.LayerChart.from_dict(figure.spec)
@@ -220,7 +223,7 @@ def test_specifications_hold_no_colour_and_no_row(demo: StudySummary) -> None:
     """So that light, dark and print share them, and a name never stands in an expression."""
     figures: list[Figure | None] = [
         ratio_figure(demo, labels_of(demo)),
-        *trade_figures(demo, demo.rankings[0], labels_of(demo)),
+        trade_figure(demo, demo.rankings[0], labels_of(demo)),
     ]
     for figure in figures:
         assert figure is not None
