@@ -140,12 +140,11 @@ class ChartAxis:
     low: float
     high: float
     logarithmic: bool
-    ticks: Sequence[float] = ()  # those that are labelled; empty: chosen when it is drawn
 
     def x(self, field: str = "x") -> Spec:
-        words, kind, ticks = self.title, "linear", list(self.ticks)
+        words, kind, ticks = self.title, "linear", list[float]()
         if self.logarithmic:
-            words, kind, ticks = f"{words} (log)", "log", ticks or _log_ticks(self.low, self.high)
+            words, kind, ticks = f"{words} (log)", "log", _log_ticks(self.low, self.high)
         # What lies beyond ends at the edge.
         scale = {"type": kind, "domain": [self.low, self.high], "nice": False, "clamp": True}
         axis = {"values": ticks, "format": ",~g"} if ticks else {}
@@ -242,7 +241,6 @@ def axis_for(
     others: Sequence[float] = (),
     *,
     zero: bool = False,
-    ticks: Sequence[float] = (),
     least_span: float = 0.0,
 ) -> ChartAxis:
     """Wide enough for all means; for `others`, the ends of intervals, as far as the means stay apart.
@@ -254,16 +252,14 @@ def axis_for(
     if low > 0 and high / low >= LOG_FROM:
         reach = (high / low) ** MOST_BEYOND
         inner = [value for value in others if low / reach <= value <= high * reach]
-        return ChartAxis(title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True, ticks=ticks)
+        return ChartAxis(title, min([low, *inner]) / 1.12, max([high, *inner]) * 1.12, logarithmic=True)
     if (more := least_span * abs(high) - (high - low)) > 0:
         low, high = low - more / 2, high + more / 2
     size = (high - low) or abs(high) or 1.0
     reach = MOST_BEYOND * size
     bottom = max(min([low, *others]), low - reach) - 0.06 * size
     top = min(max([high, *others]), high + reach) + 0.06 * size
-    return ChartAxis(
-        title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False, ticks=ticks
-    )
+    return ChartAxis(title, 0.0 if zero else max(bottom, 0.0) if low >= 0 else bottom, top, logarithmic=False)
 
 
 def axis_of(title: str, rows: Sequence[Row], field: str, *, zero: bool = False, least_span: float = 0.0) -> ChartAxis:

@@ -209,7 +209,6 @@ def _stretch(row: ConfigQuality, place: int) -> Quantity | None:
 
 
 STATES = {QualityState.WITHIN: "within", QualityState.BEYOND: "flagged", QualityState.UNDECIDED: "undecided"}
-FEW = 3  # names of those that share a measurement
 KEYS = (
     "perplexity",
     "perplexity_rise",
